@@ -1,0 +1,1 @@
+"""Trio shells that carry out what the core decides."""

@@ -1,0 +1,1 @@
+"""Pure decisions of the gateway: no I/O, no clock, no chance."""

@@ -1,0 +1,1 @@
+"""Providers over HTTP; the only importer of httpx."""

@@ -1,0 +1,1 @@
+"""The commands; each imports the rest only when it runs."""

@@ -1,0 +1,47 @@
+"""The chained hash of token blocks.
+
+Owns the one digest on which the router's prefix index and the engine's block manager agree bit
+for bit. xxh3 is not collision-proof: the engine compares token ids on every hit. Must not know
+who stores what.
+"""
+
+import struct
+from typing import Final
+
+import xxhash
+
+from protocol.ids import BlockDigest
+from protocol.tokens import TOKEN_BYTES
+
+HASH_VERSION: Final = 1
+
+
+def root_digest(model: str, adapter: str = "", salt: bytes = b"") -> BlockDigest:
+    """The digest before the first block: nothing is shared between different roots.
+
+    Every field is length-prefixed, so that no two triples spell the same bytes.
+    """
+    fields = (model.encode(), adapter.encode(), salt)
+    seed = struct.pack("<I", HASH_VERSION) + b"".join(
+        struct.pack("<I", len(field)) + field for field in fields
+    )
+    return BlockDigest(xxhash.xxh3_128_digest(seed))
+
+
+def next_digest(parent: BlockDigest, packed_block: bytes) -> BlockDigest:
+    """The digest of a full block whose ids are `packed_block`, after `parent`."""
+    return BlockDigest(xxhash.xxh3_128_digest(parent + packed_block))
+
+
+def block_digests(root: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
+    """Digests of the full blocks of `packed` (u32 ids); a partial last block has none.
+
+    155 us for 15k tokens in blocks of 16, so about 80 us in blocks of 32.
+    """
+    stride = block_size * TOKEN_BYTES
+    digests: list[BlockDigest] = []
+    parent = root
+    for start in range(0, len(packed) - stride + 1, stride):
+        parent = next_digest(parent, packed[start : start + stride])
+        digests.append(parent)
+    return digests

@@ -1,0 +1,277 @@
+"""The two closed unions of protocol v1.
+
+Owns what a gateway may say to a worker and a worker to a gateway. Values are plain (int, str,
+bytes, tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets,
+engines or HTTP. A `match` over a union ends in `assert_never`.
+"""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from protocol.sampling import SamplingParams
+
+PROTOCOL_VERSION: Final = 1
+
+Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+PackedTokens = Annotated[bytes, msgspec.Meta(max_length=64 * 2**20)]
+PackedDigests = bytes
+"""Block digests of 16 bytes each, one after another."""
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Frozen and encoded as an array whose first element is the tag."""
+
+
+# Gateway to worker.
+
+
+class Welcome(_Message, frozen=True, tag=1):
+    """The gateway's answer to `Register`: the worker may serve it, and should dial its siblings."""
+
+    protocol_version: int
+    gateway_id: Id16
+    epoch: Count
+    gateways: tuple[str, ...] = ()
+
+
+class Submit(_Message, frozen=True, tag=2):
+    """Generate one sequence. `output_ids` are tokens that an earlier attempt already produced:
+    they count for penalties and limits, and the next token continues after them.
+
+    `deadline_s` is relative to arrival. `salt` separates prefix caches.
+    """
+
+    request_id: Id16
+    attempt: Count
+    model: str
+    prompt_ids: PackedTokens
+    output_ids: PackedTokens
+    sampling: SamplingParams
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    deadline_s: float | None = None
+    salt: bytes = b""
+    adapter: str = ""
+
+
+class Abort(_Message, frozen=True, tag=3):
+    """Stop a sequence and free its blocks. Unknown ids are ignored: it may have just finished."""
+
+    request_id: Id16
+    attempt: Count
+
+
+class Drain(_Message, frozen=True, tag=4):
+    """Take no new sequences; say `Bye` when the running ones are done or after `deadline_s`."""
+
+    deadline_s: float
+
+
+class Ping(_Message, frozen=True, tag=5):
+    """Answered by the supervisor's own loop, since libzmq answers heartbeats even when stuck."""
+
+    nonce: Count
+
+
+class Snapshot(_Message, frozen=True, tag=6):
+    """Send `BlocksSnapshot`: the gateway saw a gap in the sequence of block events."""
+
+
+class GetFiles(_Message, frozen=True, tag=7):
+    """Send the model's text files (tokenizer, template, configs) with that digest."""
+
+    digest: Id16
+
+
+ToWorker = Welcome | Submit | Abort | Drain | Ping | Snapshot | GetFiles
+
+
+# Worker to gateway.
+
+
+class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a running engine measured about itself. `kv_tokens` = blocks x block size."""
+
+    kind: str
+    device: str
+    dtype: str
+    context_length: Count
+    block_size: Count
+    kv_tokens: Count
+    max_seqs: Count
+    token_budget: Count
+    files_digest: Id16
+
+
+class Register(_Message, frozen=True, tag=32):
+    """Who the worker is. Sent on connecting and again whenever `engine` changes: None while the
+    engine starts, its facts once a canary has generated tokens. `epoch` counts engine starts.
+    """
+
+    protocol_version: int
+    worker: str
+    models: tuple[str, ...]
+    build: str
+    config_hash: str
+    epoch: Count
+    engine: EngineFacts | None = None
+    capabilities: tuple[str, ...] = ()
+
+
+class Files(_Message, frozen=True, tag=33):
+    """The model's text files by name, at most 32 MiB together."""
+
+    digest: Id16
+    files: dict[str, bytes]
+
+
+class Progress(_Message, frozen=True, tag=34):
+    """How far a start is. Only lack of progress is a failure, never elapsed time."""
+
+    epoch: Count
+    phase: str
+    fraction: float
+    detail: str = ""
+
+
+class Accepted(_Message, frozen=True, tag=35):
+    """The sequence runs; `cached_tokens` of its prompt were found in the prefix cache."""
+
+    request_id: Id16
+    attempt: Count
+    cached_tokens: Count
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Log-softmax of the raw logits for one position: the chosen token, then the best ones."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """New output tokens of one sequence. `offset` is the index of the first among its outputs."""
+
+    request_id: Id16
+    attempt: Count
+    offset: Count
+    ids: PackedTokens
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+class Tokens(_Message, frozen=True, tag=36):
+    """The new tokens of one engine step, for all sequences of the receiving gateway."""
+
+    step: Count
+    items: tuple[TokenItem, ...]
+
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Finished(_Message, frozen=True, tag=37):
+    """The sequence is over and its blocks are free. Sent after its last tokens.
+
+    `matched` is the stop token that ended it, if one did. `detail` explains an error.
+    """
+
+    request_id: Id16
+    attempt: Count
+    reason: FinishReason
+    prompt_tokens: Count
+    cached_tokens: Count
+    output_tokens: Count
+    matched: int | None = None
+    detail: str = ""
+
+
+RejectReason = Literal["busy", "too_long", "draining", "unknown_model", "invalid", "not_ready"]
+
+
+class Rejected(_Message, frozen=True, tag=38):
+    """The sequence was not taken. `busy`, `draining` and `not_ready` are load, not failure."""
+
+    request_id: Id16
+    attempt: Count
+    reason: RejectReason
+    detail: str = ""
+
+
+class BlocksStored(_Message, frozen=True, tag=39):
+    """These block digests are now in the prefix cache. `seq` rises by one per block event."""
+
+    seq: Count
+    digests: PackedDigests
+
+
+class BlocksDropped(_Message, frozen=True, tag=40):
+    """These block digests are no longer in the prefix cache."""
+
+    seq: Count
+    digests: PackedDigests
+
+
+class BlocksSnapshot(_Message, frozen=True, tag=41):
+    """All digests in the prefix cache after event `seq`."""
+
+    seq: Count
+    digests: PackedDigests
+
+
+class Load(_Message, frozen=True, tag=42):
+    """The engine's own counters, at most one per 100 ms and after each change of state.
+
+    `free_blocks` counts blocks that no sequence holds (cached ones included). `step_ms` and
+    `prefill_tokens_per_s` are moving averages, 0 while unknown.
+    """
+
+    epoch: Count
+    running: Count
+    waiting: Count
+    free_blocks: Count
+    num_blocks: Count
+    steps: Count
+    preemptions: Count
+    step_ms: float
+    prefill_tokens_per_s: float
+
+
+class Pong(_Message, frozen=True, tag=43):
+    """The supervisor is alive."""
+
+    nonce: Count
+
+
+class Fault(_Message, frozen=True, tag=44):
+    """The engine of this epoch is gone: every sequence on it is lost. `exit_code` as of a shell."""
+
+    worker: str
+    epoch: Count
+    cause: str
+    exit_code: int | None
+    last_log: tuple[str, ...] = ()
+
+
+class Bye(_Message, frozen=True, tag=45):
+    """The worker leaves on purpose."""
+
+    reason: str
+
+
+FromWorker = (
+    Register
+    | Files
+    | Progress
+    | Accepted
+    | Tokens
+    | Finished
+    | Rejected
+    | BlocksStored
+    | BlocksDropped
+    | BlocksSnapshot
+    | Load
+    | Pong
+    | Fault
+    | Bye
+)

@@ -1,0 +1,1 @@
+"""The only importer of zmq: trio sockets that carry opaque frames."""

@@ -1,0 +1,73 @@
+"""Message <-> frame.
+
+Owns the encoding (MessagePack arrays by msgspec), the frame limit and the translation of every
+decoding fault into `WireError`. Must not know sockets. A frame starts with a MessagePack array
+header and the message's tag, so a relay can tell messages apart without decoding them.
+"""
+
+from typing import Final
+
+import msgspec
+
+from protocol.errors import WireError
+from protocol.messages import FromWorker, ToWorker
+
+MAX_FRAME_BYTES: Final = 40 * 2**20
+"""The files of a model (32 MiB) are the largest message; nothing else comes near."""
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+# msgspec reports bad UTF-8, deep nesting and __post_init__ failures as different exceptions.
+_DECODE_FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """The frame of `message`. Raises `WireError` if it is over the frame limit."""
+    frame = _encoder.encode(message)
+    if len(frame) > MAX_FRAME_BYTES:
+        kind = type(message).__name__
+        raise WireError(f"{kind} has {len(frame)} bytes; a frame holds {MAX_FRAME_BYTES}")
+    return frame
+
+
+def decode_to_worker(frame: bytes) -> ToWorker:
+    """The message of a frame from a gateway. Raises `WireError` for anything else."""
+    _check_size(frame)
+    try:
+        return _to_worker.decode(frame)
+    except _DECODE_FAULTS as error:
+        raise WireError(f"not a message to a worker: {error}") from error
+
+
+def decode_from_worker(frame: bytes) -> FromWorker:
+    """The message of a frame from a worker. Raises `WireError` for anything else."""
+    _check_size(frame)
+    try:
+        return _from_worker.decode(frame)
+    except _DECODE_FAULTS as error:
+        raise WireError(f"not a message from a worker: {error}") from error
+
+
+def peek_tag(frame: bytes) -> int | None:
+    """The tag of a frame without decoding it; None if it cannot be a message.
+
+    Our arrays have at most 15 elements (one header byte) and tags below 128 (one byte).
+    """
+    if len(frame) < 2 or frame[0] & 0xF0 != 0x90 or frame[1] > 0x7F:
+        return None
+    return frame[1]
+
+
+def tag_of(message_type: type[msgspec.Struct]) -> int:
+    """The tag of a message type, to compare with `peek_tag`."""
+    tag = message_type.__struct_config__.tag
+    if not isinstance(tag, int):
+        raise TypeError(f"{message_type.__name__} is not a message")
+    return tag
+
+
+def _check_size(frame: bytes) -> None:
+    if len(frame) > MAX_FRAME_BYTES:
+        raise WireError(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")

@@ -1,0 +1,1 @@
+"""A worker: a light supervisor process and the engine process that it owns."""

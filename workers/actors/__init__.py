@@ -1,0 +1,1 @@
+"""Trio shells of the supervisor process; no torch."""

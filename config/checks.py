@@ -1,0 +1,78 @@
+"""What the types cannot say: references between tables and safe addresses.
+
+Owns the rules that need more than one key. Must not open sockets or read secrets.
+"""
+
+import ipaddress
+from itertools import chain
+
+from config.model import Config, repeated
+from protocol.errors import ConfigError
+
+
+def check_config(config: Config, source: str) -> None:
+    """Raise `ConfigError` for the first rule that `config` breaks."""
+    _check_names(config, source)
+    _check_references(config, source)
+    _check_addresses(config, source)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether binding `host` can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local_address(address: str) -> bool:
+    """Whether a ZeroMQ address stays on this machine."""
+    scheme, _, rest = address.partition("://")
+    if scheme in {"ipc", "inproc"}:
+        return True
+    return is_loopback_host(rest.rpartition(":")[0])
+
+
+def _check_names(config: Config, source: str) -> None:
+    public = list(chain.from_iterable((model.name, *model.aliases) for model in config.models))
+    for kind, names in (
+        ("model name or alias", public),
+        ("worker name", [worker.name for worker in config.workers]),
+        ("key name", [key.name for key in config.keys]),
+        ("key hash", [key.hash for key in config.keys]),
+    ):
+        if (twice := repeated(names)) is not None:
+            raise ConfigError(f"{source}: the {kind} `{twice}` is used twice")
+
+
+def _check_references(config: Config, source: str) -> None:
+    for model in config.models:
+        for target in model.fallback:
+            if target.provider not in config.providers:
+                raise ConfigError(
+                    f"{source}: model `{model.name}` falls back to provider `{target.provider}`, "
+                    f"which has no table [providers.{target.provider}]"
+                )
+    models = {model.name for model in config.models}
+    for worker in config.workers:
+        if models and worker.serves not in models:
+            raise ConfigError(
+                f"{source}: worker `{worker.name}` serves `{worker.serves}`, "
+                f"which is no [[models]] name; known: {', '.join(sorted(models))}"
+            )
+
+
+def _check_addresses(config: Config, source: str) -> None:
+    gateway = config.gateway
+    if not is_loopback_host(gateway.host) and not config.keys:
+        raise ConfigError(
+            f"{source}: [gateway] host {gateway.host} is public, but there are no [[keys]]; "
+            "make one with `herma keys new` or bind 127.0.0.1"
+        )
+    if not is_local_address(gateway.worker_bind) and gateway.curve_secret_file is None:
+        raise ConfigError(
+            f"{source}: [gateway] worker_bind {gateway.worker_bind} is public, but there is no "
+            "curve_secret_file; make a pair with `herma keys curve FILE` or bind 127.0.0.1"
+        )

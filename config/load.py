@@ -1,0 +1,125 @@
+"""TOML text -> `Config`.
+
+Owns strictness: an unknown key names the nearest known one and its line, a wrong type names its
+place, references between tables must hold. Must not know what a knob does.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from config.checks import check_config
+from config.defaults import profiles
+from config.model import Config
+from protocol.errors import ConfigError
+
+_FIELD = re.compile(r"`\$\.?(?P<path>[^`]*)`")
+
+
+def load_config(path: Path) -> Config:
+    """The configuration in the file `path`. Raises `ConfigError` with one line that names the
+    place and the remedy.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error}") from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, source: str) -> Config:
+    """As `load_config`, from `text`; `source` names it in errors."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    _refuse_unknown_keys(raw, Config, "", text, source)
+    _fill_workers(raw, source)
+    try:
+        config = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_place(str(error))}") from error
+    check_config(config, source)
+    return config
+
+
+def _refuse_unknown_keys(
+    table: Mapping[str, Any], struct: type[msgspec.Struct], place: str, text: str, source: str
+) -> None:
+    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for key, value in table.items():
+        where = f"{place}.{key}" if place else key
+        if key not in fields:
+            nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.0)[0]
+            line = _line_of(key, text)
+            raise ConfigError(
+                f"{source}:{line}: unknown key `{key}` in {_title(place)}; "
+                f"did you mean `{nearest}`? Known: {', '.join(sorted(fields))}"
+            )
+        inner = _struct_in(fields[key])
+        if inner is not None:
+            for child_place, child in _children(value, where, keyed=fields[key]):
+                _refuse_unknown_keys(child, inner, child_place, text, source)
+
+
+def _children(value: object, place: str, *, keyed: object) -> list[tuple[str, Mapping[str, Any]]]:
+    """The tables in `value`: itself, its items (array of tables) or its values (named tables)."""
+    if isinstance(value, list):
+        return [(f"{place}[{i}]", item) for i, item in enumerate(value) if isinstance(item, dict)]
+    if not isinstance(value, dict):
+        return []
+    if get_args(keyed):
+        return [(f"{place}.{k}", item) for k, item in value.items() if isinstance(item, dict)]
+    return [(place, value)]
+
+
+def _struct_in(annotation: object) -> type[msgspec.Struct] | None:
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return annotation
+    for argument in get_args(annotation):
+        if (inner := _struct_in(argument)) is not None:
+            return inner
+    return None
+
+
+def _line_of(key: str, text: str) -> int:
+    pattern = re.compile(rf"^\s*(\[+\s*)?([\w.\"-]+\.)?\"?{re.escape(key)}\"?\s*(=|\]|\.)")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if pattern.search(line):
+            return number
+    return 1
+
+
+def _title(place: str) -> str:
+    return f"[{place}]" if place else "the top level"
+
+
+def _place(message: str) -> str:
+    """msgspec's message with `$.workers[0].port` turned into [workers[0].port]."""
+    return _FIELD.sub(lambda match: f"[{match['path']}]", message)
+
+
+def _fill_workers(raw: dict[str, Any], source: str) -> None:
+    """Give each worker the profile of its model and the gateway of this file, key by key."""
+    workers, models = raw.get("workers", []), raw.get("models", [])
+    if not isinstance(workers, list) or not isinstance(models, list):
+        return  # msgspec names the wrong type
+    by_name = {m.get("name"): m for m in models if isinstance(m, dict)}
+    bind = raw.get("gateway", {}).get("worker_bind", Config().gateway.worker_bind)
+    for worker in workers:
+        if not isinstance(worker, dict):
+            continue
+        if "serves" not in worker and len(by_name) == 1:
+            worker["serves"] = next(iter(by_name))
+        profile = by_name.get(worker.get("serves"), {}).get("profile", "balanced")
+        if profile not in profiles():
+            known = ", ".join(sorted(profiles()))
+            raise ConfigError(f"{source}: unknown profile `{profile}`; known: {known}")
+        worker.setdefault("max_seqs", profiles()[profile].max_seqs)
+        worker.setdefault("token_budget", profiles()[profile].token_budget)
+        worker.setdefault("gateways", [bind])

@@ -1,0 +1,149 @@
+"""The tables of the configuration file.
+
+Owns names, defaults and bounds of every knob. Must not read files or the environment; measured
+facts (the number of KV blocks) are results, not configuration.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:/@-]+$")]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+_KEY_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file: frozen, by keyword, unknown keys refused."""
+
+
+class GatewayConfig(_Table, frozen=True):
+    """`[gateway]`: where it listens and how long it is patient.
+
+    `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
+    empty deltas; `resume_wait_s` how long a request waits for a worker that restarts. `max_queue`
+    bounds the waiting requests of one model. `curve_worker_keys` maps worker names to their
+    public keys. Port 0 takes any free one.
+    """
+
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    worker_bind: str = "tcp://127.0.0.1:8090"
+    head_hold_s: Seconds = 10.0
+    keep_alive_s: Seconds = 10.0
+    resume_wait_s: Seconds = 120.0
+    drain_s: Seconds = 10.0
+    max_queue: Positive = 256
+    max_body_bytes: Positive = 8 * 2**20
+    allowed_origins: tuple[str, ...] = ()
+    curve_secret_file: str | None = None
+    curve_worker_keys: dict[str, str] = {}
+
+
+class FallbackConfig(_Table, frozen=True):
+    """`[[models.fallback]]`: a provider of the file and the model's name there."""
+
+    provider: Name
+    model: str
+
+
+class ModelConfig(_Table, frozen=True):
+    """`[[models]]`: a public name, the other names it answers to, and where it goes when no local
+    worker can serve it. `context_length` is only for models that no worker has reported yet.
+    """
+
+    name: Name
+    aliases: tuple[Name, ...] = ()
+    profile: str = "balanced"
+    fallback: tuple[FallbackConfig, ...] = ()
+    cloud: Literal["allow", "never"] = "allow"
+    context_length: Positive | None = None
+
+
+class ProviderConfig(_Table, frozen=True):
+    """`[providers.NAME]`: an OpenAI-compatible API. The key comes from the environment variable
+    or the file, never from the configuration itself.
+    """
+
+    base_url: Annotated[str, msgspec.Meta(pattern=r"^https?://")]
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    connect_s: Seconds = 5.0
+    first_token_s: Seconds = 60.0
+    read_s: Seconds = 120.0
+
+
+class KeyConfig(_Table, frozen=True):
+    """`[[keys]]`: an API key by its hash (`herma keys new` prints both). `weight` is its share
+    under load; `cache = "private"` keeps its prefixes from the other keys.
+    """
+
+    name: Name
+    hash: str
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+    cache: Literal["shared", "private"] = "shared"
+    cloud: Literal["allow", "never"] = "allow"
+    admin: bool = False
+
+    def __post_init__(self) -> None:
+        if not _KEY_HASH.fullmatch(self.hash):
+            raise ValueError("hash must be 'sha256:' and 64 hex digits; `herma keys new` makes one")
+
+
+class WorkerConfig(_Table, frozen=True):
+    """`[[workers]]`: one engine and the model it serves.
+
+    `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs` and
+    `token_budget` (tokens per step) come from the model's profile unless set here. `kv_tokens` None
+    takes what memory allows. `stall_s`: a start without progress for so long is a failure.
+    `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests.
+    """
+
+    name: Name
+    model: str
+    serves: Name
+    gateways: tuple[str, ...]
+    max_seqs: Positive
+    token_budget: Positive
+    engine: Literal["native", "synthetic"] = "native"
+    device: Annotated[str, msgspec.Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    kv_tokens: Positive | None = None
+    context_length: Positive | None = None
+    block_size: Literal[16, 32, 64, 128] = 32
+    max_waiting: Positive = 64
+    threads: Positive | None = None
+    step_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
+    stall_s: Seconds = 120.0
+    drain_s: Seconds = 10.0
+    curve_secret_file: str | None = None
+    curve_server_key: str | None = None
+
+
+class Config(_Table, frozen=True):
+    """The whole file, with profiles applied and references checked."""
+
+    gateway: GatewayConfig = GatewayConfig()
+    models: tuple[ModelConfig, ...] = ()
+    providers: dict[str, ProviderConfig] = {}
+    keys: tuple[KeyConfig, ...] = ()
+    workers: tuple[WorkerConfig, ...] = ()
+
+    def worker(self, name: str) -> WorkerConfig | None:
+        """The worker of that name, if the file has one."""
+        return next((worker for worker in self.workers if worker.name == name), None)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that occurs twice, if any."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -1,0 +1,68 @@
+# The two commands: `make up` serves on http://127.0.0.1:8080/v1, `make test` runs every test.
+# VENV_DIR=DIR reuses an environment; ARGS='--port 9000' goes to `herma up`.
+
+PYTHON   ?= python3
+VENV_DIR ?= .venv
+ARGS     ?=
+BIN      := $(VENV_DIR)/bin
+# An editable install points to one checkout, so the stamp names it.
+HERE     := $(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+STAMP    := $(VENV_DIR)/.herma-$(HERE)
+DEV      := $(STAMP)-dev
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: up install dev test check format gpu bench fuzz clean
+
+up: $(STAMP)
+	@$(BIN)/herma up $(ARGS)
+
+install: $(STAMP)
+
+dev: $(DEV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "herma needs Python >= 3.11; name one with PYTHON=python3.12"; exit 1; }
+	@echo "herma: creating $(VENV_DIR)"
+	@$(PYTHON) -m venv $(VENV_DIR)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "herma: installing the pinned dependencies (torch is the large one)"
+	@rm -f $(VENV_DIR)/.herma-*
+	@$(BIN)/python -m pip install -c constraints.txt -e .
+	@touch $@
+
+$(DEV): $(STAMP)
+	@echo "herma: installing what the tests need"
+	@$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: $(DEV)
+	$(BIN)/python -m pytest -q -m 'not gpu and not slow' $(ARGS)
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
+
+format: $(DEV)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+# On a machine with an NVIDIA GPU.
+gpu: $(DEV)
+	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+	$(BIN)/python -m benchmarks.gpu_parity
+
+# The same properties as in `make test`, with many more examples.
+fuzz: $(DEV)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m 'not gpu' tests/protocol tests/workers/core tests/gateway/core $(ARGS)
+
+bench: $(DEV)
+	$(BIN)/python -m benchmarks.serving $(ARGS)
+
+clean:
+	rm -rf $(VENV_DIR) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,17 @@
+"""What every test shares: hypothesis profiles, and threads that fit a small shared machine."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile(
+    "test", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_IS_FINE
+)
+settings.register_profile(
+    "fuzz", deadline=None, max_examples=20_000, suppress_health_check=_SLOW_IS_FINE
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))

@@ -1,0 +1,81 @@
+"""A chat completion request, checked.
+
+Owns the typed form that the rest of the gateway reads. Must not know JSON (`openai.py` parses)
+nor templates, which get the plain dicts of `Message.as_dict`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from protocol.sampling import SamplingParams
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+ToolChoice = Literal["none", "auto", "required"]
+
+_NO_DEFAULTS: Final[Mapping[str, float]] = {}
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call that the assistant made earlier; `arguments` is the text that it wrote."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of the conversation. Text parts are joined by a newline."""
+
+    role: Role
+    content: str | None
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """What the client asked for. None means that it did not say.
+
+    `tools` are those to show to the model (none with tool_choice "none", the named one if one was
+    named). `session` is the affinity hint found in the body. `raw` is the body as decoded, unknown
+    fields intact, for a provider; nobody may change it.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    raw: dict[str, Any]
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: ToolChoice = "auto"
+    stream: bool = False
+    include_usage: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    template_kwargs: dict[str, Any] = {}
+    session: str | None = None
+
+    def sampling(
+        self, max_tokens: int, defaults: Mapping[str, float] = _NO_DEFAULTS
+    ) -> SamplingParams:
+        """How a worker samples this request, at most `max_tokens` tokens.
+
+        `defaults` (the model's generation config) fill what the client left open, then the
+        neutral values do.
+        """
+        raise NotImplementedError

@@ -1,0 +1,111 @@
+"""What a client is told when a request cannot be served.
+
+    HermaError
+    └── ApiError    an HTTP status and the error object of the OpenAI API
+
+Owns the error object, its JSON and the texts that several parts raise. Must not know how a
+response is sent. Clients act on words in these texts: Hermes Agent compresses its history when
+a text speaks of context length, and gives up on words of billing. So the words of each text are
+chosen: no text but the overflow one names the window, and none names an upstream's secrets.
+"""
+
+from typing import Final
+
+import msgspec
+
+from protocol.errors import HermaError
+
+_DEFAULT_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    502: "upstream_error",
+    503: "service_unavailable",
+    504: "upstream_error",
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ApiError(HermaError):
+    """A request that ends in an error object instead of an answer.
+
+    `status` is the HTTP status while the head is withheld; afterwards the same `body()` goes out
+    as an SSE event. `retry_after_s` is whole seconds, since clients ignore fractions. `type`
+    follows from the status unless `error_type` says otherwise.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        error_type: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.type = error_type or _DEFAULT_TYPES.get(status, "server_error")
+        self.retry_after_s = retry_after_s
+
+    def __repr__(self) -> str:
+        return (
+            f"ApiError({self.status}, {self.message!r}, code={self.code!r}, param={self.param!r})"
+        )
+
+    def body(self) -> bytes:
+        """`{"error": {"message", "type", "param", "code"}}` as JSON."""
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return _encode({"error": error})
+
+
+def invalid(param: str | None, message: str, *, code: str | None = "invalid_value") -> ApiError:
+    """400: the field `param` of the request cannot be used; `message` says why."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def context_length_exceeded(context_length: int, prompt_tokens: int) -> ApiError:
+    """400: the prompt alone is larger than the window (both in tokens).
+
+    This wording is the one that OpenAI clients know and that Hermes Agent parses the window from.
+    """
+    message = (
+        f"This model's maximum context length is {context_length} tokens. However, your messages "
+        f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
+    )
+    return ApiError(400, message, code="context_length_exceeded", param="messages")
+
+
+def model_not_found(model: str) -> ApiError:
+    """404: nobody serves a model of that name; clients stop retrying on this code."""
+    message = f"The model `{model}` does not exist here; GET /v1/models lists those that do."
+    return ApiError(404, message, code="model_not_found", param="model")
+
+
+def connection_lost() -> ApiError:
+    """502: the answer broke off and cannot be resumed; clients retry on exactly these words."""
+    return ApiError(502, "upstream connection lost", code="upstream_connection_lost")
+
+
+def unavailable(message: str, retry_after_s: int) -> ApiError:
+    """503: nothing can serve now; worth another try after `retry_after_s`."""
+    return ApiError(503, message, code="unavailable", retry_after_s=retry_after_s)
+
+
+def busy(message: str, retry_after_s: int) -> ApiError:
+    """429: the queue has no place; worth another try after `retry_after_s`."""
+    return ApiError(429, message, code="busy", retry_after_s=retry_after_s)

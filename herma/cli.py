@@ -1,0 +1,104 @@
+"""The command line.
+
+Owns the words of every command. Imports a command's code only when it runs, so that `herma
+config check` never waits for torch. An error that we raise on purpose is one line and exit
+status 2.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from protocol.errors import HermaError
+
+EXIT_SAID_WHY = 2
+"""The process said in one line what is wrong; starting it again changes nothing."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except HermaError as error:
+        print(f"herma: {error}", file=sys.stderr)
+        return EXIT_SAID_WHY
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.parent is not None:
+        from herma.parent import die_with_parent
+
+        die_with_parent(arguments.parent)
+    match arguments.command:
+        case "up":
+            from herma.up import run_up
+
+            return run_up(arguments.config, arguments.port)
+        case "gateway":
+            from herma.roles import run_gateway
+
+            return run_gateway(arguments)
+        case "worker":
+            from herma.roles import run_worker
+
+            return run_worker(arguments)
+        case "config":
+            from herma.config_command import check
+
+            return check(arguments.file)
+        case _:
+            from herma import keys_command
+
+            return keys_command.run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="herma",
+        description="One OpenAI-compatible URL for your GPU boxes, with cloud fallback.",
+    )
+    parser.add_argument("--version", action="version", version=version("herma"))
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_roles(commands)
+    _add_config(commands)
+    _add_keys(commands)
+    return parser
+
+
+def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    up = commands.add_parser("up", help="the gateway and this host's workers")
+    gateway = commands.add_parser("gateway", help="the gateway alone")
+    worker = commands.add_parser("worker", help="one worker of the file")
+    for role in (up, gateway, worker):
+        role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+    for role in (up, gateway):
+        role.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
+    gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
+    worker.add_argument(
+        "--name", metavar="NAME", help="which of [[workers]]; default: the only one"
+    )
+    worker.add_argument(
+        "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
+    )
+
+
+def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    config = commands.add_parser("config", help="work with configuration files")
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="validate a file without starting anything")
+    check.add_argument("file", type=Path)
+
+
+def _add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    keys = commands.add_parser("keys", help="make API keys and CURVE pairs")
+    actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="a new API key and its [[keys]] table")
+    new.add_argument("name")
+    curve = actions.add_parser(
+        "curve", help="a CURVE pair: writes the secret, prints the public key"
+    )
+    curve.add_argument("file", type=Path)

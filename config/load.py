@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from config.checks import check_config
-from config.defaults import profiles
+from config.defaults import DEFAULT_PROFILE, Profile, profiles
 from config.model import Config
 from protocol.errors import ConfigError
 
@@ -105,21 +105,35 @@ def _place(message: str) -> str:
 
 
 def _fill_workers(raw: dict[str, Any], source: str) -> None:
-    """Give each worker the profile of its model and the gateway of this file, key by key."""
-    workers, models = raw.get("workers", []), raw.get("models", [])
-    if not isinstance(workers, list) or not isinstance(models, list):
-        return  # msgspec names the wrong type
-    by_name = {m.get("name"): m for m in models if isinstance(m, dict)}
-    bind = raw.get("gateway", {}).get("worker_bind", Config().gateway.worker_bind)
-    for worker in workers:
-        if not isinstance(worker, dict):
-            continue
-        if "serves" not in worker and len(by_name) == 1:
-            worker["serves"] = next(iter(by_name))
-        profile = by_name.get(worker.get("serves"), {}).get("profile", "balanced")
-        if profile not in profiles():
-            known = ", ".join(sorted(profiles()))
-            raise ConfigError(f"{source}: unknown profile `{profile}`; known: {known}")
-        worker.setdefault("max_seqs", profiles()[profile].max_seqs)
-        worker.setdefault("token_budget", profiles()[profile].token_budget)
+    """Give each worker the profile of its model and the gateway of this file, key by key.
+
+    Runs before the types are checked, so it touches only what has the right shape; msgspec names
+    the rest.
+    """
+    models = {_text(model, "name"): model for model in _tables(raw.get("models"))}
+    gateway = _tables([raw.get("gateway")])
+    bind = next(iter(gateway), {}).get("worker_bind", Config().gateway.worker_bind)
+    for worker in _tables(raw.get("workers")):
+        if "serves" not in worker and len(models) == 1:
+            worker["serves"] = next(iter(models))
+        model = models.get(_text(worker, "serves"), {})
+        limits = _profile(_text(model, "profile") or DEFAULT_PROFILE, source)
+        worker.setdefault("max_seqs", limits.max_seqs)
+        worker.setdefault("token_budget", limits.token_budget)
         worker.setdefault("gateways", [bind])
+
+
+def _profile(name: str, source: str) -> Profile:
+    if name not in profiles():
+        known = ", ".join(sorted(profiles()))
+        raise ConfigError(f"{source}: unknown profile `{name}`; known: {known}")
+    return profiles()[name]
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _text(table: Mapping[str, Any], key: str) -> str | None:
+    value = table.get(key)
+    return value if isinstance(value, str) else None

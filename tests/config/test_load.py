@@ -1,0 +1,148 @@
+"""One TOML file, decoded strictly."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import builtin_config, load_config, parse_config
+from protocol.errors import ConfigError
+
+GOOD = """
+[gateway]
+port = 9000
+
+[[models]]
+name = "small"
+aliases = ["default"]
+profile = "latency"
+fallback = [{ provider = "cloud", model = "vendor/small" }]
+
+[[models]]
+name = "large"
+
+[[workers]]
+name = "gpu0"
+model = "/models/small"
+serves = "small"
+
+[[workers]]
+name = "gpu1"
+model = "/models/large"
+serves = "large"
+max_seqs = 7
+
+[providers.cloud]
+base_url = "https://cloud.example/v1"
+api_key_env = "CLOUD_KEY"
+
+[[keys]]
+name = "alice"
+hash = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+"""
+
+
+def test_profiles_fill_what_a_worker_leaves_open() -> None:
+    """A worker takes the limits of its model's profile, key by key, and dials this gateway."""
+    config = parse_config(GOOD, "herma.toml")
+    first, second = config.workers
+    assert (first.max_seqs, first.token_budget) == (4, 2048)
+    assert (second.max_seqs, second.token_budget) == (7, 4096)
+    assert first.gateways == (config.gateway.worker_bind,)
+
+
+def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
+    """With one model in the file, `serves` may be left out."""
+    config = parse_config('[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/m"', "x")
+    assert config.workers[0].serves == "m"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("port = 9000", "prot = 9000", ("herma.toml:3", "`prot`", "`port`", "[gateway]")),
+        ("max_seqs = 7", "max_seq = 7", ("`max_seq`", "`max_seqs`", "[workers[1]]")),
+        ("base_url", "base_urls", ("`base_urls`", "`base_url`", "[providers.cloud]")),
+        ("provider = ", "providr = ", ("`providr`", "`provider`")),
+        ("[gateway]", "[gatway]", ("`gatway`", "`gateway`", "top level")),
+        ("port = 9000", 'port = "x"', ("[gateway.port]", "int")),
+        ("port = 9000", "port = 70000", ("[gateway.port]", "65535")),
+        ("port = 9000", "port = ", ("not valid TOML",)),
+        ("port = 9000", 'host = "0.0.0.0"\n[k]', ("`k`",)),
+        ("port = 9000", 'worker_bind = "tcp://*:1"', ("worker_bind", "curve_secret_file")),
+        ('"latency"', '"fastest"', ("`fastest`", "balanced, latency, throughput")),
+        ('provider = "cloud"', 'provider = "clout"', ("`clout`", "[providers.clout]")),
+        ('serves = "large"', 'serves = "huge"', ("`huge`", "large, small")),
+        ('aliases = ["default"]', 'aliases = ["large"]', ("`large`", "twice")),
+        ("sha256:00", "sha1:00", ("sha256", "herma keys new")),
+        ('name = "gpu1"', 'name = "gpu0"', ("`gpu0`", "twice")),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_place(
+    old: str, new: str, parts: tuple[str, ...]
+) -> None:
+    """Each mistake is refused with the file, the place and, where there is one, the remedy."""
+    assert old in GOOD
+    with pytest.raises(ConfigError) as caught:
+        parse_config(GOOD.replace(old, new, 1), "herma.toml")
+    text = str(caught.value)
+    assert text.startswith("herma.toml")
+    assert "\n" not in text
+    assert all(part in text for part in parts), text
+
+
+def test_a_public_bind_needs_keys() -> None:
+    """A gateway that the network can reach is refused while anybody may use it."""
+    with pytest.raises(ConfigError, match=r"public.*herma keys new"):
+        parse_config('[gateway]\nhost = "0.0.0.0"', "herma.toml")
+    key = GOOD[GOOD.index("[[keys]]") :]
+    assert parse_config(f'[gateway]\nhost = "0.0.0.0"\n{key}', "herma.toml").keys
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A path that cannot be read is an error with the path, not an empty configuration."""
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        load_config(tmp_path / "nowhere.toml")
+
+
+def test_the_builtin_configuration_is_valid() -> None:
+    """Without a file one worker serves the built-in model on loopback."""
+    config = builtin_config()
+    assert config.gateway.host == "127.0.0.1"
+    assert config.workers[0].serves == config.models[0].name == "herma-tiny"
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_configuration_or_an_error(text: str) -> None:
+    """No text makes the loader fail in another way than with `ConfigError`."""
+    try:
+        parse_config(text, "x")
+    except ConfigError as error:
+        assert str(error).startswith("x")
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(
+    st.sampled_from(["gateway", "models", "workers", "providers", "keys"]),
+    st.sampled_from(["port", "name", "serves", "fallback", "cloud", "hash", "profile"]),
+    _VALUES,
+    st.booleans(),
+)
+def test_any_value_at_any_key_is_taken_or_refused(
+    table: str, key: str, value: object, array: bool
+) -> None:
+    """Wrong types in any place are refused as `ConfigError`."""
+    rendered = repr(value).lower().replace("'", '"').replace("none", "{}")
+    try:
+        parse_config(
+            f"{'[[' if array else '['}{table}{']]' if array else ']'}\n{key} = {rendered}", "x"
+        )
+    except ConfigError as error:
+        assert str(error).startswith("x")

@@ -1,0 +1,134 @@
+"""What the dispatcher is asked and what it decides.
+
+Owns the values that cross between the pure fleet state and the shells around it. `Dispatch`
+returns effects and performs none. Must not know how a shell carries them out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from config import FallbackConfig
+from gateway.core.errors import ApiError
+from protocol.ids import BlockDigest, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """One sequence that needs a place.
+
+    `digests` are those of the full blocks of the prompt (with the model's block size), in order.
+    `max_tokens` is already clamped to what the window leaves. `weight` is the key's share.
+    `session` None: the conversation is recognised by its prompt. `auxiliary`: not streamed, no
+    tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
+    the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
+    text was already sent, so no provider can continue it. `prefer` breaks ties.
+    """
+
+    ticket: int
+    model: str
+    key: str
+    weight: float
+    session: str | None
+    digests: tuple[BlockDigest, ...]
+    prompt_tokens: int
+    max_tokens: int
+    auxiliary: bool = False
+    cloud: bool = True
+    deadline_at: float | None = None
+    excluded: frozenset[WorkerId] = frozenset()
+    resumed: bool = False
+    prefer: WorkerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """The ticket has a place on this worker until it is released or moved. `cached_tokens` is
+    the index's expectation; `reason` explains the choice in one printable ASCII line.
+    """
+
+    ticket: int
+    worker_id: WorkerId
+    cached_tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseProvider:
+    """The ticket goes to the first provider of `chain` that answers; it holds no place here."""
+
+    ticket: int
+    chain: tuple[FallbackConfig, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The ticket is over; its client gets `error`."""
+
+    ticket: int
+    error: ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Answer the worker's `Register` with `Welcome`."""
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseWorker:
+    """The worker is not part of the fleet; `reason` is for its operator."""
+
+    worker_id: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskSnapshot:
+    """Send the worker `Snapshot`."""
+
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class AskFiles:
+    """Send the worker `GetFiles(digest)`; tell `Dispatch.files_arrived` when they are here."""
+
+    worker_id: WorkerId
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """These tickets lost their worker's engine. Their places are freed already: each turn asks
+    again, with the same ticket or a new one.
+    """
+
+    tickets: tuple[int, ...]
+    worker_id: WorkerId
+
+
+NoticeKind = Literal[
+    "fallback on",
+    "fallback off",
+    "worker ready",
+    "worker starting",
+    "worker lost",
+    "engine fault",
+    "index gap",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that operators want to know: logged and counted by `kind`."""
+
+    kind: NoticeKind
+    text: str
+
+
+Effect = (
+    Assign | UseProvider | Refuse | Accept | RefuseWorker | AskSnapshot | AskFiles | Moved | Notice
+)
+Effects = tuple[Effect, ...]

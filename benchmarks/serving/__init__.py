@@ -1,0 +1,1 @@
+"""Time to ready, first token and tokens/s of the built-in model."""

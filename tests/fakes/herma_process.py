@@ -1,0 +1,148 @@
+"""A running `herma up` for end-to-end tests: real processes, real sockets, free ports."""
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+READY_S = 120.0
+STOP_S = 40.0
+POLL_S = 0.05
+
+
+class HermaProcess:
+    """`herma up` as a child; `base_url` ends in `/v1`."""
+
+    def __init__(self, config: Path | None, env: dict[str, str]) -> None:
+        argv = [sys.executable, "-m", "herma", "up", "--port", "0"]
+        if config is not None:
+            argv += ["--config", str(config)]
+        self.process = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+        )
+        self.output: list[str] = []
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._pump, daemon=True).start()
+        self.base_url = self._wait_ready()
+
+    @property
+    def root_url(self) -> str:
+        return self.base_url.removesuffix("/v1")
+
+    def stop(self) -> int:
+        """Ask it to stop, and return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_S)
+
+    def pids(self, title: str) -> list[int]:
+        """Pids of this process's descendants whose process title starts with `title`."""
+        return [pid for pid in descendants(self.process.pid) if title_of(pid).startswith(title)]
+
+    def wait_pid(self, title: str, *, other_than: int = 0) -> int:
+        """The pid of the descendant titled `title`, once there is one that is not `other_than`."""
+        return wait_until(
+            lambda: next((pid for pid in self.pids(title) if pid != other_than), None), title
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """The samples of `/metrics` by name and labels."""
+        with urllib.request.urlopen(f"{self.root_url}/metrics", timeout=30) as reply:
+            text = reply.read().decode()
+        samples = (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
+        return {name: float(value) for name, _, value in samples}
+
+    def wait_models_ready(self, num_workers: dict[str, int]) -> None:
+        """Return once each model has so many ready workers."""
+
+        def ready() -> bool:
+            samples = self.metrics()
+            return all(
+                samples.get(f'herma_workers{{model="{model}",state="ready"}}', 0) >= count
+                for model, count in num_workers.items()
+            )
+
+        wait_until(ready, f"ready workers {num_workers}")
+
+    def _pump(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output.append(line)
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _wait_ready(self) -> str:
+        deadline = time.monotonic() + READY_S
+        while (line := self._lines.get(timeout=deadline - time.monotonic())) is not None:
+            if match := re.match(r"ready (http://\S+)", line):
+                return match[1]
+        raise AssertionError("herma up ended before it was ready:\n" + "".join(self.output))
+
+
+@contextmanager
+def herma_up(config: Path | None, **env: str) -> Iterator[HermaProcess]:
+    """`herma up` for the length of the block; whatever is left of it afterwards is killed."""
+    herma = HermaProcess(config, env)
+    family = [herma.process.pid]
+    try:
+        yield herma
+        family += descendants(herma.process.pid)
+        herma.stop()
+    finally:
+        family += descendants(herma.process.pid)
+        for pid in family:
+            if "herma" in title_of(pid):
+                os.kill(pid, signal.SIGKILL)
+        herma.process.wait()
+
+
+def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = READY_S) -> T:
+    """Poll `probe` until it gives something true; fail with `what` after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := probe():
+            return found
+        time.sleep(POLL_S)
+    raise AssertionError(f"waited {timeout_s:g} s in vain for {what}")
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of `pid`, their children, and so on."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, _read(task).split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def title_of(pid: int) -> str:
+    """The process title of `pid`, "" once it is gone or a zombie."""
+    return _read(Path(f"/proc/{pid}/cmdline")).replace("\0", " ").strip()
+
+
+def rss_bytes(pid: int) -> int:
+    """The resident memory of `pid`."""
+    pages = int(_read(Path(f"/proc/{pid}/statm")).split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -1,0 +1,97 @@
+"""Who is asking, and may they.
+
+Owns the rules for API keys, for web origins and for the operator's pages. Must not know routes.
+Keys are compared by hash, all of them, each in constant time.
+"""
+
+import hashlib
+import ipaddress
+from hmac import compare_digest
+from urllib.parse import urlsplit
+
+from starlette.types import Scope
+
+from config import KeyConfig
+from config.checks import is_loopback_host
+from gateway.actors.caller import Caller, session_of_headers
+from gateway.core.errors import ApiError
+
+_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
+
+
+class Gatekeeper:
+    """Answers for each request who sends it. Without `keys` every caller on this machine is an
+    anonymous admin.
+    """
+
+    def __init__(self, keys: tuple[KeyConfig, ...], allowed_origins: tuple[str, ...]) -> None:
+        self._keys = keys
+        self._allowed_origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
+
+    def identify(self, scope: Scope) -> Caller:
+        """The sender of a request. Raises `ApiError` 401."""
+        session = session_of_headers(scope["headers"])
+        if self._keys:
+            return Caller.of_key(self._key_of(scope), session)
+        if not _is_local(scope):
+            raise _unauthorized(
+                "This gateway has no API keys, so it answers only clients on its own machine; "
+                "add [[keys]] to its configuration."
+            )
+        return Caller(admin=True, session=session)
+
+    def check_admin(self, scope: Scope) -> None:
+        """Raise `ApiError` 401 or 403 unless the caller is local or holds an admin key."""
+        if not _is_local(scope) and not self.identify(scope).admin:
+            raise ApiError(403, "This page needs an API key with `admin = true`.")
+
+    def check_origin(self, scope: Scope) -> None:
+        """Raise `ApiError` 403 for a request of a foreign web page.
+
+        A page that merely resolves its own name to this machine names itself as origin and as
+        host, so equality with the Host header counts for loopback names only.
+        """
+        origin = _header(scope, b"origin")
+        if origin is None or origin.lower() in self._allowed_origins:
+            return
+        netloc = urlsplit(origin).netloc.lower()
+        host = (_header(scope, b"host") or "").lower()
+        if netloc == host and is_loopback_host(urlsplit(f"//{netloc}").hostname or ""):
+            return
+        raise ApiError(
+            403, "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
+        )
+
+    def _key_of(self, scope: Scope) -> KeyConfig:
+        scheme, _, secret = (_header(scope, b"authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise _unauthorized("An API key is needed: send `Authorization: Bearer KEY`.")
+        presented = "sha256:" + hashlib.sha256(secret.strip().encode("latin-1")).hexdigest()
+        held = [key for key in self._keys if compare_digest(key.hash, presented)]
+        if not held:
+            raise _unauthorized("This API key is not known here.")
+        return held[0]
+
+
+def _is_local(scope: Scope) -> bool:
+    """Whether the client runs on this machine; a proxy's forwarding says that it may not."""
+    if any(name in _FORWARDED for name, _ in scope["headers"]):
+        return False
+    client = scope.get("client")
+    if client is None:
+        return False
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    values = [value for key, value in scope["headers"] if key == name]
+    return values[0].decode("latin-1") if values else None
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key")

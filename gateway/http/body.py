@@ -1,0 +1,77 @@
+"""The body of a request, bounded.
+
+Owns how much is read and for how long. Must not know what the bytes mean.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+from starlette.types import Receive
+
+from gateway.core.errors import ApiError
+
+BODY_SILENCE_S: Final = 30.0
+"""A client that sends nothing of its body for so long has failed or means harm."""
+
+
+class ClientGone(Exception):
+    """The client left; nobody is there to be told anything."""
+
+
+async def read_body(
+    receive: Receive, headers: Iterable[tuple[bytes, bytes]], max_bytes: int
+) -> bytes:
+    """The whole body, at most `max_bytes`.
+
+    Raises `ApiError` 413 (before reading anything when Content-Length says so), 400 for a
+    Content-Length that is no number or not the body's, 415 for a compressed body, 408 for a
+    client that stalls, and `ClientGone`.
+    """
+    expected = _check_headers(headers, max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    more = True
+    while more:
+        part, more = await _next_part(receive)
+        size += len(part)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(part)
+    if expected is not None and size != expected:
+        raise ApiError(400, f"Content-Length says {expected} bytes, but the body has {size}.")
+    return b"".join(parts)
+
+
+async def _next_part(receive: Receive) -> tuple[bytes, bool]:
+    with trio.move_on_after(BODY_SILENCE_S) as silence:
+        message = await receive()
+    if silence.cancelled_caught:
+        raise ApiError(408, f"The rest of the request body did not arrive in {BODY_SILENCE_S:g} s.")
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _check_headers(headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> int | None:
+    length: int | None = None
+    for name, value in headers:
+        if name == b"content-length":
+            if not value.isdigit():
+                text = value.decode("latin-1")[:40]
+                raise ApiError(400, f"Content-Length is {text!r}, not a number of bytes.")
+            length = int(value)
+            if length > max_bytes:
+                raise _too_large(max_bytes)
+        elif name == b"content-encoding" and value.strip().lower() not in {b"", b"identity"}:
+            raise ApiError(415, "Compressed request bodies are not taken; send plain JSON.")
+    return length
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The request body is larger than the {max_bytes} bytes that are taken here "
+        "([gateway] max_body_bytes).",
+        code="request_too_large",
+    )

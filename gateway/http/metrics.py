@@ -1,0 +1,114 @@
+"""What `/metrics` shows.
+
+Owns the Prometheus names and labels. Must not know actors: the fleet's own numbers are read from
+`FleetGauges` when a scrape asks. Labels hold configured names only, never what a client sent.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.events import Usage
+from gateway.http.edge import FleetGauges
+
+CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+
+_FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+
+
+class Metrics:
+    """The gateway's metrics, in a registry of their own."""
+
+    def __init__(self, gauges: Callable[[], FleetGauges]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Fleet(gauges))
+        self._requests = Counter(
+            "herma_requests",
+            "Chat requests by their end (499: the client left).",
+            ("model", "status", "served_by"),
+            registry=self._registry,
+        )
+        self._tokens = Counter(
+            "herma_tokens",
+            "Tokens of answered requests; cached ones are part of the prompt.",
+            ("model", "kind"),
+            registry=self._registry,
+        )
+        self._first_token = Histogram(
+            "herma_first_token_seconds",
+            "From a request to its first content.",
+            ("model",),
+            buckets=_FIRST_TOKEN_S,
+            registry=self._registry,
+        )
+        self._duration = Histogram(
+            "herma_request_seconds",
+            "From a request to the end of its answer.",
+            ("model",),
+            buckets=_DURATION_S,
+            registry=self._registry,
+        )
+
+    def observe_turn(
+        self,
+        *,
+        model: str,
+        status: int,
+        served_by: str,
+        usage: Usage | None,
+        first_token_s: float | None,
+        duration_s: float,
+    ) -> None:
+        """Count one chat request that is over."""
+        self._requests.labels(model, str(status), served_by).inc()
+        self._duration.labels(model).observe(duration_s)
+        if first_token_s is not None:
+            self._first_token.labels(model).observe(first_token_s)
+        if usage is not None:
+            self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
+            self._tokens.labels(model, "cached").inc(usage.cached_tokens)
+            self._tokens.labels(model, "completion").inc(usage.completion_tokens)
+
+    def render(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class _Fleet(Collector):
+    """Reads the fleet at each scrape, so no number is kept twice."""
+
+    def __init__(self, gauges: Callable[[], FleetGauges]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._gauges()
+        yield _by_label("herma_queue_length", "Requests waiting, by model.", "model", now.queued)
+        yield _by_label(
+            "herma_fallback",
+            "1 while a model is answered by its providers only.",
+            "model",
+            now.on_fallback,
+        )
+        yield _by_label("herma_workers", "Workers by state.", "state", now.workers)
+        yield GaugeMetricFamily(
+            "herma_requests_in_flight", "Chat requests being answered.", now.open_turns
+        )
+        for name, value in now.counters.items():
+            yield CounterMetricFamily(
+                f"herma_{name}", f"{name.replace('_', ' ')} since the start.", value
+            )
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the names depend on the fleet, and registering must not read it."""
+        return iter(())
+
+
+def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=(label,))
+    for key, value in values.items():
+        family.add_metric((key,), float(value))
+    return family

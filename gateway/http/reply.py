@@ -1,0 +1,51 @@
+"""Whole responses over ASGI.
+
+Owns how a status, headers and a body become ASGI messages. Must not know what they say.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from starlette.types import Send
+
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+
+_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+_encode = msgspec.json.Encoder().encode
+
+
+async def send_body(
+    send: Send,
+    status: int,
+    body: bytes,
+    *,
+    content_type: bytes = JSON,
+    headers: Iterable[Header] = (),
+) -> None:
+    """Send a whole response; the server leaves the body out for HEAD."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", content_type),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def send_json(send: Send, value: object, *, status: int = 200) -> None:
+    """Send `value` as JSON."""
+    await send_body(send, status, _encode(value))
+
+
+def header(name: str, value: object) -> Header:
+    """A header whose value cannot break the response: printable ASCII only."""
+    return name.encode(), _UNSAFE.sub("?", str(value)).encode()

@@ -1,0 +1,182 @@
+"""The ASGI app.
+
+Owns which path does what, and the order of the layers around it. Must not know how a turn runs.
+All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us per request and
+17 us per chunk.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.core.errors import ApiError
+from gateway.core.openai import parse_chat_request
+from gateway.http.auth import Gatekeeper
+from gateway.http.body import read_body
+from gateway.http.complete import complete_turn
+from gateway.http.edge import Edge
+from gateway.http.errors import ErrorEdge, send_error
+from gateway.http.metrics import CONTENT_TYPE, Metrics
+from gateway.http.models import model_entry, model_list
+from gateway.http.politeness import PoliteEnd
+from gateway.http.reply import header, send_body, send_json
+from gateway.http.stream import stream_turn
+from gateway.http.turn import open_turn
+
+Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_EXPOSED_HEADERS = (
+    "x-herma-worker",
+    "x-herma-cached-tokens",
+    "x-herma-route",
+    "x-herma-served-by",
+    "retry-after",
+)
+
+
+def edge_app(edge: Edge) -> ASGIApp:
+    """The app over `edge`."""
+    gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
+    metrics = Metrics(edge.gauges)
+    chat = Methods(POST=Chat(edge, gate, metrics))
+    models = Models(edge, gate)
+    listing, one = Methods(GET=models.list), Methods(GET=models.one)
+    router = Router(
+        [
+            Route("/v1/chat/completions", chat),
+            Route("/chat/completions", chat),
+            Route("/v1/models", listing),
+            Route("/models", listing),
+            Route("/v1/models/{name:path}", one),
+            Route("/models/{name:path}", one),
+            Route("/health", Methods(GET=functools.partial(_health, edge))),
+            Route("/version", Methods(GET=functools.partial(_version, edge))),
+            Route("/metrics", Methods(GET=functools.partial(_metrics, gate, metrics))),
+        ],
+        redirect_slashes=False,
+        default=_not_found,
+    )
+    inner: ASGIApp = router
+    if edge.config.allowed_origins:
+        inner = CORSMiddleware(
+            router,
+            allow_origins=edge.config.allowed_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=_EXPOSED_HEADERS,
+        )
+    return _ByType(router, PoliteEnd(ErrorEdge(_OriginGuard(gate, inner))))
+
+
+class Methods:
+    """An endpoint per HTTP method; any other method is a 405 that names them."""
+
+    def __init__(self, **endpoints: Endpoint) -> None:
+        self._endpoints: Mapping[str, Endpoint] = endpoints
+        names = [*endpoints, *(["HEAD"] if "GET" in endpoints else [])]
+        self._allow = header("allow", ", ".join(names))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        endpoint = self._endpoints.get(method)
+        if endpoint is None:
+            error = ApiError(405, f"{scope['path']} does not take {scope['method']}.")
+            await send_error(send, error, (self._allow,))
+            return
+        await endpoint(scope, receive, send)
+
+
+class Chat:
+    """POST /v1/chat/completions."""
+
+    def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
+        self._edge = edge
+        self._gate = gate
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = self._gate.identify(scope)
+        body = await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
+        request = parse_chat_request(body)
+        turn = open_turn(self._edge, self._metrics, request, caller)
+        answer = stream_turn if request.stream else complete_turn
+        await answer(turn, receive, send)
+
+
+class Models:
+    """GET /v1/models and GET /v1/models/{name}."""
+
+    def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
+        self._edge = edge
+        self._gate = gate
+        self._created = int(edge.unix_time())
+
+    async def list(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """All models."""
+        self._gate.identify(scope)
+        await send_json(send, model_list(self._edge.models(), self._created))
+
+    async def one(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """One model by name or alias; names may hold slashes."""
+        self._gate.identify(scope)
+        name = scope["path_params"]["name"]
+        await send_json(send, model_entry(self._edge.models(), name, self._created))
+
+
+class _OriginGuard:
+    """Pure ASGI: refuses foreign web pages before any route sees the request."""
+
+    def __init__(self, gate: Gatekeeper, app: ASGIApp) -> None:
+        self._gate = gate
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._gate.check_origin(scope)
+        await self._app(scope, receive, send)
+
+
+class _ByType:
+    """HTTP goes through all layers, the server's lifespan to the router, WebSockets nowhere."""
+
+    def __init__(self, router: ASGIApp, http: ASGIApp) -> None:
+        self._router = router
+        self._http = http
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._router(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+
+
+async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    models = edge.models()
+    status = "ok" if any(model.ready for model in models) else "starting"
+    await send_json(
+        send, {"status": status, "models": {model.name: model.state for model in models}}
+    )
+
+
+async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    await send_json(send, {"version": edge.version})
+
+
+async def _metrics(
+    gate: Gatekeeper,
+    metrics: Metrics,
+    scope: Scope,
+    receive: Receive,  # noqa: ARG001
+    send: Send,
+) -> None:
+    gate.check_admin(scope)
+    await send_body(send, 200, metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    await send_error(send, ApiError(404, f"There is nothing at {scope['path']}."))

@@ -1,0 +1,99 @@
+"""One chat turn as HTTP sees it: what both ways of answering share.
+
+Owns the request's identity, its facts for headers and metrics, and the watch for the client.
+Must not know chunks or bodies.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from starlette.types import Receive
+
+from gateway.actors.caller import Caller
+from gateway.core.chat_request import ChatRequest
+from gateway.core.events import Started, Usage
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.reply import Header, header
+
+CLIENT_LEFT: Final = 499
+"""The status of a turn whose client left before its end, for metrics only."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request being answered. `started_at` is on trio's clock, as is `first_at`, when the first
+    content came. `status` is what the turn ended in, even when a head had said 200.
+    """
+
+    edge: Edge
+    metrics: Metrics
+    request: ChatRequest
+    caller: Caller
+    completion_id: str
+    created: int
+    started_at: float
+    started: Started | None = None
+    usage: Usage | None = None
+    first_at: float | None = None
+    status: int = CLIENT_LEFT
+
+    def note_content(self) -> None:
+        """The first content of the answer is here."""
+        if self.first_at is None:
+            self.first_at = trio.current_time()
+
+    def headers(self) -> tuple[Header, ...]:
+        """The `x-herma-*` headers, as far as the facts are known."""
+        if self.started is None:
+            return ()
+        return (
+            header("x-herma-served-by", self.started.served_by),
+            header("x-herma-worker", self.started.worker),
+            header("x-herma-cached-tokens", self.started.cached_tokens),
+            header("x-herma-route", self.started.route),
+        )
+
+    def observe(self) -> None:
+        """Count the turn, which is over."""
+        self.metrics.observe_turn(
+            model=self.edge.public_name(self.request.model) or "unknown",
+            status=self.status,
+            served_by=self.started.served_by if self.started else "none",
+            usage=self.usage,
+            first_token_s=None if self.first_at is None else self.first_at - self.started_at,
+            duration_s=trio.current_time() - self.started_at,
+        )
+
+
+def open_turn(edge: Edge, metrics: Metrics, request: ChatRequest, caller: Caller) -> Turn:
+    """A turn that starts now."""
+    return Turn(
+        edge=edge,
+        metrics=metrics,
+        request=request,
+        caller=caller,
+        completion_id=f"chatcmpl-{edge.draw(12).hex()}",
+        created=int(edge.unix_time()),
+        started_at=trio.current_time(),
+    )
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[trio.Nursery]:
+    """Run the block, in a nursery for its tasks, only as long as the client stays: its leaving
+    cancels the block and the nursery at once.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

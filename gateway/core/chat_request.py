@@ -1,7 +1,7 @@
 """A chat completion request, checked.
 
-Owns the typed form that the rest of the gateway reads. Must not know JSON (`openai.py` parses)
-nor templates, which get the plain dicts of `Message.as_dict`.
+Owns the typed form that the rest of the gateway reads and how it becomes sampling parameters.
+Must not know JSON (`openai.py` parses) nor templates (`template.py` makes their dicts).
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from gateway.core.errors import invalid
 from protocol.sampling import SamplingParams
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -16,6 +17,17 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 ToolChoice = Literal["none", "auto", "required"]
 
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}
+
+_SAMPLED: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+"""Fields of the request that are fields of `SamplingParams` too."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -40,9 +52,10 @@ class Message(msgspec.Struct, frozen=True):
 class ChatRequest(msgspec.Struct, frozen=True):
     """What the client asked for. None means that it did not say.
 
-    `tools` are those to show to the model (none with tool_choice "none", the named one if one was
-    named). `session` is the affinity hint found in the body. `raw` is the body as decoded, unknown
-    fields intact, for a provider; nobody may change it.
+    `tools` are those to show to the model (none with tool_choice "none", only the named one if
+    one was named). `seed` is within 63 bits, whatever the client wrote. `session` is the affinity
+    hint found in the body. `raw` is the body as decoded, unknown fields intact, for a provider;
+    nobody may change it.
     """
 
     model: str
@@ -73,9 +86,19 @@ class ChatRequest(msgspec.Struct, frozen=True):
     def sampling(
         self, max_tokens: int, defaults: Mapping[str, float] = _NO_DEFAULTS
     ) -> SamplingParams:
-        """How a worker samples this request, at most `max_tokens` tokens.
+        """How a worker samples this request, at most `max_tokens` (>= 1) tokens.
 
         `defaults` (the model's generation config) fill what the client left open, then the
-        neutral values do.
+        neutral values do. Raises `ApiError` 400 for a value that no worker accepts.
         """
-        raise NotImplementedError
+        chosen = {name: value for name in _SAMPLED if (value := getattr(self, name)) is not None}
+        try:
+            return SamplingParams(
+                max_tokens=max_tokens,
+                stop_token_ids=self.stop_token_ids,
+                ignore_eos=self.ignore_eos,
+                logprobs=self.top_logprobs if self.logprobs else None,
+                **{**defaults, **chosen},
+            )
+        except ValueError as error:
+            raise invalid(str(error).partition(" ")[0], str(error)) from error

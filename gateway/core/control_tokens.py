@@ -1,0 +1,123 @@
+"""Telling a template's own control tokens from text that only looks like them.
+
+Owns the mark: a template is compiled with U+FDD0 (a character that no text may interchange) in
+front of every control token that it spells, so in its output a marked token is the template's and
+an unmarked one came from a message, a tool description or a name, and is plain text. Nobody forges
+a turn, and nothing has to be known about where users' strings end up. Must not know Jinja nor how
+text becomes ids.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+MARK: Final = "\ufdd0"
+
+_REPLACEMENT: Final = "\ufffd"
+
+
+class Piece(NamedTuple):
+    """A stretch of a rendered prompt: a control token, or text without any."""
+
+    text: str
+    is_control: bool
+
+
+class Prompt(NamedTuple):
+    """A rendered prompt: its text, and its pieces if some text only looks like control tokens.
+
+    `pieces` is None when every control token in `text` is the template's: then the whole text may
+    be encoded at once.
+    """
+
+    text: str
+    pieces: tuple[Piece, ...] | None
+
+
+class ControlTokens:
+    """The control tokens (special tokens) of one tokenizer, by their text."""
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        # A word or white space cannot be marked in a template's source without breaking its code.
+        usable = {token for token in tokens if token.strip() and not token.isidentifier()}
+        longest_first = sorted(usable, key=lambda token: (-len(token), token))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def mark(self, text: str) -> str:
+        """`text` (a template's source, or a token given to it) with its control tokens marked."""
+        return self._pattern.sub(lambda match: MARK + match[0], text)
+
+    def break_up(self, given: dict[str, Any]) -> dict[str, Any]:
+        """`given` (plain JSON) with a mark inside every control token of its strings.
+
+        For templates that build their tokens from parts, so that those cannot be marked.
+        """
+
+        def broken(match: re.Match[str]) -> str:
+            return match[0][0] + MARK + match[0][1:]
+
+        return _map_values(given, lambda text: self._pattern.sub(broken, text))
+
+    def found_in(self, text: str) -> bool:
+        """Whether a control token is spelt in `text`."""
+        return self._pattern.search(text) is not None
+
+    def read_marked(self, rendered: str) -> Prompt:
+        """The prompt of a template with marked tokens: a token without a mark is text."""
+        first, *rest = rendered.split(MARK)
+        forged = self.found_in(first)
+        pieces = [Piece(first, is_control=False)]
+        for part in rest:
+            token = self._pattern.match(part)
+            end = token.end() if token else 0
+            pieces.append(Piece(part[:end], is_control=True))
+            pieces.append(Piece(part[end:], is_control=False))
+            forged = forged or self._pattern.search(part, end) is not None
+        return self._prompt(pieces, forged=forged)
+
+    def read_broken(self, rendered: str) -> Prompt:
+        """The prompt of a template whose input was broken up: a token broken by a mark is text."""
+        pieces: list[Piece] = []
+        end = 0
+        for match in self._pattern.finditer(rendered):
+            pieces.append(Piece(rendered[end : match.start()].replace(MARK, ""), is_control=False))
+            pieces.append(Piece(match[0], is_control=True))
+            end = match.end()
+        pieces.append(Piece(rendered[end:].replace(MARK, ""), is_control=False))
+        return self._prompt(pieces, forged=MARK in rendered)
+
+    def _prompt(self, pieces: list[Piece], *, forged: bool) -> Prompt:
+        text = "".join(piece.text for piece in pieces)
+        return Prompt(text, tuple(piece for piece in pieces if piece.text) if forged else None)
+
+
+def without_mark(given: dict[str, Any]) -> dict[str, Any]:
+    """`given` (plain JSON) with the mark replaced by U+FFFD, so that nobody can bring one."""
+    if not _has_mark(given):
+        return given
+    return _map_values(given, lambda text: text.replace(MARK, _REPLACEMENT))
+
+
+def _has_mark(value: object) -> bool:
+    if isinstance(value, str):
+        return MARK in value
+    if isinstance(value, dict):
+        return any(map(_has_mark, value)) or any(map(_has_mark, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_mark, value))
+
+
+def _map_values(given: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    return {key: _map_strings(value, change) for key, value in given.items()}
+
+
+def _map_strings(value: object, change: Callable[[str], str]) -> object:
+    """`value` (plain JSON) with `change` applied to every string, keys of objects too."""
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {change(key): _map_strings(item, change) for key, item in value.items()}
+        case list() | tuple():
+            return [_map_strings(item, change) for item in value]
+        case _:
+            return value

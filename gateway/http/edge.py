@@ -12,33 +12,20 @@ from config import GatewayConfig, KeyConfig
 from gateway.actors.caller import Caller
 from gateway.core.chat_request import ChatRequest
 from gateway.core.events import TurnEvent
+from gateway.core.models import ModelView
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """A served model as its callers see it. `context_length` is in tokens, None while no worker
-    has reported it; `state` is one word.
-    """
-
-    name: str
-    aliases: tuple[str, ...]
-    context_length: int | None
-    state: str
-    ready: bool
-
-
-@dataclass(frozen=True, slots=True)
 class FleetGauges:
-    """The fleet at one moment. `queued` and `on_fallback` (1 or 0) are by model, `workers` by
-    state; `counters` have only risen since the start.
+    """What only the actors know, at one moment. `unready_workers` have registered but cannot
+    generate; `counters` have only risen since the start.
     """
 
-    queued: Mapping[str, int] = field(default_factory=dict)
-    on_fallback: Mapping[str, int] = field(default_factory=dict)
-    workers: Mapping[str, int] = field(default_factory=dict)
+    unready_workers: int = 0
+    running: int = 0
     open_turns: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
 
@@ -51,7 +38,7 @@ class Edge:
     keys: tuple[KeyConfig, ...]
     version: str
     run_turn: RunTurn
-    models: Callable[[], tuple[ModelFacts, ...]]
+    models: Callable[[], tuple[ModelView, ...]]
     gauges: Callable[[], FleetGauges]
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time

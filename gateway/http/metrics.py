@@ -1,10 +1,10 @@
 """What `/metrics` shows.
 
-Owns the Prometheus names and labels. Must not know actors: the fleet's own numbers are read from
-`FleetGauges` when a scrape asks. Labels hold configured names only, never what a client sent.
+Owns the Prometheus names and labels. Must not know actors: the fleet's own numbers are read
+through the edge when a scrape asks. Labels hold configured names only, never what a client sent.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.core.events import Usage
+from gateway.core.models import ModelView
 from gateway.http.edge import FleetGauges
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -23,9 +24,11 @@ _DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120
 class Metrics:
     """The gateway's metrics, in a registry of their own."""
 
-    def __init__(self, gauges: Callable[[], FleetGauges]) -> None:
+    def __init__(
+        self, models: Callable[[], tuple[ModelView, ...]], gauges: Callable[[], FleetGauges]
+    ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Fleet(gauges))
+        self._registry.register(_Fleet(models, gauges))
         self._requests = Counter(
             "herma_requests",
             "Chat requests by their end (499: the client left).",
@@ -81,19 +84,23 @@ class Metrics:
 class _Fleet(Collector):
     """Reads the fleet at each scrape, so no number is kept twice."""
 
-    def __init__(self, gauges: Callable[[], FleetGauges]) -> None:
+    def __init__(
+        self, models: Callable[[], tuple[ModelView, ...]], gauges: Callable[[], FleetGauges]
+    ) -> None:
+        self._models = models
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
+        yield from _of_models(self._models())
         now = self._gauges()
-        yield _by_label("herma_queue_length", "Requests waiting, by model.", "model", now.queued)
-        yield _by_label(
-            "herma_fallback",
-            "1 while a model is answered by its providers only.",
-            "model",
-            now.on_fallback,
+        yield GaugeMetricFamily(
+            "herma_workers_unready",
+            "Workers that have registered but cannot generate.",
+            now.unready_workers,
         )
-        yield _by_label("herma_workers", "Workers by state.", "state", now.workers)
+        yield GaugeMetricFamily(
+            "herma_sequences_running", "Sequences placed on workers.", now.running
+        )
         yield GaugeMetricFamily(
             "herma_requests_in_flight", "Chat requests being answered.", now.open_turns
         )
@@ -107,8 +114,17 @@ class _Fleet(Collector):
         return iter(())
 
 
-def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=(label,))
-    for key, value in values.items():
-        family.add_metric((key,), float(value))
-    return family
+def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
+    workers = GaugeMetricFamily(
+        "herma_workers", "Workers that can generate.", labels=("model", "state")
+    )
+    queued = GaugeMetricFamily("herma_queue_length", "Requests that wait.", labels=("model",))
+    fallback = GaugeMetricFamily(
+        "herma_fallback", "1 while only its providers answer for a model.", labels=("model",)
+    )
+    for model in models:
+        workers.add_metric((model.name, "ready"), model.ready_workers)
+        queued.add_metric((model.name,), model.queued)
+        away = bool(model.fallback) and model.cloud and model.state != "ready"
+        fallback.add_metric((model.name,), away)
+    yield from (workers, queued, fallback)

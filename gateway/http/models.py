@@ -7,20 +7,20 @@ could be a context length: clients take the first that they find, also inside ne
 from typing import Any
 
 from gateway.core.errors import model_not_found
-from gateway.http.edge import ModelFacts
+from gateway.core.models import ModelView
 
 
-def model_list(models: tuple[ModelFacts, ...], created: int) -> dict[str, Any]:
-    """Every name that a request may use, aliases included: a client looks its length up by the
-    name that it uses. `created` is in Unix seconds.
+def model_list(models: tuple[ModelView, ...], created: int) -> dict[str, Any]:
+    """The models by their own names; aliases answer too, but only when asked for. `created` is in
+    Unix seconds.
     """
-    entries = [
-        _entry(name, model, created) for model in models for name in (model.name, *model.aliases)
-    ]
-    return {"object": "list", "data": entries}
+    return {
+        "object": "list",
+        "data": [_entry(model.name, model, created) for model in models],
+    }
 
 
-def model_entry(models: tuple[ModelFacts, ...], name: str, created: int) -> dict[str, Any]:
+def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> dict[str, Any]:
     """The model that answers to `name`. Raises `ApiError` 404."""
     for model in models:
         if name == model.name or name in model.aliases:
@@ -28,7 +28,7 @@ def model_entry(models: tuple[ModelFacts, ...], name: str, created: int) -> dict
     raise model_not_found(name)
 
 
-def _entry(name: str, model: ModelFacts, created: int) -> dict[str, Any]:
+def _entry(name: str, model: ModelView, created: int) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": name,
         "object": "model",

@@ -40,7 +40,7 @@ _EXPOSED_HEADERS = (
 def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
-    metrics = Metrics(edge.gauges)
+    metrics = Metrics(edge.models, edge.gauges)
     chat = Methods(POST=Chat(edge, gate, metrics))
     models = Models(edge, gate)
     listing, one = Methods(GET=models.list), Methods(GET=models.one)
@@ -157,7 +157,7 @@ class _ByType:
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     models = edge.models()
-    status = "ok" if any(model.ready for model in models) else "starting"
+    status = "ok" if any(model.state == "ready" for model in models) else "starting"
     await send_json(
         send, {"status": status, "models": {model.name: model.state for model in models}}
     )

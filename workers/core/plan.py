@@ -31,8 +31,10 @@ class SequenceStart:
 class Chunk:
     """Compute positions [start, start + length) of a sequence.
 
-    `block_ids` cover every position below start + length, in order. If `samples`, the next
-    token is sampled from the logits of the last position; otherwise nothing is sampled.
+    `block_ids` cover every position below start + length, in order. They may differ from those
+    of the step before at any index: after a preemption, and when a block turns out to equal a
+    cached one and takes its place. If `samples`, the next token is sampled from the logits of
+    the last position; otherwise nothing is sampled.
     """
 
     seq: int
@@ -54,7 +56,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The new tokens of one sequence, one or several; `logprobs` is empty or one per id."""
+    """The new tokens of one sequence, one or several; `logprobs` is empty or one per id.
+
+    Keys and values of these tokens count as not computed: the next chunk starts with them.
+    """
 
     seq: int
     ids: tuple[int, ...]

@@ -1,0 +1,195 @@
+"""Who holds which block of the key-value cache, and which blocks can be found by their content.
+
+Owns reference counts, the prefix cache and its eviction. Must not know sequences, scheduling or
+tensors: a block is a number.
+
+Paged blocks and an automatic prefix cache over full blocks, after vLLM (Kwon et al. 2023). Three
+rules keep cached prefixes free of holes, so that a router may trust every digest it was told of:
+a sequence whose new block equals a cached one takes the cached one in its place (so a cached
+block's parents are held by everyone who holds the block); a sequence is freed tail first; and
+the least recently freed block is evicted first.
+"""
+
+from array import array
+from collections.abc import Callable, Collection
+from typing import NamedTuple, final
+
+from protocol.hashing import next_digest
+from protocol.ids import BlockDigest
+from protocol.messages import BlocksSnapshot
+from protocol.tokens import TOKEN_BYTES, pack_tokens
+from workers.core.block_events import BlockEvent, BlockEvents
+from workers.core.block_table import BlockTable
+from workers.core.free_list import FreeList
+from workers.core.integrity import CachedBlock, Parent, check_blocks
+
+
+class PrefixHit(NamedTuple):
+    """The cached blocks at the start of a sequence; `num_free` of them are held by nobody."""
+
+    block_ids: tuple[int, ...]
+    num_free: int
+
+
+@final
+class BlockManager:
+    """`num_blocks` blocks of `block_size` tokens. `digest` chains a block's packed ids."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        digest: Callable[[BlockDigest, bytes], BlockDigest] = next_digest,
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._next_digest = digest
+        self._num_holders = [0] * num_blocks
+        self._cached: list[CachedBlock | None] = [None] * num_blocks
+        self._by_digest: dict[BlockDigest, int] = {}
+        self._free = FreeList(num_blocks)
+        self._events = BlockEvents()
+
+    def __repr__(self) -> str:
+        return (
+            f"<BlockManager {self.num_free}/{self.num_blocks} free, {len(self._by_digest)} cached>"
+        )
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no sequence holds, cached ones included."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks in the prefix cache, held or not."""
+        return len(self._by_digest)
+
+    def num_needed(self, num_tokens: int) -> int:
+        """How many blocks hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def match(self, table: BlockTable, token_ids: array[int]) -> PrefixHit:
+        """The longest cached prefix of `token_ids`, but for the last token: one must be computed.
+
+        Changes nothing except that `table` remembers the digests. Token ids are compared, so a
+        hash collision ends the prefix.
+        """
+        num_blocks = (len(token_ids) - 1) // self.block_size
+        stride = self.block_size * TOKEN_BYTES
+        packed = pack_tokens(token_ids[: num_blocks * self.block_size])
+        block_ids: list[int] = []
+        num_free = 0
+        for index in range(num_blocks):
+            block = packed[index * stride : (index + 1) * stride]
+            parent = block_ids[-1] if index else table.root
+            block_id = self._by_digest.get(self._digest(table, index, block))
+            if block_id is None or not self._holds(block_id, block, parent):
+                break
+            block_ids.append(block_id)
+            num_free += self._num_holders[block_id] == 0
+        return PrefixHit(tuple(block_ids), num_free)
+
+    def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
+        """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free."""
+        num_new = self.num_needed(num_tokens) - len(hit.block_ids)
+        return num_new + hit.num_free + reserve <= len(self._free)
+
+    def admit(self, table: BlockTable, hit: PrefixHit, num_tokens: int) -> None:
+        """Let an empty `table` hold `hit`, from a `match` just made, and blocks for the rest.
+
+        Ask `can_admit` first.
+        """
+        for block_id in hit.block_ids:
+            self._hold(block_id)
+        num_new = self.num_needed(num_tokens) - len(hit.block_ids)
+        table.extend([*hit.block_ids, *(self._allocate() for _ in range(num_new))])
+        table.num_stored = len(hit.block_ids)
+
+    def grow(self, table: BlockTable, num_tokens: int) -> bool:
+        """Make `table` hold `num_tokens` tokens; False, and nothing changed, if none are free."""
+        num_new = self.num_needed(num_tokens) - len(table.block_ids)
+        if num_new > len(self._free):
+            return False
+        if num_new > 0:
+            table.extend([self._allocate() for _ in range(num_new)])
+        return True
+
+    def store(self, table: BlockTable, token_ids: array[int], num_computed: int) -> None:
+        """Put the full blocks below position `num_computed` into the prefix cache."""
+        size = self.block_size
+        for index in range(table.num_stored, num_computed // size):
+            if not table.is_cacheable:
+                return
+            block = pack_tokens(token_ids[index * size : (index + 1) * size])
+            self._store_block(table, index, block)
+
+    def release(self, table: BlockTable) -> None:
+        """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
+        for block_id in reversed(table.clear()):
+            self._let_go(block_id)
+
+    def take_events(self) -> tuple[BlockEvent, ...]:
+        """What changed in the prefix cache since the last call, oldest first."""
+        return self._events.take()
+
+    def snapshot(self) -> BlocksSnapshot:
+        """All digests of the prefix cache. Take the events first, else old ones follow it."""
+        return self._events.snapshot(list(self._by_digest))
+
+    def check_integrity(self, tables: Collection[BlockTable]) -> None:
+        """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
+        check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
+
+    def _store_block(self, table: BlockTable, index: int, block: bytes) -> None:
+        digest = self._digest(table, index, block)
+        parent = table.block_ids[index - 1] if index else table.root
+        twin = self._by_digest.get(digest)
+        if twin is None:
+            block_id = table.block_ids[index]
+            self._cached[block_id] = CachedBlock(digest, block, parent)
+            self._by_digest[digest] = block_id
+            self._events.stored(digest)
+        elif self._holds(twin, block, parent):
+            self._hold(twin)
+            self._let_go(table.replace(index, twin))
+        else:
+            table.is_cacheable = False
+            return
+        table.num_stored = index + 1
+
+    def _digest(self, table: BlockTable, index: int, block: bytes) -> BlockDigest:
+        if index == len(table.digests):
+            parent = table.digests[-1] if index else table.root
+            table.digests.append(self._next_digest(parent, block))
+        return table.digests[index]
+
+    def _holds(self, block_id: int, block: bytes, parent: Parent) -> bool:
+        cached = self._cached[block_id]
+        return cached is not None and cached.packed_ids == block and cached.parent == parent
+
+    def _hold(self, block_id: int) -> None:
+        if self._num_holders[block_id] == 0:
+            self._free.remove(block_id)
+        self._num_holders[block_id] += 1
+
+    def _allocate(self) -> int:
+        block_id = self._free.pop()
+        evicted = self._cached[block_id]
+        if evicted is not None:
+            del self._by_digest[evicted.digest]
+            self._cached[block_id] = None
+            self._events.dropped(evicted.digest)
+        self._num_holders[block_id] = 1
+        return block_id
+
+    def _let_go(self, block_id: int) -> None:
+        self._num_holders[block_id] -= 1
+        if self._num_holders[block_id] > 0:
+            return
+        if self._cached[block_id] is None:
+            self._free.prepend(block_id)
+        else:
+            self._free.append(block_id)

@@ -1,0 +1,61 @@
+"""The blocks that one sequence holds, and what is known of their hashes.
+
+Owns the bookkeeping of one sequence; only `BlockManager` changes it. Must not know other
+sequences, sampling or time.
+"""
+
+from typing import final
+
+from protocol.ids import BlockDigest
+
+
+@final
+class BlockTable:
+    """Block i holds the keys and values of tokens [i * block_size, (i + 1) * block_size).
+
+    `digests` are those of the leading full blocks, as far as they were needed: tokens are only
+    ever appended, so they stay true after a preemption. `num_stored` leading blocks are in the
+    prefix cache. `is_cacheable` ends at a hash collision: what follows would hang below another
+    sequence's block.
+    """
+
+    __slots__ = ("_ids", "block_ids", "digests", "is_cacheable", "num_stored", "root")
+
+    def __init__(self, root: BlockDigest) -> None:
+        self.root = root
+        self.block_ids: list[int] = []
+        self.digests: list[BlockDigest] = []
+        self.num_stored = 0
+        self.is_cacheable = True
+        self._ids: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"<BlockTable {self.block_ids} stored={self.num_stored}>"
+
+    def leading(self, num_blocks: int) -> tuple[int, ...]:
+        """The first `num_blocks` ids. All of them cost nothing unless the table changed."""
+        if num_blocks < len(self.block_ids):
+            return tuple(self.block_ids[:num_blocks])
+        if self._ids is None:
+            self._ids = tuple(self.block_ids)
+        return self._ids
+
+    def extend(self, block_ids: list[int]) -> None:
+        """Hold more blocks at the end."""
+        self.block_ids += block_ids
+        self._ids = None
+
+    def replace(self, index: int, block_id: int) -> int:
+        """Hold `block_id` at `index`; returns the block that was held there."""
+        replaced = self.block_ids[index]
+        self.block_ids[index] = block_id
+        self._ids = None
+        return replaced
+
+    def clear(self) -> list[int]:
+        """Hold nothing; returns what was held, first block first."""
+        held, self.block_ids = self.block_ids, []
+        self.num_stored = 0
+        self.is_cacheable = True
+        self._ids = None
+        return held

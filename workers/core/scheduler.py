@@ -1,0 +1,164 @@
+"""The engine's scheduler: submissions in, plans out; results in, messages out.
+
+Owns every live sequence and the order of calls: one plan is computed and committed before the
+next is made; submissions, aborts and deadlines may come at any time between. Must not know
+tensors, sockets or clocks: a decision is a return value, `now` is an argument.
+"""
+
+from heapq import heappop, heappush
+from itertools import count
+from typing import final
+
+from protocol.messages import BlocksSnapshot, Load, Submit
+from workers.core.block_manager import BlockManager
+from workers.core.committing import apply
+from workers.core.framing import BROADCAST
+from workers.core.intake import Intake, Refusal, SchedulerLimits
+from workers.core.integrity import require
+from workers.core.outgoing import Outgoing
+from workers.core.plan import StepPlan, StepResult
+from workers.core.planning import choose
+from workers.core.queues import Queues
+from workers.core.sequence import Ending, Key, Sequence
+
+__all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
+
+
+@final
+class Scheduler:
+    """Schedules sequences over the blocks of one engine. `models` are its public names."""
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        blocks: BlockManager,
+        models: tuple[str, ...],
+        eos_ids: frozenset[int],
+    ) -> None:
+        self._limits = limits
+        self._blocks = blocks
+        pool_tokens = blocks.num_blocks * blocks.block_size
+        self._intake = Intake(limits, pool_tokens, models, eos_ids)
+        self._queues = Queues()
+        self._next_seq = count(1)
+        self._deadlines: list[tuple[float, int, Key]] = []
+        self._ended: list[int] = []
+        self._in_flight: StepPlan | None = None
+        self._num_steps = 0
+        self._num_preemptions = 0
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self._queues!r} {self._blocks!r}>"
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence lives; then `plan` returns one."""
+        return self._queues.num_live > 0
+
+    def submit(self, link: int, message: Submit, now: float) -> tuple[Outgoing, ...]:
+        """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
+        try:
+            sequence = self._take(link, message, now)
+        except Refusal as refusal:
+            return (Outgoing(link, refusal.answer(message)),)
+        if sequence.num_outputs >= sequence.max_outputs:
+            return (Outgoing(link, sequence.finished(Ending("length"))),)
+        self._queues.add(sequence)
+        if sequence.deadline_at is not None:
+            heappush(self._deadlines, (sequence.deadline_at, sequence.seq, sequence.key))
+        return ()
+
+    def abort(self, link: int, request_id: bytes, attempt: int) -> tuple[Outgoing, ...]:
+        """End a sequence; its blocks are free now. Unknown ones are ignored."""
+        sequence = self._queues.find((link, request_id, attempt))
+        return () if sequence is None else (self._end(sequence, Ending("abort")),)
+
+    def drop_link(self, link: int) -> None:
+        """End all sequences of a link that is gone; there is nobody to tell."""
+        for sequence in self._queues.of_link(link):
+            self._end(sequence, Ending("abort"))
+
+    def expire(self, now: float) -> tuple[Outgoing, ...]:
+        """End the sequences whose deadline has come."""
+        messages: list[Outgoing] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, seq, key = heappop(self._deadlines)
+            sequence = self._queues.find(key)
+            if sequence is not None and sequence.seq == seq:
+                messages.append(self._end(sequence, Ending("abort", detail="deadline passed")))
+        return tuple(messages)
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None if no sequence lives. Raises `RuntimeError` if one is in flight.
+
+        The oldest sequence always advances, so every sequence ends.
+        """
+        if self._in_flight is not None:
+            raise RuntimeError(f"step {self._in_flight.step} is not committed yet")
+        choice = choose(self._queues, self._blocks, self._limits)
+        self._num_preemptions += choice.num_preempted
+        if not choice.chunks:
+            return None
+        self._num_steps += 1
+        ended, self._ended = self._ended, []
+        self._in_flight = StepPlan(
+            self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended)
+        )
+        return self._in_flight
+
+    def commit(self, plan: StepPlan, result: StepResult) -> tuple[Outgoing, ...]:
+        """Take the result of `plan`: acceptances, one `Tokens` per link, endings, block events.
+
+        Raises `ValueError` if it is not the answer to the plan in flight.
+        """
+        if plan is not self._in_flight or result.step != plan.step:
+            raise ValueError(f"result of step {result.step} does not answer {self._in_flight}")
+        self._in_flight = None
+        outcome = apply(plan, result, self._queues.running, self._blocks)
+        endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
+        return (*outcome.messages, *endings, *self.take_events())
+
+    def take_events(self) -> tuple[Outgoing, ...]:
+        """Block events not handed out yet. `commit` hands out all, those of `plan` included."""
+        return tuple(Outgoing(BROADCAST, event) for event in self._blocks.take_events())
+
+    def snapshot(self) -> BlocksSnapshot:
+        """All digests of the prefix cache. Send what `take_events` returns before it."""
+        return self._blocks.snapshot()
+
+    def load(self, epoch: int, step_ms: float, prefill_tokens_per_s: float) -> Load:
+        """The counters, with what only the caller can measure."""
+        return Load(
+            epoch,
+            running=len(self._queues.running),
+            waiting=self._queues.num_waiting,
+            free_blocks=self._blocks.num_free,
+            num_blocks=self._blocks.num_blocks,
+            steps=self._num_steps,
+            preemptions=self._num_preemptions,
+            step_ms=step_ms,
+            prefill_tokens_per_s=prefill_tokens_per_s,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` if the books contradict each other. O(blocks), for idle times."""
+        running = self._queues.running
+        require(len(running) <= self._limits.max_running, f"too many run: {self!r}")
+        self._queues.check_integrity()
+        self._blocks.check_integrity([sequence.table for sequence in running.values()])
+
+    def _take(self, link: int, message: Submit, now: float) -> Sequence:
+        if self._queues.find((link, message.request_id, message.attempt)) is not None:
+            raise Refusal("invalid", "this attempt of this request runs already")
+        sequence = self._intake.sequence(next(self._next_seq), link, message, now)
+        # Places that are free now count, because the next plan fills them.
+        if self._queues.num_live >= self._limits.max_seqs + self._limits.max_waiting:
+            raise Refusal("busy", f"{self._queues.num_waiting} sequences wait already")
+        return sequence
+
+    def _end(self, sequence: Sequence, ending: Ending) -> Outgoing:
+        self._queues.remove(sequence)
+        self._blocks.release(sequence.table)
+        if sequence.is_started:
+            self._ended.append(sequence.seq)
+        return Outgoing(sequence.link, sequence.finished(ending))

@@ -5,6 +5,8 @@ array and in 306 us as a list of MessagePack integers (docs/decisions/0002-wire.
 Must not know what the ids mean.
 """
 
+from __future__ import annotations
+
 import sys
 from array import array
 from collections.abc import Iterable

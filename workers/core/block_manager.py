@@ -10,6 +10,8 @@ block's parents are held by everyone who holds the block); a sequence is freed t
 the least recently freed block is evicted first.
 """
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Callable, Collection
 from typing import NamedTuple, final

@@ -3,6 +3,8 @@
 Owns the limits of an engine and every reason to refuse. Must not know who runs at the moment.
 """
 
+from __future__ import annotations
+
 from array import array
 from dataclasses import dataclass
 from math import isnan

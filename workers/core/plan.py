@@ -5,6 +5,8 @@ nor how it is computed. The runner keeps the tokens of every sequence itself: th
 `SequenceStart`, then those it samples; preemption does not end that state.
 """
 
+from __future__ import annotations
+
 from array import array
 from dataclasses import dataclass
 

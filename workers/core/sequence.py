@@ -8,6 +8,8 @@ counts as an output token, but is never sent: text is made from the tokens sent,
 to read it. It is reported as `Finished.matched`.
 """
 
+from __future__ import annotations
+
 from array import array
 from typing import NamedTuple, final
 

@@ -15,6 +15,9 @@ PROTOCOL_VERSION: Final = 1
 
 Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Finite = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+"""Neither NaN nor infinite: one such number would poison every comparison in routing."""
 PackedTokens = Annotated[bytes, msgspec.Meta(max_length=64 * 2**20)]
 PackedDigests = bytes
 """Block digests of 16 bytes each, one after another."""
@@ -50,7 +53,7 @@ class Submit(_Message, frozen=True, tag=2):
     output_ids: PackedTokens
     sampling: SamplingParams
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    deadline_s: float | None = None
+    deadline_s: Finite | None = None
     salt: bytes = b""
     adapter: str = ""
 
@@ -65,7 +68,7 @@ class Abort(_Message, frozen=True, tag=3):
 class Drain(_Message, frozen=True, tag=4):
     """Take no new sequences; say `Bye` when the running ones are done or after `deadline_s`."""
 
-    deadline_s: float
+    deadline_s: Amount
 
 
 class Ping(_Message, frozen=True, tag=5):
@@ -131,7 +134,7 @@ class Progress(_Message, frozen=True, tag=34):
 
     epoch: Count
     phase: str
-    fraction: float
+    fraction: Finite
     detail: str = ""
 
 
@@ -233,8 +236,8 @@ class Load(_Message, frozen=True, tag=42):
     num_blocks: Count
     steps: Count
     preemptions: Count
-    step_ms: float
-    prefill_tokens_per_s: float
+    step_ms: Amount
+    prefill_tokens_per_s: Amount
 
 
 class Pong(_Message, frozen=True, tag=43):

@@ -16,8 +16,8 @@ MAX_FRAME_BYTES: Final = 40 * 2**20
 """The files of a model (32 MiB) are the largest message; nothing else comes near."""
 
 _encoder = msgspec.msgpack.Encoder()
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
-_from_worker = msgspec.msgpack.Decoder(FromWorker)
+_to_worker: Final[msgspec.msgpack.Decoder[ToWorker]] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: Final[msgspec.msgpack.Decoder[FromWorker]] = msgspec.msgpack.Decoder(FromWorker)
 
 # msgspec reports bad UTF-8, deep nesting and __post_init__ failures as different exceptions.
 _DECODE_FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
@@ -34,7 +34,7 @@ def encode(message: ToWorker | FromWorker) -> bytes:
 
 def decode_to_worker(frame: bytes) -> ToWorker:
     """The message of a frame from a gateway. Raises `WireError` for anything else."""
-    _check_size(frame)
+    _check_start(frame)
     try:
         return _to_worker.decode(frame)
     except _DECODE_FAULTS as error:
@@ -43,7 +43,7 @@ def decode_to_worker(frame: bytes) -> ToWorker:
 
 def decode_from_worker(frame: bytes) -> FromWorker:
     """The message of a frame from a worker. Raises `WireError` for anything else."""
-    _check_size(frame)
+    _check_start(frame)
     try:
         return _from_worker.decode(frame)
     except _DECODE_FAULTS as error:
@@ -68,6 +68,9 @@ def tag_of(message_type: type[msgspec.Struct]) -> int:
     return tag
 
 
-def _check_size(frame: bytes) -> None:
+def _check_start(frame: bytes) -> None:
     if len(frame) > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")
+    # MessagePack has longer spellings of the same header; a relay must see what we decode.
+    if peek_tag(frame) is None:
+        raise WireError("a frame starts with a short array header and a tag below 128")

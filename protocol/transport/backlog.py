@@ -1,0 +1,62 @@
+"""Frames that a link could not take yet.
+
+Owns the bound on what waits for one link. Must not know sockets.
+"""
+
+from collections import deque
+from typing import Final, final
+
+from protocol.errors import LinkFull, WireError
+from protocol.wire import MAX_FRAME_BYTES
+
+MAX_BACKLOG_BYTES: Final = 8 * 2**20
+"""Per link: about 130 prompts of 15k tokens, or minutes of token frames."""
+
+
+@final
+class Backlog:
+    """A first-in first-out queue of frames, bounded by their bytes."""
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __repr__(self) -> str:
+        return f"<Backlog of {len(self._frames)} frames, {self.num_bytes} bytes>"
+
+    def push(self, frame: bytes) -> None:
+        """Append. Raises `LinkFull` over 8 MiB, and keeps what it had.
+
+        One frame alone may be larger: a model's files (32 MiB) must pass.
+        """
+        if self._frames and self.num_bytes + len(frame) > MAX_BACKLOG_BYTES:
+            raise LinkFull(
+                f"{len(self._frames)} frames with {self.num_bytes} bytes wait for this link, "
+                f"which does not read; {MAX_BACKLOG_BYTES} bytes are the limit"
+            )
+        self._frames.append(frame)
+        self.num_bytes += len(frame)
+
+    def first(self) -> bytes:
+        """The oldest frame, which stays until `pop`."""
+        return self._frames[0]
+
+    def pop(self) -> None:
+        """Forget the oldest frame: the link took it."""
+        self.num_bytes -= len(self._frames.popleft())
+
+    def clear(self) -> int:
+        """Forget all; how many there were."""
+        num_dropped = len(self._frames)
+        self._frames.clear()
+        self.num_bytes = 0
+        return num_dropped
+
+
+def check_frame_size(frame: bytes) -> None:
+    """Raise `WireError` for a frame that the peer would answer by closing the connection."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise WireError(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")

@@ -1,0 +1,139 @@
+"""How every socket of ours is set up, bound and dialled.
+
+Owns the socket options and the translation of address faults into `ConfigError`. Must not know
+messages or tasks.
+"""
+
+import errno
+import socket as stdlib_socket
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from protocol.addresses import is_local_address
+from protocol.errors import ConfigError
+from protocol.wire import MAX_FRAME_BYTES
+
+# A stopped peer was EHOSTUNREACH after 0.8 s with these, inside the bound of 1 s for a lost link.
+_HEARTBEAT_EVERY_MS: Final = 200
+_HEARTBEAT_TIMEOUT_MS: Final = 600
+
+# libzmq waits 30 s for a greeting by default; a port scanner would hold the descriptor as long.
+_HANDSHAKE_MS: Final = 5_000
+
+# Frames that libzmq itself holds per connection, beside our own backlog. Small, because it counts
+# frames and not bytes; large enough that a burst of one engine step never meets it.
+_SEND_HWM_FRAMES: Final = 128
+_RECEIVE_HWM_FRAMES: Final = 256
+
+# Combining zmq's flag enums costs 0.9 us each time; as plain integers they are free.
+NOBLOCK: Final = int(zmq.NOBLOCK)
+NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
+_MAX_PORT: Final = 65_535
+
+
+def receive_rest(socket: zmq.Socket[bytes]) -> int:
+    """Discard the further parts of the message being received; how many there were."""
+    num_parts = 0
+    while socket.get(zmq.RCVMORE):
+        socket.recv(NOBLOCK)
+        num_parts += 1
+    return num_parts
+
+
+def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A socket with the options that all of ours share."""
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.set(zmq.SNDHWM, _SEND_HWM_FRAMES)
+    socket.set(zmq.RCVHWM, _RECEIVE_HWM_FRAMES)
+    socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_EVERY_MS)
+    socket.set(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    return socket
+
+
+def bind(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> str:
+    """Bind and return the bound address, with the port that `*` was given.
+
+    Raises `ConfigError` for an address that is taken, malformed, or public without keys.
+    """
+    _check_address(address, "bind", has_keys=has_keys)
+    _check_ipc_is_free(address)
+    _allow_ipv6(socket, address)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        raise ConfigError(_explain_bind(address, error)) from error
+    endpoint = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.rstrip(b"\0").decode()
+
+
+def connect(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> None:
+    """Start dialling, and again after every loss.
+
+    Raises `ConfigError` for an address that is malformed, or public without keys.
+    """
+    _check_address(address, "dial", has_keys=has_keys)
+    _allow_ipv6(socket, address)
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        raise ConfigError(f"cannot dial {address}: {_reason(error)}; {_FORM}") from error
+
+
+def _check_address(address: str, verb: str, *, has_keys: bool) -> None:
+    if not _is_well_formed(address, may_pick=verb == "bind"):
+        raise ConfigError(f"cannot {verb} `{address}`: {_FORM}")
+    if not has_keys and not is_local_address(address):
+        raise ConfigError(
+            f"will not {verb} {address}: it is public and there are no CURVE keys; make a pair "
+            "with `herma keys curve FILE`, or use 127.0.0.1 or ipc"
+        )
+
+
+def _is_well_formed(address: str, *, may_pick: bool) -> bool:
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc":
+        return bool(rest)
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not host:
+        return False
+    if port in {"*", "0"}:
+        return may_pick
+    return port.isdecimal() and 0 < int(port) <= _MAX_PORT
+
+
+def _check_ipc_is_free(address: str) -> None:
+    """libzmq unlinks a living ipc socket and binds in its place, so ask whether someone answers."""
+    scheme, _, path = address.partition("://")
+    if scheme != "ipc" or not Path(path).is_socket():
+        return
+    with stdlib_socket.socket(stdlib_socket.AF_UNIX) as probe:
+        if probe.connect_ex(path) == 0:
+            raise ConfigError(_taken(address))
+
+
+def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
+    if "[" in address:
+        socket.set(zmq.IPV6, 1)
+
+
+def _explain_bind(address: str, error: zmq.ZMQError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return _taken(address)
+    return f"cannot bind {address}: {_reason(error)}; {_FORM}"
+
+
+def _taken(address: str) -> str:
+    return f"cannot bind {address}: it is already taken; stop the other process or change the port"
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    # The error's own text repeats the address.
+    return zmq.strerror(error.errno) if error.errno is not None else str(error)

@@ -1,37 +1,165 @@
-"""Token ids of one choice -> turn events."""
+"""Token ids of one choice -> turn events.
+
+Owns the order of the stages (detokenise, stop strings, tool calls), the count of tokens that the
+client pays for, and which log-probabilities belong to the text that it sees. Must not know workers,
+HTTP or how a stage works.
+"""
 
 from collections.abc import Sequence
+from typing import Final, Literal, Protocol
 
-from gateway.core.events import TurnEvent
+from gateway.core.detokenize import Detokenizer, TokenBytes
+from gateway.core.events import Finished, TextDelta, TokenLogprob, ToolCallDelta, TopLogprob
+from gateway.core.stops import StopMatcher
 from protocol.messages import TokenLogprobs
+
+OutputEvent = TextDelta | ToolCallDelta | Finished
+
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+class ToolParser(Protocol):
+    """Reads tool calls out of text; `gateway/core/tools` has one per format."""
+
+    num_calls: int
+
+    def push(self, text: str) -> list[TextDelta | ToolCallDelta]:
+        """Take more text in; the events that are certain now."""
+        ...
+
+    def flush(self) -> list[TextDelta | ToolCallDelta]:
+        """No more text comes."""
+        ...
 
 
 class OutputPipeline:
-    """detokenise -> stop strings -> tool calls, for the choice `index`.
+    """The stages of the choice `index`.
 
     `completion_tokens` counts through the token that completes a stop string; `stopped` says that
-    one matched: the caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (the
-    tokens that end the sequence) have no text.
+    one matched: the caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (those
+    that end the sequence: stop ids, end-of-text ids) count but have no text. `spelling` is needed
+    for log-probabilities. Without `tool_parser` (the client asked for no tools) markup is text.
     """
-
-    stopped: bool
-    completion_tokens: int
 
     def __init__(
         self,
-        detokenizer: object,
-        stops: object,
-        tool_parser: object | None,
+        detokenizer: Detokenizer,
+        stops: StopMatcher,
+        tool_parser: ToolParser | None = None,
         *,
         index: int = 0,
-        silent_ids: frozenset[int] = frozenset(),
+        silent_ids: frozenset[int] = _NONE,
+        spelling: TokenBytes | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._tool_parser = tool_parser
+        self._index = index
+        self._silent_ids = silent_ids
+        self._logprobs = _PendingLogprobs(spelling) if spelling is not None else None
+        self._num_shown = 0
+        self.stopped = False
+        self.completion_tokens = 0
 
-    def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[TurnEvent]:
-        """Events of new tokens (ids as ints; `logprobs` one per id or none)."""
-        raise NotImplementedError
+    def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[OutputEvent]:
+        """Events of new tokens; `logprobs` has one entry per id, or none at all."""
+        shown = []
+        for at, token_id in enumerate(ids):
+            if self.stopped:
+                break
+            self.completion_tokens += 1
+            text = "" if token_id in self._silent_ids else self._detokenizer.push((token_id,))
+            if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
+                self._logprobs.add(token_id, logprobs[at], len(text))
+            shown.append(self._through_stops(text))
+        return self._events("".join(shown))
 
-    def finish(self, reason: str) -> list[TurnEvent]:
-        """The rest of the text and `Finished`; reason "stop" or "length" of the worker."""
-        raise NotImplementedError
+    def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
+        """The rest of the text, then `Finished`.
+
+        A stop after tool calls is "tool_calls"; a cut answer stays "length" even then.
+        """
+        rest = ""
+        if not self.stopped:
+            rest = self._through_stops(self._detokenizer.flush())
+        if not self.stopped:
+            rest += self._stops.flush()
+        events = self._events(rest)
+        if self._tool_parser is not None:
+            events += self._with_logprobs(self._tool_parser.flush())
+        events += self._left_logprobs()
+        if self.stopped:
+            reason = "stop"
+        called = self._tool_parser is not None and self._tool_parser.num_calls > 0
+        is_call = called and reason == "stop"
+        events.append(Finished(self._index, "tool_calls" if is_call else reason))
+        return events
+
+    def _through_stops(self, text: str) -> str:
+        if not text:
+            return ""
+        shown, matched = self._stops.push(text)
+        self._num_shown += len(shown)
+        if matched is not None:
+            self.stopped = True
+            if self._logprobs is not None:
+                self._logprobs.cut(self._num_shown)
+        return shown
+
+    def _events(self, text: str) -> list[OutputEvent]:
+        if not text:
+            return []
+        if self._tool_parser is None:
+            return self._with_logprobs([TextDelta(self._index, text)])
+        return self._with_logprobs(self._tool_parser.push(text))
+
+    def _with_logprobs(self, events: list[TextDelta | ToolCallDelta]) -> list[OutputEvent]:
+        """The pending entries go with the first text that comes after their tokens."""
+        out: list[OutputEvent] = list(events)
+        if self._logprobs is None:
+            return out
+        for at, event in enumerate(events):
+            if isinstance(event, TextDelta):
+                out[at] = TextDelta(event.index, event.text, self._logprobs.take())
+                break
+        return out
+
+    def _left_logprobs(self) -> list[OutputEvent]:
+        """Entries whose tokens have no text of their own left, as after tool calls."""
+        left = self._logprobs.take() if self._logprobs is not None else ()
+        return [TextDelta(self._index, "", left)] if left else []
+
+
+class _PendingLogprobs:
+    """Entries of tokens whose text is not out yet, with the number of characters before each."""
+
+    def __init__(self, spelling: TokenBytes) -> None:
+        self._spelling = spelling
+        self._entries: list[tuple[int, TokenLogprob]] = []
+        self._num_chars = 0
+
+    def add(self, token_id: int, logprobs: TokenLogprobs, num_chars: int) -> None:
+        """One token that added `num_chars` characters to the text."""
+        spelt = self._spelling.spelling(token_id)
+        top = tuple(self._top(other, logprob) for other, logprob in logprobs.top)
+        entry = TokenLogprob(_text(spelt), logprobs.logprob, list(spelt), top)
+        self._entries.append((self._num_chars, entry))
+        self._num_chars += num_chars
+
+    def cut(self, num_shown: int) -> None:
+        """Drop entries of tokens that start after the `num_shown` characters before a stop."""
+        self._entries = [entry for entry in self._entries if entry[0] < num_shown]
+
+    def take(self) -> tuple[TokenLogprob, ...]:
+        """All pending entries."""
+        taken = tuple(entry for _, entry in self._entries)
+        self._entries.clear()
+        return taken
+
+    def _top(self, token_id: int, logprob: float) -> TopLogprob:
+        spelt = self._spelling.spelling(token_id)
+        return TopLogprob(_text(spelt), logprob, list(spelt))
+
+
+def _text(spelt: bytes) -> str:
+    return spelt.decode("utf-8", "replace")

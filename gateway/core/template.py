@@ -9,7 +9,7 @@ template keeps no state, so several threads may render at once.
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -56,14 +56,14 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[dict[str, Any]],
         now: datetime,
-        **kwargs: object,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """The prompt, ending where the assistant's answer begins; `now` is for `strftime_now`.
 
         Raises `ApiError` 400 when the template refuses the conversation.
         """
         given = {
-            **kwargs,
+            **(template_kwargs or {}),
             "messages": [self._message(message) for message in messages],
             "tools": list(tools) or None,
         }
@@ -138,7 +138,7 @@ def _arguments(text: str) -> str | dict[str, Any]:
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}` marks what training counts; rendering ignores it."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (the base class declares an instance variable)
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)

@@ -1,0 +1,147 @@
+"""All that is text about one model: tokenizer, chat template, the ids that end an answer.
+
+Owns the reading of a model's text files, as they come over the wire. Building one takes 100 ms and
+more for a real tokenizer: do it in a thread and keep it. Encoding and rendering may run in
+several threads at once. Must not know workers, routes or HTTP.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from gateway.core.chat_request import Message
+from gateway.core.control_tokens import ControlTokens
+from gateway.core.detokenize import (
+    ByteDetokenizer,
+    ByteTable,
+    Detokenizer,
+    StreamDetokenizer,
+    StreamSpelling,
+    TokenBytes,
+)
+from gateway.core.errors import invalid
+from gateway.core.template import ChatTemplate
+from gateway.core.tokenization import Encoder, is_byte_level
+from protocol.errors import ConfigError
+
+_TOKEN_VARIABLES: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+_SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class ModelText:
+    """The text half of a model, from its files by name.
+
+    `tokenizer.json` must be there. `eos_ids` end an answer. `sampling_defaults` are what the
+    model's authors advise where a client says nothing (`ChatRequest.sampling` takes them).
+    Raises `ConfigError` naming the file that is missing or broken.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        if "tokenizer.json" not in files:
+            raise ConfigError("the model has no tokenizer.json; only fast tokenizers are served")
+        config = _json(files, "tokenizer_config.json")
+        generation = _json(files, "generation_config.json")
+        self.encoder = Encoder(files["tokenizer.json"], config.get("added_tokens_decoder"))
+        self.chat_template = _template_source(files, config)
+        self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
+        self.sampling_defaults = _sampling_defaults(generation)
+        self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
+        tokenizer = self.encoder.tokenizer
+        is_bytes = is_byte_level(files["tokenizer.json"])
+        self._table = ByteTable(tokenizer) if is_bytes else None
+        self.spelling: TokenBytes = self._table or StreamSpelling(tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that the tokenizer knows, added tokens included."""
+        return self.encoder.vocab_size
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        template_kwargs: Mapping[str, Any],
+        now: datetime,
+    ) -> "array[int]":
+        """The prompt's ids. Control tokens are the template's only; elsewhere they are text.
+
+        Raises `ApiError` 400 for a template that refuses, or when the model has none.
+        """
+        if self._template is None:
+            text = "The model has no chat template, so it cannot answer chat messages."
+            raise invalid("model", text, code="no_chat_template")
+        return self.encoder.encode(
+            self._template.render(messages, tools, now, template_kwargs=template_kwargs)
+        )
+
+    def decoder(self) -> Detokenizer:
+        """A fresh detokenizer for one sequence."""
+        if self._table is not None:
+            return ByteDetokenizer(self._table)
+        return StreamDetokenizer(self.encoder.tokenizer)
+
+    def _compile(self, names: Mapping[str, Any]) -> ChatTemplate | None:
+        if self.chat_template is None:
+            return None
+        tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
+        variables = {name: text for name, text in tokens.items() if text is not None}
+        return ChatTemplate(self.chat_template, ControlTokens(self.encoder.control), variables)
+
+    def _find_eos_ids(
+        self, generation: dict[str, Any], model: dict[str, Any], tokenizer: dict[str, Any]
+    ) -> frozenset[int]:
+        for config in (generation, model):
+            ids = config.get("eos_token_id")
+            if isinstance(ids, int):
+                return frozenset({ids})
+            if isinstance(ids, list) and ids:
+                return frozenset(ids)
+        eos = _token_text(tokenizer.get("eos_token"))
+        token_id = None if eos is None else self.encoder.tokenizer.token_to_id(eos)
+        return frozenset() if token_id is None else frozenset({token_id})
+
+
+def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    try:
+        return msgspec.json.decode(files[name], type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the model's {name} is not a JSON object: {error}") from error
+
+
+def _template_source(files: Mapping[str, bytes], config: dict[str, Any]) -> str | None:
+    """chat_template.jinja, else the string or the list of named templates in the config."""
+    if "chat_template.jinja" in files:
+        return files["chat_template.jinja"].decode()
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+    return source if isinstance(source, str) else None
+
+
+def _token_text(value: object) -> str | None:
+    """A token as the configs write it: its text, or an object with it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _sampling_defaults(generation: dict[str, Any]) -> dict[str, float]:
+    if generation.get("do_sample") is False:
+        return {"temperature": 0.0}
+    found = {name: generation.get(name) for name in _SAMPLING_DEFAULTS}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}

@@ -1,0 +1,89 @@
+"""Stop strings in a stream of text.
+
+Owns what may be shown: text that could still become a stop string is held back, so no part of one
+is ever emitted, wherever the stream was split. Must not know tokens.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class StopResult(NamedTuple):
+    """Text to emit now, and the stop string that ended the stream, if one did."""
+
+    text: str
+    matched: str | None
+
+
+class StopMatcher:
+    """Finds the stop string that is completed first (the longest of those that end together).
+
+    One Knuth-Morris-Pratt automaton per stop: its state is how much of the stop the text so far
+    ends with, which is exactly what must be held back. After a match nothing more is emitted.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._automata = [_Automaton(stop) for stop in stops]
+        self._held = ""
+        self.matched: str | None = None
+
+    def push(self, text: str) -> StopResult:
+        """Take more text in."""
+        if self.matched is not None:
+            return StopResult("", self.matched)
+        if not self._automata:
+            return StopResult(text, None)
+        ends = [(automaton.feed(text), automaton) for automaton in self._automata]
+        found = [(end, -len(automaton.stop), automaton.stop) for end, automaton in ends if end]
+        whole = self._held + text
+        if found:
+            end, _, self.matched = min(found)
+            shown = whole[: len(self._held) + end - len(self.matched)]
+            self._held = ""
+            return StopResult(shown, self.matched)
+        keep = max(automaton.state for automaton in self._automata)
+        cut = len(whole) - keep
+        self._held = whole[cut:]
+        return StopResult(whole[:cut], None)
+
+    def flush(self) -> str:
+        """The held text: no more comes, so it is no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _Automaton:
+    """How many characters of one stop (not empty) the text so far ends with."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.state = 0
+        self._back = _fallbacks(stop)
+
+    def feed(self, text: str) -> int:
+        """Number of characters of `text` through the end of the first match; 0 for none."""
+        state, stop, back = self.state, self.stop, self._back
+        if state == 0 and stop[0] not in text:
+            return 0
+        for at, char in enumerate(text, 1):
+            while state and stop[state] != char:
+                state = back[state - 1]
+            if stop[state] == char:
+                state += 1
+            if state == len(stop):
+                return at
+        self.state = state
+        return 0
+
+
+def _fallbacks(stop: str) -> list[int]:
+    """For each prefix, the length of its longest proper prefix that is also its suffix."""
+    back = [0] * len(stop)
+    state = 0
+    for at in range(1, len(stop)):
+        while state and stop[state] != stop[at]:
+            state = back[state - 1]
+        if stop[state] == stop[at]:
+            state += 1
+        back[at] = state
+    return back

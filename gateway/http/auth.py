@@ -7,7 +7,6 @@ Keys are compared by hash, all of them, each in constant time.
 import hashlib
 import ipaddress
 from hmac import compare_digest
-from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
@@ -26,7 +25,7 @@ class Gatekeeper:
 
     def __init__(self, keys: tuple[KeyConfig, ...], allowed_origins: tuple[str, ...]) -> None:
         self._keys = keys
-        self._allowed_origins = frozenset(origin.rstrip("/").lower() for origin in allowed_origins)
+        self.allowed_origins = tuple(origin.rstrip("/").lower() for origin in allowed_origins)
 
     def identify(self, scope: Scope) -> Caller:
         """The sender of a request. Raises `ApiError` 401."""
@@ -52,11 +51,11 @@ class Gatekeeper:
         host, so equality with the Host header counts for loopback names only.
         """
         origin = _header(scope, b"origin")
-        if origin is None or origin.lower() in self._allowed_origins:
+        if origin is None or origin.lower() in self.allowed_origins:
             return
-        netloc = urlsplit(origin).netloc.lower()
+        netloc = origin.lower().removeprefix("http://")
         host = (_header(scope, b"host") or "").lower()
-        if netloc == host and is_loopback_host(urlsplit(f"//{netloc}").hostname or ""):
+        if netloc == host and is_loopback_host(_without_port(netloc)):
             return
         raise ApiError(
             403, "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
@@ -86,6 +85,11 @@ def _is_local(scope: Scope) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def _without_port(netloc: str) -> str:
+    name, _, port = netloc.rpartition(":")
+    return name if port.isdigit() and name else netloc
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

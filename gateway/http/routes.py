@@ -60,10 +60,10 @@ def edge_app(edge: Edge) -> ASGIApp:
         default=_not_found,
     )
     inner: ASGIApp = router
-    if edge.config.allowed_origins:
+    if gate.allowed_origins:
         inner = CORSMiddleware(
             router,
-            allow_origins=edge.config.allowed_origins,
+            allow_origins=gate.allowed_origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
             expose_headers=_EXPOSED_HEADERS,

@@ -39,15 +39,17 @@ async def serve(
     port: int,
     shutdown_trigger: Callable[[], Awaitable[None]] | None = None,
     drain_s: float = SHUTDOWN_GRACE_S,
+    silent_peer_s: float = SILENT_PEER_S,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve `app` until cancelled, or until `shutdown_trigger` returns: then the port closes,
-    idle connections too, and requests being answered get `drain_s` to end.
+    idle connections too, and requests being answered get `drain_s` to end. A peer that leaves
+    what was sent unread for `silent_peer_s` is given up.
 
     `task_status` gets the base URL ("http://127.0.0.1:8080") once connections are accepted.
     Raises `ConfigError` when the address cannot be bound.
     """
-    listener = await _listen(host, port)
+    listener = await _listen(host, port, silent_peer_s)
     url = _url(listener)
     async with trio.open_nursery() as nursery:
         await nursery.start(
@@ -79,7 +81,7 @@ def explain_bind_error(error: OSError, host: str, port: int) -> ConfigError:
     return ConfigError(text)
 
 
-async def _listen(host: str, port: int) -> socket.socket:
+async def _listen(host: str, port: int, silent_peer_s: float) -> socket.socket:
     bare_host = host.strip("[]")
     try:
         found = await trio.socket.getaddrinfo(bare_host, port, type=socket.SOCK_STREAM)
@@ -93,8 +95,9 @@ async def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            silent_ms = int(SILENT_PEER_S * 1000)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
+            listener.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silent_peer_s * 1000)
+            )
         listener.setblocking(False)
         listener.bind(address)
         # With SO_REUSEADDR a port that is taken may show only here.

@@ -114,7 +114,7 @@ class StreamedAnswer:
             opening = self._formatter.keep_alive() if silence.cancelled_caught else b""
 
     def _put(self, chunk: bytes) -> None:
-        if self._buffer.closed or self._work.cancel_called:
+        if self._buffer.closed or self._error is not None:
             return
         if not self._buffer.put(chunk):
             self._error = ApiError(

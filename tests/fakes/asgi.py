@@ -1,0 +1,208 @@
+"""An ASGI server's side without a network, and a scripted gateway behind the HTTP edge."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import trio
+from starlette.types import ASGIApp, Message
+
+from config import GatewayConfig, KeyConfig
+from gateway.actors.caller import Caller
+from gateway.core.chat_request import ChatRequest
+from gateway.core.events import Finished, Started, TextDelta, TurnEvent, Usage
+from gateway.core.models import ModelView
+from gateway.http.edge import Edge, Emit, FleetGauges
+
+STARTED = Started(
+    served_by="worker", worker="gpu0", cached_tokens=64, route="prefix 64 of 70", model="alpha"
+)
+USAGE = Usage(prompt_tokens=70, cached_tokens=64, completion_tokens=2)
+ANSWER: tuple[TurnEvent, ...] = (
+    STARTED,
+    TextDelta(0, "Hello"),
+    TextDelta(0, " you"),
+    Finished(0, "stop"),
+    USAGE,
+)
+LOOPBACK = ("127.0.0.1", 50_000)
+
+Step = float | TurnEvent | Exception | Callable[[Emit], Awaitable[None]]
+
+
+class Script:
+    """A turn that does what its steps say: a number sleeps, an event is emitted, an exception is
+    raised, a function runs. Records who asked, and when a turn was cancelled.
+    """
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps: Sequence[Step] = steps or ANSWER
+        self.requests: list[ChatRequest] = []
+        self.callers: list[Caller] = []
+        self.started = trio.Event()
+        self.cancelled_at: float | None = None
+        self.cancelled = trio.Event()
+
+    async def run_turn(self, request: ChatRequest, caller: Caller, emit: Emit) -> None:
+        self.requests.append(request)
+        self.callers.append(caller)
+        self.started.set()
+        try:
+            for step in self.steps:
+                await _take(step, emit)
+        except trio.Cancelled:
+            self.cancelled_at = trio.current_time()
+            self.cancelled.set()
+            raise
+
+
+async def _take(step: Step, emit: Emit) -> None:
+    if isinstance(step, int | float):
+        await trio.sleep(step)
+    elif isinstance(step, Exception):
+        raise step
+    elif isinstance(step, msgspec.Struct):
+        emit(step)
+    else:
+        await step(emit)
+
+
+def model_view(name: str = "alpha", **changes: Any) -> ModelView:
+    """A ready model with a window of 65,536."""
+    facts: dict[str, Any] = {
+        "name": name,
+        "aliases": (),
+        "context_length": 65_536,
+        "state": "ready",
+        "files_digest": bytes(16),
+        "block_size": 32,
+        "fallback": (),
+        "cloud": True,
+        "ready_workers": 1,
+    }
+    return ModelView(**{**facts, **changes})
+
+
+def scripted_edge(
+    script: Script,
+    *,
+    keys: tuple[KeyConfig, ...] = (),
+    models: tuple[ModelView, ...] = (),
+    gauges: FleetGauges | None = None,
+    **config: Any,
+) -> Edge:
+    """An edge whose turns follow `script`."""
+    views = models or (model_view(aliases=("default",)),)
+    return Edge(
+        config=GatewayConfig(**config),
+        keys=keys,
+        version="1.2.3",
+        run_turn=script.run_turn,
+        models=lambda: views,
+        gauges=lambda: gauges or FleetGauges(),
+        draw=bytes,
+        unix_time=lambda: 1_800_000_000.0,
+    )
+
+
+def chat_body(*, stream: bool = True, **fields: Any) -> bytes:
+    """A small valid request."""
+    message = {"role": "user", "content": "Hi"}
+    return msgspec.json.encode(
+        {"model": "alpha", "messages": [message], "stream": stream, **fields}
+    )
+
+
+@dataclass
+class Exchange:
+    """One request to an ASGI app. `writes` are (time, message) as the app sent them. While
+    `reads` is cleared the client reads nothing, so that sends block.
+    """
+
+    app: ASGIApp
+    method: str = "POST"
+    path: str = "/v1/chat/completions"
+    body: bytes = b""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    client: tuple[str, int] | None = LOOPBACK
+    more_body: bool = False
+    writes: list[tuple[float, Message]] = field(default_factory=list)
+    reads: bool = True
+    _resumed: trio.Event = field(default_factory=trio.Event)
+    _gone: trio.Event = field(default_factory=trio.Event)
+    _asked: bool = False
+
+    async def run(self) -> "Exchange":
+        """Let the app handle the request to its end."""
+        scope = {
+            "type": "http",
+            "method": self.method,
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "query_string": b"",
+            "headers": list(self.headers),
+            "client": self.client,
+            "server": ("127.0.0.1", 8080),
+        }
+        await self.app(scope, self._receive, self._send)
+        return self
+
+    def disconnect(self) -> None:
+        """The client leaves."""
+        self._gone.set()
+
+    def resume_reading(self) -> None:
+        """The client reads again."""
+        self.reads = True
+        self._resumed.set()
+
+    @property
+    def status(self) -> int:
+        status: int = self.writes[0][1]["status"]
+        return status
+
+    @property
+    def head(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.writes[0][1]["headers"]}
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(message.get("body", b"") for _, message in self.writes)
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.content)
+
+    @property
+    def events(self) -> list[Any]:
+        """The decoded SSE events; `[DONE]` as the string."""
+        return decode_events(self.content)
+
+    @property
+    def timed_bodies(self) -> list[tuple[float, list[Any]]]:
+        """When each non-empty write came, and the events in it."""
+        return [
+            (at, decode_events(message["body"]))
+            for at, message in self.writes
+            if message.get("body")
+        ]
+
+    async def _receive(self) -> Message:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self.body, "more_body": self.more_body}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self.reads:
+            await self._resumed.wait()
+        self.writes.append((trio.current_time(), dict(message)))
+
+
+def decode_events(content: bytes) -> list[Any]:
+    """The SSE events of `content`, decoded."""
+    datas = [part.removeprefix(b"data: ") for part in content.split(b"\n\n") if part]
+    return ["[DONE]" if data == b"[DONE]" else msgspec.json.decode(data) for data in datas]

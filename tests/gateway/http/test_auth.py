@@ -1,0 +1,142 @@
+"""Keys, origins and the operator's pages."""
+
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from config import KeyConfig, hash_api_key
+from gateway.http.routes import edge_app
+from tests.fakes.asgi import Exchange, Script, chat_body, scripted_edge
+
+SECRET = "herma-sk-agent"
+ADMIN_SECRET = "herma-sk-ädmin"
+REMOTE = ("192.0.2.7", 40_000)
+KEYS = (
+    KeyConfig(name="agents", hash=hash_api_key(SECRET), weight=2.0, cache="private", cloud="never"),
+    KeyConfig(name="root", hash=hash_api_key(ADMIN_SECRET), admin=True),
+)
+
+
+def _bearer(secret: str, scheme: str = "Bearer") -> tuple[bytes, bytes]:
+    return b"authorization", f"{scheme} {secret}".encode()
+
+
+async def _get(app: ASGIApp, path: str, *headers: tuple[bytes, bytes], **fields: Any) -> Exchange:
+    return await Exchange(app, method="GET", path=path, headers=headers, **fields).run()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (_bearer("wrong"),),
+        (_bearer(""),),
+        (_bearer(SECRET, "Basic"),),
+        ((b"authorization", SECRET.encode()),),
+        ((b"authorization", b"Bearer \xff\xfe"),),
+    ],
+)
+async def test_a_missing_or_wrong_key_is_401(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    """With keys configured even a local caller needs one; no body is read and no turn runs."""
+    script = Script()
+    app = edge_app(scripted_edge(script, keys=KEYS))
+    exchange = await Exchange(app, body=chat_body(), headers=headers).run()
+    assert exchange.status == 401
+    assert exchange.json["error"]["code"] == "invalid_api_key"
+    assert exchange.head["www-authenticate"] == "Bearer"
+    assert (await _get(app, "/v1/models", *headers)).status == 401
+    assert not script.requests
+
+
+async def test_a_key_gives_its_rights_to_the_turn() -> None:
+    """The turn learns the key's name, weight, cache and cloud policy, and the session."""
+    script = Script()
+    headers = (_bearer(SECRET, "bearer"), (b"x-session-id", b"conversation-1"))
+    app = edge_app(scripted_edge(script, keys=KEYS))
+    assert (await Exchange(app, body=chat_body(), headers=headers).run()).status == 200
+    (caller,) = script.callers
+    assert (caller.key, caller.weight, caller.private_cache) == ("agents", 2.0, True)
+    assert (caller.cloud, caller.admin, caller.session) == (False, False, "conversation-1")
+
+
+async def test_without_keys_local_callers_are_anonymous_admins() -> None:
+    """On loopback nothing is asked for, whatever key a client sends along."""
+    for client in (("127.0.0.1", 1), ("::1", 1), ("::ffff:127.0.0.1", 1)):
+        script = Script()
+        app = edge_app(scripted_edge(script))
+        exchange = Exchange(app, body=chat_body(), headers=(_bearer("x"),), client=client)
+        assert (await exchange.run()).status == 200
+        assert script.callers[0].admin
+        assert script.callers[0].key == ""
+
+
+@pytest.mark.parametrize("forwarded", [True, False])
+async def test_without_keys_others_are_refused(forwarded: bool) -> None:
+    """Neither another machine nor one behind a local proxy gets in without keys."""
+    script = Script()
+    headers = ((b"x-forwarded-for", b"192.0.2.7"),) if forwarded else ()
+    client = ("127.0.0.1", 1) if forwarded else REMOTE
+    app = edge_app(scripted_edge(script))
+    exchange = await Exchange(app, body=chat_body(), headers=headers, client=client).run()
+    assert exchange.status == 401
+    assert "[[keys]]" in exchange.json["error"]["message"]
+    assert not script.requests
+
+
+async def test_open_pages_need_no_key() -> None:
+    """Version and health answer anybody; unknown paths are 404 for anybody."""
+    app = edge_app(scripted_edge(Script(), keys=KEYS))
+    assert (await _get(app, "/version", client=REMOTE)).status == 200
+    assert (await _get(app, "/health", client=REMOTE)).status == 200
+    assert (await _get(app, "/api/tags", client=REMOTE)).status == 404
+
+
+async def test_metrics_need_an_admin_key_off_loopback() -> None:
+    """The operator's page is open on the machine itself and wants an admin key elsewhere."""
+    app = edge_app(scripted_edge(Script(), keys=KEYS))
+    assert (await _get(app, "/metrics")).status == 200
+    assert (await _get(app, "/metrics", client=REMOTE)).status == 401
+    assert (await _get(app, "/metrics", _bearer(SECRET), client=REMOTE)).status == 403
+    assert (await _get(app, "/metrics", _bearer(ADMIN_SECRET), client=REMOTE)).status == 200
+    forwarded = (b"forwarded", b"for=192.0.2.7")
+    assert (await _get(app, "/metrics", forwarded)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        (b"https://evil.example", b"127.0.0.1:8080"),
+        (b"http://evil.example:8080", b"evil.example:8080"),
+        (b"http://localhost:3000", b"localhost:8080"),
+        (b"null", b"127.0.0.1:8080"),
+        (b"", b""),
+        (b"http://127.0.0.1.evil.example", b"127.0.0.1"),
+        (b"http://[::1", b"[::1"),
+    ],
+)
+async def test_a_foreign_web_page_is_refused(origin: bytes, host: bytes) -> None:
+    """A page of another origin gets 403, even if its name resolves to this machine."""
+    script = Script()
+    app = edge_app(scripted_edge(script))
+    headers = ((b"origin", origin), (b"host", host))
+    exchange = await Exchange(app, body=chat_body(), headers=headers).run()
+    assert exchange.status == 403
+    assert (await _get(app, "/v1/models", *headers)).status == 403
+    assert not script.requests
+
+
+async def test_own_and_allowed_origins_pass() -> None:
+    """The server's own loopback origin and configured ones are served; those get CORS headers."""
+    app = edge_app(scripted_edge(Script(), allowed_origins=("https://chat.example/",)))
+    own = ((b"origin", b"http://localhost:8080"), (b"host", b"localhost:8080"))
+    assert (await Exchange(app, body=chat_body(), headers=own).run()).status == 200
+    allowed = (b"origin", b"https://chat.example")
+    exchange = await Exchange(app, body=chat_body(), headers=(allowed,)).run()
+    assert exchange.status == 200
+    assert exchange.head["access-control-allow-origin"] == "https://chat.example"
+    asked = (b"access-control-request-method", b"POST")
+    wanted = (b"access-control-request-headers", b"authorization")
+    preflight = Exchange(app, method="OPTIONS", headers=(allowed, asked, wanted))
+    assert (await preflight.run()).status == 200
+    assert "authorization" in preflight.head["access-control-allow-headers"]

@@ -1,0 +1,145 @@
+"""Lists, pages and metrics."""
+
+import openai
+import pytest
+import trio
+from openai.types.chat import ChatCompletionUserMessageParam
+from starlette.types import ASGIApp
+from trio.testing import MockClock
+
+from config import FallbackConfig
+from gateway.core.errors import ApiError, busy
+from gateway.core.events import Started
+from gateway.http.edge import FleetGauges
+from gateway.http.reply import header
+from gateway.http.routes import edge_app
+from tests.fakes.asgi import ANSWER, Exchange, Script, chat_body, model_view, scripted_edge
+from tests.fakes.served import served
+
+MODELS = (
+    model_view("alpha", aliases=("default",)),
+    model_view("org/beta", context_length=None, state="starting", ready_workers=0),
+)
+HI: ChatCompletionUserMessageParam = {"role": "user", "content": "Hi"}
+NUMBERS = ("max_model_len", "context_length", "context_window", "n_ctx", "max_tokens")
+
+
+async def _get(app: ASGIApp, path: str) -> Exchange:
+    return await Exchange(app, method="GET", path=path).run()
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models"])
+async def test_models_are_listed_with_one_number_each(path: str) -> None:
+    """Each model has exactly one number that a client may take for its window, or none."""
+    listing = (await _get(edge_app(scripted_edge(Script(), models=MODELS)), path)).json
+    assert listing["object"] == "list"
+    alpha, beta = listing["data"]
+    assert (alpha["id"], alpha["owned_by"], alpha["created"]) == ("alpha", "herma", 1_800_000_000)
+    assert [key for key in NUMBERS if key in alpha] == ["max_model_len"]
+    assert alpha["max_model_len"] == 65_536
+    assert not [key for key in NUMBERS if key in beta]
+
+
+async def test_a_model_is_found_by_name_alias_and_with_slashes() -> None:
+    """GET of one model takes every name that a request may use; others are 404."""
+    app = edge_app(scripted_edge(Script(), models=MODELS))
+    assert (await _get(app, "/v1/models/alpha")).json["id"] == "alpha"
+    alias = (await _get(app, "/models/default")).json
+    assert (alias["id"], alias["root"]) == ("default", "alpha")
+    assert (await _get(app, "/v1/models/org/beta")).json["id"] == "org/beta"
+    missing = await _get(app, "/v1/models/gamma")
+    assert missing.status == 404
+    assert missing.json["error"]["code"] == "model_not_found"
+
+
+async def test_health_tells_each_model() -> None:
+    """Health is always 200 and names the state of every model."""
+    exchange = await _get(edge_app(scripted_edge(Script(), models=MODELS)), "/health")
+    assert exchange.status == 200
+    assert exchange.json == {
+        "status": "ok",
+        "models": {"alpha": "ready", "org/beta": "starting"},
+    }
+    cold = edge_app(scripted_edge(Script(), models=MODELS[1:]))
+    assert (await _get(cold, "/health")).json["status"] == "starting"
+
+
+async def test_chat_answers_without_the_prefix_too() -> None:
+    """`/chat/completions` is the same as `/v1/chat/completions`."""
+    app = edge_app(scripted_edge(Script()))
+    assert (await Exchange(app, path="/chat/completions", body=chat_body()).run()).status == 200
+
+
+async def test_metrics_count_what_happened(autojump_clock: MockClock) -> None:
+    """Requests by end, tokens, times, the fleet and every counter of the gateway are shown."""
+    script = Script(2.0, *ANSWER)
+    gauges = FleetGauges(unready_workers=2, open_turns=3, counters={"frames_garbage": 7})
+    away = model_view(
+        "away",
+        state="down",
+        ready_workers=0,
+        queued=4,
+        fallback=(FallbackConfig(provider="far", model="big"),),
+    )
+    app = edge_app(scripted_edge(script, models=(*MODELS, away), gauges=gauges))
+    await Exchange(app, body=chat_body(model="default")).run()
+    script.steps = (busy("Full.", 1),)
+    await Exchange(app, body=chat_body(model="gamma", stream=False)).run()
+    script.steps = (Started("cloud:far", "", 0, "fallback", "alpha"), 50.0)
+    leaver = Exchange(app, body=chat_body())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leaver.run)
+        await trio.sleep(1.0)
+        leaver.disconnect()
+    lines = (await _get(app, "/metrics")).content.decode().splitlines()
+    for line in (
+        'herma_requests_total{model="alpha",served_by="worker",status="200"} 1.0',
+        'herma_requests_total{model="unknown",served_by="none",status="429"} 1.0',
+        'herma_requests_total{model="alpha",served_by="cloud:far",status="499"} 1.0',
+        'herma_tokens_total{kind="prompt",model="alpha"} 70.0',
+        'herma_tokens_total{kind="cached",model="alpha"} 64.0',
+        'herma_first_token_seconds_bucket{le="1.0",model="alpha"} 0.0',
+        'herma_first_token_seconds_bucket{le="2.5",model="alpha"} 1.0',
+        'herma_request_seconds_count{model="alpha"} 2.0',
+        'herma_workers{model="alpha",state="ready"} 1.0',
+        'herma_queue_length{model="away"} 4.0',
+        'herma_fallback{model="alpha"} 0.0',
+        'herma_fallback{model="away"} 1.0',
+        "herma_workers_unready 2.0",
+        "herma_requests_in_flight 3.0",
+        "herma_frames_garbage_total 7.0",
+    ):
+        assert line in lines, line
+
+
+def test_header_values_cannot_break_a_response() -> None:
+    """Line breaks and letters that headers cannot hold become question marks."""
+    assert header("x-herma-route", "a\r\nset-cookie: b\u20ac") == (
+        b"x-herma-route",
+        b"a??set-cookie: b?",
+    )
+
+
+async def test_the_official_client_is_content() -> None:
+    """The openai client lists, completes, streams with usage, and gets its own exceptions."""
+    script = Script()
+    async with served(edge_app(scripted_edge(script, models=MODELS))) as url:
+        await trio.to_thread.run_sync(_use_official_client, f"{url}/v1", script)
+
+
+def _use_official_client(base_url: str, script: Script) -> None:
+    with openai.OpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["alpha", "org/beta"]
+        answer = client.chat.completions.create(model="alpha", messages=[HI])
+        assert answer.choices[0].message.content == "Hello you"
+        stream = client.chat.completions.create(
+            model="alpha", messages=[HI], stream=True, stream_options={"include_usage": True}
+        )
+        chunks = list(stream)
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.total_tokens == 72
+        texts = [chunk.choices[0].delta.content or "" for chunk in chunks[:-1]]
+        assert "".join(texts) == "Hello you"
+        script.steps = (ApiError(404, "No.", code="model_not_found"),)
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="gone", messages=[HI])

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import trio
 
+from config import KeyConfig, hash_api_key
 from gateway.core.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
@@ -111,6 +112,19 @@ async def test_a_body_of_ten_megabytes_is_413(declared: bool) -> None:
                 assert "8388608 bytes" in reply.json["error"]["message"]
         assert (await ask(url, "POST", CHAT, chat_body())).status == 200
     assert len(script.requests) == 1
+
+
+async def test_an_early_refusal_of_a_large_body_is_readable() -> None:
+    """A 401, 404 or 405 that comes while the body is on its way reaches the client, and the
+    connection does not stay behind.
+    """
+    keys = (KeyConfig(name="agents", hash=hash_api_key("secret")),)
+    body = b"x" * 5_000_000
+    async with served(edge_app(scripted_edge(Script(), keys=keys))) as url:
+        for path, status in ((CHAT, 401), ("/nothing", 404), ("/v1/models", 405)):
+            for _ in range(3):
+                assert (await ask(url, "POST", path, body)).status == status
+        assert (await ask(url, "GET", "/version")).status == 200
 
 
 async def test_a_declared_giant_is_refused_before_it_is_sent() -> None:

@@ -4,11 +4,26 @@ Owns every decision about places. Its sole caller is the dispatcher actor, which
 in and carries the returned effects out, in order. Must not know sockets, tokens or HTTP.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, assert_never
 
 from config import ModelConfig
-from gateway.core.effects import Effects, RouteRequest
-from gateway.core.models import ModelView
+from gateway.core.effects import (
+    Accept,
+    AskFiles,
+    AskSnapshot,
+    Effect,
+    Effects,
+    Notice,
+    RefuseWorker,
+    RouteRequest,
+)
+from gateway.core.fleet import Fleet
+from gateway.core.models import Models, ModelView
+from gateway.core.placement import Placement
+from gateway.core.prefix_index import Heard, PrefixIndex
+from gateway.core.worker_state import Worker, WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import (
     Accepted,
@@ -16,12 +31,16 @@ from protocol.messages import (
     BlocksSnapshot,
     BlocksStored,
     Bye,
+    EngineFacts,
     Fault,
     Load,
     Progress,
     Register,
     RejectReason,
 )
+
+FULL_AT_MOST_S: Final = 1.0
+"""A busy worker whose `Load` does not come (it sends one per change of state) is tried again."""
 
 FleetMessage = (
     Progress | Accepted | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye
@@ -46,55 +65,196 @@ class Dispatch:
     def __init__(
         self, models: tuple[ModelConfig, ...], *, max_queue: int, resume_wait_s: float
     ) -> None:
-        raise NotImplementedError
+        self._models = Models(models)
+        self._fleet = Fleet(self._models)
+        self._index = PrefixIndex()
+        self._placement = Placement(
+            self._models,
+            self._fleet,
+            self._index,
+            max_queue=max_queue,
+            resume_wait_s=resume_wait_s,
+        )
+        self._digests_here: set[bytes] = set()
+        self._num_stale = 0
+        self._num_gaps = 0
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
-        """A worker says who it is: `Accept` or `RefuseWorker` comes first."""
-        raise NotImplementedError
+        """A worker says who it is: `Accept` or `RefuseWorker` comes first.
+
+        A worker registers when it connects and when its engine changes. Either way the sequences
+        that it had of us are gone: `Moved`.
+        """
+        refusal = self._fleet.refusal(worker_id, message)
+        if refusal is not None:
+            left = self._leave(worker_id, now, f"refused: {refusal}")
+            return RefuseWorker(worker_id, refusal), *left
+        effects: list[Effect] = [Accept(worker_id)]
+        previous = self._fleet.get(worker_id)
+        if previous is not None:
+            effects += self._placement.evict(previous, now)
+        self._models.add(message.models)
+        worker = Worker(worker_id, message, now)
+        self._fleet.put(worker)
+        self._index.remove(worker_id)
+        if message.engine is None:
+            text = f"{worker.name} starts its engine (epoch {worker.epoch})"
+            effects.append(Notice("worker starting", text))
+        else:
+            effects += self._engine_ready(worker, message.engine, now)
+        names = {*message.models, *(previous.models if previous is not None else ())}
+        return *effects, *self._settle(sorted(names), now)
 
     def heard(self, worker_id: WorkerId, message: FleetMessage, now: float) -> Effects:
         """A registered worker reports. Reports of others are counted and ignored."""
-        raise NotImplementedError
+        worker = self._fleet.get(worker_id)
+        if worker is None:
+            self._num_stale += 1
+            return ()
+        match message:
+            case BlocksStored() | BlocksDropped() | BlocksSnapshot():
+                return self._block_event(worker, message, now)
+            case Load():
+                return self._load(worker, message, now)
+            case Fault():
+                return self._fault(worker, message, now)
+            case Progress():
+                return self._progress(worker, message)
+            case Bye():
+                return self._leave(worker_id, now, f"left: {message.reason}")
+            case Accepted():
+                return ()  # of interest to its turn alone: a place is counted from `Assign` on
+            case _:
+                assert_never(message)
 
     def lost(self, worker_id: WorkerId, now: float) -> Effects:
         """The link to the worker is gone, and with it all that it ran."""
-        raise NotImplementedError
+        return self._leave(worker_id, now, "its link is gone")
 
     def ask(self, request: RouteRequest, now: float) -> Effects:
-        """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits."""
-        raise NotImplementedError
+        """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits.
+
+        Effects may concern other tickets too. Raises `ValueError` if the ticket is in use.
+        """
+        self._index.forget_guesses(now)
+        return tuple(self._placement.ask(request, now))
 
     def started(self, ticket: int, now: float) -> None:
         """The ticket's first token came: its prefill is no longer ahead of others. Optional."""
-        raise NotImplementedError
+        self._placement.started(ticket, now)
 
     def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
-        """The worker refused for load: the ticket goes back to the front of the queue."""
-        raise NotImplementedError
+        """The worker refused for load: the ticket goes back to the front of the queue.
+
+        The worker takes nothing until its next `Load` or release; a draining one, nothing more.
+        """
+        return tuple(self._placement.busy(ticket, now, draining=reason == "draining"))
 
     def release(self, ticket: int, now: float, output_tokens: int | None = None) -> Effects:
         """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
 
         `output_tokens` settles the key's account; without it the estimate stands.
         """
-        raise NotImplementedError
+        return tuple(self._placement.release(ticket, now, output_tokens))
 
     def files_arrived(self, digest: bytes) -> None:
         """The files of this digest are here: no worker is asked for them again."""
-        raise NotImplementedError
+        self._digests_here.add(digest)
 
     def tick(self, now: float) -> Effects:
         """Deadlines and expiries; call it every 50 to 250 ms."""
-        raise NotImplementedError
+        self._index.forget_guesses(now)
+        overdue = self._index.overdue_snapshots(now)
+        for worker in self._fleet:
+            if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
+                worker.full_since = None
+        effects = self._placement.tick(now)
+        return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
     def model(self, name: str) -> ModelView | None:
         """The model of that name or alias."""
-        raise NotImplementedError
+        model = self._models.find(name)
+        return self._fleet.view(model) if model is not None else None
 
     def models(self) -> tuple[ModelView, ...]:
         """All models, configured ones first."""
-        raise NotImplementedError
+        return tuple(self._fleet.view(model) for model in self._models)
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All registered workers."""
+        return tuple(
+            worker.view(self._index.num_blocks(worker.worker_id)) for worker in self._fleet
+        )
 
     def statistics(self) -> DispatchStatistics:
         """What metrics read."""
-        raise NotImplementedError
+        return DispatchStatistics(
+            workers=len(self._fleet),
+            ready_workers=sum(worker.ready for worker in self._fleet),
+            running=self._placement.num_placed,
+            queued=self._placement.num_waiting,
+            stale_messages=self._num_stale,
+            index_gaps=self._num_gaps,
+        )
+
+    def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
+        self._index.add(worker.worker_id, now)
+        effects: list[Effect] = [AskSnapshot(worker.worker_id)]
+        if engine.files_digest not in self._digests_here:
+            effects.append(AskFiles(worker.worker_id, engine.files_digest))
+        text = f"{worker.name} serves {', '.join(worker.models)} on {engine.device}"
+        return [*effects, Notice("worker ready", text)]
+
+    def _block_event(
+        self, worker: Worker, event: BlocksStored | BlocksDropped | BlocksSnapshot, now: float
+    ) -> Effects:
+        match self._index.apply(worker.worker_id, event, now):
+            case Heard.APPLIED:
+                return ()
+            case Heard.STALE:
+                self._num_stale += 1
+                return ()
+            case Heard.GAP:
+                self._num_gaps += 1
+                text = f"{worker.name} skipped to block event {event.seq}"
+                return AskSnapshot(worker.worker_id), Notice("index gap", text)
+
+    def _load(self, worker: Worker, load: Load, now: float) -> Effects:
+        if worker.engine is None or load.epoch != worker.epoch:
+            self._num_stale += 1
+            return ()
+        was_full = worker.full_since is not None
+        worker.report(load)
+        return self._settle(worker.models, now) if was_full else ()
+
+    def _progress(self, worker: Worker, progress: Progress) -> Effects:
+        if progress.epoch == worker.epoch and worker.engine is None:
+            worker.progress = progress
+        else:
+            self._num_stale += 1
+        return ()
+
+    def _fault(self, worker: Worker, fault: Fault, now: float) -> Effects:
+        if fault.epoch != worker.epoch or fault.worker != worker.name:
+            self._num_stale += 1
+            return ()
+        moved = self._placement.evict(worker, now)
+        worker.fail(fault.cause, now)
+        self._index.remove(worker.worker_id)
+        notice = Notice("engine fault", f"{worker.name} (epoch {fault.epoch}): {fault.cause}")
+        return *moved, notice, *self._settle(worker.models, now)
+
+    def _leave(self, worker_id: WorkerId, now: float, why: str) -> Effects:
+        worker = self._fleet.remove(worker_id)
+        if worker is None:
+            return ()
+        moved = self._placement.evict(worker, now)
+        self._index.remove(worker_id)
+        notice = Notice("worker lost", f"{worker.name} {why}")
+        return *moved, notice, *self._settle(worker.models, now)
+
+    def _settle(self, names: Iterable[str], now: float) -> Effects:
+        for name in names:
+            if (model := self._models.find(name)) is not None:
+                self._fleet.refresh(model)
+        return tuple(self._placement.settle_all(names, now))

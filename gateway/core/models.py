@@ -4,10 +4,19 @@ Owns the names: those of the configuration and those that workers bring. Must no
 what at the moment: `fleet.py` does.
 """
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from config import FallbackConfig
+from config import FallbackConfig, ModelConfig
+from gateway.core.admission import WaitingRoom
+from gateway.core.conversations import Conversations
+from gateway.core.effects import RouteRequest
+from gateway.core.fairness import FairShares
+
+PRINTABLE: Final = re.compile(r"[!-~]{1,128}")
+"""Names travel in response headers."""
 
 ModelState = Literal["ready", "starting", "down"]
 
@@ -30,3 +39,87 @@ class ModelView:
     ready_workers: int = 0
     queued: int = 0
     progress: str = ""
+
+
+PRIOR_OUTPUT_TOKENS: Final = 512
+PRIOR_SERVICE_S: Final = 5.0
+_SMOOTHING: Final = 0.1
+
+
+class Average:
+    """An exponential moving average that starts at a prior; the first ten samples weigh more."""
+
+    __slots__ = ("_num_samples", "value")
+
+    def __init__(self, prior: float) -> None:
+        self.value = prior
+        self._num_samples = 0
+
+    def add(self, sample: float) -> None:
+        """Take in one sample."""
+        self._num_samples += 1
+        self.value += max(_SMOOTHING, 1 / (self._num_samples + 1)) * (sample - self.value)
+
+
+class Model:
+    """Mutable; written by `Dispatch` only."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.context_length = config.context_length
+        self.files_digest: bytes | None = None
+        self.block_size: int | None = None
+        self.queue = WaitingRoom()
+        self.shares = FairShares()
+        self.conversations = Conversations()
+        self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
+        self.service_s = Average(PRIOR_SERVICE_S)
+        self.fallback_on = False
+
+    def expected_output(self, max_tokens: int) -> int:
+        """How many tokens a sequence will generate, as far as past ones tell."""
+        return max(1, min(max_tokens, round(self.output_tokens.value)))
+
+    def chain(self, request: RouteRequest) -> tuple[FallbackConfig, ...]:
+        """The providers that may answer this request, in order."""
+        if request.resumed or not request.cloud or self.config.cloud == "never":
+            return ()
+        return self.config.fallback
+
+
+class Models:
+    """The names. Configuration has checked its own for collisions."""
+
+    def __init__(self, configs: Iterable[ModelConfig]) -> None:
+        self._models: dict[str, Model] = {config.name: Model(config) for config in configs}
+        self._aliases: dict[str, str] = {
+            alias: model.name for model in self._models.values() for alias in model.config.aliases
+        }
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
+
+    def find(self, name: str) -> Model | None:
+        """The model of that name or alias."""
+        return self._models.get(self._aliases.get(name, name))
+
+    def refusal(self, names: tuple[str, ...]) -> str | None:
+        """Why a worker may not bring models of these names, if so."""
+        if not names:
+            return "it serves no model"
+        for name in names:
+            if name in self._aliases:
+                return (
+                    f"its model name `{name}` is an alias of `{self._aliases[name]}`; "
+                    "serve that name or remove the alias from the configuration"
+                )
+            if not PRINTABLE.fullmatch(name):
+                return f"its model name {name!r} is not 1 to 128 characters without spaces"
+        return None
+
+    def add(self, names: tuple[str, ...]) -> None:
+        """Create the models that the configuration does not name."""
+        for name in names:
+            if name not in self._models:
+                self._models[name] = Model(ModelConfig(name=name))

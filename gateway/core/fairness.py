@@ -1,0 +1,89 @@
+"""Whose turn it is.
+
+Owns virtual token counters: what each API key was served, divided by its weight, and within a key
+what each session was served. The lowest goes first. A key that comes back from idleness starts at
+the lowest of those at work, so that nobody saves up (Sheng et al., "Fairness in Serving Large
+Language Models", 2024); when nobody is at work, all is forgiven. Must not know queues or workers.
+"""
+
+from typing import Final
+
+OUTPUT_COST: Final = 4
+"""One output token costs as much as four uncached prompt tokens."""
+
+MAX_IDLE_SESSIONS: Final = 512
+
+
+def cost_of(uncached_tokens: int, output_tokens: int) -> int:
+    """The price of a sequence in prompt tokens."""
+    return uncached_tokens + OUTPUT_COST * output_tokens
+
+
+class _Member:
+    __slots__ = ("active", "served", "sessions")
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.served = 0.0
+        self.sessions = _Level()
+
+
+class _Level:
+    """Members that compete with each other."""
+
+    __slots__ = ("members",)
+
+    def __init__(self) -> None:
+        self.members: dict[str, _Member] = {}
+
+    def enter(self, name: str) -> _Member:
+        member = self.members.get(name)
+        if member is None or not member.active:
+            at_work = [other.served for other in self.members.values() if other.active]
+            if not at_work:
+                self.members.clear()
+                member = None
+            # A dict keeps the order of insertion: the longest idle are the first to be forgotten.
+            self.members.pop(name, None)
+            member = self.members[name] = member or _Member()
+            member.served = max(member.served, min(at_work, default=0.0))
+        member.active += 1
+        return member
+
+    def leave(self, name: str) -> None:
+        self.members[name].active -= 1
+        if len(self.members) > MAX_IDLE_SESSIONS:
+            idle = next((key for key, other in self.members.items() if not other.active), None)
+            if idle is not None:
+                del self.members[idle]
+
+
+class FairShares:
+    """Counters of keys and of the sessions within them."""
+
+    def __init__(self) -> None:
+        self._keys = _Level()
+
+    def enter(self, key: str, session: str) -> None:
+        """A sequence of theirs waits or runs from now on."""
+        self._keys.enter(key).sessions.enter(session)
+
+    def leave(self, key: str, session: str) -> None:
+        """That sequence is over."""
+        self._keys.members[key].sessions.leave(session)
+        self._keys.leave(key)
+
+    def charge(self, key: str, session: str, weight: float, tokens: float) -> None:
+        """They are served `tokens` (negative: given back) while they wait or run."""
+        member = self._keys.members[key]
+        member.served += tokens / weight
+        member.sessions.members[session].served += tokens
+
+    def rank(self, key: str, session: str) -> tuple[float, float]:
+        """Lower goes first. Both must wait or run."""
+        member = self._keys.members[key]
+        return member.served, member.sessions.members[session].served
+
+    def num_active(self) -> int:
+        """How many sequences wait or run."""
+        return sum(member.active for member in self._keys.members.values())

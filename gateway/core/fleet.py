@@ -1,0 +1,134 @@
+"""Which workers there are and which may join.
+
+Owns the workers by identity and by name, and the rules of joining. Must not know requests.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.core.models import PRINTABLE, Model, Models, ModelState, ModelView
+from gateway.core.worker_state import Worker
+from protocol.ids import WorkerId
+from protocol.messages import PROTOCOL_VERSION, Register
+
+_NAMES_AT_MOST: Final = 64
+
+
+class Fleet:
+    """Registered workers. `models` is shared with `Dispatch`."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._workers: dict[WorkerId, Worker] = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def get(self, worker_id: WorkerId) -> Worker | None:
+        """The worker of that identity, if it is registered."""
+        return self._workers.get(worker_id)
+
+    def put(self, worker: Worker) -> None:
+        """The worker joins, or begins anew under its identity."""
+        self._workers[worker.worker_id] = worker
+
+    def remove(self, worker_id: WorkerId) -> Worker | None:
+        """The worker leaves."""
+        return self._workers.pop(worker_id, None)
+
+    def serving(self, model: Model) -> list[Worker]:
+        """All workers of the model, whatever their state."""
+        return [worker for worker in self._workers.values() if model.name in worker.models]
+
+    def ready(self, model: Model) -> list[Worker]:
+        """Those that take work."""
+        return [worker for worker in self.serving(model) if worker.ready]
+
+    def starting(self, model: Model) -> list[Worker]:
+        """Those whose engine is on its way."""
+        return [worker for worker in self.serving(model) if worker.state == "starting"]
+
+    def refusal(self, worker_id: WorkerId, message: Register) -> str | None:
+        """Why this worker may not join, if so; the text names what to change."""
+        if message.protocol_version != PROTOCOL_VERSION:
+            return (
+                f"it speaks protocol {message.protocol_version}, this gateway speaks "
+                f"{PROTOCOL_VERSION}; update the older side"
+            )
+        if not PRINTABLE.fullmatch(message.worker):
+            return f"its name {message.worker!r} is not 1 to 128 characters without spaces"
+        if len(message.models) > _NAMES_AT_MOST:
+            return f"it serves more than {_NAMES_AT_MOST} models"
+        for other in self._workers.values():
+            if other.name == message.worker and other.worker_id != worker_id:
+                return f"another live worker is called `{message.worker}`; names are unique"
+        return self._models.refusal(message.models) or self._conflict(worker_id, message)
+
+    def _conflict(self, worker_id: WorkerId, message: Register) -> str | None:
+        engine = message.engine
+        if engine is None:
+            return None
+        if not engine.max_seqs or not engine.kv_tokens or not engine.block_size:
+            return "its engine reports no sequences, no KV space or no block size"
+        for other in self._workers.values():
+            if other.worker_id == worker_id or other.engine is None:
+                continue
+            shared = next((name for name in message.models if name in other.models), None)
+            if shared is None:
+                continue
+            if other.engine.files_digest != engine.files_digest:
+                return (
+                    f"its tokenizer and template files differ from those of `{other.name}`, which "
+                    f"serves `{shared}` too; give one of them another model name"
+                )
+            if other.engine.block_size != engine.block_size:
+                return (
+                    f"its block size is {engine.block_size}, that of `{other.name}`, which serves "
+                    f"`{shared}` too, is {other.engine.block_size}"
+                )
+        return None
+
+    def refresh(self, model: Model) -> None:
+        """Remember the facts of the ready workers for the time when none is."""
+        engines = [worker.engine for worker in self.ready(model) if worker.engine is not None]
+        if engines:
+            model.files_digest = engines[0].files_digest
+            model.block_size = engines[0].block_size
+            model.context_length = min(engine.context_length for engine in engines)
+
+    def view(self, model: Model) -> ModelView:
+        """The model for clients and turns."""
+        ready = self.ready(model)
+        return ModelView(
+            name=model.name,
+            aliases=model.config.aliases,
+            context_length=model.context_length,
+            state=self._state(model, ready),
+            files_digest=model.files_digest,
+            block_size=model.block_size,
+            fallback=model.config.fallback,
+            cloud=model.config.cloud == "allow",
+            ready_workers=len(ready),
+            queued=len(model.queue),
+            progress=self.progress(model),
+        )
+
+    def progress(self, model: Model) -> str:
+        """How far the furthest start is, in words; why nothing starts otherwise."""
+        workers = self.serving(model)
+        starts = [w for w in workers if w.state == "starting" and w.progress is not None]
+        if starts:
+            best = max(
+                starts, key=lambda worker: worker.progress.fraction if worker.progress else 0
+            )
+            if best.progress is not None:
+                return f"{best.name}: {best.progress.phase} {best.progress.fraction:.0%}"
+        return next((f"{worker.name}: {worker.fault}" for worker in workers if worker.fault), "")
+
+    def _state(self, model: Model, ready: list[Worker]) -> ModelState:
+        if ready:
+            return "ready"
+        return "starting" if self.starting(model) else "down"

@@ -1,0 +1,218 @@
+"""One worker as the gateway knows it.
+
+Owns its engine's facts, the places given away on it and the clock of its prefill work. Must not
+know other workers, models' policies or costs.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gateway.core.chains import common_prefix
+from gateway.core.effects import RouteRequest
+from protocol.ids import WorkerId
+from protocol.messages import EngineFacts, Load, Progress, Register
+
+GAVE_UP: Final = "gave up"
+"""A `Fault.cause` that begins so says that the supervisor starts the engine no more."""
+
+AUXILIARY_PLACES: Final = 1
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
+    paid in advance, of which `expected_output` tokens are an estimate.
+    """
+
+    request: RouteRequest
+    session: str
+    worker: "Worker"
+    cached_tokens: int
+    uncached_tokens: int
+    expected_output: int
+    charged: int
+    assigned_at: float
+    prefill_s: float
+    done_at: float = 0.0
+    started: bool = False
+
+
+WorkerState = Literal["ready", "draining", "starting", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker for metrics and the debug page. `running` counts our tickets only."""
+
+    worker_id: WorkerId
+    name: str
+    models: tuple[str, ...]
+    state: WorkerState
+    epoch: int
+    engine: EngineFacts | None
+    load: Load | None
+    running: int
+    kv_reserved_tokens: int
+    cached_blocks: int
+    fault: str
+
+
+class Worker:
+    """Mutable; written by `Dispatch` only."""
+
+    def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
+        self.worker_id = worker_id
+        self.name = message.worker
+        self.models = message.models
+        self.epoch = message.epoch
+        self.engine: EngineFacts | None = message.engine
+        self.since = now
+        self.progress: Progress | None = None
+        self.fault = ""
+        self.gave_up = False
+        self.draining = False
+        self.full_since: float | None = None
+        self.load: Load | None = None
+        self.foreign = 0
+        self.reservations: dict[int, Reservation] = {}
+        self._free_at = now
+        self._pinned_blocks = 0
+        self._private_tokens = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Worker {self.name} epoch {self.epoch} {self.state} {len(self.reservations)} running>"
+        )
+
+    @property
+    def state(self) -> WorkerState:
+        """In one word: ready, draining, starting or down."""
+        if self.engine is not None:
+            return "draining" if self.draining else "ready"
+        return "down" if self.gave_up else "starting"
+
+    @property
+    def ready(self) -> bool:
+        """It has generated tokens and takes more work."""
+        return self.engine is not None and not self.draining
+
+    @property
+    def num_running(self) -> int:
+        """Sequences on it: ours, and those of other gateways as of its last `Load`."""
+        return len(self.reservations) + self.foreign
+
+    @property
+    def kv_reserved_tokens(self) -> int:
+        """KV space promised to the tickets; blocks that several share count once."""
+        return self._pinned_blocks * self._block_size + self._private_tokens
+
+    @property
+    def _block_size(self) -> int:
+        return self.engine.block_size if self.engine is not None else 0
+
+    def open_for(self, *, auxiliary: bool) -> bool:
+        """Whether it has a sequence place; auxiliary requests may use one beyond the cap."""
+        if self.engine is None or self.draining or self.full_since is not None:
+            return False
+        limit = self.engine.max_seqs + (AUXILIARY_PLACES if auxiliary else 0)
+        return len(self.reservations) < limit
+
+    def has_room(self, request: RouteRequest, expected_output: int) -> bool:
+        """Whether the ticket fits below both caps. An empty worker takes any prompt: it could
+        never have more room.
+        """
+        if not self.open_for(auxiliary=request.auxiliary):
+            return False
+        if not self.reservations or self.engine is None:
+            return True
+        free = self.engine.kv_tokens - self.kv_reserved_tokens
+        private = self._private(request, expected_output)
+        if len(request.digests) * self._block_size + private <= free:
+            return True
+        return self._own_blocks(request) * self._block_size + private <= free
+
+    def wait_s(self, now: float) -> float:
+        """How long until the prefills ahead should be over."""
+        return max(0.0, self._free_at - now)
+
+    def take(self, reservation: Reservation) -> None:
+        """Give the ticket its place, behind the prefills already ahead."""
+        request, now = reservation.request, reservation.assigned_at
+        self._pinned_blocks += self._own_blocks(request)
+        self._private_tokens += self._private(request, reservation.expected_output)
+        reservation.done_at = self._free_at = max(now, self._free_at) + reservation.prefill_s
+        self.reservations[request.ticket] = reservation
+
+    def started(self, reservation: Reservation, now: float) -> None:
+        """Its prefill is over; whoever is behind moves up by what was estimated too much."""
+        if not reservation.started:
+            reservation.started = True
+            self._shift(reservation.done_at, reservation.done_at - now)
+
+    def drop(self, reservation: Reservation, now: float) -> None:
+        """Free the ticket's place and, if its prefill was not over, the time it would take."""
+        request = reservation.request
+        del self.reservations[request.ticket]
+        self._pinned_blocks -= self._own_blocks(request)
+        self._private_tokens -= self._private(request, reservation.expected_output)
+        if not reservation.started:
+            left_s = min(reservation.prefill_s, reservation.done_at - now)
+            self._shift(reservation.done_at, left_s)
+        self.full_since = None
+
+    def report(self, load: Load) -> None:
+        """Take in the engine's own counters."""
+        self.load = load
+        self.foreign = max(0, load.running + load.waiting - len(self.reservations))
+        self.full_since = None
+
+    def fail(self, cause: str, now: float) -> None:
+        """The engine is gone; its tickets were dropped before."""
+        self.fault, self.gave_up = cause, cause.startswith(GAVE_UP)
+        self.engine = self.load = self.progress = self.full_since = None
+        self.since, self.foreign = now, 0
+
+    def view(self, cached_blocks: int) -> WorkerView:
+        """This worker, frozen."""
+        return WorkerView(
+            worker_id=self.worker_id,
+            name=self.name,
+            models=self.models,
+            state=self.state,
+            epoch=self.epoch,
+            engine=self.engine,
+            load=self.load,
+            running=len(self.reservations),
+            kv_reserved_tokens=self.kv_reserved_tokens,
+            cached_blocks=cached_blocks,
+            fault=self.fault,
+        )
+
+    def _shift(self, after: float, early_s: float) -> None:
+        if early_s <= 0:
+            return
+        self._free_at -= early_s
+        for other in self.reservations.values():
+            if not other.started and other.done_at > after:
+                other.done_at -= early_s
+
+    def _private(self, request: RouteRequest, expected_output: int) -> int:
+        """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
+        tail = request.prompt_tokens - len(request.digests) * self._block_size
+        return max(0, tail) + expected_output
+
+    def _own_blocks(self, request: RouteRequest) -> int:
+        """Prompt blocks that no other ticket here has.
+
+        Chains form a tree, so this is the length less the longest prefix shared with another one,
+        and the sum over all insertions is exactly the number of distinct blocks.
+        """
+        shared = max(
+            (
+                common_prefix(request.digests, other.request.digests)
+                for ticket, other in self.reservations.items()
+                if ticket != request.ticket
+            ),
+            default=0,
+        )
+        return len(request.digests) - shared

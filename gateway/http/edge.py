@@ -32,7 +32,9 @@ class FleetGauges:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The gateway as HTTP sees it. `draw` gives random bytes, `unix_time` seconds."""
+    """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
+    `draw` gives random bytes, `unix_time` seconds.
+    """
 
     config: GatewayConfig
     keys: tuple[KeyConfig, ...]
@@ -40,6 +42,7 @@ class Edge:
     run_turn: RunTurn
     models: Callable[[], tuple[ModelView, ...]]
     gauges: Callable[[], FleetGauges]
+    draining: Callable[[], bool]
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
 

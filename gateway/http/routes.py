@@ -7,12 +7,13 @@ All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us pe
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.core.errors import ApiError
+from gateway.core.errors import ApiError, unavailable
 from gateway.core.openai import parse_chat_request
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
@@ -27,6 +28,9 @@ from gateway.http.stream import stream_turn
 from gateway.http.turn import open_turn
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+RESTART_S: Final = 5
+"""When to come back to a gateway that is stopping: a restart takes about so long."""
 
 _EXPOSED_HEADERS = (
     "x-herma-worker",
@@ -99,6 +103,8 @@ class Chat:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._gate.identify(scope)
+        if self._edge.draining():
+            raise unavailable("The gateway is stopping.", RESTART_S)
         body = await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
         request = parse_chat_request(body)
         turn = open_turn(self._edge, self._metrics, request, caller)

@@ -90,6 +90,7 @@ def scripted_edge(
     keys: tuple[KeyConfig, ...] = (),
     models: tuple[ModelView, ...] = (),
     gauges: FleetGauges | None = None,
+    draining: bool = False,
     **config: Any,
 ) -> Edge:
     """An edge whose turns follow `script`."""
@@ -101,6 +102,7 @@ def scripted_edge(
         run_turn=script.run_turn,
         models=lambda: views,
         gauges=lambda: gauges or FleetGauges(),
+        draining=lambda: draining,
         draw=bytes,
         unix_time=lambda: 1_800_000_000.0,
     )

@@ -70,6 +70,16 @@ async def test_chat_answers_without_the_prefix_too() -> None:
     assert (await Exchange(app, path="/chat/completions", body=chat_body()).run()).status == 200
 
 
+async def test_a_stopping_gateway_takes_no_new_turn() -> None:
+    """While it drains, a chat request is 503 with Retry-After and no turn starts."""
+    script = Script()
+    app = edge_app(scripted_edge(script, draining=True))
+    exchange = await Exchange(app, body=chat_body()).run()
+    assert exchange.status == 503
+    assert int(exchange.head["retry-after"]) > 0
+    assert not script.requests
+
+
 async def test_metrics_count_what_happened(autojump_clock: MockClock) -> None:
     """Requests by end, tokens, times, the fleet and every counter of the gateway are shown."""
     script = Script(2.0, *ANSWER)

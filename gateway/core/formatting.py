@@ -66,11 +66,8 @@ class ChunkFormatter:
         """The bytes for `event`; b"" where the client is told nothing (Started, unasked usage)."""
         match event:
             case TextDelta():
-                if event.logprobs is None:
-                    return self._text(event.index, event.text)
-                return self._choice(
-                    event.index, {"content": event.text}, logprobs=_logprobs(event.logprobs)
-                )
+                plain = event.logprobs is None
+                return self._text(event.index, event.text) if plain else self._scored(event)
             case ToolCallDelta():
                 call = {"index": event.call_index, **_tool_call(event)}
                 return self._choice(event.index, {"tool_calls": [call]})
@@ -102,6 +99,10 @@ class ChunkFormatter:
         while index >= len(self._before_text):
             self._before_text.append(self._text_prefix(len(self._before_text)))
         return self._before_text[index] + _encode(text) + _AFTER_TEXT
+
+    def _scored(self, event: TextDelta) -> bytes:
+        logprobs = _logprobs(event.logprobs or ())
+        return self._choice(event.index, {"content": event.text}, logprobs=logprobs)
 
     def _text_prefix(self, index: int) -> bytes:
         return self._envelope + b'"choices":[{"index":%d,"delta":{"content":' % index

@@ -125,7 +125,10 @@ def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
 def _template_source(files: Mapping[str, bytes], config: dict[str, Any]) -> str | None:
     """chat_template.jinja, else the string or the list of named templates in the config."""
     if "chat_template.jinja" in files:
-        return files["chat_template.jinja"].decode()
+        try:
+            return files["chat_template.jinja"].decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the model's chat_template.jinja is not UTF-8: {error}") from error
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source}

@@ -8,6 +8,8 @@ HTTP or how a stage works.
 from collections.abc import Sequence
 from typing import Final, Literal, Protocol
 
+import msgspec
+
 from gateway.core.detokenize import Detokenizer, TokenBytes
 from gateway.core.events import Finished, TextDelta, TokenLogprob, ToolCallDelta, TopLogprob
 from gateway.core.stops import StopMatcher
@@ -116,12 +118,12 @@ class OutputPipeline:
     def _with_logprobs(self, events: list[TextDelta | ToolCallDelta]) -> list[OutputEvent]:
         """The pending entries go with the first text that comes after their tokens."""
         out: list[OutputEvent] = list(events)
-        if self._logprobs is None:
+        at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
+        if self._logprobs is None or at is None:
             return out
-        for at, event in enumerate(events):
-            if isinstance(event, TextDelta):
-                out[at] = TextDelta(event.index, event.text, self._logprobs.take())
-                break
+        entries = self._logprobs.take()
+        if entries:
+            out[at] = msgspec.structs.replace(out[at], logprobs=entries)
         return out
 
     def _left_logprobs(self) -> list[OutputEvent]:

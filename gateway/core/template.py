@@ -9,7 +9,7 @@ template keeps no state, so several threads may render at once.
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -22,7 +22,18 @@ from gateway.core.control_tokens import ControlTokens, Prompt, without_mark
 from gateway.core.errors import invalid
 from protocol.errors import ConfigError
 
-_PROBE_TURNS = (
+# What a template raises on purpose, and what its expressions raise on unforeseen shapes.
+_REFUSALS: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
+
+_PROBE_TURNS: Final = (
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},
     {"role": "user", "content": "c"},
@@ -62,29 +73,32 @@ class ChatTemplate:
 
         Raises `ApiError` 400 when the template refuses the conversation.
         """
-        given = {
-            **(template_kwargs or {}),
+        try:
+            given = without_mark(self._given(messages, tools, template_kwargs or {}))
+            if self._builds_tokens:
+                return self._control.read_broken(self._run(self._control.break_up(given), now))
+            return self._control.read_marked(self._run(given, now))
+        except _REFUSALS as error:
+            text = f"The chat template of the model cannot use these messages: {error}"
+            raise invalid("messages", text, code="template_refused") from error
+
+    def _run(self, given: dict[str, Any], now: datetime) -> str:
+        return self._template.render(
+            **{"add_generation_prompt": True, **self._variables, **given},
+            strftime_now=now.strftime,
+        )
+
+    def _given(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        template_kwargs: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        return {
+            **template_kwargs,
             "messages": [self._message(message) for message in messages],
             "tools": list(tools) or None,
         }
-        given = without_mark(given)
-        if self._builds_tokens:
-            return self._control.read_broken(self._run(self._control.break_up(given), now))
-        return self._control.read_marked(self._run(given, now))
-
-    def _run(self, given: dict[str, Any], now: datetime) -> str:
-        try:
-            return self._template.render(
-                **{"add_generation_prompt": True, **self._variables, **given},
-                strftime_now=now.strftime,
-            )
-        except jinja2.TemplateError as error:
-            text = f"The chat template of the model refuses these messages: {error}"
-            raise invalid("messages", text, code="template_refused") from error
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            # What a template's expressions raise on shapes that its author did not think of.
-            text = f"The chat template of the model cannot use these messages: {error}"
-            raise invalid("messages", text, code="template_refused") from error
 
     def _message(self, message: Message) -> dict[str, Any]:
         role: str = message.role
@@ -119,7 +133,7 @@ class ChatTemplate:
                     strftime_now=lambda _: "",
                     **self._variables,
                 )
-            except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError):
+            except _REFUSALS:
                 continue  # a template may refuse a system turn; the other probe decides
             if self._control.read_marked(rendered).pieces is not None:
                 return True

@@ -130,6 +130,17 @@ def test_arguments_that_are_no_object_stay_text() -> None:
     assert text.encoder.tokenizer.decode(ids) == "True"
 
 
+def test_every_field_of_a_message_reaches_the_template() -> None:
+    """Names, call ids and reasoning stand where templates look for them."""
+    template = "{% for m in messages %}{{ m.name }}{{ m.tool_call_id }}{{ m.reasoning_content }}"
+    text = ModelText(make_text_files(template=template + "{% endfor %}"))
+    turns = [
+        {"role": "assistant", "content": "x", "reasoning": "why"},
+        {"role": "tool", "content": "x", "name": "f", "tool_call_id": "1"},
+    ]
+    assert text.encoder.tokenizer.decode(list(encode(turns, text))) == "whyf1"
+
+
 @pytest.mark.parametrize(
     "template",
     [

@@ -13,6 +13,8 @@ from gateway.core.openai import parse_chat_request
 
 TOOL = {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}
 
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
 
 def body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
@@ -238,3 +240,54 @@ def test_sampling_takes_the_clients_word_then_the_models() -> None:
 def test_max_completion_tokens_wins() -> None:
     """The newer name of the cap decides when both are given."""
     assert parse(max_tokens=5, max_completion_tokens=7).max_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": "x", "tool_calls": [CALL]}, "messages[0].tool_calls"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": ""}}]},
+            "messages[0].tool_calls[0].function.name",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "1"}]},
+            "messages[0].tool_calls[0].function",
+        ),
+    ],
+)
+def test_a_bad_message_is_refused_by_place(message: dict[str, Any], param: str) -> None:
+    """What is wrong inside a message is named with its place."""
+    assert refusal(json.dumps(body(messages=[message]))).param == param
+
+
+def test_arguments_given_as_an_object_become_text() -> None:
+    """Some clients send arguments as JSON itself, or none at all."""
+    functions = [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": None}]
+    calls = [{"id": str(at), "function": function} for at, function in enumerate(functions)]
+    request = parse(messages=[{"role": "assistant", "content": None, "tool_calls": calls}])
+    assert [call.arguments for call in request.messages[0].tool_calls] == ['{"a":1}', "{}"]
+
+
+def test_a_tool_that_is_no_function_is_refused() -> None:
+    """Other kinds of tools are refused by their type."""
+    assert refusal(json.dumps(body(tools=[{"type": "custom"}]))).param == "tools[0].type"
+
+
+def test_a_tool_choice_of_another_kind_is_refused() -> None:
+    """A choice object must name a function."""
+    choice = {"type": "allowed_tools"}
+    assert refusal(json.dumps(body(tools=[TOOL], tool_choice=choice))).param == "tool_choice"
+
+
+def test_a_nested_number_that_json_lacks_is_refused() -> None:
+    """NaN in a field that nobody reads is malformed JSON all the same."""
+    assert refusal('{"model":"m","x":{"y":NaN},"n":1}').code == "invalid_json"
+
+
+def test_advice_out_of_bounds_is_named() -> None:
+    """A value that no worker accepts does not leave the gateway, whoever gave it."""
+    with pytest.raises(ApiError) as caught:
+        parse().sampling(1, {"top_p": 7.0})
+    assert caught.value.param == "top_p"

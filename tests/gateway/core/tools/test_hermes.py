@@ -41,6 +41,12 @@ CASES: list[tuple[str, list[str | tuple[str, str]]]] = [
     (CALL, [("f", '{"a": 1}')]),
     (f"Let me see.\n\n{CALL}\n", ["Let me see.", ("f", '{"a": 1}')]),
     (f"{CALL}\n{CALL}", [("f", '{"a": 1}'), ("f", '{"a": 1}')]),
+    (
+        '<tool_call>{"name":"f","arguments":"no"}</tool_call>',
+        ['<tool_call>{"name":"f","arguments":"no"}</tool_call>'],
+    ),
+    ('<tool_call>{"name":"f","arguments":null}</tool_call>', [("f", "{}")]),
+    ("<tool_call>7</tool_call>", ["<tool_call>7</tool_call>"]),
     (f"{CALL} and more", [("f", '{"a": 1}'), "and more"]),
     (f'<tool_call>{{"name":"g","arguments":{NESTED}}}</tool_call>', [("g", NESTED)]),
     ('<tool_call>{"name":"f","arguments":{}}', [("f", "{}")]),

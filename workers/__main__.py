@@ -1,0 +1,56 @@
+"""`python -m workers --config FILE --name NAME [--gateway ADDR ...]`: one worker process.
+
+Owns the command line and the exit status. Must not know what a worker does.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+from setproctitle import setproctitle
+
+from config import Config, WorkerConfig, builtin_config, load_config
+from protocol.errors import ConfigError
+from workers.app import serve
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the named worker until it is told to leave."""
+    arguments = _parse(argv)
+    try:
+        config = load_config(arguments.config) if arguments.config else builtin_config()
+        worker = pick_worker(config, arguments.name)
+        if arguments.gateway:
+            worker = msgspec.structs.replace(worker, gateways=tuple(arguments.gateway))
+        setproctitle(f"herma worker {worker.name}")
+        return serve(worker)
+    except ConfigError as error:
+        print(f"herma worker: {error}", file=sys.stderr)
+        return 1
+
+
+def pick_worker(config: Config, name: str | None) -> WorkerConfig:
+    """The worker of that name, or the only one. Raises `ConfigError`."""
+    known = ", ".join(worker.name for worker in config.workers) or "none"
+    if name is None:
+        if len(config.workers) != 1:
+            raise ConfigError(f"say which worker with --name; the file has: {known}")
+        return config.workers[0]
+    if (worker := config.worker(name)) is None:
+        raise ConfigError(f"no [[workers]] table is named `{name}`; the file has: {known}")
+    return worker
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
+    parser.add_argument("--config", type=Path, help="configuration file; default: built-in")
+    parser.add_argument("--name", help="which of [[workers]]; default: the only one")
+    parser.add_argument(
+        "--gateway", action="append", metavar="ADDR", help="dial this instead; repeatable"
+    )
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The link to one gateway: dial, register, listen, notice silence.
+
+Owns one DEALER socket and whether its gateway counts as there. Frames go to the relay unread.
+Must not know the engine.
+
+A link that was lost and comes back starts anew: what the gateway had running here was aborted, so
+`Bye` goes before the new `Register`, in case the gateway has not noticed.
+"""
+
+from typing import Final, Protocol, final
+
+import trio
+
+from protocol import wire
+from protocol.errors import LinkError, WireError
+from protocol.ids import WorkerId
+from protocol.messages import Bye, FromWorker, Welcome
+from protocol.transport import CurveClient, DealerSocket
+from workers.actors.log import Log
+from workers.core.watch import GatewayWatch
+
+TICK_S: Final = 0.1
+_REGISTER_EVERY_S: Final = 1.0
+"""A gateway answers at once; one that refuses us (our name is taken) may change its mind."""
+
+_FLUSH_S: Final = 0.2
+
+
+class Relay(Protocol):
+    """What a link tells, synchronously."""
+
+    def greeting(self) -> tuple[FromWorker, ...]:
+        """What a gateway is told first."""
+
+    def join(self, link: "GatewayLink", welcome: Welcome) -> None:
+        """The gateway has accepted this worker; numbers the link."""
+
+    def leave(self, link: "GatewayLink") -> None:
+        """The gateway is gone; the link's number too."""
+
+    def from_gateway(self, link: "GatewayLink", frame: bytes) -> None:
+        """Any frame but a welcome."""
+
+
+@final
+class GatewayLink:
+    """One gateway. `number` is set while it has welcomed this worker."""
+
+    def __init__(
+        self,
+        address: str,
+        identity: WorkerId,
+        relay: Relay,
+        log: Log,
+        keys: CurveClient | None = None,
+    ) -> None:
+        """Start dialling. Raises `ConfigError` for a bad address."""
+        self.address = address
+        self.number: int | None = None
+        self._relay = relay
+        self._log = log
+        self._was_joined = False
+        self._register_at = 0.0
+        self._watch = GatewayWatch(trio.current_time())
+        self._socket = DealerSocket(identity, self._hear, keys=keys, on_link=self._link_changed)
+        self._socket.connect(address)
+        self._is_up = False
+        self._last_failure: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<GatewayLink {self.address} number={self.number} up={self._is_up}>"
+
+    def send(self, frame: bytes) -> None:
+        """Hand a frame to the gateway. A link that is full is dropped, never tokens alone."""
+        try:
+            self._socket.send(frame)
+        except LinkError as error:
+            self._drop(str(error))
+
+    def say(self, message: FromWorker) -> None:
+        """Encode and send."""
+        self.send(wire.encode(message))
+
+    async def run(self) -> None:
+        """Carry frames until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._socket.run)
+            while True:
+                await trio.sleep(TICK_S)
+                self._tick(trio.current_time())
+
+    def close(self) -> None:
+        """Close after the last frames have gone out."""
+        self._socket.close(linger_s=_FLUSH_S)
+
+    def _tick(self, now: float) -> None:
+        is_silent = self._watch.is_silent(now)
+        if self.number is not None:
+            if is_silent:
+                self._drop("it has not been heard for 1 s")
+        elif self._is_up and now - self._register_at >= _REGISTER_EVERY_S:
+            self._register(now)
+        self._tell_failure()
+
+    def _link_changed(self, is_up: bool) -> None:
+        self._is_up = is_up
+        if self.number is not None:
+            self._drop("the connection is lost")
+        if is_up:
+            self._socket.drop_waiting()
+            self._register(trio.current_time())
+
+    def _register(self, now: float) -> None:
+        self._register_at = now
+        if self._was_joined:
+            self._was_joined = False
+            self.say(Bye("the link was lost; what ran for this gateway was aborted"))
+        for message in self._relay.greeting():
+            self.say(message)
+
+    def _hear(self, frame: bytes) -> None:
+        self._watch.heard(trio.current_time())
+        if wire.peek_tag(frame) != _WELCOME:
+            self._relay.from_gateway(self, frame)
+        elif self.number is None:
+            self._welcomed(frame)
+
+    def _welcomed(self, frame: bytes) -> None:
+        try:
+            welcome = wire.decode_to_worker(frame)
+        except WireError as error:
+            self._log.say(f"gateway {self.address}: bad welcome: {error}")
+            return
+        assert isinstance(welcome, Welcome)
+        self._was_joined = True
+        self._relay.join(self, welcome)
+        self._log.say(f"gateway {self.address} has welcomed this worker")
+
+    def _drop(self, reason: str) -> None:
+        """Forget the gateway's work and what waits for it; the next tick registers anew."""
+        if self.number is not None:
+            self._log.say(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
+            self._relay.leave(self)
+        self._socket.drop_waiting()
+
+    def _tell_failure(self) -> None:
+        failure = self._socket.statistics().last_failure
+        if failure != self._last_failure and failure is not None:
+            self._log.say(f"gateway {self.address}: {failure}")
+        self._last_failure = failure
+
+
+_WELCOME: Final = wire.tag_of(Welcome)

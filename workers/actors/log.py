@@ -1,0 +1,54 @@
+"""Lines for people on stderr, from the supervisor and its engine.
+
+Owns a bounded queue and the thread that writes it: a full pipe that nobody reads must not stop
+the supervisor's loop. Lines over the bound are dropped and counted.
+"""
+
+import queue
+import sys
+import threading
+from typing import Final, TextIO, final
+
+_MAX_LINES: Final = 1000
+_CLOSE_S: Final = 0.5
+
+
+@final
+class Log:
+    """`say` never blocks. `close` waits shortly for what is queued."""
+
+    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+        self._name = name
+        self._stream = sys.stderr if stream is None else stream
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
+        self._num_dropped = 0
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def say(self, text: str) -> None:
+        """A line of the supervisor."""
+        self._put(f"worker {self._name}: {text}")
+
+    def engine_line(self, line: str) -> None:
+        """A line that the engine wrote."""
+        self._put(f"engine {self._name}: {line}")
+
+    def close(self) -> None:
+        """Write out what is queued, for at most half a second."""
+        self._put(None)
+        self._thread.join(_CLOSE_S)
+
+    def _put(self, line: str | None) -> None:
+        try:
+            if self._num_dropped and line is not None:
+                self._lines.put_nowait(f"({self._num_dropped} lines dropped)")
+                self._num_dropped = 0
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._num_dropped += 1
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._stream.write(line + "\n")
+            if self._lines.empty():
+                self._stream.flush()

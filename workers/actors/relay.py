@@ -1,0 +1,239 @@
+"""Between gateways and the engine: who gets which frame, and what the supervisor answers itself.
+
+Owns the welcomed links, their numbers and the engine's public state (epoch, facts, last fault).
+Everything here is synchronous: a frame comes in and goes out in one call, token payloads unread.
+Must not know processes, sockets or when the engine is restarted.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Final, final
+
+from protocol import wire
+from protocol.errors import WireError
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    Drain,
+    EngineFacts,
+    Fault,
+    Files,
+    FromWorker,
+    GetFiles,
+    Ping,
+    Pong,
+    Progress,
+    Register,
+    Rejected,
+    RejectReason,
+    Snapshot,
+    Submit,
+    Welcome,
+)
+from workers.actors.gateway_link import GatewayLink
+from workers.actors.log import Log
+from workers.actors.model_files import ModelFiles
+from workers.core.control import DropLink, encode_control
+from workers.core.framing import BROADCAST, MAX_LINK, SUPERVISOR
+from workers.core.identity import WorkerIdentity
+from workers.core.salvage import salvage_submit
+
+SendToEngine = Callable[[int, bytes], None]
+
+_SUBMIT: Final = wire.tag_of(Submit)
+_TO_ENGINE: Final = frozenset((wire.tag_of(Abort), wire.tag_of(Snapshot)))
+
+
+class EngineState(Enum):
+    """What gateways may expect of the engine."""
+
+    STARTING = auto()
+    READY = auto()
+    DRAINING = auto()
+    STOPPED = auto()
+
+
+_REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
+    EngineState.STARTING: ("not_ready", "the engine is starting"),
+    EngineState.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
+    EngineState.DRAINING: ("draining", "the worker is leaving"),
+}
+
+
+@final
+class Relay:
+    """The switchboard. `on_work` is told of every submission that goes to the engine, `on_drain`
+    of a gateway's wish that the worker leaves, `on_sibling` of a gateway's other addresses.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        log: Log,
+        *,
+        on_work: Callable[[], None],
+        on_drain: Callable[[float], None],
+        on_siblings: Callable[[Iterable[str]], None],
+    ) -> None:
+        self.state = EngineState.STARTING
+        self.epoch = 1
+        self.num_garbage = 0
+        self._identity = identity
+        self._log = log
+        self._on_work = on_work
+        self._on_drain = on_drain
+        self._on_siblings = on_siblings
+        self._links: dict[int, GatewayLink] = {}
+        self._last_number = SUPERVISOR
+        self._facts: EngineFacts | None = None
+        self._files: ModelFiles | None = None
+        self._fault: Fault | None = None
+        self._to_engine: SendToEngine | None = None
+
+    # The engine's life.
+
+    def engine_starts(self, send: SendToEngine) -> None:
+        """A new process; gateways hear of it once it is ready."""
+        self._to_engine = send
+
+    def engine_progress(self, phase: str, fraction: float, detail: str) -> None:
+        """How far the start is."""
+        self.tell_all(Progress(self.epoch, phase, fraction, detail))
+
+    def engine_ready(self, facts: EngineFacts, files: ModelFiles) -> None:
+        """The canary has sung: tell everybody."""
+        self._facts, self._files, self._fault = facts, files, None
+        if self.state is not EngineState.DRAINING:
+            self.state = EngineState.READY
+        self.tell_all(self._registration())
+
+    def engine_gone(self, cause: str, exit_code: int | None, last_log: tuple[str, ...]) -> None:
+        """Tell everybody at once that the work of this epoch is lost."""
+        self._fault = Fault(self._identity.worker, self.epoch, cause, exit_code, last_log)
+        self._facts = self._files = self._to_engine = None
+        if self.state is EngineState.READY:
+            self.state = EngineState.STARTING
+        self.tell_all(self._fault)
+
+    def engine_restarts(self) -> None:
+        """The next epoch begins; there will be an engine."""
+        self.epoch += 1
+        self._fault = None
+        self.tell_all(self._registration())
+
+    def engine_stops(self) -> None:
+        """There will be no other engine: the last fault stands, also for gateways yet to come."""
+        self.state = EngineState.STOPPED
+
+    def from_engine(self, link: int, payload: bytes) -> None:
+        """Pass a frame on unread. A link that is gone meanwhile gets nothing."""
+        if link == BROADCAST:
+            for each in list(self._links.values()):
+                each.send(payload)
+        elif (one := self._links.get(link)) is not None:
+            one.send(payload)
+
+    def drains(self) -> None:
+        """From now on new work is refused."""
+        self.state = EngineState.DRAINING
+
+    def tell_all(self, message: FromWorker) -> None:
+        """Say something to every gateway that has welcomed this worker."""
+        self.from_engine(BROADCAST, wire.encode(message))
+
+    # The gateways' links.
+
+    def greeting(self) -> tuple[FromWorker, ...]:
+        """Who this worker is; after giving up, also why it will not serve."""
+        if self._fault is None:
+            return (self._registration(),)
+        return (self._registration(), self._fault)
+
+    def join(self, link: GatewayLink, welcome: Welcome) -> None:
+        """Number the link. Numbers are not reused soon, so that no frame of an earlier life of
+        the link reaches its gateway.
+        """
+        if welcome.protocol_version != PROTOCOL_VERSION:
+            self._log.say(
+                f"gateway {link.address} speaks protocol {welcome.protocol_version}, this worker "
+                f"{PROTOCOL_VERSION}; run the same version on both"
+            )
+            return
+        number = self._last_number % MAX_LINK + 1
+        while number in self._links:
+            number = number % MAX_LINK + 1
+        self._last_number = link.number = number
+        self._links[number] = link
+        self._on_siblings(welcome.gateways)
+
+    def leave(self, link: GatewayLink) -> None:
+        """Abort what the gateway had running."""
+        if link.number is None:
+            return
+        del self._links[link.number]
+        if self._to_engine is not None:
+            self._to_engine(SUPERVISOR, encode_control(DropLink(link.number)))
+        link.number = None
+
+    def from_gateway(self, link: GatewayLink, frame: bytes) -> None:
+        """A frame: submissions, aborts and snapshots go on unread, the rest is answered here."""
+        tag = wire.peek_tag(frame)
+        if tag == _SUBMIT:
+            self._submission(link, frame)
+        elif tag in _TO_ENGINE:
+            if link.number is not None and self._facts and self._to_engine is not None:
+                self._to_engine(link.number, frame)
+        else:
+            try:
+                self._answer(link, frame)
+            except WireError as error:
+                self._count_garbage(link, error)
+
+    def _submission(self, link: GatewayLink, frame: bytes) -> None:
+        if link.number is None:
+            self._refuse(link, frame, "not_ready", "the link starts anew")
+        elif self.state is EngineState.READY and self._to_engine is not None:
+            self._to_engine(link.number, frame)
+            self._on_work()
+        else:
+            self._refuse(link, frame, *_REFUSALS.get(self.state, _REFUSALS[EngineState.STARTING]))
+
+    def _refuse(self, link: GatewayLink, frame: bytes, reason: RejectReason, detail: str) -> None:
+        if (ids := salvage_submit(frame)) is not None:
+            link.say(Rejected(*ids, reason, detail))
+        else:
+            self._count_garbage(link, WireError("a submission without a request id"))
+
+    def _answer(self, link: GatewayLink, frame: bytes) -> None:
+        match wire.decode_to_worker(frame):
+            case Ping(nonce=nonce):
+                link.say(Pong(nonce))
+            case GetFiles(digest=digest):
+                self._send_files(link, digest)
+            case Drain(deadline_s=deadline_s):
+                self._on_drain(deadline_s)
+            case message:
+                raise WireError(f"{type(message).__name__} out of place")
+
+    def _send_files(self, link: GatewayLink, digest: bytes) -> None:
+        if self._files is not None and digest == self._files.digest:
+            link.say(Files(digest, self._files.files))
+        else:
+            self._log.say(f"gateway {link.address} asks for files {digest.hex()}, not here")
+
+    def _count_garbage(self, link: GatewayLink, error: WireError) -> None:
+        self.num_garbage += 1
+        # Powers of two: a flood of garbage must not become a flood of lines.
+        if self.num_garbage & (self.num_garbage - 1) == 0:
+            self._log.say(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
+
+    def _registration(self) -> Register:
+        return Register(
+            protocol_version=PROTOCOL_VERSION,
+            worker=self._identity.worker,
+            models=self._identity.models,
+            build=self._identity.build,
+            config_hash=self._identity.config_hash,
+            epoch=self.epoch,
+            engine=self._facts,
+        )

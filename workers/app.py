@@ -1,0 +1,147 @@
+"""The worker process: a light supervisor of one engine, answering for it to every gateway.
+
+Owns the composition (relay, links, keeper), the signals and the order of leaving. No torch is
+imported here or below: that is the engine's.
+"""
+
+import os
+import signal
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Final, final
+
+import trio
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.ids import ID_BYTES, WorkerId
+from protocol.messages import Bye
+from protocol.transport import CurveClient, load_curve_client
+from workers.actors.engine_keeper import EngineKeeper
+from workers.actors.gateway_link import GatewayLink
+from workers.actors.log import Log
+from workers.actors.relay import Relay
+from workers.core.identity import worker_identity
+
+MAX_GATEWAYS: Final = 64
+
+
+@final
+class Worker:
+    """One supervisor. `run` returns when a drain is over."""
+
+    def __init__(self, config: WorkerConfig, log: Log) -> None:
+        """Raises `ConfigError` for bad keys."""
+        self._config = config
+        self._log = log
+        self._keys = _curve_keys(config)
+        self._identity = WorkerId(os.urandom(ID_BYTES))
+        self._links: dict[str, GatewayLink] = {}
+        self._nursery: trio.Nursery | None = None
+        self._drain_s = config.drain_s
+        self._drain_wanted = trio.Event()
+        self._keeper = EngineKeeper(config, log)
+        self._relay = Relay(
+            worker_identity(config, build_name()),
+            log,
+            on_work=self._keeper.work_sent,
+            on_drain=self.drain,
+            on_siblings=self._dial_siblings,
+        )
+
+    def drain(self, deadline_s: float) -> None:
+        """Finish what runs, for at most `deadline_s`, then leave."""
+        if not self._drain_wanted.is_set():
+            self._drain_s = max(0.0, deadline_s)
+            self._drain_wanted.set()
+
+    def dial(self) -> None:
+        """Start dialling every gateway. Raises `ConfigError` for a bad address."""
+        for address in self._config.gateways:
+            self._add_link(address)
+
+    async def run(self) -> None:
+        """Serve until drained."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for link in self._links.values():
+                nursery.start_soon(link.run)
+            nursery.start_soon(self._keeper.run, self._relay)
+            await self._drain_wanted.wait()
+            await self._leave()
+            nursery.cancel_scope.cancel()
+
+    async def _leave(self) -> None:
+        self._log.say(f"draining for at most {self._drain_s:g} s")
+        self._relay.drains()
+        await self._keeper.drain(self._drain_s)
+        self._relay.tell_all(Bye("drained"))
+        for link in self._links.values():
+            link.close()
+        await self._keeper.stop()
+
+    def _add_link(self, address: str) -> GatewayLink:
+        link = GatewayLink(address, self._identity, self._relay, self._log, self._keys)
+        self._links[address] = link
+        return link
+
+    def _dial_siblings(self, addresses: Iterable[str]) -> None:
+        assert self._nursery is not None
+        for address in addresses:
+            if address in self._links or len(self._links) >= MAX_GATEWAYS:
+                continue
+            try:
+                self._nursery.start_soon(self._add_link(address).run)
+            except ConfigError as error:
+                self._log.say(f"a gateway names another that cannot be dialled: {error}")
+
+
+async def run_worker(config: WorkerConfig, log: Log) -> int:
+    """Serve until SIGTERM or SIGINT and the drain after it; a second signal leaves at once.
+
+    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
+    """
+    worker = Worker(config, log)
+    worker.dial()
+    status = 0
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def listen() -> None:
+                nonlocal status
+                await anext(signals)
+                worker.drain(config.drain_s)
+                status = 128 + await anext(signals)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(listen)
+            await worker.run()
+            nursery.cancel_scope.cancel()
+    return status
+
+
+def serve(config: WorkerConfig) -> int:
+    """Run the worker of `config` on trio; the exit status. Raises `ConfigError`."""
+    log = Log(config.name)
+    try:
+        return trio.run(run_worker, config, log)
+    finally:
+        log.close()
+
+
+def build_name() -> str:
+    """The installed version, or that this is a source tree."""
+    try:
+        return metadata.version("herma")
+    except metadata.PackageNotFoundError:
+        return "source"
+
+
+def _curve_keys(config: WorkerConfig) -> CurveClient | None:
+    if config.curve_secret_file is None and config.curve_server_key is None:
+        return None
+    if config.curve_secret_file is None or config.curve_server_key is None:
+        raise ConfigError(
+            f"worker `{config.name}`: curve_secret_file and curve_server_key belong together"
+        )
+    return load_curve_client(config.curve_secret_file, config.curve_server_key)

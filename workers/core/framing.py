@@ -1,0 +1,56 @@
+"""Frames between the supervisor and its engine: `u32 length, u16 link, payload`.
+
+Owns the byte layout and the link numbers. Must not know what a payload says or which socket
+carries it: bytes in, frames out, at any split point.
+"""
+
+import struct
+from typing import Final
+
+from protocol.errors import WireError
+from protocol.wire import MAX_FRAME_BYTES
+
+SUPERVISOR: Final = 0
+"""The link of the supervisor itself: control messages and its canary."""
+
+BROADCAST: Final = 0xFFFF
+"""All gateways that are connected now."""
+
+MAX_LINK: Final = BROADCAST - 1
+
+_HEADER: Final = struct.Struct("<IH")
+
+
+def encode_frame(link: int, payload: bytes) -> bytes:
+    """The bytes of one frame. Raises `WireError` if `payload` is over the frame limit."""
+    if len(payload) > MAX_FRAME_BYTES:
+        raise WireError(f"a payload of {len(payload)} bytes is over {MAX_FRAME_BYTES}")
+    return _HEADER.pack(len(payload), link) + payload
+
+
+class FrameDecoder:
+    """Incremental: `feed` takes any bytes and returns the frames that they complete."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The (link, payload) pairs completed by `data`.
+
+        Raises `WireError` for a length over the frame limit: the stream is lost then.
+        """
+        pending = self._pending
+        pending += data
+        frames: list[tuple[int, bytes]] = []
+        start = 0
+        while len(pending) - start >= _HEADER.size:
+            length, link = _HEADER.unpack_from(pending, start)
+            if length > MAX_FRAME_BYTES:
+                raise WireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
+            end = start + _HEADER.size + length
+            if end > len(pending):
+                break
+            frames.append((link, bytes(pending[start + _HEADER.size : end])))
+            start = end
+        del pending[:start]
+        return frames

@@ -1,0 +1,116 @@
+"""Judging progress instead of elapsed time.
+
+Owns three small watches: an engine that starts, an engine that steps, a gateway that pings. Each
+is told what was heard and asked whether that is too long ago; `now` is seconds of any monotonic
+clock. Must not know processes or links.
+
+A watch that is itself asked late (the supervisor was stopped, the machine slept) has slept
+through what it should have heard, so it starts anew instead of blaming the other side.
+"""
+
+from typing import Final
+
+MIN_HANG_S: Final = 3.0
+STEPS_PER_HANG: Final = 10.0
+GATEWAY_SILENCE_S: Final = 1.0
+LATE_S: Final = 0.5
+
+_BEATS_TO_SEE_WORK: Final = 2
+"""An idle beat may have been on its way when the work was sent; the next one cannot."""
+
+
+class Patience:
+    """Time since the last sign of life, with forgiveness for the watcher's own pauses."""
+
+    def __init__(self, now: float) -> None:
+        self._sign_at = now
+        self._asked_at = now
+
+    def sign(self, now: float) -> None:
+        """Something was heard."""
+        self._sign_at = now
+
+    def silent_s(self, now: float) -> float:
+        """Seconds without a sign; ask at least every `LATE_S`."""
+        if now - self._asked_at > LATE_S:
+            self._sign_at = now
+        self._asked_at = now
+        return now - self._sign_at
+
+
+class GatewayWatch:
+    """A gateway pings every 0.2 s; a second without any frame means that it is gone."""
+
+    def __init__(self, now: float) -> None:
+        self._patience = Patience(now)
+
+    def heard(self, now: float) -> None:
+        """A frame came."""
+        self._patience.sign(now)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the gateway counts as gone."""
+        return self._patience.silent_s(now) >= GATEWAY_SILENCE_S
+
+
+class StartWatch:
+    """A start may take any time while it reports something new at least every `stall_s`."""
+
+    def __init__(self, stall_s: float, now: float) -> None:
+        self._stall_s = stall_s
+        self._patience = Patience(now)
+        self._last: tuple[str, float, str] = ("start", 0.0, "")
+
+    def progress(self, phase: str, fraction: float, detail: str, now: float) -> None:
+        """A report; the same one again is no progress."""
+        if (phase, fraction, detail) != self._last:
+            self._last = (phase, fraction, detail)
+            self._patience.sign(now)
+
+    def verdict(self, now: float) -> str | None:
+        """Why the start has failed, or None."""
+        if self._patience.silent_s(now) < self._stall_s:
+            return None
+        phase, fraction, _ = self._last
+        return f"no progress for {self._stall_s:g} s at `{phase}` ({fraction:.0%})"
+
+
+class HangWatch:
+    """An engine with work must finish a step within max(3 s, 10 x its longest recent step).
+
+    A phase declared in a step (a compile) may last `stall_s` instead.
+    """
+
+    def __init__(self, stall_s: float, now: float) -> None:
+        self._stall_s = stall_s
+        self._patience = Patience(now)
+        self._pending = False
+        self._beats_owed = 0
+        self._step = 0
+        self._phase = ""
+        self._longest_step_s = 0.0
+
+    def work_sent(self, now: float) -> None:
+        """A submission went to the engine: from now on it owes a step."""
+        if not self._pending:
+            self._pending = True
+            self._patience.sign(now)
+        self._beats_owed = _BEATS_TO_SEE_WORK
+
+    def beat(self, step: int, busy: bool, phase: str, longest_step_s: float, now: float) -> None:
+        """A beat of the engine came; only a new step, a new phase or idleness is progress."""
+        if step != self._step or phase != self._phase or not busy:
+            self._patience.sign(now)
+        self._beats_owed = max(0, self._beats_owed - 1)
+        self._pending = busy or self._beats_owed > 0
+        self._step, self._phase, self._longest_step_s = step, phase, longest_step_s
+
+    def verdict(self, now: float) -> str | None:
+        """Why the engine counts as hung, or None."""
+        silent_s = self._patience.silent_s(now)
+        limit_s = max(MIN_HANG_S, STEPS_PER_HANG * self._longest_step_s)
+        if self._phase:
+            limit_s = max(limit_s, self._stall_s)
+        if not self._pending or silent_s < limit_s:
+            return None
+        return f"hung: no step finished for {limit_s:.1f} s with work pending"

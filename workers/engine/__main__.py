@@ -1,0 +1,129 @@
+"""`python -m workers.engine --fd N --name NAME`: the engine process, started by its supervisor.
+
+Owns the way from the first frame to the loop, and out again with one clear cause. Torch is
+imported only for a native engine.
+"""
+
+import argparse
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Final
+
+import msgspec
+from setproctitle import setproctitle
+
+from config import WorkerConfig
+from protocol.errors import ConfigError, WireError
+from workers.core.block_manager import BlockManager
+from workers.core.control import (
+    EngineFailed,
+    EngineReady,
+    EngineStart,
+    decode_to_engine,
+    encode_control,
+)
+from workers.core.framing import SUPERVISOR
+from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.engine.beats import EngineStatus, Reporter, start_beats
+from workers.engine.channel import EngineChannel
+from workers.engine.loop import EngineBroken, EngineLoop, Runner
+from workers.engine.synthetic import load_synthetic, read_vocab_size
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one engine to its end; the exit status is 0 only after `Shutdown`."""
+    arguments = _parse(argv)
+    setproctitle(f"herma engine {arguments.name}")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides when to leave
+    _die_with_parent()
+    channel = EngineChannel(socket.socket(fileno=arguments.fd))
+    try:
+        _serve(channel)
+    except (ConfigError, EngineBroken, WireError) as error:
+        _say_failed(channel, str(error))
+        return 1
+    except Exception as error:  # noqa: BLE001 -- the edge of the process: the cause must be told
+        text = str(error).strip().partition("\n")[0]
+        _say_failed(channel, f"{type(error).__name__}: {text}", traceback.format_exc())
+        return 1
+    return 0
+
+
+def _serve(channel: EngineChannel) -> None:
+    start = _first_frame(channel)
+    config = msgspec.json.decode(start.config_json, type=WorkerConfig)
+    status = EngineStatus()
+    start_beats(channel, status)
+    report = Reporter(channel, status)
+    if config.engine == "synthetic":
+        synthetic = load_synthetic(config, report)
+        runner: Runner = synthetic
+        model_dir = synthetic.model_dir
+    else:
+        report("import", 0.0, "torch")
+        from workers.engine.load import load_runner  # noqa: PLC0415 -- seconds and 200 MB
+
+        native = load_runner(config, report)
+        runner, model_dir = native, native.model_dir
+    scheduler = _scheduler(config, runner, read_vocab_size(model_dir))
+    status.phase = ""
+    ready = EngineReady(runner.facts, str(model_dir))
+    channel.send([(SUPERVISOR, encode_control(ready))])
+    EngineLoop(runner, scheduler, channel, status, epoch=start.epoch).run()
+
+
+def _scheduler(config: WorkerConfig, runner: Runner, vocab_size: int | None) -> Scheduler:
+    facts = runner.facts
+    limits = SchedulerLimits(
+        max_seqs=facts.max_seqs,
+        token_budget=facts.token_budget,
+        context_length=facts.context_length,
+        max_waiting=config.max_waiting,
+        vocab_size=vocab_size,
+    )
+    blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
+    return Scheduler(limits, blocks, (config.serves,), runner.eos_ids)
+
+
+def _first_frame(channel: EngineChannel) -> EngineStart:
+    _, payload = channel.take(None)[0]
+    message = decode_to_engine(payload)
+    if not isinstance(message, EngineStart):
+        raise WireError(f"the first frame is {type(message).__name__}, not EngineStart")
+    return message
+
+
+def _say_failed(channel: EngineChannel, cause: str, detail: str = "") -> None:
+    if detail:
+        print(detail, file=sys.stderr)
+    channel.send([(SUPERVISOR, encode_control(EngineFailed(cause, detail)))])
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process with its supervisor, even while it holds the GIL.
+
+    The end of file on the channel tells the same, but needs a thread to run.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workers.engine")
+    parser.add_argument("--fd", type=int, required=True, help="socketpair of the supervisor")
+    parser.add_argument("--name", required=True, help="the worker's name, for the title")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    status_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the interpreter's teardown: torch's takes seconds, and there is nothing to save.
+    os._exit(status_code)

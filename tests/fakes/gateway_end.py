@@ -38,6 +38,7 @@ class GatewayEnd:
         self.siblings: tuple[str, ...] = ()
         self.pings = True
         self._news = trio.Event()
+        self._closed = trio.Event()
         self._router = RouterSocket(self._take, lambda _peer: None)
         self.address = self._router.bind(address)
 
@@ -70,14 +71,19 @@ class GatewayEnd:
     def ids_of(self, request_id: bytes) -> list[int]:
         return [i for item in self.items_of(request_id) for i in unpack_tokens(item.ids)]
 
+    def close(self) -> None:
+        """Vanish, as a killed gateway does."""
+        self._router.close()
+        self._closed.set()
+
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._router.run)
             nonce = 0
-            while True:
+            while not self._closed.is_set():
                 await trio.sleep(0.1)
                 nonce += 1
-                if self.peer is not None and self.pings:
+                if self.peer is not None and self.pings and not self._closed.is_set():
                     self._send_if_there(Ping(nonce))
 
     def _send_if_there(self, message: ToWorker) -> None:

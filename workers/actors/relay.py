@@ -181,7 +181,7 @@ class Relay:
         if tag == _SUBMIT:
             self._submission(link, frame)
         elif tag in _TO_ENGINE:
-            if link.number is not None and self._facts and self._to_engine is not None:
+            if link.number is not None and self._facts is not None and self._to_engine is not None:
                 self._to_engine(link.number, frame)
         else:
             try:

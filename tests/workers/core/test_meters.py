@@ -1,0 +1,29 @@
+"""Averages of steps and the longest recent one."""
+
+import pytest
+
+from workers.core.meters import StepMeter
+
+
+def test_averages_follow_slowly_and_start_at_the_first_value() -> None:
+    """The first step is the average; later ones count a tenth. Decodes have no prefill rate."""
+    meter = StepMeter()
+    assert meter.step_ms == meter.prefill_tokens_per_s == 0.0
+    meter.add(0.010, 0, now=0.0)
+    assert meter.step_ms == pytest.approx(10.0)
+    assert meter.prefill_tokens_per_s == 0.0
+    meter.add(0.020, 100, now=0.1)
+    assert meter.step_ms == pytest.approx(11.0)
+    assert meter.prefill_tokens_per_s == pytest.approx(5000.0)
+
+
+def test_the_longest_step_is_forgotten_after_two_minutes() -> None:
+    """One slow step (a first compile) must not make the hang watch patient for ever."""
+    meter = StepMeter()
+    meter.add(5.0, 0, now=0.0)
+    meter.add(0.01, 0, now=50.0)
+    assert meter.longest_s == 5.0
+    meter.add(0.01, 0, now=70.0)
+    assert meter.longest_s == 5.0
+    meter.add(0.01, 0, now=140.0)
+    assert meter.longest_s == pytest.approx(0.01)

@@ -57,8 +57,9 @@ class EngineChannel:
         if not frames:
             return
         data = b"".join(encode_frame(link, payload) for link, payload in frames)
-        with self._send_lock, suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(data)  # the reader sees the same end of file and leaves
+        # A send fails only when the other end is gone, and then the reader ends this process.
+        with self._send_lock, suppress(OSError):
+            self._socket.sendall(data)
 
     def _read(self) -> None:
         decoder = FrameDecoder()
@@ -67,3 +68,4 @@ class EngineChannel:
                 for frame in decoder.feed(data):
                     self._inbox.put(frame)
         self._on_gone()
+        self._socket.close()

@@ -50,7 +50,7 @@ def api_error_of(error: Exception) -> ApiError:
         meant, rest = error.split(ApiError)
         if rest is None and meant is not None:
             return _first_leaf(meant)
-    _log.error("a request failed", exc_info=error)
+    _log.error("a request or its connection failed", exc_info=error)
     for kind, status, text in _STATUS:
         if isinstance(error, kind):
             retry_after_s = _LINK_RETRY_AFTER_S if status == 503 else None

@@ -1,7 +1,7 @@
-"""The app on a port, over hypercorn's trio worker.
+"""The app on a port, over hypercorn's trio connections.
 
-Owns the listening socket and the one place that knows which HTTP server runs: hypercorn may be
-replaced behind `serve`. Must not know routes.
+Owns the listening socket, the start and the end of serving: hypercorn may be replaced behind
+`serve`. Must not know routes.
 
 hypercorn shields its writes from cancellation, so a client that stops reading could hold a
 shutdown forever; TCP_USER_TIMEOUT makes the kernel give such a peer up.
@@ -16,9 +16,9 @@ from typing import Final
 
 import trio
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.trio import serve as serve_hypercorn
 from starlette.types import ASGIApp
 
+from gateway.http.connection import Connections
 from protocol.errors import ConfigError
 
 SHUTDOWN_GRACE_S: Final = 10.0
@@ -50,18 +50,22 @@ async def serve(
     Raises `ConfigError` when the address cannot be bound.
     """
     listener = await _listen(host, port, silent_peer_s)
-    url = _url(listener)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            functools.partial(
-                serve_hypercorn,
-                app,
-                _hypercorn_config(listener.detach(), drain_s),
-                shutdown_trigger=shutdown_trigger or trio.sleep_forever,
-                mode="asgi",
+    connections = Connections(app, _hypercorn_config())
+    async with trio.open_nursery() as handlers:
+        async with trio.open_nursery() as accepting:
+            await accepting.start(
+                functools.partial(
+                    trio.serve_listeners,
+                    connections.handle,
+                    [trio.SocketListener(trio.socket.from_stdlib_socket(listener))],
+                    handler_nursery=handlers,
+                )
             )
-        )
-        task_status.started(url)
+            task_status.started(_url(listener))
+            await (shutdown_trigger or trio.sleep_forever)()
+            accepting.cancel_scope.cancel()
+        await connections.end_idle()
+        handlers.cancel_scope.deadline = trio.current_time() + drain_s
 
 
 def explain_bind_error(error: OSError, host: str, port: int) -> ConfigError:
@@ -113,13 +117,10 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _hypercorn_config(listener_fd: int, drain_s: float) -> HypercornConfig:
+def _hypercorn_config() -> HypercornConfig:
     config = HypercornConfig()
-    config.bind = [f"fd://{listener_fd}"]
-    config.backlog = _BACKLOG
     config.accesslog = None
     config.errorlog = _log
-    config.graceful_timeout = drain_s
     config.keep_alive_timeout = IDLE_CONNECTION_S
     config.h11_max_incomplete_size = _MAX_HEAD_BYTES
     config.include_server_header = False

@@ -154,7 +154,14 @@ async def test_an_invalid_length_is_400(length: bytes) -> None:
 
 async def test_what_is_not_http_harms_nobody() -> None:
     """Garbage, a giant head and a half request leave the server well."""
-    garbage = [b"\x00\xff" * 100 + b"\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000, b"POST"]
+    garbage = [
+        b"\x00\xff" * 100 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000,
+        b"POST",
+        b"GET /%ff%fe HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 1000,
+        b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: h2c\r\nhttp2-settings: ???\r\n\r\n",
+    ]
     async with served(edge_app(scripted_edge(Script()))) as url:
         for data in garbage:
             async with connected(url) as client:

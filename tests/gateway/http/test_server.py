@@ -7,6 +7,7 @@ import socket
 import httpx
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from gateway.core.events import TextDelta
 from gateway.http.edge import Emit
@@ -100,6 +101,38 @@ async def test_a_flood_of_leavers_leaves_the_server_well() -> None:
                 await client.stream.receive_some(1)
         script.steps = ANSWER
         assert (await ask(url, "POST", CHAT, chat_body())).status == 200
+
+
+async def test_a_closed_connection_leaves_nothing_behind() -> None:
+    """Tasks and sockets of connections that their clients closed are gone soon, not after the
+    keep-alive time, whether they were idle or in the midst of something.
+    """
+    script = Script(*ANSWER)
+    async with served(edge_app(scripted_edge(script))) as url:
+        await ask(url, "GET", "/version")
+        idle = await _settled_num_tasks()
+        for _ in range(20):
+            await ask(url, "GET", "/version")
+            await ask(url, "POST", CHAT, chat_body())
+            async with connected(url) as client:
+                await client.post(CHAT, chat_body())
+            async with connected(url) as client:
+                await client.send(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n12")
+        await _wait_num_tasks(idle)
+
+
+def _num_tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def _settled_num_tasks() -> int:
+    await wait_all_tasks_blocked(0.05)
+    return _num_tasks()
+
+
+async def _wait_num_tasks(num_tasks: int) -> None:
+    while _num_tasks() > num_tasks:
+        await trio.lowlevel.checkpoint()
 
 
 async def test_head_has_no_body() -> None:

@@ -150,7 +150,7 @@ class DealerSocket:
         a protocol error or an oversize frame (seen with 4.3.5: DISCONNECTED, then silence).
         """
         was_idle = False
-        while True:
+        while not self._socket.closed:
             await trio.sleep(_REDIAL_CHECK_S)
             is_idle = self._monitor.is_idle
             if is_idle and was_idle and self._address is not None:
@@ -158,6 +158,8 @@ class DealerSocket:
             was_idle = is_idle
 
     def _redial(self, address: str) -> None:
+        if self._socket.closed:
+            return
         self._redials += 1
         self._socket.disconnect(address)
         self._socket.connect(address)

@@ -56,7 +56,7 @@ class Pump:
         while not self._socket.closed:
             if self._turn():
                 await trio.lowlevel.checkpoint()
-            else:
+            elif not self._socket.closed:
                 await self._wait()
 
     def touched(self) -> None:

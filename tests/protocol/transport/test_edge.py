@@ -1,0 +1,164 @@
+"""The law of the edge-triggered FD: no timing leaves a message unread."""
+
+import select
+
+import pytest
+import trio
+import trio.testing
+import zmq
+
+from protocol.transport.pump import BURST_LIMIT, Pump
+from tests.fakes.links import (
+    ANY_PORT,
+    GatewayEnd,
+    WorkerEnd,
+    fresh_id,
+    linked_pair,
+    raw_socket,
+    running,
+    until,
+)
+
+NUM_ROUNDS = 20
+NUM_PUMPED = 20_000
+
+
+def _wait_for_edge(socket: zmq.Socket[bytes]) -> None:
+    """Block the whole loop until the I/O thread has signalled a message to `socket`."""
+    readable, _, _ = select.select([int(socket.get(zmq.FD))], [], [], 10)
+    assert readable
+
+
+def _arrives(came: list[bytes], reply: bytes) -> bool:
+    return bool(came) and came[-1] == reply
+
+
+async def _rounds_until_unread(*, patience_s: float) -> int:
+    """A reply lands between two sends of one task, 20 times: how many rounds until one stays
+    unread.
+    """
+    with raw_socket(zmq.ROUTER) as peer:
+        peer.bind(ANY_PORT)
+        worker = WorkerEnd(peer.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
+        async with running(worker):
+            await until(lambda: worker.changes)
+            for number in range(NUM_ROUNDS):
+                reply = b"reply %d" % number
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                worker.dealer.send(b"first")
+                identity, _ = peer.recv_multipart()
+                peer.send_multipart([identity, reply])
+                _wait_for_edge(worker.dealer._socket)
+                worker.dealer.send(b"second")
+                # libzmq skips its command queue within about 1 ms of the last look at it.
+                worker.dealer._socket.get(zmq.EVENTS)
+                peer.recv_multipart()
+                with trio.move_on_after(patience_s):
+                    await until(lambda reply=reply: _arrives(worker.frames, reply))
+                if not _arrives(worker.frames, reply):
+                    return number
+    return NUM_ROUNDS
+
+
+async def test_a_reply_between_two_sends_is_read() -> None:
+    """No round leaves its message unread, although the second send consumed the edge."""
+    assert await _rounds_until_unread(patience_s=10.0) == NUM_ROUNDS
+
+
+async def test_without_the_law_replies_stay_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timing above is the one that hurts: a pump that is not told of touches misses replies."""
+    monkeypatch.setattr(Pump, "touched", lambda _pump: None)
+    assert await _rounds_until_unread(patience_s=0.05) < NUM_ROUNDS
+
+
+async def test_a_frame_between_two_sends_of_the_gateway_is_read() -> None:
+    """The router obeys the same law: frames that land between two sends are all delivered."""
+    gateway = GatewayEnd()
+    identity = fresh_id()
+    with raw_socket(zmq.DEALER, identity) as peer:
+        peer.connect(gateway.address)
+        async with running(gateway):
+            peer.send(b"hello")
+            await until(lambda: gateway.frames)
+            for number in range(NUM_ROUNDS):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                gateway.router.send(identity, b"first")
+                peer.recv()
+                peer.send(b"answer %d" % number)
+                _wait_for_edge(gateway.router._socket)
+                gateway.router.send(identity, b"second")
+                peer.recv()
+                expected = number + 2
+                await until(lambda expected=expected: len(gateway.frames) == expected)
+
+
+async def test_both_ways_flat_out() -> None:
+    """Twenty thousand messages each way, sent inline by other tasks, all arrive in order."""
+    async with linked_pair() as (gateway, worker), trio.open_nursery() as nursery:
+        expected = [b"%d" % number + bytes(200) for number in range(NUM_PUMPED)]
+
+        async def send_down() -> None:
+            for number, frame in enumerate(expected):
+                gateway.router.send(worker.identity, frame)
+                if number % 16 == 0:
+                    await trio.lowlevel.checkpoint()
+
+        async def send_up() -> None:
+            for number, frame in enumerate(expected):
+                worker.dealer.send(frame)
+                if number % 16 == 0:
+                    await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(send_down)
+        nursery.start_soon(send_up)
+        await until(lambda: len(worker.frames) == NUM_PUMPED, timeout_s=60)
+        await until(lambda: len(gateway.frames) == NUM_PUMPED, timeout_s=60)
+        assert worker.frames == expected
+        assert gateway.frames_of(worker.identity) == expected
+
+
+async def test_answers_from_the_callback() -> None:
+    """A callback may send: a ping-pong that runs inside the callbacks never stalls."""
+    gateway = GatewayEnd()
+    router = gateway.router
+    router._on_frame = router.send
+    worker = WorkerEnd(gateway.address)
+    bounces = 0
+
+    def bounce(frame: bytes) -> None:
+        nonlocal bounces
+        bounces += 1
+        if bounces < 1000:
+            worker.dealer.send(frame)
+
+    worker.dealer._on_frame = bounce
+    async with running(gateway, worker):
+        worker.dealer.send(b"ball")
+        await until(lambda: bounces == 1000)
+
+
+async def test_a_flood_leaves_turns_to_others() -> None:
+    """Between two turns of another task the pump delivers at most two bursts: trio runs ready
+    tasks once per batch, in any order.
+    """
+    gateway = GatewayEnd()
+    since_turn = longest = 0
+
+    def on_frame(_peer: bytes, _frame: bytes) -> None:
+        nonlocal since_turn, longest
+        since_turn += 1
+        longest = max(longest, since_turn)
+
+    gateway.router._on_frame = on_frame
+    with raw_socket(zmq.DEALER, fresh_id()) as peer:
+        peer.connect(gateway.address)
+        async with running(gateway):
+            for _ in range(5):
+                for _ in range(1000):
+                    peer.send(b"flood")
+                await until(lambda: gateway.router.statistics().received)
+                for _ in range(1000):
+                    since_turn = 0
+                    await trio.lowlevel.checkpoint()
+            await until(lambda: gateway.router.statistics().received == 5000)
+    assert 0 < longest <= 2 * BURST_LIMIT

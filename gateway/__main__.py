@@ -1,0 +1,76 @@
+"""`python -m gateway`: the gateway process.
+
+Owns its command line, its title and its log. Must not know what runs inside.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+from setproctitle import setproctitle
+
+from config import Config, builtin_config, load_config
+from gateway.app import run_gateway
+from protocol.errors import ConfigError, HermaError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop. Raises `ConfigError` with one line when that cannot begin."""
+    arguments = _parser().parse_args(argv)
+    setproctitle("herma gateway")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    # One line per request to a provider, with its address: not ours to log.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    config = _config(arguments)
+    _raise_config_error(lambda: trio.run(run_gateway, config, os.environ, _announce))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="herma gateway", description="The OpenAI-compatible URL.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+    parser.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
+    parser.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
+    return parser
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    config = builtin_config() if arguments.config is None else load_config(arguments.config)
+    gateway = config.gateway
+    if arguments.port is not None:
+        gateway = msgspec.structs.replace(gateway, port=arguments.port)
+    if arguments.worker_bind is not None:
+        gateway = msgspec.structs.replace(gateway, worker_bind=arguments.worker_bind)
+    return msgspec.structs.replace(config, gateway=gateway)
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+def _raise_config_error(run: Callable[[], None]) -> None:
+    """Run; trio wraps what its tasks raise in groups, of which the operator wants the core."""
+    found: BaseException | None = None
+    try:
+        run()
+    except* ConfigError as group:
+        found = group
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+    if found is not None:
+        raise found
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HermaError as error:
+        print(f"herma gateway: {error}", file=sys.stderr)
+        sys.exit(1)

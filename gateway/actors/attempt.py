@@ -1,0 +1,107 @@
+"""One sequence on one worker.
+
+Owns the place where the frames of a worker meet the turn that waits for them: tokens are pushed
+through synchronously, the end wakes the turn once. Must not know text, HTTP or sockets.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from gateway.actors.placement import Placement
+from protocol.ids import RequestId
+from protocol.messages import Accepted, Finished, Rejected, TokenItem
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The worker, its engine or the link to it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The turn has all that it wants; the worker does not know it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """Taking in the tokens failed on our side."""
+
+    error: Exception
+
+
+Outcome = Finished | Rejected | Lost | Stopped | Crashed
+
+LOST: Final = Lost()
+STOPPED: Final = Stopped()
+
+
+class Attempt:
+    """The sink of one (request, attempt). `expected` is the offset of the next output token.
+
+    `on_tokens` and `on_accepted` are called inside the link's frame callback and must not block.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_on_accepted",
+        "_on_tokens",
+        "expected",
+        "number",
+        "outcome",
+        "placement",
+        "request_id",
+    )
+
+    def __init__(
+        self,
+        placement: Placement,
+        request_id: RequestId,
+        number: int,
+        *,
+        expected: int,
+        on_tokens: Callable[[TokenItem], None],
+        on_accepted: Callable[[Accepted], None],
+    ) -> None:
+        self.placement = placement
+        self.request_id = request_id
+        self.number = number
+        self.expected = expected
+        self.outcome: Outcome | None = None
+        self._on_tokens = on_tokens
+        self._on_accepted = on_accepted
+        self._ended = trio.Event()
+        placement.when_lost(self.lose)
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.request_id.hex()[:8]}/{self.number} at {self.expected}>"
+
+    def tokens(self, item: TokenItem, num_tokens: int) -> None:
+        """Take in the next `num_tokens` tokens; the caller has checked that they are the next."""
+        self.expected += num_tokens
+        try:
+            self._on_tokens(item)
+        except Exception as error:  # noqa: BLE001 - one request fails; the link serves the others
+            self.end(Crashed(error))
+
+    def accepted(self, message: Accepted) -> None:
+        """The worker has started on it."""
+        self._on_accepted(message)
+
+    def lose(self) -> None:
+        """The worker cannot finish it."""
+        self.end(LOST)
+
+    def end(self, outcome: Outcome) -> None:
+        """It is over; the first outcome counts."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._ended.set()
+
+    async def wait(self) -> Outcome:
+        """Return once it is over."""
+        await self._ended.wait()
+        assert self.outcome is not None
+        return self.outcome

@@ -1,0 +1,60 @@
+"""Who asks.
+
+Owns what the HTTP edge has learnt about the sender of a request: its key's rights and the
+conversation it names. Must not know secrets: keys are known by their configured name only.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from config import KeyConfig
+
+SESSION_HEADERS: Final = (
+    b"x-session-id",
+    b"x-session-affinity",
+    b"session-id",
+    b"thread-id",
+    b"x-client-request-id",
+    b"x-hermes-session-id",
+    b"x-hermes-affinity-key",
+    b"x-litellm-session-id",
+)
+"""Headers by which clients name a conversation, most telling first."""
+
+MAX_SESSION_CHARS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of one request. `key` is the configured name of its API key ("" without keys);
+    `private_cache` keeps its prefixes from other keys; `session` is from the headers.
+    """
+
+    key: str = ""
+    weight: float = 1.0
+    private_cache: bool = False
+    cloud: bool = True
+    admin: bool = False
+    session: str | None = None
+
+    @staticmethod
+    def of_key(key: KeyConfig, session: str | None = None) -> "Caller":
+        """The caller that holds `key`."""
+        return Caller(
+            key=key.name,
+            weight=key.weight,
+            private_cache=key.cache == "private",
+            cloud=key.cloud == "allow",
+            admin=key.admin,
+            session=session,
+        )
+
+
+def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The conversation that the ASGI `headers` (lower-case names) name, if any."""
+    found = {name: value for name, value in headers if name in SESSION_HEADERS and value}
+    for name in SESSION_HEADERS:
+        if name in found:
+            return found[name].decode("latin-1")[:MAX_SESSION_CHARS]
+    return None

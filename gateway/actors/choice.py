@@ -1,0 +1,295 @@
+"""One choice of an answer, from its first place to its last token.
+
+Owns the tokens so far and the way from worker to worker: a lost one is replaced, and the next goes
+on where it stopped. Must not know HTTP, frames or providers.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Literal, assert_never
+
+import trio
+
+from gateway.actors.attempt import STOPPED, Attempt, Crashed, Lost, Outcome, Stopped
+from gateway.actors.dispatcher import Answer
+from gateway.actors.placement import Placement
+from gateway.actors.preparation import Job
+from gateway.actors.services import Services
+from gateway.core.effects import RouteRequest, UseProvider
+from gateway.core.errors import ApiError, connection_lost, context_length_exceeded, invalid
+from gateway.core.events import Started, TextDelta, ToolCallDelta, TurnEvent
+from gateway.core.output import OutputPipeline
+from gateway.core.stops import StopMatcher
+from gateway.core.tools import HermesToolParser
+from protocol.ids import ID_BYTES, RequestId, WorkerId
+from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
+from protocol.tokens import pack_tokens, unpack_tokens
+
+MAX_BARREN_LOSSES: Final = 3
+"""A request whose engines die so often in a row without one new token may be what kills them."""
+
+Reason = Literal["stop", "length"]
+
+_log = logging.getLogger(__name__)
+
+
+class Choice:
+    """The choice `index` of `job`; events go to `emit` as tokens arrive.
+
+    `begun` is set with the first token, when the prompt's blocks are in the worker's cache, and at
+    the latest when the choice is complete. `has_text`: the client may have seen something of it.
+    """
+
+    def __init__(
+        self, services: Services, job: Job, index: int, emit: Callable[[TurnEvent], None]
+    ) -> None:
+        self._services = services
+        self._job = job
+        self._index = index
+        self._emit = emit
+        self._request_id = RequestId(services.draw(ID_BYTES))
+        self._output_ids: list[int] = []
+        self._pipeline = _pipeline(services, job, index)
+        self._attempt: Attempt | None = None
+        self._num_attempts = 0
+        self._is_prefilling = True
+        self._ticket: int | None = None
+        self.begun = trio.Event()
+        self.has_text = False
+        self.cached_tokens: int | None = None
+        self.worker_id: WorkerId | None = None
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that the client pays for."""
+        return self._pipeline.completion_tokens
+
+    async def run(
+        self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
+    ) -> UseProvider | None:
+        """Generate the whole choice; or return at once what to do instead.
+
+        `prefer`: the worker to start on, though others may have more room. `resumed`: text of
+        other choices is out. Raises `ApiError` when it cannot be finished.
+        """
+        try:
+            return await self._run(prefer, resumed=resumed, cloud=cloud)
+        finally:
+            self._release()
+
+    async def _run(
+        self, prefer: WorkerId | None, *, resumed: bool, cloud: bool
+    ) -> UseProvider | None:
+        excluded = frozenset[WorkerId]()
+        if prefer is not None:
+            # A preference alone would only break ties, and the prompt's blocks are there.
+            excluded = self._services.link.others(prefer)
+        barren_losses = 0
+        while True:
+            answer = await self._route(prefer, excluded, resumed=resumed, cloud=cloud)
+            if isinstance(answer, UseProvider):
+                return answer
+            num_before = len(self._output_ids)
+            outcome = await self._work_at(answer)
+            if isinstance(outcome, UseProvider):
+                return outcome
+            if outcome is not None:
+                self._finish(outcome)
+                return None
+            self._services.counters.sequences_resumed += 1
+            barren_losses = 0 if len(self._output_ids) > num_before else barren_losses + 1
+            if barren_losses >= MAX_BARREN_LOSSES:
+                raise connection_lost()
+            excluded = frozenset({self.worker_id} if self.worker_id is not None else ())
+            if (reason := self._complete_already()) is not None:
+                self._finish(reason)
+                return None
+
+    async def _route(
+        self,
+        prefer: WorkerId | None,
+        excluded: frozenset[WorkerId],
+        *,
+        resumed: bool,
+        cloud: bool,
+    ) -> Answer:
+        self._release()
+        job, dispatcher = self._job, self._services.dispatcher
+        self._ticket = dispatcher.next_ticket()
+        num_outputs = len(self._output_ids)
+        return await dispatcher.route(
+            RouteRequest(
+                ticket=self._ticket,
+                model=job.model,
+                key=job.caller.key,
+                weight=job.caller.weight,
+                session=job.session,
+                digests=job.digests,
+                prompt_tokens=job.prompt_tokens + num_outputs,
+                max_tokens=max(1, job.sampling.max_tokens - num_outputs),
+                auxiliary=job.auxiliary,
+                cloud=cloud and job.caller.cloud,
+                excluded=excluded,
+                resumed=resumed or self._is_visible(),
+                prefer=prefer,
+            )
+        )
+
+    def _is_visible(self) -> bool:
+        """Whether something of the answer may be out, so that no provider can take over. Once this
+        choice has begun, its siblings may have text.
+        """
+        return self.has_text or (self._job.request.n > 1 and self.begun.is_set())
+
+    async def _work_at(self, placement: Placement) -> Reason | UseProvider | None:
+        """Work at this place, and at others while workers are busy. None: it was lost."""
+        while True:
+            outcome = await self._attempt_at(placement)
+            match outcome:
+                case Finished():
+                    return _reason_of(outcome)
+                case Stopped():
+                    return "stop"
+                case Lost():
+                    return None
+                case Crashed(error=error):
+                    raise error
+                case Rejected(reason="busy" | "draining" | "not_ready" as reason):
+                    if placement.is_lost:
+                        return None
+                    self._services.counters.busy_requeued += 1
+                    answer = await self._services.dispatcher.route_again(placement, reason)
+                    if isinstance(answer, UseProvider):
+                        return answer
+                    placement = answer
+                case Rejected():
+                    self._raise_rejected(outcome)
+                case _:
+                    assert_never(outcome)
+
+    async def _attempt_at(self, placement: Placement) -> Outcome:
+        job, link = self._job, self._services.link
+        self._num_attempts += 1
+        self._is_prefilling = True
+        self.worker_id = placement.worker_id
+        attempt = self._attempt = Attempt(
+            placement,
+            self._request_id,
+            self._num_attempts,
+            expected=len(self._output_ids),
+            on_tokens=self._on_tokens,
+            on_accepted=self._on_accepted,
+        )
+        try:
+            if attempt.outcome is None:
+                link.submit(attempt, self._submit(job))
+            return await attempt.wait()
+        finally:
+            # Never waits, so a cancelled turn needs no shield to have its work aborted.
+            link.forget(attempt)
+
+    def _submit(self, job: Job) -> Submit:
+        return Submit(
+            request_id=self._request_id,
+            attempt=self._num_attempts,
+            model=job.model,
+            prompt_ids=job.prompt,
+            output_ids=pack_tokens(self._output_ids),
+            sampling=job.sampling,
+            seed=job.seed_of(self._index),
+            salt=job.salt,
+        )
+
+    def _on_accepted(self, message: Accepted) -> None:
+        if self.cached_tokens is None:
+            self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
+        if self._index == 0:
+            self._emit_started()
+
+    def _on_tokens(self, item: TokenItem) -> None:
+        attempt = self._attempt
+        assert attempt is not None
+        if self._is_prefilling:
+            self._is_prefilling = False
+            self._services.dispatcher.started(attempt.placement.ticket)
+            self.begun.set()
+        ids = unpack_tokens(item.ids)
+        self._output_ids.extend(ids)
+        for event in self._pipeline.push(ids, item.logprobs):
+            self._emit_event(event)
+        if self._pipeline.stopped:
+            attempt.end(STOPPED)
+
+    def _emit_started(self) -> None:
+        attempt = self._attempt
+        assert attempt is not None
+        placement = attempt.placement
+        self._emit(
+            Started(
+                served_by="worker",
+                worker=self._services.link.worker_name(placement.worker_id),
+                cached_tokens=self.cached_tokens or 0,
+                route=placement.reason,
+                model=self._job.model,
+            )
+        )
+
+    def _emit_event(self, event: TurnEvent) -> None:
+        if isinstance(event, TextDelta | ToolCallDelta):
+            self.has_text = True
+        self._emit(event)
+
+    def _finish(self, reason: Reason) -> None:
+        self.begun.set()
+        for event in self._pipeline.finish(reason):
+            self._emit_event(event)
+
+    def _complete_already(self) -> Reason | None:
+        """Whether the tokens were all here when the worker was lost."""
+        sampling = self._job.sampling
+        if self._output_ids and self._output_ids[-1] in self._job.end_ids:
+            return "stop"
+        return "length" if len(self._output_ids) >= sampling.max_tokens else None
+
+    def _raise_rejected(self, rejected: Rejected) -> None:
+        match rejected.reason:
+            case "too_long":
+                view = self._services.dispatcher.model(self._job.model)
+                window = view.context_length if view is not None else None
+                raise context_length_exceeded(window or 0, self._job.prompt_tokens)
+            case "invalid":
+                raise invalid(None, f"The worker cannot run this request: {rejected.detail}")
+            case _:
+                raise ApiError(502, "The worker refused this request; its log has the cause.")
+
+    def _release(self) -> None:
+        if self._ticket is not None:
+            self._services.dispatcher.release(self._ticket, len(self._output_ids) or None)
+            self._ticket = None
+
+
+def _reason_of(finished: Finished) -> Reason | None:
+    match finished.reason:
+        case "stop" | "length" as reason:
+            return reason
+        case "abort":
+            # Not by us: the worker had given this gateway up. The work goes on elsewhere.
+            return None
+        case "error":
+            # The detail is the engine's: it may hold words on which clients act.
+            _log.error("engine error on a request: %s", finished.detail)
+            raise ApiError(500, "The engine failed on this request; the gateway's log says why.")
+        case _:
+            assert_never(finished.reason)
+
+
+def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
+    parser = HermesToolParser(services.draw, index) if job.request.tools else None
+    return OutputPipeline(
+        job.text.decoder(),
+        StopMatcher(job.request.stop),
+        parser,
+        index=index,
+        silent_ids=job.end_ids,
+        spelling=job.text.spelling if job.request.logprobs else None,
+    )

@@ -1,0 +1,81 @@
+"""The way through a model's providers.
+
+Owns who is asked next and what a client is told when nobody answers. Must not know HTTP: the
+provider's bytes are passed on as they are.
+"""
+
+import logging
+from collections.abc import Callable
+
+from gateway.actors.services import Services
+from gateway.core.chat_request import ChatRequest
+from gateway.core.effects import UseProvider
+from gateway.core.errors import ApiError, connection_lost
+from gateway.core.events import Started, TurnEvent, UpstreamBody, UpstreamChunk
+from gateway.upstream import Answer, Provider, ProviderCut, ProviderFailed
+
+_log = logging.getLogger(__name__)
+
+Emit = Callable[[TurnEvent], None]
+
+
+async def answer_by_chain(
+    services: Services, request: ChatRequest, route: UseProvider, emit: Emit
+) -> ApiError | None:
+    """Ask the providers of the chain in order until one answers.
+
+    Returns what to tell the client if none did; nothing was emitted then. Raises `ApiError` when
+    an answer was cut after its beginning.
+    """
+    failures: list[ProviderFailed] = []
+    for target in route.chain:
+        provider = services.providers[target.provider]
+        started = Started(
+            served_by=f"cloud:{provider.name}",
+            worker="",
+            cached_tokens=0,
+            route=route.reason,
+            model=target.model,
+        )
+        try:
+            answer = await _ask(provider, request, target.model, started, emit)
+        except ProviderFailed as error:
+            services.counters.cloud_failures += 1
+            _log.warning("provider failed: %s", error)
+            failures.append(error)
+            continue
+        except ProviderCut as error:
+            services.counters.cloud_cut += 1
+            _log.warning("answer cut: %s", error)
+            raise connection_lost() from error
+        if answer is not None:
+            emit(started)
+            emit(UpstreamBody(answer.status, answer.body))
+        services.counters.cloud_answers += 1
+        return None
+    return _nobody_answered(failures)
+
+
+async def _ask(
+    provider: Provider, request: ChatRequest, model: str, started: Started, emit: Emit
+) -> Answer | None:
+    if not request.stream:
+        return await provider.complete(request.raw, model)
+    has_started = False
+
+    def pass_on(events: bytes) -> None:
+        nonlocal has_started
+        if not has_started:
+            has_started = True
+            emit(started)
+        emit(UpstreamChunk(events))
+
+    return await provider.stream(request.raw, model, pass_on)
+
+
+def _nobody_answered(failures: list[ProviderFailed]) -> ApiError:
+    retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
+    text = "No provider answered: " + "; ".join(map(str, failures)) + "."
+    if failures and all(error.status == 429 for error in failures):
+        return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
+    return ApiError(502, text, code="no_provider_answered")

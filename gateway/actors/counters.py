@@ -1,0 +1,42 @@
+"""What the gateway has counted since its start.
+
+Owns plain integers that actors raise and `gateway/http/metrics.py` reads. Must not know any
+metrics library: a counter must cost one addition on the token path.
+"""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class Counters:
+    """Monotonic counts; every field starts at 0 and only rises."""
+
+    frames_received: int = 0
+    frames_garbage: int = 0
+    frames_from_strangers: int = 0
+    items_stale: int = 0
+    items_foreign: int = 0
+    offset_gaps: int = 0
+    links_full: int = 0
+    peers_unroutable: int = 0
+    workers_accepted: int = 0
+    workers_refused: int = 0
+    workers_lost: int = 0
+    engine_faults: int = 0
+    turns_started: int = 0
+    turns_finished: int = 0
+    turns_failed: int = 0
+    turns_cancelled: int = 0
+    sequences_resumed: int = 0
+    busy_requeued: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cloud_answers: int = 0
+    cloud_failures: int = 0
+    cloud_cut: int = 0
+    upstream_pools_replaced: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """Every counter by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

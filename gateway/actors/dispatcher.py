@@ -1,0 +1,238 @@
+"""The one owner of fleet state.
+
+Owns `Dispatch` and is its only caller: passes trio's time in, carries the returned effects out in
+order and wakes the turns that wait for a place. Must not know frames or text. All methods but the
+waiting ones are synchronous, so that every change of the fleet is whole before another starts.
+"""
+
+import itertools
+import logging
+from collections import Counter, deque
+from typing import Final, Protocol, assert_never
+
+import trio
+
+from gateway.actors.placement import Placement
+from gateway.core.dispatch import Dispatch, DispatchStatistics, FleetMessage
+from gateway.core.effects import (
+    Accept,
+    AskFiles,
+    AskSnapshot,
+    Assign,
+    Effect,
+    Effects,
+    Moved,
+    Notice,
+    Refuse,
+    RefuseWorker,
+    RouteRequest,
+    UseProvider,
+)
+from gateway.core.errors import ApiError
+from gateway.core.models import ModelView
+from protocol.ids import WorkerId
+from protocol.messages import Register, RejectReason
+
+TICK_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+Answer = Placement | UseProvider
+
+
+class FleetPort(Protocol):
+    """What the dispatcher asks of the link to the workers."""
+
+    def welcome(self, worker_id: WorkerId) -> None:
+        """Tell the worker that it is part of the fleet."""
+
+    def refuse(self, worker_id: WorkerId, reason: str) -> None:
+        """Have nothing more to do with the worker for now."""
+
+    def ask_snapshot(self, worker_id: WorkerId) -> None:
+        """Ask for all block digests."""
+
+    def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
+        """Ask for the model's text files unless they are here already."""
+
+
+class _Waiter:
+    __slots__ = ("answer", "answered")
+
+    def __init__(self) -> None:
+        self.answer: Answer | ApiError | None = None
+        self.answered = trio.Event()
+
+
+class Dispatcher:
+    """Finds places for sequences and keeps the fleet's books."""
+
+    def __init__(self, core: Dispatch) -> None:
+        self._core = core
+        self._port: FleetPort | None = None
+        self._waiters: dict[int, _Waiter] = {}
+        self._placed: dict[int, Placement] = {}
+        self._effects: deque[Effect] = deque()
+        self._performing = False
+        self._tickets = itertools.count(1)
+        self.notices: Counter[str] = Counter()
+        self.has_ready = trio.Event()
+
+    def attach(self, port: FleetPort) -> None:
+        """Workers are reached through `port` from now on."""
+        self._port = port
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Tell the core the time until cancelled."""
+        task_status.started()
+        while True:
+            await trio.sleep(TICK_S)
+            self._perform(self._core.tick(trio.current_time()))
+
+    # What turns ask.
+
+    def next_ticket(self) -> int:
+        """A ticket that was never used."""
+        return next(self._tickets)
+
+    async def route(self, request: RouteRequest) -> Answer:
+        """Wait for a place, or for leave to use a provider. Raises `ApiError` for a refusal.
+
+        The ticket must be released, however this ends, except when it raises.
+        """
+        waiter = self._waiters[request.ticket] = _Waiter()
+        self._perform(self._core.ask(request, trio.current_time()))
+        return await self._answer(request.ticket, waiter)
+
+    async def route_again(self, placement: Placement, reason: RejectReason) -> Answer:
+        """As `route`, for a ticket whose worker had no room. It is not counted as a failure."""
+        if placement.is_lost:
+            raise ValueError(f"{placement} has no place to give back")
+        self._placed.pop(placement.ticket, None)
+        waiter = self._waiters[placement.ticket] = _Waiter()
+        self._perform(self._core.busy(placement.ticket, trio.current_time(), reason))
+        return await self._answer(placement.ticket, waiter)
+
+    def started(self, ticket: int) -> None:
+        """The ticket's first token came."""
+        self._core.started(ticket, trio.current_time())
+
+    def release(self, ticket: int, output_tokens: int | None = None) -> None:
+        """The turn is done with the ticket. Unknown tickets are ignored."""
+        self._waiters.pop(ticket, None)
+        self._placed.pop(ticket, None)
+        self._perform(self._core.release(ticket, trio.current_time(), output_tokens))
+
+    def model(self, name: str) -> ModelView | None:
+        """The model of that name or alias."""
+        return self._core.model(name)
+
+    def models(self) -> tuple[ModelView, ...]:
+        """All models."""
+        return self._core.models()
+
+    def statistics(self) -> DispatchStatistics:
+        """What metrics read."""
+        return self._core.statistics()
+
+    # What the link reports.
+
+    def register(self, worker_id: WorkerId, message: Register) -> None:
+        """A worker says who it is."""
+        self._perform(self._core.register(worker_id, message, trio.current_time()))
+
+    def heard(self, worker_id: WorkerId, message: FleetMessage) -> None:
+        """A worker reports."""
+        self._perform(self._core.heard(worker_id, message, trio.current_time()))
+
+    def lost(self, worker_id: WorkerId) -> None:
+        """A worker is gone."""
+        self._perform(self._core.lost(worker_id, trio.current_time()))
+
+    def files_arrived(self, digest: bytes) -> None:
+        """The text files of this digest are here."""
+        self._core.files_arrived(digest)
+
+    async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
+        try:
+            await waiter.answered.wait()
+        except trio.Cancelled:
+            self.release(ticket)
+            raise
+        answer = waiter.answer
+        assert answer is not None
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+    def _perform(self, effects: Effects) -> None:
+        """Carry effects out in order; those that carrying out brings about come after them."""
+        self._effects.extend(effects)
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._effects:
+                self._perform_one(self._effects.popleft())
+        finally:
+            self._performing = False
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case Assign():
+                self._assign(effect)
+            case UseProvider(ticket=ticket):
+                self._resolve(ticket, effect)
+            case Refuse(ticket=ticket, error=error):
+                self._resolve(ticket, error)
+            case Moved(tickets=tickets):
+                self._move(tickets)
+            case Notice(kind=kind, text=text):
+                self._notice(kind, text)
+            case Accept() | RefuseWorker() | AskSnapshot() | AskFiles():
+                self._tell_worker(effect)
+            case _:
+                assert_never(effect)
+
+    def _tell_worker(self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles) -> None:
+        port = self._port
+        if port is None:
+            raise RuntimeError("the dispatcher has no link to the workers")
+        match effect:
+            case Accept(worker_id=worker_id):
+                port.welcome(worker_id)
+            case RefuseWorker(worker_id=worker_id, reason=reason):
+                port.refuse(worker_id, reason)
+            case AskSnapshot(worker_id=worker_id):
+                port.ask_snapshot(worker_id)
+            case AskFiles(worker_id=worker_id, digest=digest):
+                port.ask_files(worker_id, digest)
+            case _:
+                assert_never(effect)
+
+    def _assign(self, effect: Assign) -> None:
+        placement = Placement(effect.ticket, effect.worker_id, effect.cached_tokens, effect.reason)
+        self._placed[effect.ticket] = placement
+        self._resolve(effect.ticket, placement)
+
+    def _resolve(self, ticket: int, answer: Answer | ApiError) -> None:
+        waiter = self._waiters.pop(ticket, None)
+        if waiter is None:
+            # The turn left while this decision was on its way.
+            self._placed.pop(ticket, None)
+            self._perform(self._core.release(ticket, trio.current_time()))
+            return
+        waiter.answer = answer
+        waiter.answered.set()
+
+    def _move(self, tickets: tuple[int, ...]) -> None:
+        for ticket in tickets:
+            placement = self._placed.pop(ticket, None)
+            if placement is not None:
+                placement.lose()
+
+    def _notice(self, kind: str, text: str) -> None:
+        self.notices[kind] += 1
+        _log.info("%s: %s", kind, text)
+        if kind == "worker ready":
+            self.has_ready.set()

@@ -1,0 +1,334 @@
+"""The link to all workers.
+
+Owns the ROUTER socket, who is alive behind it, and the way of each frame: tokens straight to the
+attempt that waits for them, fleet reports to the dispatcher. Must not know text or HTTP.
+
+A frame is decoded once and its items are pushed on synchronously: no task wakes per token.
+"""
+
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import trio
+
+from gateway.actors.attempt import Attempt
+from gateway.actors.counters import Counters
+from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.model_files import ModelFiles
+from protocol.errors import ConfigError, LinkError, LinkFull, WireError
+from protocol.ids import RequestId, WorkerId
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    Accepted,
+    BlocksDropped,
+    BlocksSnapshot,
+    BlocksStored,
+    Bye,
+    Fault,
+    Files,
+    Finished,
+    GetFiles,
+    Load,
+    Ping,
+    Pong,
+    Progress,
+    Register,
+    Rejected,
+    Snapshot,
+    Submit,
+    TokenItem,
+    Tokens,
+    ToWorker,
+    Welcome,
+)
+from protocol.tokens import TOKEN_BYTES
+from protocol.transport import CurveServer, RouterSocket, RouterStatistics
+from protocol.wire import decode_from_worker, encode
+
+PING_S: Final = 0.2
+SILENCE_S: Final = 1.0
+MAX_REFUSED: Final = 256
+"""Refused workers that are remembered, so that each is logged once though it asks every second."""
+MAX_GARBAGE_LOGGED: Final = 8
+
+_Report = Progress | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye | Files
+_FromRegistered = _Report | Tokens | Finished | Rejected | Accepted | Pong
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Peer:
+    name: str
+    heard_at: float
+    is_welcome: bool = False
+
+
+class FleetLink:
+    """Everything between the gateway and its workers. `run` owns the socket."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        files: ModelFiles,
+        counters: Counters,
+        *,
+        gateway_id: bytes,
+        epoch: int,
+        keys: CurveServer | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._files = files
+        self._counters = counters
+        self._welcome = Welcome(PROTOCOL_VERSION, gateway_id, epoch)
+        self._router = RouterSocket(self._on_frame, self._on_unroutable, keys=keys)
+        self._peers: dict[WorkerId, _Peer] = {}
+        self._refused: dict[WorkerId, str] = {}
+        self._attempts: dict[RequestId, Attempt] = {}
+        self._nonces = itertools.count(1)
+        dispatcher.attach(self)
+
+    def bind(self, address: str) -> str:
+        """Listen for workers; returns the bound address. Raises `ConfigError`."""
+        return self._router.bind(address)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the link until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._router.run)
+            nursery.start_soon(self._watch)
+            task_status.started()
+
+    def statistics(self) -> RouterStatistics:
+        """The socket's counters."""
+        return self._router.statistics()
+
+    def close(self) -> None:
+        """Close the socket of a link that was never run."""
+        self._router.close()
+
+    def worker_name(self, worker_id: WorkerId) -> str:
+        """The name under which the worker registered; its identity if it is gone."""
+        peer = self._peers.get(worker_id)
+        return peer.name if peer is not None else worker_id.hex()[:8]
+
+    def others(self, worker_id: WorkerId) -> frozenset[WorkerId]:
+        """All workers but that one; none if it is gone."""
+        return frozenset(self._peers) - {worker_id} if worker_id in self._peers else frozenset()
+
+    # Work of turns.
+
+    def submit(self, attempt: Attempt, message: Submit) -> None:
+        """Send the work; the attempt hears of everything from now on until `forget`.
+
+        A worker that cannot be reached ends the attempt as lost.
+        """
+        self._attempts[attempt.request_id] = attempt
+        self._send(attempt.placement.worker_id, message)
+
+    def forget(self, attempt: Attempt) -> None:
+        """The turn no longer waits; the work is aborted unless the worker ended it."""
+        if self._attempts.get(attempt.request_id) is attempt:
+            del self._attempts[attempt.request_id]
+        if isinstance(attempt.outcome, Finished | Rejected):
+            return
+        if attempt.placement.worker_id in self._peers:
+            abort = Abort(attempt.request_id, attempt.number)
+            self._send(attempt.placement.worker_id, abort)
+
+    # What the dispatcher asks (FleetPort).
+
+    def welcome(self, worker_id: WorkerId) -> None:
+        """See `FleetPort`."""
+        peer = self._peers.get(worker_id)
+        if peer is None:
+            return
+        if not peer.is_welcome:
+            peer.is_welcome = True
+            self._counters.workers_accepted += 1
+            _log.info("worker %s joined", peer.name)
+        self._send(worker_id, self._welcome)
+
+    def refuse(self, worker_id: WorkerId, reason: str) -> None:
+        """See `FleetPort`. The worker hears nothing, and asks again every second."""
+        peer = self._peers.pop(worker_id, None)
+        self._counters.workers_refused += 1
+        if self._refused.get(worker_id) != reason:
+            if len(self._refused) >= MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[worker_id] = reason
+            _log.warning("worker %s refused: %s", peer.name if peer else "?", reason)
+
+    def ask_snapshot(self, worker_id: WorkerId) -> None:
+        """See `FleetPort`."""
+        self._send(worker_id, Snapshot())
+
+    def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
+        """See `FleetPort`."""
+        if digest in self._files:
+            self._dispatcher.files_arrived(digest)
+        else:
+            self._send(worker_id, GetFiles(digest))
+
+    # Frames.
+
+    def _on_frame(self, worker_id: WorkerId, frame: bytes) -> None:
+        self._counters.frames_received += 1
+        peer = self._peers.get(worker_id)
+        if peer is not None:
+            peer.heard_at = trio.current_time()
+        try:
+            message = decode_from_worker(frame)
+        except WireError as error:
+            self._counters.frames_garbage += 1
+            if self._counters.frames_garbage <= MAX_GARBAGE_LOGGED:
+                _log.warning("garbage from %s: %s", self.worker_name(worker_id), error)
+            return
+        if isinstance(message, Register):
+            self._register(worker_id, message)
+        elif peer is None:
+            # It will notice our silence and register.
+            self._counters.frames_from_strangers += 1
+        else:
+            self._take(worker_id, message)
+
+    def _take(self, worker_id: WorkerId, message: _FromRegistered) -> None:
+        match message:
+            case Tokens(items=items):
+                for item in items:
+                    self._tokens(worker_id, item)
+            case Finished() | Rejected():
+                if (attempt := self._attempt_of(worker_id, message)) is not None:
+                    attempt.end(message)
+            case Accepted():
+                self._dispatcher.heard(worker_id, message)
+                if (attempt := self._attempt_of(worker_id, message)) is not None:
+                    attempt.accepted(message)
+            case Pong():
+                pass  # peer.heard_at is all that a pong is for
+            case _:
+                self._take_report(worker_id, message)
+
+    def _take_report(self, worker_id: WorkerId, message: _Report) -> None:
+        match message:
+            case Progress() | BlocksStored() | BlocksDropped() | BlocksSnapshot() | Load():
+                self._dispatcher.heard(worker_id, message)
+            case Fault():
+                self._fault(worker_id, message)
+            case Bye():
+                self._dispatcher.heard(worker_id, message)
+                self._lose(worker_id, f"it said goodbye: {message.reason}")
+            case Files():
+                self._take_files(worker_id, message)
+            case _:
+                assert_never(message)
+
+    def _tokens(self, worker_id: WorkerId, item: TokenItem) -> None:
+        attempt = self._attempt_of(worker_id, item)
+        if attempt is None:
+            return
+        if item.offset != attempt.expected:
+            self._counters.offset_gaps += 1
+            expected = attempt.expected
+            self._lose(worker_id, f"tokens at {item.offset} came where {expected} was due")
+            return
+        attempt.tokens(item, len(item.ids) // TOKEN_BYTES)
+
+    def _attempt_of(
+        self, worker_id: WorkerId, message: TokenItem | Finished | Rejected | Accepted
+    ) -> Attempt | None:
+        """The live attempt that the message is for; others are counted and dropped."""
+        attempt = self._attempts.get(RequestId(message.request_id))
+        if attempt is None or attempt.number != message.attempt or attempt.outcome is not None:
+            self._counters.items_stale += 1
+            return None
+        if attempt.placement.worker_id != worker_id:
+            self._counters.items_foreign += 1
+            return None
+        return attempt
+
+    def _fault(self, worker_id: WorkerId, message: Fault) -> None:
+        self._counters.engine_faults += 1
+        _log.warning(
+            "engine of %s lost: %s%s",
+            message.worker,
+            message.cause,
+            "".join(f"\n  {line}" for line in message.last_log[-8:]),
+        )
+        self._dispatcher.heard(worker_id, message)
+
+    def _take_files(self, worker_id: WorkerId, message: Files) -> None:
+        try:
+            self._files.put(message.digest, message.files)
+        except ConfigError as error:
+            _log.error("files of %s: %s", self.worker_name(worker_id), error)
+            return
+        self._dispatcher.files_arrived(message.digest)
+
+    # Who is there.
+
+    def _register(self, worker_id: WorkerId, message: Register) -> None:
+        peer = self._peers.setdefault(worker_id, _Peer(message.worker, trio.current_time()))
+        peer.name = message.worker
+        if self._router.may_use_name(worker_id, message.worker):
+            self._dispatcher.register(worker_id, message)
+            if message.protocol_version != PROTOCOL_VERSION:
+                # It was refused; this tells its own log why.
+                self._send(worker_id, self._welcome)
+        else:
+            self._dispatcher.lost(worker_id)
+            self.refuse(worker_id, f"its key is not the one of {message.worker}")
+
+    def _on_unroutable(self, worker_id: WorkerId) -> None:
+        self._counters.peers_unroutable += 1
+        self._lose(worker_id, "its connection is gone")
+
+    def _lose(self, worker_id: WorkerId, why: str) -> None:
+        """Give the worker up. Its turns learn it from the dispatcher, and ask again."""
+        peer = self._peers.pop(worker_id, None)
+        if peer is None:
+            return
+        self._counters.workers_lost += 1
+        _log.warning("worker %s lost: %s", peer.name, why)
+        self._router.disconnect_peer(worker_id)
+        self._dispatcher.lost(worker_id)
+
+    def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
+        """Send, or lose the worker that cannot be reached."""
+        try:
+            self._router.send(worker_id, encode(message))
+        except LinkFull as error:
+            self._counters.links_full += 1
+            self._lose(worker_id, str(error))
+        except LinkError as error:
+            self._counters.peers_unroutable += 1
+            self._lose(worker_id, str(error))
+
+    # Time.
+
+    async def _watch(self) -> None:
+        """Ping every worker, and give up those that are silent."""
+        due = trio.current_time()
+        while True:
+            due += PING_S
+            await trio.sleep_until(due)
+            now = trio.current_time()
+            late_s = now - due
+            if late_s > PING_S:
+                # This process was held up (a long step of our own, a suspended machine): frames
+                # wait unread in the socket, and nobody's silence may be judged by that time.
+                for peer in self._peers.values():
+                    peer.heard_at = min(now, peer.heard_at + late_s)
+                due = now
+            self._ping_all(now)
+
+    def _ping_all(self, now: float) -> None:
+        ping = Ping(next(self._nonces))
+        for worker_id, peer in list(self._peers.items()):
+            if now - peer.heard_at > SILENCE_S:
+                self._lose(worker_id, f"silent for {now - peer.heard_at:.1f} s")
+            elif worker_id in self._peers:
+                self._send(worker_id, ping)

@@ -1,0 +1,89 @@
+"""The text files of models.
+
+Owns what workers sent for `GetFiles`, by digest, and the tokenizer and template built from it:
+kept over worker restarts, built once. Must not know workers.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import trio
+
+from gateway.core.errors import ApiError, unavailable
+from gateway.core.model_text import ModelText
+from protocol.errors import ConfigError
+
+MAX_FILES_BYTES: Final = 32 * 2**20
+MAX_DIGESTS: Final = 64
+"""Models of one fleet; the oldest is forgotten beyond it, and asked for again when needed."""
+WAIT_S: Final = 10.0
+
+
+class _Entry:
+    __slots__ = ("arrived", "built", "error", "text")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.built = trio.Event()
+        self.text: ModelText | None = None
+        self.error: ConfigError | None = None
+
+
+class ModelFiles:
+    """digest -> `ModelText`. `run` builds them in a thread: a real tokenizer takes over 100 ms."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, _Entry] = {}
+        self._send, self._receive = trio.open_memory_channel[tuple[_Entry, Mapping[str, bytes]]](
+            MAX_DIGESTS
+        )
+
+    def __contains__(self, digest: bytes) -> bool:
+        entry = self._entries.get(digest)
+        return entry is not None and entry.arrived.is_set()
+
+    def put(self, digest: bytes, files: Mapping[str, bytes]) -> None:
+        """Files arrived. Raises `ConfigError` if they are over 32 MiB."""
+        if digest in self:
+            return
+        num_bytes = sum(map(len, files.values()))
+        if num_bytes > MAX_FILES_BYTES:
+            raise ConfigError(f"a model's text files have {num_bytes} bytes; 32 MiB are taken")
+        entry = self._entry(digest)
+        # More than MAX_DIGESTS waiting builds cannot be: the oldest entries were forgotten.
+        self._send.send_nowait((entry, files))
+        entry.arrived.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Build what arrives until cancelled."""
+        task_status.started()
+        async for entry, files in self._receive:
+            try:
+                entry.text = await trio.to_thread.run_sync(
+                    partial(ModelText, files), abandon_on_cancel=True
+                )
+            except ConfigError as error:
+                entry.error = error
+            entry.built.set()
+
+    async def text(self, digest: bytes) -> ModelText:
+        """The tokenizer and template of that digest, once they are here.
+
+        Raises `ApiError` 503 if they do not come in 10 s, 500 if they are broken.
+        """
+        entry = self._entry(digest)
+        with trio.move_on_after(WAIT_S):
+            await entry.built.wait()
+        if entry.text is not None:
+            return entry.text
+        if entry.error is not None:
+            raise ApiError(500, f"The model cannot be used: {entry.error}") from entry.error
+        raise unavailable("The model's tokenizer has not arrived from its worker yet.", 1)
+
+    def _entry(self, digest: bytes) -> _Entry:
+        if digest not in self._entries:
+            if len(self._entries) >= MAX_DIGESTS:
+                del self._entries[next(iter(self._entries))]
+            self._entries[digest] = _Entry()
+        return self._entries[digest]

@@ -1,0 +1,65 @@
+"""What one request needs, gathered once.
+
+Owns the composition that `gateway/app.py` builds and that turns and routes are handed. Must not
+create anything itself: no socket, client or task starts here.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from config import Config
+from gateway.actors.counters import Counters
+from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.fleet_link import FleetLink
+from gateway.actors.model_files import ModelFiles
+from gateway.upstream import Provider
+
+
+class OpenTurns:
+    """How many turns are being answered; a shutdown waits until there are none."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lot = trio.lowlevel.ParkingLot()
+
+    @property
+    def count(self) -> int:
+        """Turns being answered now."""
+        return self._count
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Counts as an open turn for as long as the block runs."""
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if self._count == 0:
+                self._lot.unpark_all()
+
+    async def wait_none(self) -> None:
+        """Return once no turn is open."""
+        while self._count:
+            await self._lot.park()
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running gateway. `draw` gives random bytes; `draining` is set once it stops:
+    new requests are then refused with 503.
+    """
+
+    config: Config
+    dispatcher: Dispatcher
+    link: FleetLink
+    files: ModelFiles
+    providers: Mapping[str, Provider]
+    counters: Counters
+    open_turns: OpenTurns = field(default_factory=OpenTurns)
+    draining: trio.Event = field(default_factory=trio.Event)
+    draw: Callable[[int], bytes] = os.urandom

@@ -1,0 +1,161 @@
+"""One request, from question to usage.
+
+Owns the turn's nursery and the order of its steps: find the model, prepare, ask for a place, run
+the choices, or hand over to the providers. Must not know HTTP or frames.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from gateway.actors.caller import Caller
+from gateway.actors.choice import Choice
+from gateway.actors.cloud import answer_by_chain
+from gateway.actors.preparation import Job, guess_prompt_tokens, is_auxiliary, prepare
+from gateway.actors.services import Services
+from gateway.core.chat_request import ChatRequest
+from gateway.core.effects import RouteRequest, UseProvider
+from gateway.core.errors import ApiError, model_not_found
+from gateway.core.events import Failed, TurnEvent, Usage
+from gateway.core.models import ModelView
+
+Emit = Callable[[TurnEvent], None]
+
+
+async def run_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
+    """Answer `request`. Events go to `emit`, which must not block: it is called while a frame is
+    taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
+    call aborts the work on the worker.
+    """
+    counters = services.counters
+    counters.turns_started += 1
+    with services.open_turns.one():
+        try:
+            await Turn(services, request, caller, emit).run()
+        except ApiError as error:
+            counters.turns_failed += 1
+            emit(Failed(error))
+        except trio.Cancelled:
+            counters.turns_cancelled += 1
+            raise
+        else:
+            counters.turns_finished += 1
+
+
+class Turn:
+    """The state of one call of `run_turn`."""
+
+    def __init__(
+        self, services: Services, request: ChatRequest, caller: Caller, emit: Emit
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._caller = caller
+        self._emit = emit
+        self._error: ApiError | None = None
+
+    async def run(self) -> None:
+        """Answer locally, else by a provider; locally once more if all providers fail while a
+        worker is there or coming.
+        """
+        provider = await self._try_locally(cloud=True)
+        if provider is None:
+            return
+        error = await answer_by_chain(self._services, self._request, provider, self._emit)
+        if error is None:
+            return
+        view = self._view()
+        if view.state == "down" or await self._try_locally(cloud=False) is not None:
+            raise error
+
+    async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
+        services, request, caller = self._services, self._request, self._caller
+        while (job := await prepare(services, request, caller, self._view())) is None:
+            provider = await self._await_model(self._view(), cloud=cloud)
+            if provider is not None:
+                return provider
+        return await self._run_choices(job, cloud=cloud)
+
+    def _view(self) -> ModelView:
+        view = self._services.dispatcher.model(self._request.model)
+        if view is None:
+            raise model_not_found(self._request.model)
+        return view
+
+    async def _await_model(self, view: ModelView, *, cloud: bool) -> UseProvider | None:
+        """Queue for a model that no worker has served yet: what it needs is not known before. The
+        place is given back at once, since only the tokenizer can say how much room it takes.
+        """
+        dispatcher = self._services.dispatcher
+        prompt_tokens = guess_prompt_tokens(self._request)
+        ask = RouteRequest(
+            ticket=dispatcher.next_ticket(),
+            model=view.name,
+            key=self._caller.key,
+            weight=self._caller.weight,
+            session=self._caller.session or self._request.session,
+            digests=(),
+            prompt_tokens=prompt_tokens,
+            max_tokens=1,
+            auxiliary=is_auxiliary(self._request, prompt_tokens),
+            cloud=cloud and self._caller.cloud,
+        )
+        answer = await dispatcher.route(ask)
+        dispatcher.release(ask.ticket)
+        return answer if isinstance(answer, UseProvider) else None
+
+    async def _run_choices(self, job: Job, *, cloud: bool) -> UseProvider | None:
+        """All n choices, on one worker: the others start once the first has its first token, so
+        that they find the prompt's blocks in the cache.
+        """
+        first, *others = [
+            Choice(self._services, job, index, self._emit) for index in range(job.request.n)
+        ]
+        if not others:
+            provider = await first.run(cloud=cloud)
+        else:
+            provider = await self._fan_out(first, others, cloud=cloud)
+        if provider is None:
+            self._emit_usage(job, [first, *others])
+        return provider
+
+    async def _fan_out(
+        self, first: Choice, others: list[Choice], *, cloud: bool
+    ) -> UseProvider | None:
+        provider: UseProvider | None = None
+        async with trio.open_nursery() as nursery:
+            for choice in others:
+                nursery.start_soon(self._follow, first, choice, nursery.cancel_scope)
+            try:
+                provider = await first.run(cloud=cloud)
+            except ApiError as error:
+                self._fail(error, nursery.cancel_scope)
+            if provider is not None:
+                nursery.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
+        return provider
+
+    async def _follow(self, first: Choice, choice: Choice, scope: trio.CancelScope) -> None:
+        await first.begun.wait()
+        try:
+            await choice.run(prefer=first.worker_id, resumed=True)
+        except ApiError as error:
+            self._fail(error, scope)
+
+    def _fail(self, error: ApiError, scope: trio.CancelScope) -> None:
+        """One choice cannot be finished, so the answer cannot."""
+        self._error = self._error or error
+        scope.cancel()
+
+    def _emit_usage(self, job: Job, choices: list[Choice]) -> None:
+        counters = self._services.counters
+        usage = Usage(
+            prompt_tokens=job.prompt_tokens,
+            cached_tokens=choices[0].cached_tokens or 0,
+            completion_tokens=sum(choice.completion_tokens for choice in choices),
+        )
+        counters.prompt_tokens += usage.prompt_tokens
+        counters.cached_tokens += usage.cached_tokens
+        counters.completion_tokens += usage.completion_tokens
+        self._emit(usage)

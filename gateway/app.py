@@ -1,0 +1,168 @@
+"""The gateway process: composition root.
+
+Owns how the parts are built, the root nursery, and the process's beginning and end. Must not
+decide anything about requests.
+"""
+
+import functools
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+import trio
+
+from config import Config, provider_api_key
+from gateway.actors.counters import Counters
+from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.fleet_link import FleetLink
+from gateway.actors.model_files import ModelFiles
+from gateway.actors.services import Services
+from gateway.actors.turn import run_turn
+from gateway.core.dispatch import Dispatch
+from gateway.http.edge import Edge, FleetGauges
+from gateway.http.routes import edge_app
+from gateway.http.server import serve
+from gateway.upstream import Provider
+from protocol.ids import ID_BYTES
+from protocol.transport import load_curve_server
+
+_log = logging.getLogger(__name__)
+
+
+def build_services(
+    config: Config, environ: Mapping[str, str], draw: Callable[[int], bytes] = os.urandom
+) -> Services:
+    """All parts, none running. Raises `ConfigError` for secrets that are missing or broken."""
+    providers = {
+        name: Provider(name, table, provider_api_key(name, table, environ))
+        for name, table in config.providers.items()
+    }
+    gateway = config.gateway
+    keys = None
+    if gateway.curve_secret_file is not None:
+        keys = load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
+    counters, files = Counters(), ModelFiles()
+    core = Dispatch(config.models, max_queue=gateway.max_queue, resume_wait_s=gateway.resume_wait_s)
+    dispatcher = Dispatcher(core)
+    # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
+    epoch = time.time_ns() // 1_000_000
+    link = FleetLink(dispatcher, files, counters, gateway_id=draw(ID_BYTES), epoch=epoch, keys=keys)
+    return Services(
+        config=config,
+        dispatcher=dispatcher,
+        link=link,
+        files=files,
+        providers=providers,
+        counters=counters,
+        draw=draw,
+    )
+
+
+def edge_of(services: Services) -> Edge:
+    """The gateway as the HTTP edge sees it."""
+    return Edge(
+        config=services.config.gateway,
+        keys=services.config.keys,
+        version=version("herma"),
+        run_turn=functools.partial(run_turn, services),
+        models=services.dispatcher.models,
+        gauges=functools.partial(_gauges, services),
+        draining=services.draining.is_set,
+        draw=services.draw,
+    )
+
+
+@asynccontextmanager
+async def running(services: Services) -> AsyncIterator[str]:
+    """Run the actors for the length of the block; gives the address that workers dial.
+
+    Raises `ConfigError` when it cannot be bound.
+    """
+    async with trio.open_nursery() as nursery:
+        try:
+            address = services.link.bind(services.config.gateway.worker_bind)
+            await nursery.start(services.link.run)
+            await nursery.start(services.dispatcher.run)
+            await nursery.start(services.files.run)
+            yield address
+        finally:
+            nursery.cancel_scope.cancel()
+            services.link.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                for provider in services.providers.values():
+                    await provider.aclose()
+
+
+async def run_gateway(
+    config: Config, environ: Mapping[str, str], announce: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
+
+    `announce` gets "ready URL" once a model has a ready worker. Raises `ConfigError` when an
+    address is taken or not allowed.
+    """
+    gateway = config.gateway
+    services = build_services(config, environ)
+    async with running(services) as address, trio.open_nursery() as nursery:
+        stop = services.draining
+        await nursery.start(_stop_on_signals, stop, nursery.cancel_scope)
+        url = await nursery.start(
+            functools.partial(
+                _serve_to_the_end,
+                nursery.cancel_scope,
+                functools.partial(
+                    serve,
+                    edge_app(edge_of(services)),
+                    host=gateway.host,
+                    port=gateway.port,
+                    shutdown_trigger=stop.wait,
+                    drain_s=gateway.drain_s,
+                ),
+            )
+        )
+        _log.info("serving %s, workers dial %s", url, address)
+        await services.dispatcher.has_ready.wait()
+        announce(f"ready {url}/v1")
+
+
+async def _serve_to_the_end(
+    root: trio.CancelScope,
+    start: Callable[..., object],
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await start(task_status=task_status)  # type: ignore[misc]
+    root.cancel()
+
+
+async def _stop_on_signals(
+    stop: trio.Event,
+    root: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            if stop.is_set():
+                root.cancel()
+            stop.set()
+
+
+def _gauges(services: Services) -> FleetGauges:
+    statistics = services.dispatcher.statistics()
+    counters = services.counters.as_dict()
+    counters["upstream_pools_replaced"] = sum(
+        provider.pools_replaced for provider in services.providers.values()
+    )
+    counters["unroutable_frames"] = services.link.statistics().unroutable
+    return FleetGauges(
+        unready_workers=statistics.workers - statistics.ready_workers,
+        running=statistics.running,
+        open_turns=services.open_turns.count,
+        counters=counters,
+    )

@@ -1,0 +1,207 @@
+"""One OpenAI-compatible API.
+
+Owns the HTTP exchange with it and the judgement of its failures: before the first byte of an
+answer another provider may be asked; after it the answer is cut. Bytes are passed on unchanged;
+of the request only the model's name is rewritten. Must not know turns. No text here names the
+provider's address or key.
+"""
+
+import functools
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import msgspec
+import trio
+
+from config import ProviderConfig
+from gateway.upstream.pool import ClientPool
+from gateway.upstream.sse import EventCutter, EventTooLarge, has_data, is_error
+from protocol.errors import HermaError
+
+MAX_ANSWER_BYTES: Final = 64 * 2**20
+MAX_RETRY_AFTER_S: Final = 600
+
+_OURS: Final = frozenset({401, 403, 404, 408, 429})
+"""Statuses below 500 that speak of the provider or our account there, not of the request."""
+
+_LIMITS: Final = httpx.Limits(max_connections=512, max_keepalive_connections=64)
+_encode = msgspec.json.Encoder().encode
+
+
+class ProviderFailed(HermaError):
+    """Nothing of an answer came; another may be asked. `status` is what it said, if it spoke."""
+
+    def __init__(
+        self, text: str, *, status: int | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class ProviderCut(HermaError):
+    """The answer broke off after a part of it was passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer: a 200, or a 4xx that is about the request itself."""
+
+    status: int
+    body: bytes
+
+
+class Provider:
+    """An API by its name in the configuration. Keeps connections; `aclose` ends them."""
+
+    def __init__(self, name: str, config: ProviderConfig, api_key: str | None) -> None:
+        self.name = name
+        self._config = config
+        self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if api_key is not None:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._url = config.base_url.rstrip("/") + "/chat/completions"
+        timeout = httpx.Timeout(config.read_s, connect=config.connect_s, pool=config.connect_s)
+        self._pool = ClientPool(
+            functools.partial(httpx.AsyncClient, timeout=timeout, limits=_LIMITS)
+        )
+
+    def __repr__(self) -> str:
+        return f"<Provider {self.name}>"
+
+    @property
+    def pools_replaced(self) -> int:
+        """How often leaked connections made us replace the client."""
+        return self._pool.num_replaced
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+    async def complete(self, raw: Mapping[str, Any], model: str) -> Answer:
+        """The whole answer to the request `raw`, asked of `model`. Raises `ProviderFailed`."""
+        with _failures(self.name):
+            async with self._exchange(raw, model, "application/json") as response:
+                return await self._whole(response)
+
+    async def stream(
+        self, raw: Mapping[str, Any], model: str, on_events: Callable[[bytes], None]
+    ) -> Answer | None:
+        """Pass the streamed answer on as whole events, or return the 4xx that came instead.
+
+        The first data must come in `first_token_s`; comments before it are dropped. Raises
+        `ProviderFailed` before the first call of `on_events`, `ProviderCut` after it.
+        """
+        has_begun = False
+        deadline = trio.CancelScope(deadline=trio.current_time() + self._config.first_token_s)
+
+        def pass_on(events: bytes) -> None:
+            nonlocal has_begun
+            if not has_begun and not has_data(events):
+                return
+            if not has_begun and is_error(events):
+                raise ProviderFailed(f"{self.name} sent an error instead of an answer")
+            has_begun = True
+            deadline.deadline = math.inf
+            on_events(events)
+
+        answer: Answer | None = None
+        try:
+            with deadline, _failures(self.name):
+                async with self._exchange(raw, model, "text/event-stream") as response:
+                    answer = await self._relay(response, pass_on)
+        except ProviderFailed as error:
+            if has_begun:
+                raise ProviderCut(str(error)) from error
+            raise
+        if deadline.cancelled_caught:
+            first_token_s = self._config.first_token_s
+            raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
+        if answer is None and not has_begun:
+            raise ProviderFailed(f"{self.name} ended its stream without an answer")
+        return answer
+
+    async def _relay(
+        self, response: httpx.Response, pass_on: Callable[[bytes], None]
+    ) -> Answer | None:
+        if response.status_code != 200:
+            return await self._whole(response)
+        cutter = EventCutter()
+        async for data in response.aiter_bytes():
+            if events := cutter.push(data):
+                pass_on(events)
+        if events := cutter.rest():
+            pass_on(events)
+        if not cutter.is_done:
+            raise ProviderFailed(f"{self.name} ended its stream early")
+        return None
+
+    @asynccontextmanager
+    async def _exchange(
+        self, raw: Mapping[str, Any], model: str, accept: str
+    ) -> AsyncIterator[httpx.Response]:
+        body = _encode({**raw, "model": model})
+        headers = {**self._headers, "accept": accept}
+        async with (
+            self._pool.client() as client,
+            client.stream("POST", self._url, content=body, headers=headers) as response,
+        ):
+            self._check_status(response)
+            yield response
+
+    def _check_status(self, response: httpx.Response) -> None:
+        status = response.status_code
+        if status == 200 or (400 <= status < 500 and status not in _OURS):
+            return
+        retry_after_s = _retry_after_s(response.headers.get("retry-after"))
+        raise ProviderFailed(
+            f"{self.name} answered {status}", status=status, retry_after_s=retry_after_s
+        )
+
+    async def _whole(self, response: httpx.Response) -> Answer:
+        body = bytearray()
+        async for data in response.aiter_bytes():
+            body += data
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
+        self._check_json(response.status_code, body)
+        return Answer(response.status_code, bytes(body))
+
+    def _check_json(self, status: int, body: bytearray) -> None:
+        """A web page with status 200 is no answer, nor is a web page that refuses."""
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ProviderFailed(f"{self.name} sent no JSON", status=status) from error
+        if not isinstance(value, dict):
+            raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
+
+
+@contextmanager
+def _failures(name: str) -> Iterator[None]:
+    """Translate the client's exceptions, whose texts may hold addresses."""
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise ProviderFailed(f"{name} cannot be reached") from error
+    except httpx.ConnectTimeout as error:
+        raise ProviderFailed(f"{name} did not take the connection in time") from error
+    except httpx.TimeoutException as error:
+        raise ProviderFailed(f"{name} was silent for too long") from error
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, EventTooLarge) as error:
+        kind = type(error).__name__
+        raise ProviderFailed(f"{name} broke the exchange off ({kind})") from error
+
+
+def _retry_after_s(value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds))) if math.isfinite(seconds) else None

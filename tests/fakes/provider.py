@@ -1,0 +1,145 @@
+"""An OpenAI-compatible API on a real loopback port, with knobs for every way to fail."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+import trio
+
+KEY = "sk-provider-secret"
+
+
+@dataclass
+class Recorded:
+    """One request as it came."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+@dataclass
+class FakeProvider:
+    """Answers chat requests with `words`, one per chunk.
+
+    `status` other than 200 answers with `error_body`. `delay_s` passes before the head,
+    `first_delay_s` between head and first word. `cut_after`: the connection breaks after so many
+    words. `comments` are SSE comments before the first word. `extra` is put into every chunk.
+    `ends` False leaves the closing [DONE] out.
+    """
+
+    words: tuple[str, ...] = ("Hello", " from", " afar")
+    status: int = 200
+    error_body: bytes = b'{"error":{"message":"no","type":"x","param":null,"code":"y"}}'
+    headers: dict[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
+    first_delay_s: float = 0.0
+    cut_after: int | None = None
+    comments: int = 0
+    extra: dict[str, Any] = field(default_factory=lambda: {"x_provider": {"shard": 7}})
+    stream_error: bool = False
+    ends: bool = True
+    requests: list[Recorded] = field(default_factory=list)
+    gone: trio.Event = field(default_factory=trio.Event)
+    base_url: str = ""
+
+    async def serve(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen until cancelled."""
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+        async with trio.open_nursery() as nursery:
+            task_status.started(self.base_url)
+            await trio.serve_listeners(self._connection, listeners, handler_nursery=nursery)
+
+    async def _connection(self, stream: trio.SocketStream) -> None:
+        try:
+            async with stream:
+                await self._exchange(stream, h11.Connection(h11.SERVER))
+        except trio.BrokenResourceError:
+            self.gone.set()
+
+    async def _exchange(self, stream: trio.SocketStream, parser: h11.Connection) -> None:
+        body, request = b"", None
+        while True:
+            event = parser.next_event()
+            if event is h11.NEED_DATA:
+                parser.receive_data(await stream.receive_some(65536))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body += bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                break
+            else:
+                return
+        assert request is not None
+        headers = {name.decode(): value.decode() for name, value in request.headers}
+        self.requests.append(Recorded(request.target.decode(), headers, json.loads(body)))
+        await trio.sleep(self.delay_s)
+        await self._answer(stream, parser, self.requests[-1].body)
+
+    async def _answer(
+        self, stream: trio.SocketStream, parser: h11.Connection, body: dict[str, Any]
+    ) -> None:
+        async def send(event: h11.Event) -> None:
+            await stream.send_all(parser.send(event) or b"")
+
+        streamed = bool(body.get("stream")) and self.status == 200
+        kind = "text/event-stream" if streamed else "application/json"
+        headers = [("content-type", kind), ("connection", "close"), *self.headers.items()]
+        await send(h11.Response(status_code=self.status, headers=headers))
+        if self.status != 200:
+            await send(h11.Data(data=self.error_body))
+        elif streamed:
+            for at, event in enumerate(self.events(body["model"])):
+                if at == self.comments:
+                    await trio.sleep(self.first_delay_s)
+                if self.cut_after is not None and at - self.comments >= self.cut_after:
+                    await send(h11.Data(data=event[: len(event) // 2]))
+                    return
+                await send(h11.Data(data=event))
+        elif self.cut_after is not None:
+            return
+        else:
+            await send(h11.Data(data=self.whole(body["model"])))
+        await send(h11.EndOfMessage())
+
+    def events(self, model: str) -> list[bytes]:
+        """The SSE events of a streamed answer."""
+        if self.stream_error:
+            return [b'data: {"error": {"message": "overheated"}}\n\n']
+        chunks = [
+            {
+                "id": "up-1",
+                "object": "chat.completion.chunk",
+                "model": model,
+                "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}],
+                **self.extra,
+            }
+            for word in self.words
+        ]
+        events = [b": still thinking\n\n"] * self.comments
+        events += [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+        return [*events, b"data: [DONE]\n\n"] if self.ends else events
+
+    def whole(self, model: str) -> bytes:
+        """The body of an answer in one piece."""
+        message = {"role": "assistant", "content": "".join(self.words)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return json.dumps(
+            {"id": "up-1", "model": model, "choices": [choice], **self.extra}
+        ).encode()
+
+
+@asynccontextmanager
+async def open_provider(provider: FakeProvider | None = None) -> AsyncIterator[FakeProvider]:
+    """A provider that listens for the length of the block."""
+    provider = provider if provider is not None else FakeProvider()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(provider.serve)
+        yield provider
+        nursery.cancel_scope.cancel()

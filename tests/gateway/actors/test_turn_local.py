@@ -1,0 +1,213 @@
+"""Turns on workers: real frames over loopback."""
+
+import trio
+import trio.testing
+
+from gateway.actors.caller import Caller
+from protocol.messages import Abort, Submit
+from protocol.tokens import count_tokens
+from tests.fakes.running_gateway import open_gateway
+from tests.fakes.worker import FakeWorker, open_worker, prompt_ids
+
+TEXT = "The weather in Athens is warm."
+
+
+async def test_a_turn_is_answered_by_a_worker() -> None:
+    """Text, end, usage and the facts of the route come as events, in order."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        asked = await gateway.ask()
+        assert asked.text == TEXT
+        assert asked.reasons == ["stop"]
+        assert asked.started.served_by == "worker"
+        assert asked.started.worker == "w1"
+        submit = await worker.wait(Submit)
+        assert asked.usage.prompt_tokens == len(prompt_ids(submit))
+        assert asked.usage.completion_tokens == len(worker.script)
+        assert not worker.all_of(Abort)
+        assert gateway.services.dispatcher.statistics().running == 0
+
+
+async def test_the_second_turn_reports_what_the_cache_held() -> None:
+    """A prompt that was seen before has cached tokens, as the worker counts them."""
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        messages = [{"role": "user", "content": "white stones " * 100}]
+        assert (await gateway.ask(messages=messages)).usage.cached_tokens == 0
+        again = await gateway.ask(messages=messages)
+        assert again.usage.cached_tokens >= again.usage.prompt_tokens - 32
+        assert again.started.cached_tokens == again.usage.cached_tokens
+
+
+async def test_a_private_cache_is_salted() -> None:
+    """A key with a private cache sends its own salt; others share the empty one."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        await gateway.ask()
+        await gateway.ask(Caller(key="alice", private_cache=True))
+        shared, private = worker.all_of(Submit)
+        assert shared.salt == b""
+        assert private.salt != b""
+
+
+async def test_max_tokens_is_clamped_to_the_window() -> None:
+    """More output than the window leaves, or none named, means the rest of the window."""
+    fake = FakeWorker(context_length=256)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake) as worker:
+        await gateway.wait_state("ready")
+        await gateway.ask(max_tokens=65536)
+        await gateway.ask()
+        await gateway.ask(max_tokens=3)
+        clamped, rest, three = worker.all_of(Submit)
+        left = 256 - count_tokens(clamped.prompt_ids)
+        assert clamped.sampling.max_tokens == rest.sampling.max_tokens == left
+        assert three.sampling.max_tokens == 3
+
+
+async def test_a_short_answer_ends_by_length() -> None:
+    """The worker's reason reaches the client."""
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(max_tokens=2)
+        assert asked.reasons == ["length"]
+        assert asked.usage.completion_tokens == 2
+
+
+async def test_a_prompt_over_the_window_is_refused_in_the_known_words() -> None:
+    """400 context_length_exceeded, with both numbers in the text that clients parse."""
+    fake = FakeWorker(context_length=64)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake) as worker:
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(messages=[{"role": "user", "content": "warm stones " * 3000}])
+        assert asked.error is not None
+        assert asked.error.status == 400
+        assert asked.error.code == "context_length_exceeded"
+        assert asked.error.message.startswith(
+            "This model's maximum context length is 64 tokens. However, your messages resulted in "
+        )
+        assert not worker.all_of(Submit)
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    """404 model_not_found."""
+    async with open_gateway() as gateway:
+        asked = await gateway.ask(model="nobody")
+        assert asked.error is not None
+        assert (asked.error.status, asked.error.code) == (404, "model_not_found")
+
+
+async def test_a_stop_string_ends_the_work() -> None:
+    """The text ends before the stop string and the worker is told to abort."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        worker.pause_after = len(worker.script) - 1
+        asked = await gateway.ask(stop=" Athens")
+        assert asked.text == "The weather in"
+        assert asked.reasons == ["stop"]
+        abort = await worker.wait(Abort)
+        assert abort.request_id == worker.all_of(Submit)[0].request_id
+        assert not worker.running
+
+
+async def test_a_cancelled_turn_aborts_its_work() -> None:
+    """A client that leaves frees the worker and the place."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        worker.pause_after = 2
+        asked = gateway.start()
+        await worker.wait(Submit)
+        await asked.wait_text()
+        asked.scope.cancel()
+        abort = await worker.wait(Abort)
+        assert abort.request_id == worker.all_of(Submit)[0].request_id
+        assert gateway.services.dispatcher.statistics().running == 0
+        assert gateway.services.counters.turns_cancelled == 1
+        assert gateway.services.open_turns.count == 0
+
+
+async def test_choices_run_on_one_worker_with_seeds_of_their_own() -> None:
+    """n choices: the first keeps the request's seed, all go to one worker, usage counts all."""
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address) as one,
+        open_worker(gateway.address, FakeWorker("w2")) as two,
+    ):
+        await gateway.wait_workers(2)
+        asked = await gateway.ask(n=3, seed=5)
+        assert [asked.text_of(index) for index in range(3)] == [TEXT] * 3
+        assert asked.reasons == ["stop"] * 3
+        served = [worker for worker in (one, two) if worker.all_of(Submit)]
+        assert len(served) == 1
+        submits = served[0].all_of(Submit)
+        seeds = [submit.seed for submit in submits]
+        assert seeds[0] == 5
+        assert len(set(seeds)) == 3
+        assert asked.usage.completion_tokens == 3 * len(one.script)
+        again = await gateway.ask(n=3, seed=5)
+        assert again.reasons == ["stop"] * 3
+        later = [submit.seed for worker in (one, two) for submit in worker.all_of(Submit)]
+        assert sorted(later) == sorted(seeds * 2)
+
+
+async def test_seeds_are_drawn_for_those_who_give_none() -> None:
+    """Two requests without a seed get different ones."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        await gateway.ask()
+        await gateway.ask()
+        first, second = worker.all_of(Submit)
+        assert first.seed != second.seed
+
+
+async def test_busy_is_asked_again_and_is_no_failure() -> None:
+    """A worker that refuses for load is asked again once it has room."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        worker.rejections = ["busy", "busy"]
+        asked = gateway.start()
+        for count in (1, 2):
+            await worker.wait(Submit, count=count)
+            worker.load()
+        with trio.fail_after(20):
+            await asked.over.wait()
+        assert asked.text == TEXT
+        assert [submit.attempt for submit in worker.all_of(Submit)] == [1, 2, 3]
+        assert gateway.services.counters.busy_requeued == 2
+
+
+async def test_a_request_is_held_until_the_engine_is_ready() -> None:
+    """A model whose worker is starting answers once it has started, without the client's help."""
+    fake = FakeWorker()
+    async with open_gateway() as gateway, open_worker(gateway.address, fake, ready=False):
+        await gateway.wait_state("starting")
+        asked = gateway.start()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not asked.events
+        fake.register()
+        with trio.fail_after(20):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
+async def test_log_probabilities_reach_the_client() -> None:
+    """Each token of the text carries its log-probability and its alternatives."""
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(logprobs=True, top_logprobs=1)
+        entries = [entry for event in asked.events for entry in getattr(event, "logprobs", ())]
+        assert "".join(entry.token for entry in entries) == TEXT
+        assert all(len(entry.top_logprobs) == 1 for entry in entries)
+
+
+async def test_a_tool_call_comes_as_one() -> None:
+    """With tools in the request, a complete block in the text is a tool call."""
+    block = '<tool_call>\n{"name": "get_weather", "arguments": {"path": "x"}}\n</tool_call>'
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+    fake = FakeWorker(text=block)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(tools=[tool])
+        assert asked.reasons == ["tool_calls"]
+        assert asked.text == ""
+        plain = await gateway.ask()
+        assert plain.text == block

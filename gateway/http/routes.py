@@ -163,7 +163,8 @@ class _ByType:
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     models = edge.models()
-    status = "ok" if any(model.state == "ready" for model in models) else "starting"
+    states = {model.state for model in models}
+    status = "ok" if "ready" in states else "starting" if "starting" in states else "down"
     await send_json(
         send, {"status": status, "models": {model.name: model.state for model in models}}
     )

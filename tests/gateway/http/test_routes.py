@@ -62,6 +62,8 @@ async def test_health_tells_each_model() -> None:
     }
     cold = edge_app(scripted_edge(Script(), models=MODELS[1:]))
     assert (await _get(cold, "/health")).json["status"] == "starting"
+    down = edge_app(scripted_edge(Script(), models=(model_view(state="down"),)))
+    assert (await _get(down, "/health")).json["status"] == "down"
 
 
 async def test_chat_answers_without_the_prefix_too() -> None:

@@ -4,6 +4,7 @@ Owns its engine's facts, the places given away on it and the clock of its prefil
 know other workers, models' policies or costs.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -12,8 +13,8 @@ from gateway.core.effects import RouteRequest
 from protocol.ids import WorkerId
 from protocol.messages import EngineFacts, Load, Progress, Register
 
-GAVE_UP: Final = "gave up"
-"""A `Fault.cause` that begins so says that the supervisor starts the engine no more."""
+_GAVE_UP: Final = re.compile(r"; stopped after \d+ starts in a row")
+"""How a `Fault.cause` ends when the supervisor starts the engine no more."""
 
 AUXILIARY_PLACES: Final = 1
 
@@ -168,7 +169,7 @@ class Worker:
 
     def fail(self, cause: str, now: float) -> None:
         """The engine is gone; its tickets were dropped before."""
-        self.fault, self.gave_up = cause, cause.startswith(GAVE_UP)
+        self.fault, self.gave_up = cause, _GAVE_UP.search(cause) is not None
         self.engine = self.load = self.progress = self.full_since = None
         self.since, self.foreign = now, 0
 

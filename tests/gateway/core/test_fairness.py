@@ -1,0 +1,80 @@
+"""Virtual token counters."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.fairness import MAX_IDLE_SESSIONS, FairShares, cost_of
+
+
+def test_output_costs_four_times() -> None:
+    """An output token is charged as four uncached prompt tokens."""
+    assert cost_of(100, 25) == 200
+
+
+def test_the_least_served_key_goes_first() -> None:
+    """What a key was served counts against it, divided by its weight."""
+    shares = FairShares()
+    for key in ("a", "b"):
+        shares.enter(key, "s")
+    shares.charge("a", "s", 1.0, 1000)
+    shares.charge("b", "s", 4.0, 2000)
+    assert shares.rank("b", "s") < shares.rank("a", "s")
+
+
+def test_sessions_share_their_key() -> None:
+    """Ten sessions of one key do not earn ten shares; within the key the least served is next."""
+    shares = FairShares()
+    for session in ("one", "two"):
+        shares.enter("many", session)
+        shares.charge("many", session, 1.0, 100)
+    shares.charge("many", "two", 1.0, 1)
+    assert shares.rank("many", "one")[0] == shares.rank("many", "two")[0] == 201
+    assert shares.rank("many", "one") < shares.rank("many", "two")
+
+
+def test_an_idle_key_returns_at_the_minimum() -> None:
+    """Idleness saves nothing up, and debts to those at work stay."""
+    shares = FairShares()
+    shares.enter("idle", "s")
+    shares.enter("busy", "s")
+    shares.leave("idle", "s")
+    shares.charge("busy", "s", 1.0, 5000)
+    shares.enter("idle", "s")
+    assert shares.rank("idle", "s")[0] == shares.rank("busy", "s")[0] == 5000
+
+
+def test_all_is_forgiven_when_nobody_works() -> None:
+    """Use of an idle fleet is no debt later."""
+    shares = FairShares()
+    shares.enter("a", "s")
+    shares.charge("a", "s", 1.0, 1_000_000)
+    shares.leave("a", "s")
+    shares.enter("b", "s")
+    shares.enter("a", "s")
+    assert shares.rank("a", "s") == shares.rank("b", "s") == (0.0, 0.0)
+
+
+def test_idle_sessions_are_forgotten_at_last() -> None:
+    """The memory of idle sessions is bounded."""
+    shares = FairShares()
+    shares.enter("k", "stays")
+    for number in range(3 * MAX_IDLE_SESSIONS):
+        shares.enter("k", str(number))
+        shares.leave("k", str(number))
+    assert len(shares._keys.members["k"].sessions.members) <= MAX_IDLE_SESSIONS + 1
+    assert shares.rank("k", "stays") == (0.0, 0.0)
+    assert shares.num_active() == 1
+
+
+@given(st.lists(st.integers(1, 1000), min_size=30, max_size=60))
+def test_backlogged_keys_get_shares_by_weight(costs: list[int]) -> None:
+    """Keys that always wait are served in proportion to their weights, within one request."""
+    shares, weights = FairShares(), {"a": 1.0, "b": 3.0}
+    served = dict.fromkeys(weights, 0.0)
+    for key in weights:
+        shares.enter(key, "s")
+    for cost in costs:
+        key = min(weights, key=lambda name: shares.rank(name, "s"))
+        shares.charge(key, "s", weights[key], cost)
+        served[key] += cost
+    assert abs(served["a"] / 1.0 - served["b"] / 3.0) <= 1000

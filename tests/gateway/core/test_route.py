@@ -1,0 +1,111 @@
+"""The cost of each worker and the choice."""
+
+import pytest
+
+from gateway.core.route import Option, Work, choose
+from gateway.core.worker_state import Worker
+from protocol.ids import WorkerId
+from tests.fakes.fleet import BLOCK, W1, W2, facts, hello, load
+
+
+def _worker(worker_id: WorkerId, *, running: int = 0, rate: float = 10_000.0) -> Worker:
+    worker = Worker(worker_id, hello(f"w{worker_id[0]}", facts()), 0.0)
+    worker.report(load(running=running, rate=rate))
+    return worker
+
+
+def _work(
+    *,
+    blocks: int = 100,
+    shared: tuple[int, ...] = (),
+    home: WorkerId | None = None,
+    prefer: WorkerId | None = None,
+    session: str = "s",
+) -> Work:
+    return Work(
+        session=session,
+        prompt_tokens=blocks * BLOCK + 8,
+        num_blocks=blocks,
+        block_size=BLOCK,
+        expected_output=100,
+        shared_prefixes=shared,
+        home=home,
+        prefer=prefer,
+    )
+
+
+def test_the_worker_that_holds_the_prompt_wins() -> None:
+    """Uncached tokens cost their prefill time."""
+    options = [Option(_worker(W1), 0, 500), Option(_worker(W2), 90, 500)]
+    choice = choose(_work(), options, 0.0)
+    assert choice.worker.worker_id == W2
+    assert choice.cached_tokens == 90 * BLOCK
+    assert choice.uncached_tokens == 10 * BLOCK + 8
+    assert choice.prefill_s == pytest.approx((10 * BLOCK + 8) / 10_000)
+    assert choice.reason.startswith("w2: 2880 of 3208 tokens cached; wait 0 + prefill 33")
+    assert choice.reason.endswith("next w1 321 ms")
+
+
+def test_affinity_survives_load_that_costs_less_than_the_cache() -> None:
+    """No threshold drops the cache: the busier worker keeps a long conversation."""
+    options = [Option(_worker(W1, running=3), 990, 0), Option(_worker(W2), 0, 0)]
+    assert choose(_work(blocks=1000), options, 0.0).worker.worker_id == W1
+
+
+def test_load_that_costs_more_than_the_cache_moves_the_work() -> None:
+    """A short cached prefix is no reason to join sixteen others."""
+    options = [Option(_worker(W1, running=16), 9, 0), Option(_worker(W2), 0, 0)]
+    assert choose(_work(blocks=10), options, 0.0).worker.worker_id == W2
+
+
+def test_rates_are_the_workers_own() -> None:
+    """A cold prompt goes to the faster card."""
+    options = [Option(_worker(W1, rate=5_000.0), 0, 0), Option(_worker(W2, rate=50_000.0), 0, 0)]
+    assert choose(_work(), options, 0.0).worker.worker_id == W2
+
+
+def test_an_unmeasured_worker_counts_as_its_peers() -> None:
+    """A new worker gets its share at once, else it would stay unmeasured."""
+    fresh = Worker(W2, hello("w2", facts()), 0.0)
+    options = [Option(_worker(W1, running=1, rate=50_000.0), 0, 0), Option(fresh, 0, 0)]
+    assert choose(_work(), options, 0.0).worker.worker_id == W2
+
+
+def test_a_prefix_that_others_share_is_charged_in_part() -> None:
+    """Nine conversations with one prefix make a second copy of it worth its price."""
+    options = [Option(_worker(W1, running=2), 90, 0), Option(_worker(W2), 0, 0)]
+    alone = choose(_work(), options, 0.0)
+    shared = choose(_work(shared=(90,) * 9), options, 0.0)
+    assert (alone.worker.worker_id, shared.worker.worker_id) == (W1, W2)
+
+
+def test_a_hit_never_covers_the_last_token() -> None:
+    """One token at least is computed, so the block of the last token is never counted."""
+    whole = Work("s", 10 * BLOCK, 10, BLOCK, 100)
+    choice = choose(whole, [Option(_worker(W1), 10, 0)], 0.0)
+    assert choice.uncached_tokens == BLOCK
+    assert choice.reason.endswith("the only one with room")
+
+
+def test_ties_go_to_preference_then_home_then_the_emptier() -> None:
+    """Equal costs leave the choice to what the conversation knows."""
+    options = [Option(_worker(W1), 0, 7), Option(_worker(W2), 0, 3)]
+    assert choose(_work(prefer=W1, home=W2), options, 0.0).worker.worker_id == W1
+    assert choose(_work(home=W1), options, 0.0).worker.worker_id == W1
+    least = choose(_work(), options, 0.0)
+    assert least.worker.worker_id == W2
+    assert "tie, least used" in least.reason
+
+
+def test_the_lot_is_the_same_each_time_and_fair_over_conversations() -> None:
+    """Without anything else to tell them apart, conversations spread by hash."""
+    options = [Option(_worker(W1), 0, 0), Option(_worker(W2), 0, 0)]
+    picks = [choose(_work(session=str(n)), options, 0.0).worker.worker_id for n in range(200)]
+    assert 60 < picks.count(W1) < 140
+    assert picks[7] == choose(_work(session="7"), options[::-1], 0.0).worker.worker_id
+
+
+def test_model_without_block_size_is_all_uncached() -> None:
+    """Before the block size is known nothing can be cached."""
+    work = Work("s", 100, 0, 0, 10)
+    assert choose(work, [Option(_worker(W1), 0, 0)], 0.0).cached_tokens == 0

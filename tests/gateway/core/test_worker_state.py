@@ -1,0 +1,148 @@
+"""One worker's places and its prefill clock."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.effects import RouteRequest
+from gateway.core.worker_state import Reservation, Worker
+from tests.fakes.fleet import BLOCK, W1, chain, facts, hello, load, request
+
+
+def _worker(max_seqs: int = 4, kv_tokens: int = 1_000_000) -> Worker:
+    return Worker(W1, hello("w1", facts(max_seqs=max_seqs, kv_tokens=kv_tokens)), 0.0)
+
+
+def _take(
+    worker: Worker, asked: RouteRequest, now: float = 0.0, prefill_s: float = 1.0
+) -> Reservation:
+    place = Reservation(
+        request=asked,
+        session="s",
+        worker=worker,
+        cached_tokens=0,
+        uncached_tokens=asked.prompt_tokens,
+        expected_output=100,
+        charged=0,
+        assigned_at=now,
+        prefill_s=prefill_s,
+    )
+    worker.take(place)
+    return place
+
+
+def test_shared_blocks_are_reserved_once() -> None:
+    """A prefix that several tickets share takes its KV space once, until the last one leaves."""
+    worker = _worker()
+    first = _take(worker, request(1, chain(("shared", 10), ("a", 2))))
+    second = _take(worker, request(2, chain(("shared", 10), ("b", 3))))
+    assert worker.kv_reserved_tokens == 15 * BLOCK + 2 * (8 + 100)
+    worker.drop(first, 0.0)
+    assert worker.kv_reserved_tokens == 13 * BLOCK + 108
+    worker.drop(second, 0.0)
+    assert worker.kv_reserved_tokens == 0
+
+
+def test_room_ends_at_the_sequence_cap_plus_one_auxiliary() -> None:
+    """Beyond `max_seqs` one auxiliary request fits, and no second."""
+    worker = _worker(max_seqs=1)
+    helper = request(2, auxiliary=True)
+    _take(worker, request(1))
+    assert not worker.has_room(request(3), 100)
+    assert worker.has_room(helper, 100)
+    _take(worker, helper)
+    assert not worker.has_room(request(4, auxiliary=True), 100)
+
+
+def test_room_ends_at_the_kv_cap_but_an_empty_worker_takes_any() -> None:
+    """Reserved prompt and expected output stay below `kv_tokens`; shared blocks are free."""
+    worker = _worker(kv_tokens=500)
+    prompt = chain(("shared", 20))
+    assert worker.has_room(request(1, prompt), 100)
+    place = _take(worker, request(1, prompt))
+    assert not worker.has_room(request(2, chain(("other", 1))), 100)
+    worker.drop(place, 0.0)
+    _take(worker, request(3, chain(("shared", 5))))
+    assert worker.has_room(request(4, chain(("shared", 5), ("x", 1))), 100)
+    assert not worker.has_room(request(4, chain(("other", 6))), 100)
+
+
+def test_prefills_queue_up_and_the_clock_drains_them() -> None:
+    """The wait is the prefill time ahead, less the time that passed."""
+    worker = _worker()
+    _take(worker, request(1), now=0.0, prefill_s=2.0)
+    _take(worker, request(2), now=0.5, prefill_s=1.0)
+    assert worker.wait_s(0.5) == pytest.approx(2.5)
+    assert worker.wait_s(9.0) == 0.0
+
+
+def test_an_early_first_token_moves_everybody_up() -> None:
+    """When a prefill ends before its estimate, those behind it start earlier."""
+    worker = _worker()
+    first = _take(worker, request(1), prefill_s=2.0)
+    second = _take(worker, request(2), prefill_s=1.0)
+    worker.started(first, 0.5)
+    assert worker.wait_s(0.5) == pytest.approx(1.0)
+    assert second.done_at == pytest.approx(1.5)
+    worker.started(first, 0.6)
+    assert worker.wait_s(0.5) == pytest.approx(1.0)
+
+
+def test_a_ticket_that_leaves_before_its_prefill_gives_the_time_back() -> None:
+    """Cancelled work is not waited for."""
+    worker = _worker()
+    first = _take(worker, request(1), prefill_s=2.0)
+    second = _take(worker, request(2), prefill_s=3.0)
+    worker.drop(second, 0.0)
+    assert worker.wait_s(0.0) == pytest.approx(2.0)
+    worker.drop(first, 1.0)
+    assert worker.wait_s(1.0) == 0.0
+
+
+def test_load_tells_the_sequences_of_other_gateways() -> None:
+    """What the engine runs beyond our tickets is foreign; it counts as running."""
+    worker = _worker()
+    _take(worker, request(1))
+    worker.report(load(running=3, waiting=1))
+    assert worker.num_running == 4
+    worker.report(load(running=0))
+    assert worker.num_running == 1
+
+
+def test_only_an_explicit_end_of_starts_is_down() -> None:
+    """A fault is followed by another start unless its cause says otherwise."""
+    worker = _worker()
+    states = []
+    for cause in (
+        "exit code 137 (SIGKILL): killed",
+        "exit code 1: it ended; stopped after 5 starts in a row that never got ready: correct it",
+    ):
+        worker.fail(cause, 1.0)
+        states.append(worker.state)
+    assert states == ["starting", "down"]
+    assert "w1" in repr(worker)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from("ab"), st.integers(0, 3), st.booleans()),
+        max_size=30,
+    )
+)
+def test_reserved_blocks_equal_the_distinct_blocks(
+    steps: list[tuple[int, str, int, bool]],
+) -> None:
+    """Whatever comes and goes, pinned KV is the number of distinct blocks, and at last zero."""
+    worker = _worker()
+    places: list[Reservation] = []
+    for ticket, (shared, name, own, leaves) in enumerate(steps):
+        if leaves and places:
+            worker.drop(places.pop(ticket % len(places)), 0.0)
+        else:
+            prompt = chain(("shared", shared), (name, own))
+            places.append(_take(worker, request(ticket, prompt)))
+        distinct = {digest for place in places for digest in place.request.digests}
+        assert worker.kv_reserved_tokens == len(distinct) * BLOCK + 108 * len(places)
+    for place in places:
+        worker.drop(place, 0.0)
+    assert worker.kv_reserved_tokens == 0

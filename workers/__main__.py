@@ -16,18 +16,14 @@ from workers.app import serve
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the named worker until it is told to leave."""
+    """Run the named worker until it is told to leave. Raises `ConfigError` with one line."""
     arguments = _parse(argv)
-    try:
-        config = load_config(arguments.config) if arguments.config else builtin_config()
-        worker = pick_worker(config, arguments.name)
-        if arguments.gateway:
-            worker = msgspec.structs.replace(worker, gateways=tuple(arguments.gateway))
-        setproctitle(f"herma worker {worker.name}")
-        return serve(worker)
-    except ConfigError as error:
-        print(f"herma worker: {error}", file=sys.stderr)
-        return 1
+    config = load_config(arguments.config) if arguments.config else builtin_config()
+    worker = pick_worker(config, arguments.name)
+    if arguments.gateway:
+        worker = msgspec.structs.replace(worker, gateways=tuple(arguments.gateway))
+    setproctitle(f"herma worker {worker.name}")
+    return serve(worker)
 
 
 def pick_worker(config: Config, name: str | None) -> WorkerConfig:
@@ -53,4 +49,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ConfigError as error:
+        print(f"herma worker: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -97,9 +97,10 @@ class Worker:
 
 
 async def run_worker(config: WorkerConfig, log: Log) -> int:
-    """Serve until SIGTERM or SIGINT and the drain after it; a second signal leaves at once.
+    """Serve until SIGTERM or SIGINT and the drain after it; the same signal again leaves at once.
 
-    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
+    The same, because Ctrl-C on a parent command brings both: one from the terminal, one from the
+    parent. Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
     """
     worker = Worker(config, log)
     worker.dial()
@@ -109,10 +110,13 @@ async def run_worker(config: WorkerConfig, log: Log) -> int:
 
             async def listen() -> None:
                 nonlocal status
-                await anext(signals)
-                worker.drain(config.drain_s)
-                status = 128 + await anext(signals)
-                nursery.cancel_scope.cancel()
+                seen: set[int] = set()
+                async for number in signals:
+                    if number in seen:
+                        status = 128 + number
+                        nursery.cancel_scope.cancel()
+                    seen.add(number)
+                    worker.drain(config.drain_s)
 
             nursery.start_soon(listen)
             await worker.run()

@@ -206,8 +206,8 @@ class _Life:
     def _control(self, payload: bytes) -> None:
         now = trio.current_time()
         match message := decode_from_engine(payload):
-            case Beat(step=step, busy=busy, phase=phase, longest_step_s=longest_s):
-                self.hang_watch.beat(step, busy, phase, longest_s, now)
+            case Beat():
+                self.hang_watch.beat(message, now)
             case StartProgress(phase=phase, fraction=fraction, detail=detail):
                 self._start_watch.progress(phase, fraction, detail, now)
                 self._relay.engine_progress(phase, fraction, detail)

@@ -51,13 +51,15 @@ class EngineReady(_Control, frozen=True, tag=80):
 
 class Beat(_Control, frozen=True, tag=81):
     """Sent every 200 ms by a thread of its own. `step` counts finished steps; `phase` names a
-    declared long operation (a compile) in the current step, empty otherwise.
+    declared long operation (a compile) in the current step, empty otherwise; `expected_step_s`
+    is an estimate of the current step from earlier, smaller ones.
     """
 
     step: int
     busy: bool
     phase: str = ""
     longest_step_s: float = 0.0
+    expected_step_s: float = 0.0
 
 
 class StartProgress(_Control, frozen=True, tag=82):

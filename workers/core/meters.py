@@ -12,7 +12,7 @@ _WINDOW_S: Final = 60.0
 
 
 class StepMeter:
-    """Averages over steps; 0 while unknown."""
+    """Averages over steps, and how long a step should take; 0 while unknown."""
 
     def __init__(self) -> None:
         self.step_ms = 0.0
@@ -20,9 +20,11 @@ class StepMeter:
         self._longest_s = 0.0
         self._previous_longest_s = 0.0
         self._window_at = 0.0
+        self._by_size: dict[int, float] = {}
 
-    def add(self, duration_s: float, prefill_tokens: int, now: float) -> None:
-        """A step ended at `now`; `prefill_tokens` are those beyond one per sequence."""
+    def add(self, duration_s: float, num_tokens: int, prefill_tokens: int, now: float) -> None:
+        """A step of `num_tokens` ended at `now`; `prefill_tokens` are those of long chunks."""
+        self._by_size[num_tokens.bit_length()] = duration_s
         if now - self._window_at >= _WINDOW_S:
             self._previous_longest_s, self._longest_s = self._longest_s, 0.0
             self._window_at = now
@@ -31,6 +33,18 @@ class StepMeter:
         if prefill_tokens and duration_s > 0:
             rate = prefill_tokens / duration_s
             self.prefill_tokens_per_s = _average(self.prefill_tokens_per_s, rate)
+
+    def expected_s(self, num_tokens: int) -> float:
+        """How long a step of `num_tokens` should take: as the last of that size (in powers of
+        two), else in proportion to the nearest smaller one, which overestimates because the
+        fixed costs are scaled too. A first long prompt must not look like a hang on a slow CPU.
+        """
+        size = num_tokens.bit_length()
+        smaller = [seen for seen in self._by_size if seen <= size]
+        if not smaller:
+            return 0.0
+        nearest = max(smaller)
+        return float(self._by_size[nearest] * 2 ** (size - nearest))
 
     @property
     def longest_s(self) -> float:

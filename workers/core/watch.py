@@ -10,6 +10,8 @@ through what it should have heard, so it starts anew instead of blaming the othe
 
 from typing import Final
 
+from workers.core.control import Beat
+
 MIN_HANG_S: Final = 3.0
 STEPS_PER_HANG: Final = 10.0
 GATEWAY_SILENCE_S: Final = 1.0
@@ -78,7 +80,8 @@ class StartWatch:
 class HangWatch:
     """An engine with work must finish a step within max(3 s, 10 x its longest recent step).
 
-    A phase declared in a step (a compile) may last `stall_s` instead.
+    A step larger than any before may take 10 x its estimate, and a phase declared in a step (a
+    compile) as long as it likes, but neither more than `stall_s`.
     """
 
     def __init__(self, stall_s: float, now: float) -> None:
@@ -88,7 +91,7 @@ class HangWatch:
         self._beats_owed = 0
         self._step = 0
         self._phase = ""
-        self._longest_step_s = 0.0
+        self._limit_s = MIN_HANG_S
 
     def work_sent(self, now: float) -> None:
         """A submission went to the engine: from now on it owes a step."""
@@ -97,20 +100,21 @@ class HangWatch:
             self._patience.sign(now)
         self._beats_owed = _BEATS_TO_SEE_WORK
 
-    def beat(self, step: int, busy: bool, phase: str, longest_step_s: float, now: float) -> None:
+    def beat(self, beat: Beat, now: float) -> None:
         """A beat of the engine came; only a new step, a new phase or idleness is progress."""
-        if step != self._step or phase != self._phase or not busy:
+        if beat.step != self._step or beat.phase != self._phase or not beat.busy:
             self._patience.sign(now)
         self._beats_owed = max(0, self._beats_owed - 1)
-        self._pending = busy or self._beats_owed > 0
-        self._step, self._phase, self._longest_step_s = step, phase, longest_step_s
+        self._pending = beat.busy or self._beats_owed > 0
+        self._step, self._phase = beat.step, beat.phase
+        guess_s = self._stall_s if beat.phase else STEPS_PER_HANG * beat.expected_step_s
+        self._limit_s = max(
+            MIN_HANG_S, STEPS_PER_HANG * beat.longest_step_s, min(guess_s, self._stall_s)
+        )
 
     def verdict(self, now: float) -> str | None:
         """Why the engine counts as hung, or None."""
         silent_s = self._patience.silent_s(now)
-        limit_s = max(MIN_HANG_S, STEPS_PER_HANG * self._longest_step_s)
-        if self._phase:
-            limit_s = max(limit_s, self._stall_s)
-        if not self._pending or silent_s < limit_s:
+        if not self._pending or silent_s < self._limit_s:
             return None
-        return f"hung: no step finished for {limit_s:.1f} s with work pending"
+        return f"hung: no step finished for {self._limit_s:.1f} s with work pending"

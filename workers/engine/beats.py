@@ -23,6 +23,7 @@ class EngineStatus:
     busy: bool = False
     phase: str = ""
     longest_step_s: float = 0.0
+    expected_step_s: float = 0.0
 
 
 class Reporter:
@@ -44,7 +45,13 @@ def start_beats(channel: EngineChannel, status: EngineStatus) -> None:
 
     def beat() -> None:
         while not tick.wait(BEAT_EVERY_S):
-            message = Beat(status.step, status.busy, status.phase, status.longest_step_s)
+            message = Beat(
+                status.step,
+                status.busy,
+                status.phase,
+                status.longest_step_s,
+                status.expected_step_s,
+            )
             channel.send([(SUPERVISOR, encode_control(message))])
 
     threading.Thread(target=beat, name="beats", daemon=True).start()

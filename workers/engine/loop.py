@@ -116,11 +116,13 @@ class EngineLoop:
         self._flush()
 
     def _step(self, plan: StepPlan) -> None:
+        num_tokens = sum(chunk.length for chunk in plan.chunks)
+        prefill_tokens = sum(chunk.length for chunk in plan.chunks if chunk.length > 1)
+        self._status.expected_step_s = self._meter.expected_s(num_tokens)
         started_at = self._clock()
         result = self._compute(plan)
         now = self._clock()
-        prefill = sum(chunk.length for chunk in plan.chunks if chunk.length > 1)
-        self._meter.add(now - started_at, prefill, now)
+        self._meter.add(now - started_at, num_tokens, prefill_tokens, now)
         self._say(self._scheduler.commit(plan, result))
         self._status.step = plan.step
         self._status.phase = ""

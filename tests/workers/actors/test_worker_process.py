@@ -211,6 +211,23 @@ async def test_sigterm_finishes_what_runs_and_says_bye(tmp_path: Path) -> None:
             assert not is_alive(worker.engine_pids()[0])
 
 
+async def test_the_same_signal_again_leaves_at_once(tmp_path: Path) -> None:
+    """A drain is not cut short by Ctrl-C and a parent's SIGTERM together, but by insisting."""
+    async with open_gateway_end() as gateway:
+        with worker_process(tmp_path, gateway.address, step_ms=50, drain_s=600) as worker:
+            await gateway.wait_ready()
+            gateway.send(submission(A, max_tokens=4000))
+            await gateway.wait(Tokens, lambda m: m.items[0].request_id == A)
+            worker.process.send_signal(signal.SIGINT)
+            worker.process.send_signal(signal.SIGTERM)
+            await worker.wait_line("draining")
+            gateway.send(submission(B))
+            await gateway.wait(Rejected)
+            worker.process.send_signal(signal.SIGTERM)
+            assert await worker.wait_exit() == 143
+            await wait_dead(worker.engine_pids()[0])
+
+
 async def test_a_drain_ends_at_its_deadline(tmp_path: Path) -> None:
     """A gateway may ask for the drain; what is not done in time is left behind."""
     async with open_gateway_end() as gateway:

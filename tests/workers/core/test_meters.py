@@ -9,10 +9,10 @@ def test_averages_follow_slowly_and_start_at_the_first_value() -> None:
     """The first step is the average; later ones count a tenth. Decodes have no prefill rate."""
     meter = StepMeter()
     assert meter.step_ms == meter.prefill_tokens_per_s == 0.0
-    meter.add(0.010, 0, now=0.0)
+    meter.add(0.010, 4, 0, now=0.0)
     assert meter.step_ms == pytest.approx(10.0)
     assert meter.prefill_tokens_per_s == 0.0
-    meter.add(0.020, 100, now=0.1)
+    meter.add(0.020, 104, 100, now=0.1)
     assert meter.step_ms == pytest.approx(11.0)
     assert meter.prefill_tokens_per_s == pytest.approx(5000.0)
 
@@ -20,10 +20,23 @@ def test_averages_follow_slowly_and_start_at_the_first_value() -> None:
 def test_the_longest_step_is_forgotten_after_two_minutes() -> None:
     """One slow step (a first compile) must not make the hang watch patient for ever."""
     meter = StepMeter()
-    meter.add(5.0, 0, now=0.0)
-    meter.add(0.01, 0, now=50.0)
+    meter.add(5.0, 4, 0, now=0.0)
+    meter.add(0.01, 4, 0, now=50.0)
     assert meter.longest_s == 5.0
-    meter.add(0.01, 0, now=70.0)
+    meter.add(0.01, 4, 0, now=70.0)
     assert meter.longest_s == 5.0
-    meter.add(0.01, 0, now=140.0)
+    meter.add(0.01, 4, 0, now=140.0)
     assert meter.longest_s == pytest.approx(0.01)
+
+
+def test_a_larger_step_is_expected_in_proportion() -> None:
+    """Sizes seen before are known; larger ones are scaled up by powers of two, never down."""
+    meter = StepMeter()
+    assert meter.expected_s(4096) == 0.0
+    meter.add(0.1, 4, 4, now=0.0)
+    assert meter.expected_s(4) == meter.expected_s(7) == pytest.approx(0.1)
+    assert meter.expected_s(64) == pytest.approx(1.6)
+    meter.add(0.2, 64, 64, now=1.0)
+    assert meter.expected_s(64) == pytest.approx(0.2)
+    assert meter.expected_s(128) == pytest.approx(0.4)
+    assert meter.expected_s(1) == 0.0

@@ -4,14 +4,15 @@ Owns one part per worker: the digests that its engine reported, and guesses abou
 to hold. Events are numbered; a gap empties the part and asks for a snapshot, because a missed
 `BlocksDropped` would promise blocks that are gone. Must not know loads or costs.
 
-    match    O(prompt blocks), 25 ns each    stored, dropped, snapshot    O(their digests)
+Matching bisects, because an engine's prefixes have no holes: it frees and evicts tails first, and
+a block in use keeps all blocks before it. That is 12 lookups per worker for 100k tokens; walking
+the chain took 0.4 ms per worker.
 """
 
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
-from itertools import islice, takewhile
 from typing import Final
 
 from protocol.ids import ID_BYTES, BlockDigest, WorkerId
@@ -163,5 +164,14 @@ def _unpack(packed: bytes) -> Iterator[BlockDigest]:
 def _run(
     known: set[BlockDigest] | dict[BlockDigest, float], digests: Sequence[BlockDigest], start: int
 ) -> int:
-    rest = islice(digests, start, None) if start else digests
-    return len(list(takewhile(known.__contains__, rest)))
+    """How many blocks from `start` on are known, by bisection."""
+    low, high = start, len(digests)
+    if low == high or digests[low] not in known:
+        return 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        if digests[middle - 1] in known:
+            low = middle
+        else:
+            high = middle - 1
+    return low - start

@@ -19,10 +19,12 @@ def _index(*digests: BlockDigest, seq: int = 0) -> PrefixIndex:
 
 
 def test_match_counts_leading_blocks_only() -> None:
-    """A hole ends the match, whatever is held behind it."""
-    index = _index(*PROMPT[:4], *PROMPT[5:])
+    """Blocks without the first one are no prefix, and other workers' blocks do not count."""
+    index = _index(*PROMPT[:4])
     assert index.match(W1, PROMPT) == 4
     assert index.match(W2, PROMPT) == 0
+    assert _index(*PROMPT[1:]).match(W1, PROMPT) == 0
+    assert index.match(W1, ()) == 0
 
 
 def test_events_are_applied_in_order() -> None:
@@ -134,3 +136,15 @@ def test_the_index_equals_a_naive_set(events: list[tuple[str, set[int]]]) -> Non
             known = heard is Heard.APPLIED
         if kind != "skip":
             assert index.held(W1) == (truth if known else set())
+
+
+@given(held=st.integers(0, 70), guessed=st.integers(0, 70), confirmed=st.integers(0, 70))
+def test_match_is_the_longest_held_or_guessed_prefix(
+    held: int, guessed: int, confirmed: int
+) -> None:
+    """Bisection finds what a walk along the chain finds."""
+    prompt = chain(("p", 64))
+    index = _index(*prompt[:held])
+    index.guess(W1, prompt[:guessed], held, now=0.0)
+    index.apply(W1, stored(1, prompt[held:confirmed]), 0.0)
+    assert index.match(W1, prompt) == min(64, max(held, guessed, confirmed))

@@ -24,6 +24,9 @@ RETRY_S: Final = 0.005
 """How often a ROUTER with a backlog retries. Its POLLOUT speaks for all peers together, so no
 event names the one peer that was full, and another touch may have consumed the edge."""
 
+_POLLIN: Final = int(zmq.POLLIN)
+_POLLIN_OUT: Final = int(zmq.POLLIN | zmq.POLLOUT)
+
 
 @final
 class Pump:
@@ -61,7 +64,7 @@ class Pump:
 
     def touched(self) -> None:
         """Re-read `EVENTS` after an operation outside the pump and wake the pump for work."""
-        if not self._socket.closed and self._events() & zmq.POLLIN:
+        if not self._socket.closed and self._has_work():
             self.kick()
 
     def kick(self) -> None:
@@ -82,10 +85,7 @@ class Pump:
         self._has_backlog = self._send_backlog()
         if self._socket.closed:
             return False
-        wanted = zmq.POLLIN
-        if self._has_backlog and not self._retries:
-            wanted |= zmq.POLLOUT
-        return bool(self._events() & wanted) or may_have_more
+        return self._has_work() or may_have_more
 
     def _drain(self) -> bool:
         """Deliver at most `BURST_LIMIT` messages; True if it stopped at the limit."""
@@ -108,5 +108,7 @@ class Pump:
             finally:
                 self._wait_scope = None
 
-    def _events(self) -> int:
-        return int(self._socket.get(zmq.EVENTS))
+    def _has_work(self) -> bool:
+        """Read `EVENTS`: is there a message, or room for the backlog?"""
+        wanted = _POLLIN_OUT if self._has_backlog and not self._retries else _POLLIN
+        return bool(int(self._socket.get(zmq.EVENTS)) & wanted)

@@ -24,9 +24,6 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def __repr__(self) -> str:
-        return f"<Backlog of {len(self._frames)} frames, {self.num_bytes} bytes>"
-
     def push(self, frame: bytes) -> None:
         """Append. Raises `LinkFull` over 8 MiB, and keeps what it had.
 

@@ -150,16 +150,14 @@ class DealerSocket:
         a protocol error or an oversize frame (seen with 4.3.5: DISCONNECTED, then silence).
         """
         was_idle = False
-        while not self._socket.closed:
+        while True:
             await trio.sleep(_REDIAL_CHECK_S)
-            is_idle = self._monitor.is_idle
+            is_idle = self._monitor.is_idle and not self._socket.closed
             if is_idle and was_idle and self._address is not None:
                 self._redial(self._address)
             was_idle = is_idle
 
     def _redial(self, address: str) -> None:
-        if self._socket.closed:
-            return
         self._redials += 1
         self._socket.disconnect(address)
         self._socket.connect(address)

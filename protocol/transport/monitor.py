@@ -15,7 +15,7 @@ from protocol.transport.sockets import NOBLOCK
 _DIALLING: Final = frozenset(
     {zmq.Event.CONNECT_DELAYED, zmq.Event.CONNECT_RETRIED, zmq.Event.CONNECTED}
 )
-_FAILURES: Final = {
+_FAILURES: Final[dict[int, str]] = {
     zmq.Event.HANDSHAKE_FAILED_AUTH: "the gateway does not accept this worker's public key",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "the other side does not speak CURVE, or is no gateway",
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: (
@@ -66,8 +66,8 @@ class LinkMonitor:
             self._change(is_up=False)
         elif event in _DIALLING:
             self.is_idle = False
-        elif event in _FAILURES:
-            self.last_failure = _FAILURES[zmq.Event(event)]
+        else:
+            self.last_failure = _FAILURES.get(event, self.last_failure)
 
     def _change(self, *, is_up: bool) -> None:
         if is_up != self.is_up:

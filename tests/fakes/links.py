@@ -100,6 +100,13 @@ def raw_socket(kind: int, identity: bytes | None = None) -> Iterator[zmq.Socket[
         context.term()
 
 
+def bound_address(socket: zmq.Socket[bytes]) -> str:
+    """Where a raw socket listens."""
+    endpoint = socket.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.rstrip(b"\0").decode()
+
+
 @contextmanager
 def tcp_client(address: str) -> Iterator[stdlib_socket.socket]:
     """A plain TCP connection to a zmq address."""

@@ -12,7 +12,7 @@ from tests.fakes.messages import SAMPLING
 NAN = float("nan")
 INF = float("inf")
 
-OUT_OF_BOUNDS = [
+OUT_OF_BOUNDS: list[tuple[str, list[Any]]] = [
     ("max_tokens", [0, -1, 2**31]),
     ("temperature", [-0.1, 100.1, NAN, INF]),
     ("top_p", [-0.1, 1.1, NAN]),

@@ -1,6 +1,7 @@
 """Token ids packed as little-endian u32."""
 
 import struct
+import sys
 
 import pytest
 from hypothesis import given
@@ -31,6 +32,15 @@ def test_a_broken_length_is_a_wire_error(packed: bytes) -> None:
     """Bytes that are no whole ids are the peer's fault."""
     with pytest.raises(WireError, match=str(len(packed))):
         unpack_tokens(packed)
+
+
+def test_other_byte_orders_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the machine's order is not the wire's, each id is swapped, both ways."""
+    here = pack_tokens([1, 2**24])
+    monkeypatch.setattr(sys, "byteorder", "big" if sys.byteorder == "little" else "little")
+    swapped = pack_tokens([1, 2**24])
+    assert swapped == here[3::-1] + here[:3:-1]
+    assert list(unpack_tokens(swapped)) == [1, 2**24]
 
 
 @pytest.mark.parametrize("token_id", [-1, 2**32])

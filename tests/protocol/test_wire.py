@@ -16,13 +16,13 @@ from protocol.messages import FromWorker, Load, Ping, Pong, Progress, ToWorker
 from protocol.wire import MAX_FRAME_BYTES, decode_from_worker, decode_to_worker, encode, peek_tag
 from tests.fakes.messages import FROM_WORKER, FROM_WORKER_TYPES, TO_WORKER, TO_WORKER_TYPES
 
-Decode = Callable[[bytes], Any]
+Decode = Callable[[bytes], msgspec.Struct]
 BOTH_WAYS = pytest.mark.parametrize("decode", [decode_to_worker, decode_from_worker])
 
 _UINT32_MAX = 2**32 - 1
 
 
-def _outcome(decode: Decode, frame: bytes) -> object:
+def _outcome(decode: Decode, frame: bytes) -> msgspec.Struct | None:
     """The message of `frame`, or None for a WireError; any other exception escapes."""
     try:
         return decode(frame)

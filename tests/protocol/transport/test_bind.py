@@ -109,7 +109,9 @@ def test_a_misspelt_bind_address_is_one_clear_line(router: RouterSocket, address
     assert address in _error_line(error)
 
 
-@pytest.mark.parametrize("address", [*MISSPELT, "tcp://127.0.0.1:*", "tcp://127.0.0.1:0"])
+@pytest.mark.parametrize(
+    "address", [*MISSPELT, "tcp://127.0.0.1:*", "tcp://127.0.0.1:0", f"ipc:///{'x' * 200}"]
+)
 def test_a_misspelt_dial_address_is_one_clear_line(dealer: DealerSocket, address: str) -> None:
     """An address that cannot be dialled is a ConfigError that shows the right form."""
     with pytest.raises(ConfigError, match="tcp://HOST:PORT") as error:

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from tests.fakes.links import (
     ANY_PORT,
     GatewayEnd,
     WorkerEnd,
+    bound_address,
     fresh_id,
     greet,
     linked_pair,
@@ -40,6 +42,10 @@ async def _undisturbed() -> AsyncIterator[tuple[GatewayEnd, WorkerEnd]]:
         expected = [b"up %d" % number for number in range(2 * NUM_FRAMES)]
         assert gateway.frames_of(worker.identity) == expected
         assert worker.changes == [True]
+
+
+def _has_foreign(gateway: GatewayEnd, num_foreign: int) -> bool:
+    return gateway.router.statistics().foreign == num_foreign
 
 
 def _closed_by_peer(client: socket.socket) -> bool:
@@ -108,7 +114,7 @@ async def test_strange_identities_are_counted_and_dropped() -> None:
                 stranger.connect(gateway.address)
                 foreign = gateway.router.statistics().foreign
                 stranger.send(os.urandom(64))
-                await until(lambda n=foreign: gateway.router.statistics().foreign == n + 1)
+                await until(partial(_has_foreign, gateway, foreign + 1))
         strangers = gateway.frames[before:]
         assert all(len(peer) == 16 for peer, _ in strangers)
 
@@ -154,7 +160,7 @@ async def test_a_worker_survives_a_strange_gateway() -> None:
     """Messages of several parts are counted at the worker too, and the next frame is delivered."""
     with raw_socket(zmq.ROUTER) as gateway:
         gateway.bind(ANY_PORT)
-        worker = WorkerEnd(gateway.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
+        worker = WorkerEnd(bound_address(gateway))
         async with running(worker):
             worker.dealer.send(b"hello")
             await until(lambda: gateway.poll(0))
@@ -170,7 +176,7 @@ async def test_a_worker_dials_again_after_an_oversize_frame() -> None:
     with raw_socket(zmq.ROUTER) as gateway:
         gateway.set(zmq.ROUTER_HANDOVER, 1)
         gateway.bind(ANY_PORT)
-        worker = WorkerEnd(gateway.get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
+        worker = WorkerEnd(bound_address(gateway))
         async with running(worker):
             await until(lambda: worker.changes == [True])
             worker.dealer.send(b"hello")

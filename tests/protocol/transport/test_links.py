@@ -1,6 +1,7 @@
 """What a link promises: delivery in order, bounded queues, known peers, life after a restart."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -156,6 +157,36 @@ async def test_what_waits_for_a_peer_that_leaves_is_reported() -> None:
         assert gateway.unroutable == [identity]
         assert gateway.router.statistics().unroutable > 0
         assert gateway.router.statistics().waiting_bytes == 0
+
+
+@pytest.mark.parametrize("reaction", ["close", "disconnect_the_other"])
+async def test_the_report_of_a_lost_peer_may_act(reaction: str) -> None:
+    """on_unroutable may close the router or drop another peer that waits."""
+    gateway = GatewayEnd()
+    identities = [fresh_id(), fresh_id()]
+
+    def on_unroutable(peer: WorkerId) -> None:
+        gateway.unroutable.append(peer)
+        if reaction == "close":
+            gateway.router.close()
+        else:
+            other = identities[1 - identities.index(peer)]
+            assert gateway.router.disconnect_peer(other) > 0
+
+    gateway.router._on_unroutable = on_unroutable
+    async with running(gateway):
+        with ExitStack() as slow_peers:
+            for identity in identities:
+                slow = slow_peers.enter_context(raw_socket(zmq.DEALER, identity))
+                slow.set(zmq.RCVHWM, 1)
+                slow.connect(gateway.address)
+                slow.send(b"hello")
+            await until(lambda: len(gateway.frames) == 2)
+            for identity in identities:
+                _fill(partial(gateway.router.send, identity))
+        await until(lambda: gateway.unroutable)
+        await until(lambda: gateway.router.statistics().waiting_peers == 0)
+        assert len(gateway.unroutable) == 1
 
 
 async def test_dropping_a_peer_forgets_what_waits_for_it() -> None:

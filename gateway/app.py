@@ -23,6 +23,7 @@ from gateway.actors.model_files import ModelFiles
 from gateway.actors.services import Services
 from gateway.actors.turn import run_turn
 from gateway.core.dispatch import Dispatch
+from gateway.core.errors import ApiError
 from gateway.http.edge import Edge, FleetGauges
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
@@ -126,7 +127,18 @@ async def run_gateway(
         )
         _log.info("serving %s, workers dial %s", url, address)
         await services.dispatcher.has_ready.wait()
+        await _warm_up(services)
         announce(f"ready {url}/v1")
+
+
+async def _warm_up(services: Services) -> None:
+    """Have the tokenizers of the ready models, so that the first request waits for nothing."""
+    for view in services.dispatcher.models():
+        if view.state == "ready" and view.files_digest is not None:
+            try:
+                await services.files.text(view.files_digest)
+            except ApiError as error:
+                _log.error("model %s: %s", view.name, error)
 
 
 async def _serve_to_the_end(
@@ -165,4 +177,5 @@ def _gauges(services: Services) -> FleetGauges:
         running=statistics.running,
         open_turns=services.open_turns.count,
         counters=counters,
+        workers=services.dispatcher.workers(),
     )

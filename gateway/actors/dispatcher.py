@@ -30,6 +30,7 @@ from gateway.core.effects import (
 )
 from gateway.core.errors import ApiError
 from gateway.core.models import ModelView
+from gateway.core.worker_state import WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import Register, RejectReason
 
@@ -130,6 +131,10 @@ class Dispatcher:
     def models(self) -> tuple[ModelView, ...]:
         """All models."""
         return self._core.models()
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """Every worker that has registered."""
+        return self._core.workers()
 
     def statistics(self) -> DispatchStatistics:
         """What metrics read."""

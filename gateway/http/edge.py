@@ -13,6 +13,7 @@ from gateway.actors.caller import Caller
 from gateway.core.chat_request import ChatRequest
 from gateway.core.events import TurnEvent
 from gateway.core.models import ModelView
+from gateway.core.worker_state import WorkerView
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
@@ -28,6 +29,7 @@ class FleetGauges:
     running: int = 0
     open_turns: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+    workers: tuple[WorkerView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

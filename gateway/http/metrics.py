@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from gateway.core.events import Usage
 from gateway.core.models import ModelView
+from gateway.core.worker_state import WorkerView
 from gateway.http.edge import FleetGauges
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -104,6 +105,7 @@ class _Fleet(Collector):
         yield GaugeMetricFamily(
             "herma_requests_in_flight", "Chat requests being answered.", now.open_turns
         )
+        yield from _of_engines(now.workers)
         for name, value in now.counters.items():
             yield CounterMetricFamily(
                 f"herma_{name}", f"{name.replace('_', ' ')} since the start.", value
@@ -128,3 +130,25 @@ def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
         away = bool(model.fallback) and model.cloud and model.state != "ready"
         fallback.add_metric((model.name,), away)
     yield from (workers, queued, fallback)
+
+
+_ENGINE_GAUGES: Final = {
+    "running": "Sequences in the engine's steps.",
+    "waiting": "Sequences that wait in the engine.",
+    "free_blocks": "Blocks that no sequence holds, cached ones included.",
+    "num_blocks": "Blocks of the key-value cache.",
+    "steps": "Steps since the engine's start.",
+    "preemptions": "Sequences set back for lack of blocks since the engine's start.",
+    "step_ms": "Moving average of a step's duration.",
+    "prefill_tokens_per_s": "Moving average of the prefill rate.",
+}
+
+
+def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
+    """The engines' own counters, as of each one's last `Load`."""
+    for name, help_text in _ENGINE_GAUGES.items():
+        family = GaugeMetricFamily(f"herma_engine_{name}", help_text, labels=("worker",))
+        for worker in workers:
+            if worker.load is not None:
+                family.add_metric((worker.name,), getattr(worker.load, name))
+        yield family

@@ -88,6 +88,7 @@ class FleetLink:
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
         self._attempts: dict[RequestId, Attempt] = {}
+        self._files_asked: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
         dispatcher.attach(self)
 
@@ -170,7 +171,8 @@ class FleetLink:
         """See `FleetPort`."""
         if digest in self._files:
             self._dispatcher.files_arrived(digest)
-        else:
+        elif (worker_id, digest) not in self._files_asked:
+            self._files_asked.add((worker_id, digest))
             self._send(worker_id, GetFiles(digest))
 
     # Frames.
@@ -261,6 +263,10 @@ class FleetLink:
         self._dispatcher.heard(worker_id, message)
 
     def _take_files(self, worker_id: WorkerId, message: Files) -> None:
+        if (worker_id, message.digest) not in self._files_asked:
+            self._counters.items_stale += 1
+            return
+        self._files_asked.discard((worker_id, message.digest))
         try:
             self._files.put(message.digest, message.files)
         except ConfigError as error:
@@ -294,6 +300,7 @@ class FleetLink:
         self._counters.workers_lost += 1
         _log.warning("worker %s lost: %s", peer.name, why)
         self._router.disconnect_peer(worker_id)
+        self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}
         self._dispatcher.lost(worker_id)
 
     def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
@@ -320,10 +327,13 @@ class FleetLink:
             if late_s > PING_S:
                 # This process was held up (a long step of our own, a suspended machine): frames
                 # wait unread in the socket, and nobody's silence may be judged by that time.
-                for peer in self._peers.values():
-                    peer.heard_at = min(now, peer.heard_at + late_s)
+                self._excuse_silence(late_s, now)
                 due = now
             self._ping_all(now)
+
+    def _excuse_silence(self, late_s: float, now: float) -> None:
+        for peer in self._peers.values():
+            peer.heard_at = min(now, peer.heard_at + late_s)
 
     def _ping_all(self, now: float) -> None:
         ping = Ping(next(self._nonces))

@@ -13,6 +13,29 @@ import httpx
 import trio
 
 
+class RequestBody(httpx.AsyncByteStream):
+    """A body in one piece. httpx's own is an async generator, which a request that is cancelled
+    while it is sent leaves to the garbage collector.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Once(self._body)
+
+
+class _Once(AsyncIterator[bytes]):
+    def __init__(self, body: bytes) -> None:
+        self._left: bytes | None = body
+
+    async def __anext__(self) -> bytes:
+        if self._left is None:
+            raise StopAsyncIteration
+        body, self._left = self._left, None
+        return body
+
+
 class ClientPool:
     """Lends the current client; `num_replaced` counts how often the leak struck."""
 

@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from config import ProviderConfig
-from gateway.upstream.pool import ClientPool
+from gateway.upstream.pool import ClientPool, RequestBody
 from gateway.upstream.sse import EventCutter, EventTooLarge, has_data, is_error
 from protocol.errors import HermaError
 
@@ -131,9 +131,12 @@ class Provider:
         if response.status_code != 200:
             return await self._whole(response)
         cutter = EventCutter()
-        async for data in response.aiter_bytes():
+
+        def take(data: bytes) -> None:
             if events := cutter.push(data):
                 pass_on(events)
+
+        await _read(response, take)
         if events := cutter.rest():
             pass_on(events)
         if not cutter.is_done:
@@ -146,12 +149,15 @@ class Provider:
     ) -> AsyncIterator[httpx.Response]:
         body = _encode({**raw, "model": model})
         headers = {**self._headers, "accept": accept}
-        async with (
-            self._pool.client() as client,
-            client.stream("POST", self._url, content=body, headers=headers) as response,
-        ):
-            self._check_status(response)
-            yield response
+        async with self._pool.client() as client:
+            request = client.build_request("POST", self._url, content=body, headers=headers)
+            request.stream = RequestBody(body)
+            response = await client.send(request, stream=True)
+            try:
+                self._check_status(response)
+                yield response
+            finally:
+                await response.aclose()
 
     def _check_status(self, response: httpx.Response) -> None:
         status = response.status_code
@@ -164,10 +170,13 @@ class Provider:
 
     async def _whole(self, response: httpx.Response) -> Answer:
         body = bytearray()
-        async for data in response.aiter_bytes():
-            body += data
+
+        def take(data: bytes) -> None:
+            body.extend(data)
             if len(body) > MAX_ANSWER_BYTES:
                 raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
+
+        await _read(response, take)
         self._check_json(response.status_code, body)
         return Answer(response.status_code, bytes(body))
 
@@ -179,6 +188,25 @@ class Provider:
             raise ProviderFailed(f"{self.name} sent no JSON", status=status) from error
         if not isinstance(value, dict):
             raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
+
+
+async def _read(response: httpx.Response, take: Callable[[bytes], None]) -> None:
+    """Give the body to `take` as it comes; what that raises is raised once reading has ended.
+
+    httpx reads through nested generators, which only end in order when the innermost is
+    cancelled: an exception in the loop would leave the inner ones to the garbage collector.
+    """
+    failure: HermaError | None = None
+    with trio.CancelScope() as reading:
+        async for data in response.aiter_bytes():
+            if failure is None:
+                try:
+                    take(data)
+                except HermaError as error:
+                    failure = error
+                    reading.cancel()
+    if failure is not None:
+        raise failure
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class FakeProvider:
         try:
             async with stream:
                 await self._exchange(stream, h11.Connection(h11.SERVER))
-        except trio.BrokenResourceError:
+        except (trio.BrokenResourceError, h11.RemoteProtocolError):
             self.gone.set()
 
     async def _exchange(self, stream: trio.SocketStream, parser: h11.Connection) -> None:

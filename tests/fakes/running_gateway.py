@@ -146,7 +146,7 @@ async def open_gateway(
 ) -> AsyncIterator[RunningGateway]:
     """A gateway's actors on a free port, for the length of the block."""
     config = Config(
-        gateway=GatewayConfig(worker_bind="tcp://127.0.0.1:*", **gateway),
+        gateway=GatewayConfig(**{"worker_bind": "tcp://127.0.0.1:*", **gateway}),
         models=tuple(models),
         providers=providers or {},
     )

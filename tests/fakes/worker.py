@@ -110,6 +110,7 @@ class FakeWorker:
         self.heard: list[ToWorker] = []
         self.running: dict[bytes, FakeSequence] = {}
         self._news = trio.Event()
+        self._is_up = False
         self._step = 0
         self._block_seq = 0
         self._registered: Register | None = None
@@ -129,7 +130,8 @@ class FakeWorker:
             epoch=self.epoch,
             engine=self.facts if ready else None,
         )
-        self.say(self._registered)
+        if self._is_up:
+            self.say(self._registered)
 
     def fail_engine(self) -> None:
         """Its engine dies: all sequences are lost and it starts anew."""
@@ -188,6 +190,7 @@ class FakeWorker:
         await self._socket.run()
 
     def _link_changed(self, is_up: bool) -> None:
+        self._is_up = is_up
         if is_up and self._registered is not None:
             self._socket.drop_waiting()
             self.say(self._registered)

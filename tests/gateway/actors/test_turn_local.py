@@ -1,12 +1,14 @@
 """Turns on workers: real frames over loopback."""
 
+from functools import partial
+
 import trio
 import trio.testing
 
 from gateway.actors.caller import Caller
 from protocol.messages import Abort, Submit
 from protocol.tokens import count_tokens
-from tests.fakes.running_gateway import open_gateway
+from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker, prompt_ids
 
 TEXT = "The weather in Athens is warm."
@@ -164,15 +166,19 @@ async def test_busy_is_asked_again_and_is_no_failure() -> None:
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")
         worker.rejections = ["busy", "busy"]
+        counters = gateway.services.counters
+
+        def requeued(times: int) -> bool:
+            return counters.busy_requeued == times
+
         asked = gateway.start()
-        for count in (1, 2):
-            await worker.wait(Submit, count=count)
+        for at in (1, 2):
+            await wait_until(partial(requeued, at))
             worker.load()
         with trio.fail_after(20):
             await asked.over.wait()
         assert asked.text == TEXT
         assert [submit.attempt for submit in worker.all_of(Submit)] == [1, 2, 3]
-        assert gateway.services.counters.busy_requeued == 2
 
 
 async def test_a_request_is_held_until_the_engine_is_ready() -> None:

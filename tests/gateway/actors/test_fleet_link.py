@@ -1,0 +1,145 @@
+"""The link to the workers: who is let in, what is counted, what is asked."""
+
+import os
+
+import msgspec
+import pytest
+import trio
+
+from gateway.app import build_services, running
+from protocol.errors import ConfigError
+from protocol.messages import GetFiles, Progress, Register, Snapshot, Submit, Welcome
+from tests.fakes.running_gateway import open_gateway, wait_until
+from tests.fakes.worker import FakeWorker, open_worker
+
+
+async def test_garbage_is_counted_and_harms_nobody() -> None:
+    """Random bytes, truncated frames and messages of the other direction change nothing."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        frames = [b"", b"\xc1", os.urandom(64), b"\x94\x24\x01", b"\xff" * 1000]
+        for frame in frames:
+            worker.say_frame(frame)
+        counters = gateway.services.counters
+        await wait_until(lambda: counters.frames_garbage == len(frames))
+        assert (await gateway.ask()).reasons == ["stop"]
+        assert counters.workers_lost == 0
+
+
+async def test_strangers_are_counted() -> None:
+    """Frames of a peer that never registered reach nobody."""
+    async with open_gateway() as gateway:
+        stranger = FakeWorker("stranger")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stranger.run)
+            stranger.connect(gateway.address)
+            stranger.say(Progress(1, "loading", 0.5))
+            await wait_until(lambda: gateway.services.counters.frames_from_strangers == 1)
+            nursery.cancel_scope.cancel()
+        assert gateway.services.dispatcher.statistics().workers == 0
+
+
+async def test_a_second_holder_of_a_name_waits_for_the_first_to_leave() -> None:
+    """It is refused while the first lives, and is taken when it asks again afterwards."""
+    second = FakeWorker("w1", identity=b"second-identity!")
+    async with open_gateway() as gateway, open_worker(gateway.address) as first:
+        await gateway.wait_state("ready")
+        async with open_worker(gateway.address, second):
+            await wait_until(lambda: gateway.services.counters.workers_refused > 0)
+            await gateway.ask()
+            assert first.all_of(Submit)
+            assert not second.all_of(Submit)
+            first.die()
+            await gateway.wait_workers(0)
+            second.register()
+            await gateway.wait_workers(1)
+            await gateway.ask()
+            assert second.all_of(Submit)
+
+
+async def test_another_protocol_version_is_refused_by_name() -> None:
+    """The worker is not taken, and learns our version from a welcome."""
+    async with open_gateway() as gateway, open_worker(gateway.address, ready=False) as worker:
+        await worker.wait(Welcome)
+        worker.say(Register(99, "w1", ("alpha",), "fake", "0", 1, worker.facts))
+        await wait_until(lambda: gateway.services.counters.workers_refused == 1)
+        await worker.wait(Welcome, count=2)
+        assert gateway.services.dispatcher.statistics().workers == 0
+
+
+async def test_files_are_asked_once_and_kept() -> None:
+    """A restarted engine and a second worker with the same files are not asked again."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        await gateway.ask()
+        worker.fail_engine()
+        worker.register()
+        async with open_worker(gateway.address, FakeWorker("w2")) as other:
+            await gateway.wait_workers(2)
+            await gateway.ask()
+            assert len(worker.all_of(GetFiles)) + len(other.all_of(GetFiles)) == 1
+
+
+async def test_a_held_up_gateway_blames_nobody() -> None:
+    """A pause of the gateway's own loop does not count as the workers' silence."""
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        peers = gateway.services.link._peers
+        (peer,) = peers.values()
+        for _ in range(3):
+            # As if the watch had slept 5 s: its own clock is moved, nobody was heard meanwhile.
+            peer.heard_at -= 5.0
+            gateway.services.link._excuse_silence(5.0, trio.current_time())
+        await gateway.ask()
+        assert gateway.services.counters.workers_lost == 0
+
+
+async def test_broken_files_are_one_clear_error() -> None:
+    """A model whose tokenizer cannot be read answers 500 that names the file."""
+    fake = FakeWorker(files={"tokenizer.json": b"{"})
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask()
+        assert asked.error is not None
+        assert asked.error.status == 500
+        assert "tokenizer.json" in asked.error.message
+
+
+async def test_files_over_the_limit_are_not_kept() -> None:
+    """More than 32 MiB of text files are refused; the link lives."""
+    async with open_gateway() as gateway:
+        with pytest.raises(ConfigError, match="32 MiB"):
+            gateway.services.files.put(b"x" * 16, {"tokenizer.json": bytes(33 * 2**20)})
+
+
+async def test_a_taken_worker_port_is_one_clear_error() -> None:
+    """Binding an address twice raises `ConfigError`."""
+    async with open_gateway() as gateway:
+        config = gateway.services.config
+        second = msgspec.structs.replace(
+            config, gateway=msgspec.structs.replace(config.gateway, worker_bind=gateway.address)
+        )
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with running(build_services(second, {})):
+                pass
+        assert caught.group_contains(ConfigError)
+
+
+async def test_a_gateway_that_comes_back_has_its_workers_again() -> None:
+    """Workers dial in again by themselves, and the cache index is rebuilt from a snapshot."""
+    messages = [{"role": "user", "content": "white stones " * 100}]
+    fake = FakeWorker()
+    async with open_gateway() as first:
+        address = first.address
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fake.run)
+        fake.register()
+        fake.connect(address)
+        for expected in (0, 1):
+            async with open_gateway(worker_bind=address) as gateway:
+                await gateway.wait_state("ready")
+                await wait_until(lambda: len(fake.all_of(Snapshot)) > 0)
+                asked = await gateway.ask(messages=messages)
+                assert (asked.usage.cached_tokens > 0) == bool(expected)
+                fake.heard.clear()
+        nursery.cancel_scope.cancel()

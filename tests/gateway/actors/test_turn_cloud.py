@@ -1,0 +1,251 @@
+"""Turns that providers answer: a real HTTP server on loopback, reached through the real client."""
+
+import json
+from typing import Any
+
+import trio
+
+from gateway.actors.caller import Caller
+from protocol.messages import Submit
+from tests.fakes.provider import KEY, FakeProvider, open_provider
+from tests.fakes.running_gateway import Asked, RunningGateway, chain_of, open_gateway
+from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
+
+
+async def ask_chain(*fakes: FakeProvider, first_token_s: float = 10.0, **fields: Any) -> Asked:
+    """A turn of a gateway without workers that has these providers, `p0` first."""
+    async with trio.open_nursery() as nursery:
+        for fake in fakes:
+            await nursery.start(fake.serve)
+        named = {f"p{at}": fake for at, fake in enumerate(fakes)}
+        model, tables = chain_of(named, first_token_s=first_token_s)
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            asked = await gateway.ask(**fields)
+        nursery.cancel_scope.cancel()
+    return asked
+
+
+def assert_nothing_internal(asked: Asked, *fakes: FakeProvider) -> None:
+    assert asked.error is not None
+    for fake in fakes:
+        assert fake.base_url not in asked.error.message
+        assert fake.base_url.split("/")[2] not in asked.error.message
+    assert KEY not in asked.error.message
+
+
+async def test_a_stream_passes_unchanged() -> None:
+    """The provider's bytes, unknown fields included, reach the client; only the name differs."""
+    fake = FakeProvider()
+    asked = await ask_chain(fake, stream=True, my_field={"a": [1]})
+    assert asked.upstream == b"".join(fake.events("p0-large"))
+    assert asked.started.served_by == "cloud:p0"
+    (request,) = fake.requests
+    assert request.path == "/v1/chat/completions"
+    assert request.body["model"] == "p0-large"
+    assert request.body["my_field"] == {"a": [1]}
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_whole_answer_passes_unchanged() -> None:
+    """The provider's body, unknown fields included, reaches the client."""
+    fake = FakeProvider()
+    asked = await ask_chain(fake)
+    assert asked.upstream == fake.whole("p0-large")
+    assert asked.started.served_by == "cloud:p0"
+
+
+async def test_the_next_provider_answers_for_one_that_fails() -> None:
+    """Failures before the first byte are not seen by the client."""
+    for status in (401, 403, 404, 408, 429, 500, 503):
+        asked = await ask_chain(FakeProvider(status=status), FakeProvider(), stream=True)
+        assert asked.started.served_by == "cloud:p1", status
+        assert asked.error is None
+
+
+async def test_a_provider_without_a_first_token_is_left() -> None:
+    """The first-token deadline counts per provider, and comments are no token."""
+    slow = FakeProvider(first_delay_s=60.0, comments=1)
+    asked = await ask_chain(slow, FakeProvider(), first_token_s=0.1, stream=True)
+    assert asked.started.served_by == "cloud:p1"
+
+
+async def test_an_error_event_instead_of_an_answer_is_a_failure() -> None:
+    """A 200 whose first event is an error moves on to the next provider."""
+    asked = await ask_chain(FakeProvider(stream_error=True), FakeProvider(), stream=True)
+    assert asked.started.served_by == "cloud:p1"
+
+
+async def test_a_stream_cut_in_the_middle_is_an_error_that_clients_retry() -> None:
+    """What came whole is passed on, then `upstream connection lost`; nobody else continues it."""
+    other = FakeProvider()
+    fake = FakeProvider(cut_after=2)
+    asked = await ask_chain(fake, other, stream=True)
+    assert asked.upstream == b"".join(fake.events("p0-large")[:2])
+    assert asked.error is not None
+    assert asked.error.message == "upstream connection lost"
+    assert not other.requests
+
+
+async def test_a_stream_without_its_end_is_cut() -> None:
+    """A stream that closes cleanly but without [DONE] was cut by somebody in between."""
+    asked = await ask_chain(FakeProvider(ends=False), stream=True)
+    assert asked.error is not None
+    assert asked.error.message == "upstream connection lost"
+
+
+async def test_a_cut_whole_answer_is_asked_elsewhere() -> None:
+    """Nothing of it was passed on, so the next provider may answer."""
+    asked = await ask_chain(FakeProvider(cut_after=0), FakeProvider())
+    assert asked.started.served_by == "cloud:p1"
+
+
+async def test_a_refusal_of_the_request_itself_is_passed_on() -> None:
+    """A 4xx about the request would be the same elsewhere: the client gets it as it is."""
+    body = json.dumps({"error": {"message": "bad tool schema", "x_more": 1}}).encode()
+    for fields in ({}, {"stream": True}):
+        other = FakeProvider()
+        asked = await ask_chain(FakeProvider(status=400, error_body=body), other, **fields)
+        assert asked.upstream == body
+        assert not other.requests
+
+
+async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() -> None:
+    """The error names providers as configured, no address and no key."""
+    fakes = FakeProvider(status=500), FakeProvider(status=401)
+    asked = await ask_chain(*fakes, stream=True)
+    assert asked.error is not None
+    assert asked.error.status == 502
+    assert "p0 answered 500" in asked.error.message
+    assert_nothing_internal(asked, *fakes)
+
+
+async def test_limits_of_all_providers_are_a_limit() -> None:
+    """429 everywhere is 429 with the shortest Retry-After."""
+    fakes = [FakeProvider(status=429, headers={"retry-after": text}) for text in ("7", "3.2")]
+    asked = await ask_chain(*fakes)
+    assert asked.error is not None
+    assert (asked.error.status, asked.error.retry_after_s) == (429, 4)
+
+
+async def test_an_unreachable_provider_is_left() -> None:
+    """A closed port fails at once, without its address in any text."""
+    closed = FakeProvider(base_url="http://127.0.0.1:9/v1")
+    model, tables = chain_of({"p0": closed})
+    async with open_gateway(models=[model], providers=tables) as gateway:
+        asked = await gateway.ask()
+    assert_nothing_internal(asked, closed)
+
+
+async def test_a_client_that_leaves_ends_the_exchange() -> None:
+    """Cancelling the turn closes the provider's connection."""
+    fake = FakeProvider(words=("a",) * 10_000, extra={"x": "y" * 1000})
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            asked = gateway.start(stream=True)
+            with trio.fail_after(PATIENCE_S):
+                while not asked.upstream:  # noqa: ASYNC110 - the events have no end to wait for
+                    await trio.sleep(0.001)
+                asked.scope.cancel()
+                await fake.gone.wait()
+
+
+async def down_and_up(gateway: RunningGateway, worker: FakeWorker) -> list[str]:
+    """Who served while the engine was there, gone and back."""
+    served = [(await gateway.ask()).started.served_by]
+    worker.fail_engine()
+    await gateway.wait_state("starting")
+    served.append((await gateway.ask()).started.served_by)
+    worker.register()
+    await gateway.wait_state("ready")
+    served.append((await gateway.ask()).started.served_by)
+    return served
+
+
+async def test_the_cloud_answers_while_the_engine_restarts() -> None:
+    """Local, provider, local again: without anyone's help."""
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address) as worker,
+        ):
+            await gateway.wait_state("ready")
+            assert await down_and_up(gateway, worker) == ["worker", "cloud:p0", "worker"]
+
+
+async def test_a_stream_that_has_begun_never_moves_to_the_cloud() -> None:
+    """Text is out: the stream waits for its engine although a provider is there."""
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address) as worker,
+        ):
+            await gateway.wait_state("ready")
+            worker.pause_after = 3
+            asked = gateway.start()
+            await asked.wait_text()
+            worker.pause_after = None
+            worker.fail_engine()
+            await gateway.wait_state("starting")
+            worker.register()
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+            assert asked.text == "The weather in Athens is warm."
+            assert not fake.requests
+
+
+async def test_a_request_that_nobody_has_seen_moves_to_the_cloud() -> None:
+    """Lost before its first text, with no worker left: the provider answers."""
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address) as worker,
+        ):
+            await gateway.wait_state("ready")
+            worker.pause_after = 0
+            asked = gateway.start(stream=True)
+            await worker.wait(Submit)
+            worker.fail_engine()
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+            assert asked.upstream == b"".join(fake.events("p0-large"))
+
+
+async def test_a_key_without_cloud_is_held_instead() -> None:
+    """`cloud = "never"` waits for the worker although a provider is there."""
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address, ready=False) as worker,
+        ):
+            await gateway.wait_state("starting")
+            asked = gateway.start(Caller(key="alice", cloud=False))
+            worker.register()
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+            assert asked.started.served_by == "worker"
+            assert not fake.requests
+
+
+async def test_failing_providers_leave_the_request_to_the_worker_that_is_coming() -> None:
+    """When the whole chain fails while an engine starts, the request is held for it."""
+    async with open_provider(FakeProvider(status=500)) as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address, ready=False) as worker,
+        ):
+            await gateway.wait_state("starting")
+            asked = gateway.start()
+            with trio.fail_after(PATIENCE_S):
+                while gateway.services.dispatcher.statistics().queued == 0:  # noqa: ASYNC110
+                    await trio.sleep(0.005)
+            worker.register()
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+            assert asked.started.served_by == "worker"
+            assert gateway.services.counters.cloud_failures == 1

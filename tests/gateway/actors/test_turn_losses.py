@@ -1,0 +1,252 @@
+"""Turns whose worker, engine or link is lost on the way."""
+
+import pytest
+import trio
+
+from gateway.actors.choice import MAX_BARREN_LOSSES
+from protocol.messages import Abort, Accepted, Bye, Finished, Submit
+from protocol.tokens import count_tokens
+from tests.fakes.running_gateway import Asked, RunningGateway, open_gateway, wait_until
+from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
+
+TEXT = "The weather in Athens is warm, and the stones are white."
+
+
+def paused(name: str, after: int | None = None) -> FakeWorker:
+    worker = FakeWorker(name, text=TEXT)
+    worker.pause_after = after
+    return worker
+
+
+async def start_on(
+    gateway: RunningGateway, one: FakeWorker, two: FakeWorker
+) -> tuple[Asked, FakeWorker, FakeWorker]:
+    """A turn that has text, the worker that has it, and the other one, which does not pause."""
+    await gateway.wait_workers(2)
+    asked = gateway.start()
+    await asked.wait_text()
+    holder, other = (one, two) if one.running else (two, one)
+    other.pause_after = None
+    return asked, holder, other
+
+
+@pytest.mark.parametrize("fault", ["die", "fail_engine"])
+async def test_a_stream_goes_on_at_another_worker(fault: str) -> None:
+    """The text equals the undisturbed one when the host or the engine dies in the middle."""
+    one, two = paused("w1", 3), paused("w2", 3)
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        asked, holder, other = await start_on(gateway, one, two)
+        getattr(holder, fault)()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+        assert asked.reasons == ["stop"]
+        assert asked.usage.completion_tokens == len(one.script)
+        resumed = other.all_of(Submit)[0]
+        first = holder.all_of(Submit)[0]
+        assert count_tokens(resumed.output_ids) == 3
+        assert resumed.attempt == 2
+        assert (resumed.seed, resumed.request_id) == (first.seed, first.request_id)
+        assert asked.started.worker == other.name
+        assert gateway.services.counters.sequences_resumed == 1
+        assert gateway.services.dispatcher.statistics().running == 0
+
+
+async def test_a_stream_is_held_until_the_only_worker_is_back() -> None:
+    """With one worker the stream pauses while the engine restarts, then goes on."""
+    fake = paused("w1", 4)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        before = asked.text
+        fake.pause_after = None
+        fake.fail_engine()
+        await gateway.wait_state("starting")
+        assert asked.text == before
+        fake.register()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
+async def test_a_silent_worker_is_lost_within_a_second() -> None:
+    """A worker that answers no ping is given up, though its connection stands."""
+    one, two = paused("w1", 3), paused("w2", 3)
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        asked, holder, other = await start_on(gateway, one, two)
+        holder.answers_pings = False
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+        assert other.all_of(Submit)
+        assert gateway.services.counters.workers_lost == 1
+
+
+async def test_tokens_of_a_lost_worker_are_dropped() -> None:
+    """A worker that was given up and speaks again adds nothing to the answer."""
+    one, two = paused("w1", 3), paused("w2", 3)
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        asked, holder, other = await start_on(gateway, one, two)
+        other.pause_after = 5
+        holder.answers_pings = False
+        await other.wait(Submit)
+        holder.resume()
+        counters = gateway.services.counters
+        await wait_until(lambda: counters.frames_from_strangers > 0)
+        other.resume()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
+async def test_tokens_of_a_stale_attempt_are_dropped() -> None:
+    """After a re-registration of the same worker, tokens of the earlier attempt count as stale."""
+    fake = paused("w1", 3)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        (old,) = fake.running.values()
+        fake.pause_after = 5
+        fake.register()
+        await fake.wait(Submit, count=2)
+        fake._send_tokens(old, fake.script[3:])
+        await wait_until(lambda: gateway.services.counters.items_stale > 0)
+        fake.resume()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
+async def test_a_gap_in_the_tokens_fails_the_link() -> None:
+    """A worker that skips tokens is given up and its work goes on elsewhere."""
+    one, two = paused("w1", 3), paused("w2", 3)
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        asked, holder, _other = await start_on(gateway, one, two)
+        (sequence,) = holder.running.values()
+        sequence.num_sent += 1
+        holder.resume()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+        assert gateway.services.counters.offset_gaps == 1
+
+
+async def test_a_worker_that_left_and_came_back_is_told_nothing_twice() -> None:
+    """Bye and Register on one connection: the work is submitted anew, as another attempt."""
+    fake = paused("w1", 3)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        fake.running.clear()
+        fake.pause_after = None
+        fake.say(Bye("the link was lost"))
+        fake.register()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+        assert [submit.attempt for submit in fake.all_of(Submit)] == [1, 2]
+
+
+async def test_an_abort_that_nobody_asked_for_is_a_loss() -> None:
+    """A worker that gives a sequence up by itself does not end the answer."""
+    fake = paused("w1", 3)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        fake.pause_after = None
+        submit = fake.all_of(Submit)[0]
+        fake._aborted(submit.request_id, submit.attempt)
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
+async def test_an_answer_that_was_complete_needs_no_other_worker() -> None:
+    """All tokens came, only the word of the end was lost: the answer ends."""
+    fake = paused("w1")
+    fake.pause_after = len(fake.script) - 1
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text(len(TEXT))
+        (sequence,) = fake.running.values()
+        fake._send_tokens(sequence, fake.script[-1:])
+        fake.fail_engine()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+        assert asked.reasons == ["stop"]
+        assert len(fake.all_of(Submit)) == 1
+
+
+async def test_a_request_that_kills_engines_is_given_up() -> None:
+    """After three losses in a row without a token the client gets an error that it knows."""
+    fake = paused("w1", 0)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        for count in range(1, MAX_BARREN_LOSSES + 1):
+            await fake.wait(Submit, count=count)
+            fake.fail_engine()
+            fake.register()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.error is not None
+        assert asked.error.message == "upstream connection lost"
+
+
+async def test_an_engine_error_is_one_clear_error() -> None:
+    """The engine's own words stay in the log."""
+    fake = paused("w1", 0)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        submit = await fake.wait(Submit)
+        secret = "out of memory at 0x1234"
+        fake.say(Finished(submit.request_id, 1, "error", 0, 0, 0, detail=secret))
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.error is not None
+        assert asked.error.status == 500
+        assert secret not in asked.error.message
+        assert not fake.all_of(Abort)
+
+
+async def test_messages_of_another_worker_change_nothing() -> None:
+    """A worker cannot speak for a sequence of another one."""
+    one, two = paused("w1", 3), paused("w2", 3)
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        asked, holder, other = await start_on(gateway, one, two)
+        submit = holder.all_of(Submit)[0]
+        other.say(Accepted(submit.request_id, 1, 0))
+        other.say(Finished(submit.request_id, 1, "stop", 0, 0, 0))
+        await wait_until(lambda: gateway.services.counters.items_foreign == 2)
+        assert not asked.over.is_set()
+        holder.resume()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT

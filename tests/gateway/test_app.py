@@ -1,0 +1,129 @@
+"""The gateway process: its beginning and its end, as an operator sees them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import httpx
+import pytest
+import trio
+
+from tests.fakes.herma_process import title_of
+from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
+
+CONFIG = """
+[gateway]
+port = 0
+worker_bind = "{bind}"
+drain_s = 5.0
+
+[[models]]
+name = "alpha"
+"""
+
+
+def gateway_argv(config: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "gateway", "--config", str(config), *more]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "herma.toml"
+    path.write_text(CONFIG.format(bind=f"ipc://{tmp_path}/workers"))
+    return path
+
+
+async def read_line(stream: trio.abc.ReceiveStream) -> str:
+    line = b""
+    while not line.endswith(b"\n"):
+        got = await stream.receive_some(1)
+        assert got, f"the process ended after {line!r}"
+        line += got
+    return line.decode().strip()
+
+
+async def test_it_says_ready_answers_and_ends_open_streams_before_it_stops(config: Path) -> None:
+    """`ready URL` comes with the first ready worker; SIGTERM waits for a stream; status 0."""
+    fake = FakeWorker()
+    process = await trio.lowlevel.open_process(gateway_argv(config), stdout=PIPE)
+    assert process.stdout is not None
+    with trio.fail_after(3 * PATIENCE_S):
+        async with process.stdout, open_worker(f"ipc://{config.parent}/workers", fake):
+            word, url = (await read_line(process.stdout)).split()
+            assert word == "ready"
+            assert url.startswith("http://127.0.0.1:")
+            assert url.endswith("/v1")
+            assert title_of(process.pid) == "herma gateway"
+            body = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}
+            fake.pause_after = 3
+            async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
+                request = client.stream(
+                    "POST", f"{url}/chat/completions", json={**body, "stream": True}
+                )
+                async with request as response:
+                    process.send_signal(signal.SIGTERM)
+                    await wait_refused(url)
+                    fake.resume()
+                    text = (await response.aread()).decode()
+            assert text.endswith("data: [DONE]\n\n")
+            assert await process.wait() == 0
+
+
+async def wait_refused(url: str) -> None:
+    """Return once nobody listens at `url`."""
+    try:
+        while True:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                await client.get(f"{url}/models")
+    except httpx.ConnectError:
+        return
+
+
+async def test_an_address_that_is_taken_is_one_line(config: Path) -> None:
+    """Status 1, one line on stderr that names the port, no traceback."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = await run_to_its_end(gateway_argv(config, "--port", str(port)))
+    assert done.returncode == 1
+    assert_one_line(done, f"port {port}")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[gateway]\nprot = 1\n", "prot"),
+        ('[gateway]\nhost = "0.0.0.0"\n', "0.0.0.0"),
+        (
+            '[providers.far]\nbase_url = "https://far.example/v1"\napi_key_env = "NO_SUCH_KEY"\n',
+            "NO_SUCH_KEY",
+        ),
+    ],
+)
+async def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str, named: str) -> None:
+    """Status 1 and one line that names what is wrong."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    done = await run_to_its_end(gateway_argv(path))
+    assert done.returncode == 1
+    assert_one_line(done, named)
+
+
+async def run_to_its_end(argv: list[str]) -> "subprocess.CompletedProcess[bytes]":
+    env = {key: value for key, value in os.environ.items() if key != "NO_SUCH_KEY"}
+    with trio.fail_after(3 * PATIENCE_S):
+        return await trio.run_process(
+            argv, capture_stdout=True, capture_stderr=True, check=False, env=env
+        )
+
+
+def assert_one_line(done: "subprocess.CompletedProcess[bytes]", named: str) -> None:
+    said = [line for line in done.stderr.decode().splitlines() if " INFO " not in line]
+    assert len(said) == 1, said
+    assert said[0].startswith("herma gateway: ")
+    assert named in said[0]

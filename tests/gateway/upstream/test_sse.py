@@ -1,0 +1,68 @@
+"""Cutting a byte stream into whole events."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstream.sse import MAX_EVENT_BYTES, EventCutter, EventTooLarge, has_data, is_error
+
+STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\n\n'
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_events_come_out_whole_wherever_the_stream_is_split(cuts: list[int]) -> None:
+    """The parts are the stream, unchanged, and each ends in a blank line."""
+    cutter = EventCutter()
+    edges = [0, *sorted(cuts), len(STREAM)]
+    parts = [cutter.push(STREAM[a:b]) for a, b in itertools.pairwise(edges)]
+    assert b"".join(parts) + cutter.rest() == STREAM
+    assert all(part.endswith((b"\n\n", b"\r\n\r\n")) for part in parts if part)
+    assert cutter.is_done
+
+
+def test_a_broken_event_is_held_back() -> None:
+    """What was not finished is never passed on."""
+    cutter = EventCutter()
+    assert cutter.push(b"data: 1\n\ndata: {") == b"data: 1\n\n"
+    assert cutter.rest() == b""
+    assert not cutter.is_done
+
+
+def test_a_last_event_without_its_blank_line_counts() -> None:
+    """Some providers end right after [DONE]."""
+    cutter = EventCutter()
+    cutter.push(b"data: 1\n\ndata: [DONE]")
+    assert cutter.rest() == b"data: [DONE]\n\n"
+    assert cutter.is_done
+
+
+def test_an_endless_event_is_refused() -> None:
+    """One event may not fill the memory."""
+    with pytest.raises(EventTooLarge):
+        EventCutter().push(b"x" * (MAX_EVENT_BYTES + 1))
+
+
+def test_done_inside_text_is_not_the_end() -> None:
+    """A model that says [DONE] does not end its stream."""
+    cutter = EventCutter()
+    cutter.push(b'data: {"content":"data: [DONE]"}\n\n')
+    assert not cutter.is_done
+
+
+@pytest.mark.parametrize(
+    ("events", "data", "error"),
+    [
+        (b": comment\n\n", False, False),
+        (b'data: {"choices":[]}\n\n', True, False),
+        (b': c\n\ndata: {"error":{"message":"x"}}\n\n', True, True),
+        (b'data: {"error":null,"choices":[{}]}\n\n', True, False),
+        (b"data: not json\n\n", True, False),
+        (b"data: 7\n\n", True, False),
+    ],
+)
+def test_the_first_event_is_judged(events: bytes, data: bool, error: bool) -> None:
+    """Comments are no data; an error object without choices is no answer."""
+    assert has_data(events) is data
+    assert is_error(events) is error

@@ -15,6 +15,7 @@ from protocol.messages import (
     Ping,
     Pong,
     Register,
+    Snapshot,
     Submit,
     TokenItem,
     Tokens,
@@ -87,6 +88,8 @@ class GatewayEnd:
                     self._send_if_there(Ping(nonce))
 
     def _send_if_there(self, message: ToWorker) -> None:
+        if self.peer is None:
+            return
         try:
             self.send(message)
         except PeerUnknown:
@@ -97,6 +100,8 @@ class GatewayEnd:
         self.peer = peer
         if isinstance(message, Register):
             self._send_if_there(Welcome(PROTOCOL_VERSION, bytes(16), 1, self.siblings))
+            if message.engine is not None:
+                self._send_if_there(Snapshot())
         if not isinstance(message, Pong) or message.nonce > 1_000_000:
             self.heard.append(message)
             self._news.set()

@@ -95,7 +95,9 @@ async def test_files_and_snapshots_are_answered(tmp_path: Path) -> None:
             gateway.send(submission(A))
             await finish(gateway, A)
             gateway.send(Snapshot())
-            assert len((await gateway.wait(BlocksSnapshot)).digests) == 16
+            assert (
+                len((await gateway.wait(BlocksSnapshot, lambda m: bool(m.digests))).digests) == 16
+            )
 
 
 async def test_an_abort_frees_the_blocks(tmp_path: Path) -> None:
@@ -248,13 +250,14 @@ async def test_a_silent_gateway_loses_its_work_and_gets_the_worker_back(tmp_path
             await other.wait_ready()
             gateway.send(submission(A, max_tokens=4000))
             await gateway.wait(Tokens, lambda m: m.items[0].request_id == A)
-            gateway.pings = False
             await other.wait(Load, lambda m: m.running == 1)
-            other.heard.clear()
-            await gateway.wait(Bye)
-            await other.wait(Load, lambda m: m.running == 0)
             gateway.heard.clear()
+            other.heard.clear()
+            gateway.pings = False
+            await gateway.wait(Bye)
             gateway.pings = True
+            await gateway.wait_ready()
+            await other.wait(Load, lambda m: m.running == 0)
             gateway.send(submission(B))
             assert (await finish(gateway, B)).reason == "length"
 

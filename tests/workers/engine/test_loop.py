@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,10 +54,12 @@ class CountingRunner:
         self.eos_ids: frozenset[int] = frozenset()
         self.steps = 0
         self.gate: threading.Semaphore | None = None
+        self.entered = threading.Semaphore(0)
         self._bad_steps = bad_steps
 
     def run(self, plan: StepPlan) -> StepResult:
         self.steps += 1
+        self.entered.release()
         if self.gate is not None:
             assert self.gate.acquire(timeout=BOUND_S)
         if self.steps in self._bad_steps:
@@ -102,6 +105,13 @@ class LoopEnd:
 
     def send_raw(self, *frames: tuple[int, bytes]) -> None:
         self._socket.sendall(b"".join(encode_frame(*frame) for frame in frames))
+
+    def wait_inbox(self, num_frames: int) -> None:
+        """Return once so many frames wait for a loop that is in a step."""
+        deadline = time.monotonic() + BOUND_S
+        while self._channel._inbox.qsize() < num_frames:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
     def next(self) -> tuple[int, FromWorker | FromEngine]:
         while not self._frames:
@@ -226,15 +236,18 @@ def test_an_abort_and_a_dropped_link_end_within_the_step() -> None:
         end.send(1, submission(A, max_tokens=400, prompt=5))
         end.send(2, submission(B, max_tokens=400, prompt=5))
         while not any(link == 2 for link, _ in end.heard):
+            assert runner.entered.acquire(timeout=BOUND_S)
             runner.gate.release()
             end.until(Tokens)
-        steps = runner.steps
+        assert runner.entered.acquire(timeout=BOUND_S)
+        steps = runner.steps  # this one stands at the gate
         end.send(1, Abort(A, 1))
         end.control(DropLink(2))
-        runner.gate.release(2)
+        end.wait_inbox(2)
+        runner.gate.release(10_000)
         aborted = end.finished(A)
         assert aborted.reason == "abort"
-        assert aborted.output_tokens <= steps + 2
+        assert aborted.output_tokens <= steps
         end.until(Load)
         end.leave()
         assert not [m for link, m in end.heard if link == 2 and isinstance(m, Finished)]

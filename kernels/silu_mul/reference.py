@@ -1,0 +1,10 @@
+"""Plain torch SwiGLU gate; the CPU path."""
+
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+from torch import Tensor
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """See `kernels.silu_mul.silu_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up

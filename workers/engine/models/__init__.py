@@ -1,0 +1,1 @@
+"""The networks that the engine runs, one file each."""

@@ -1,0 +1,159 @@
+"""The weights of a Qwen3 dense model, merged as the forward pass wants them.
+
+Owns the names of the published checkpoints and the merged layout: one matrix for q, k and v, one
+for gate and up. Must not know files (`checkpoint.py`) nor how the weights are used.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from protocol.errors import ConfigError
+from workers.engine.checkpoint import Checkpoint
+from workers.engine.model_config import Qwen3Config
+
+Report = Callable[[str, float, str], None]
+"""Phase, fraction done, detail."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer; H query heads, KV key heads, D dimensions each, I inner width.
+
+    `qkv` [(H + 2 KV) D, hidden], `qk_norm` [H + KV, D] one row per head, `out` [hidden, H D],
+    `gate_up` [2 I, hidden], `down` [hidden, I]; biases are None unless the model has them.
+    """
+
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_norm: Tensor
+    out: Tensor
+    out_bias: Tensor | None
+    post_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen3Weights:
+    """The whole network. `head` is `embedding` itself if the model ties them."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: Tensor
+
+    def num_bytes(self) -> int:
+        """What all weights take, a tied head counted once."""
+        return sum(t.nbytes for t in {id(t): t for t in self._tensors()}.values())
+
+    def _tensors(self) -> Iterator[Tensor]:
+        yield from (self.embedding, self.norm, self.head)
+        for layer in self.layers:
+            for name in LayerWeights.__slots__:
+                tensor = getattr(layer, name)
+                if tensor is not None:
+                    yield tensor
+
+
+def load_weights(
+    model_dir: Path,
+    config: Qwen3Config,
+    device: torch.device,
+    dtype: torch.dtype,
+    report: Report,
+) -> Qwen3Weights:
+    """Read all weights of `model_dir` to `device` as `dtype`.
+
+    Raises `ConfigError` naming the file or tensor that is missing, misshapen or not ours.
+    """
+    with Checkpoint(model_dir) as checkpoint:
+        reader = _Reader(checkpoint, config, device, dtype, report)
+        weights = reader.all()
+        reader.check_nothing_left(model_dir)
+    return weights
+
+
+class _Reader:
+    """Reads tensors in order and remembers which it took."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: Qwen3Config,
+        device: torch.device,
+        dtype: torch.dtype,
+        report: Report,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._config = config
+        self._device = device
+        self._dtype = dtype
+        self._report = report
+        self._taken: set[str] = set()
+
+    def all(self) -> Qwen3Weights:
+        config = self._config
+        vocabulary = (config.vocab_size, config.hidden_size)
+        embedding = self._take("model.embed_tokens.weight", *vocabulary)
+        layers = []
+        for index in range(config.num_layers):
+            done = index / config.num_layers
+            self._report("load", done, f"layer {index + 1} of {config.num_layers}")
+            layers.append(self._layer(f"model.layers.{index}."))
+        norm = self._take("model.norm.weight", config.hidden_size)
+        head = embedding if config.tied else self._take("lm_head.weight", *vocabulary)
+        self._report("load", 1.0, "weights are loaded")
+        return Qwen3Weights(embedding, tuple(layers), norm, head)
+
+    def check_nothing_left(self, model_dir: Path) -> None:
+        """A tensor that we do not use means a model that we would run wrongly."""
+        ignored = {"lm_head.weight"} if self._config.tied else set()
+        for name in sorted(self._checkpoint.names - self._taken - ignored):
+            if not name.endswith("rotary_emb.inv_freq"):
+                raise ConfigError(
+                    f"{model_dir} has a tensor {name} that its config.json does not explain: "
+                    "take weights and config of the same Qwen3 dense model"
+                )
+
+    def _layer(self, prefix: str) -> LayerWeights:
+        config = self._config
+        hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+        query, key = config.num_heads * head_dim, config.num_kv_heads * head_dim
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        q_norm = self._take(f"{attention}q_norm.weight", head_dim)
+        k_norm = self._take(f"{attention}k_norm.weight", head_dim)
+        sides = (("q", query), ("k", key), ("v", key))
+        return LayerWeights(
+            input_norm=self._take(f"{prefix}input_layernorm.weight", hidden),
+            qkv=self._merge(*((f"{attention}{s}_proj.weight", (n, hidden)) for s, n in sides)),
+            qkv_bias=self._merge(*((f"{attention}{s}_proj.bias", (n,)) for s, n in sides))
+            if config.attention_bias
+            else None,
+            qk_norm=torch.cat(
+                (q_norm.expand(config.num_heads, -1), k_norm.expand(config.num_kv_heads, -1))
+            ),
+            out=self._take(f"{attention}o_proj.weight", hidden, query),
+            out_bias=self._take(f"{attention}o_proj.bias", hidden)
+            if config.attention_bias
+            else None,
+            post_norm=self._take(f"{prefix}post_attention_layernorm.weight", hidden),
+            gate_up=self._merge(
+                (f"{mlp}gate_proj.weight", (inner, hidden)),
+                (f"{mlp}up_proj.weight", (inner, hidden)),
+            ),
+            down=self._take(f"{mlp}down_proj.weight", hidden, inner),
+        )
+
+    def _merge(self, *parts: tuple[str, tuple[int, ...]]) -> Tensor:
+        return torch.cat([self._take(name, *shape) for name, shape in parts])
+
+    def _take(self, name: str, *shape: int) -> Tensor:
+        tensor = self._checkpoint.read(name, shape)
+        self._taken.add(name)
+        # copy=True: what safetensors gives may be a view of the mapped file.
+        return tensor.to(self._device, self._dtype, copy=True)

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -53,7 +53,7 @@ def _closed_by_peer(client: socket.socket) -> bool:
     try:
         while client.recv(4096):
             pass
-    except ConnectionResetError:
+    except ConnectionError:
         pass
     return True
 
@@ -70,8 +70,10 @@ async def test_a_stranger_on_tcp_is_shut_out(garbage: bytes) -> None:
     """A client that does not speak ZMTP gets nothing, and the fleet does not notice."""
     async with _undisturbed() as (gateway, _):
         with tcp_client(gateway.address) as client:
-            client.sendall(garbage)
-            client.shutdown(socket.SHUT_WR)
+            # The gateway may close at the first bytes, before it has read the rest.
+            with suppress(OSError):
+                client.sendall(garbage)
+                client.shutdown(socket.SHUT_WR)
             assert _closed_by_peer(client)
 
 
@@ -100,7 +102,8 @@ async def test_a_peer_that_turns_evil_is_shut_out(evil: bytes) -> None:
     async with _undisturbed() as (gateway, _):
         with tcp_client(gateway.address) as client:
             greet(client, fresh_id())
-            client.sendall(evil)
+            with suppress(ConnectionError):
+                client.sendall(evil)
             assert _closed_by_peer(client)
 
 

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from kernels.philox import uniform_noise
 
-SEED: Final = 0x4845524D41
+SEED: Final = 12
+"""Chosen among a dozen for the length of its answers."""
+
 HIDDEN: Final = 64
 INNER: Final = 192
 NUM_LAYERS: Final = 2
@@ -28,7 +30,7 @@ HEAD_DIM: Final = 16
 _CONSTANT: Final = 4.0
 _CONSTANT_AFTER_LINE: Final = 1.0
 _LOGIT_STD: Final = 2.0
-_END_BONUS: Final = 2.45
+_END_BONUS: Final = 2.55
 _MALUS: Final = -12.0
 _UNIT_UNIFORM_WIDTH: Final = 12**0.5
 """The width of a uniform distribution of variance 1."""

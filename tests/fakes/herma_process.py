@@ -37,7 +37,8 @@ class HermaProcess:
         )
         self.output: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._pump, daemon=True).start()
+        self._pump_thread = threading.Thread(target=self._pump, daemon=True)
+        self._pump_thread.start()
         self.base_url = self._wait_ready()
 
     @property
@@ -81,10 +82,16 @@ class HermaProcess:
 
     def _pump(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output.append(line)
-            self._lines.put(line)
+        with self.process.stdout as lines:
+            for line in lines:
+                self.output.append(line)
+                self._lines.put(line)
         self._lines.put(None)
+
+    def close(self) -> None:
+        """Reap the process, which must have ended, and close its output."""
+        self.process.wait()
+        self._pump_thread.join()
 
     def _wait_ready(self) -> str:
         deadline = time.monotonic() + READY_S
@@ -108,7 +115,7 @@ def herma_up(config: Path | None, **env: str) -> Iterator[HermaProcess]:
         for pid in family:
             if "herma" in title_of(pid):
                 os.kill(pid, signal.SIGKILL)
-        herma.process.wait()
+        herma.close()
 
 
 def wait_until(probe: Callable[[], T], what: str, *, timeout_s: float = READY_S) -> T:

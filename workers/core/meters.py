@@ -10,13 +10,22 @@ _WEIGHT: Final = 0.1
 
 _WINDOW_S: Final = 60.0
 
+_PREFILL_MEMORY_TOKENS: Final = 8192
+"""About so many of the last prefilled tokens decide the rate. An average over steps would let a
+cached prompt's 10 tokens in a 5 ms step weigh as much as 4,000 tokens in 100 ms, and a router
+would take the worker that has seen the most hits for the slowest."""
+
+_MIN_PREFILL_TOKENS: Final = 256
+"""A step with fewer mostly measures its fixed costs, and says nothing about the rate."""
+
 
 class StepMeter:
     """Averages over steps, and how long a step should take; 0 while unknown."""
 
     def __init__(self) -> None:
         self.step_ms = 0.0
-        self.prefill_tokens_per_s = 0.0
+        self._prefill_tokens = 0.0
+        self._prefill_s = 0.0
         self._longest_s = 0.0
         self._previous_longest_s = 0.0
         self._window_at = 0.0
@@ -30,9 +39,10 @@ class StepMeter:
             self._window_at = now
         self._longest_s = max(self._longest_s, duration_s)
         self.step_ms = _average(self.step_ms, 1e3 * duration_s)
-        if prefill_tokens and duration_s > 0:
-            rate = prefill_tokens / duration_s
-            self.prefill_tokens_per_s = _average(self.prefill_tokens_per_s, rate)
+        if prefill_tokens >= _MIN_PREFILL_TOKENS and duration_s > 0:
+            kept = max(0.0, 1.0 - prefill_tokens / _PREFILL_MEMORY_TOKENS)
+            self._prefill_tokens = kept * self._prefill_tokens + prefill_tokens
+            self._prefill_s = kept * self._prefill_s + duration_s
 
     def expected_s(self, num_tokens: int) -> float:
         """How long a step of `num_tokens` should take: as the last of that size (in powers of
@@ -45,6 +55,11 @@ class StepMeter:
             return 0.0
         nearest = max(smaller)
         return float(self._by_size[nearest] * 2 ** (size - nearest))
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Tokens per second of the recent steps that prefilled."""
+        return self._prefill_tokens / self._prefill_s if self._prefill_s else 0.0
 
     @property
     def longest_s(self) -> float:

@@ -24,6 +24,7 @@ from workers.engine.runner import Runner
 from workers.engine.weights import Report, load_weights
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+WARM_UP_TOKENS: Final = 512
 _DTYPES: Final = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

@@ -12,9 +12,9 @@ def test_averages_follow_slowly_and_start_at_the_first_value() -> None:
     meter.add(0.010, 4, 0, now=0.0)
     assert meter.step_ms == pytest.approx(10.0)
     assert meter.prefill_tokens_per_s == 0.0
-    meter.add(0.020, 104, 100, now=0.1)
+    meter.add(0.020, 1004, 1000, now=0.1)
     assert meter.step_ms == pytest.approx(11.0)
-    assert meter.prefill_tokens_per_s == pytest.approx(5000.0)
+    assert meter.prefill_tokens_per_s == pytest.approx(50_000.0)
 
 
 def test_the_longest_step_is_forgotten_after_two_minutes() -> None:
@@ -40,3 +40,21 @@ def test_a_larger_step_is_expected_in_proportion() -> None:
     assert meter.expected_s(64) == pytest.approx(0.2)
     assert meter.expected_s(128) == pytest.approx(0.4)
     assert meter.expected_s(1) == 0.0
+
+
+def test_short_prefills_do_not_hide_the_rate_of_long_ones() -> None:
+    """Cached prompts of a few tokens measure fixed costs: they neither make nor move a rate."""
+    meter = StepMeter()
+    meter.add(0.002, 10, 10, now=0.0)
+    assert meter.prefill_tokens_per_s == 0.0
+    meter.add(0.1, 4000, 4000, now=1.0)
+    meter.add(0.002, 10, 10, now=2.0)
+    assert meter.prefill_tokens_per_s == pytest.approx(40_000)
+
+
+def test_the_prefill_rate_follows_a_change() -> None:
+    """Once 8,192 new tokens have been prefilled, older ones no longer count."""
+    meter = StepMeter()
+    meter.add(10.0, 1000, 1000, now=0.0)
+    meter.add(0.5, 8192, 8192, now=1.0)
+    assert meter.prefill_tokens_per_s == pytest.approx(16_384)

@@ -1,0 +1,92 @@
+"""Many requests at once, and clients that leave: nothing fails, nothing leaks."""
+
+from collections.abc import Iterator
+
+import httpx
+import msgspec
+import pytest
+import trio
+
+from tests.fakes.herma_process import HermaProcess, herma_up, rss_bytes, wait_until
+
+NUM_REQUESTS = 500
+CONCURRENCY = 32
+WARM_REQUESTS = 100
+MAX_GROWTH_BYTES = 10 * 2**20
+MAX_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def builtin() -> Iterator[HermaProcess]:
+    """`herma up` as a newcomer starts it."""
+    with herma_up(None) as herma:
+        herma.wait_models_ready({"herma-tiny": 1})
+        yield herma
+
+
+async def test_500_requests_leave_nothing_behind(builtin: HermaProcess) -> None:
+    """500 requests, 32 at a time: no error, every block free again, memory flat."""
+    async with httpx.AsyncClient(timeout=120, base_url=builtin.base_url) as client:
+        await _ask_all(client, range(WARM_REQUESTS))
+        before = _rss(builtin)
+        await _ask_all(client, range(WARM_REQUESTS, NUM_REQUESTS))
+    grown = {name: rss - before[name] for name, rss in _rss(builtin).items()}
+    assert max(grown.values()) < MAX_GROWTH_BYTES, grown
+    await trio.to_thread.run_sync(_wait_idle, builtin)
+
+
+async def test_a_client_that_leaves_frees_its_blocks(builtin: HermaProcess) -> None:
+    """A stream whose client disconnects ends on the engine long before its tokens are up."""
+    body = msgspec.json.encode(_body("leaving", stream=True, max_tokens=50_000, ignore_eos=True))
+    address = httpx.URL(builtin.base_url)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    with trio.fail_after(60):
+        async with await trio.open_tcp_stream(address.host, address.port or 80) as stream:
+            await stream.send_all(head.encode() + body)
+            received = b""
+            while received.count(b"data: ") < 10:
+                received += await stream.receive_some()
+            assert _engine(builtin, "running") == 1
+    await trio.to_thread.run_sync(_wait_idle, builtin)
+
+
+async def _ask_all(client: httpx.AsyncClient, numbers: range) -> None:
+    waiting = iter(numbers)
+
+    async def ask_next() -> None:
+        for number in waiting:
+            streamed = number % 2 == 0
+            body = _body(f"request {number}", stream=streamed, max_tokens=MAX_TOKENS)
+            reply = await client.post("/chat/completions", json=body)
+            assert reply.status_code == 200, reply.text
+            assert reply.text.endswith("data: [DONE]\n\n") == streamed
+            assert '"error":' not in reply.text
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CONCURRENCY):
+            nursery.start_soon(ask_next)
+
+
+def _body(name: str, **fields: object) -> dict[str, object]:
+    message = {"role": "user", "content": f"This is {name}. {'Say something. ' * 20}"}
+    return {"model": "herma-tiny", "messages": [message], **fields}
+
+
+def _rss(herma: HermaProcess) -> dict[str, int]:
+    titles = ("herma gateway", "herma worker", "herma engine")
+    return {title: rss_bytes(herma.wait_pid(title)) for title in titles}
+
+
+def _engine(herma: HermaProcess, name: str) -> float:
+    return herma.metrics()[f'herma_engine_{name}{{worker="local"}}']
+
+
+def _wait_idle(herma: HermaProcess) -> None:
+    """Return once the engine's own counters say that it holds nothing."""
+
+    def idle() -> bool:
+        names = ("running", "waiting", "free_blocks", "num_blocks")
+        running, waiting, free, blocks = (_engine(herma, name) for name in names)
+        return running == waiting == 0 and free == blocks
+
+    wait_until(idle, "an idle engine with every block free")

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from config import WorkerConfig
+from workers.engine.load import load_runner
+from workers.engine.runner import Runner
+
 TINY: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
@@ -95,3 +99,18 @@ def write_tiny_model(
     index_text = json.dumps({"metadata": {}, "weight_map": weight_map})
     (model_dir / "model.safetensors.index.json").write_text(index_text)
     return model_dir
+
+
+def load_tiny(model_dir: Path, **changes: Any) -> Runner:
+    """The runner of a tiny model on the CPU; `changes` are keys of the worker's configuration."""
+    config = {
+        "name": "tiny",
+        "model": str(model_dir),
+        "serves": "tiny",
+        "gateways": (),
+        "max_seqs": 8,
+        "token_budget": 256,
+        "device": "cpu",
+        **changes,
+    }
+    return load_runner(WorkerConfig(**config), lambda *_: None)

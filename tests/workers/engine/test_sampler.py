@@ -1,0 +1,100 @@
+"""Penalties, mixed rows and log-probabilities of one step."""
+
+from array import array
+from typing import Any
+
+import pytest
+import torch
+
+from protocol.sampling import SamplingParams
+from workers.core.plan import SequenceStart
+from workers.engine.sampler import Sampler
+from workers.engine.sequences import SequenceState
+
+CPU = torch.device("cpu")
+LOGITS = torch.tensor([1.0, 4.0, 3.5, -2.0, 0.0, 3.0])
+
+
+def _state(seq: int, ids: list[int], num_prompt: int, **sampling: Any) -> SequenceState:
+    params = SamplingParams(**{"max_tokens": 9, "temperature": 0.0, **sampling})
+    return SequenceState(SequenceStart(seq, array("I", ids), num_prompt, params, seed=seq))
+
+
+def _greedy_run(state: SequenceState, steps: int) -> list[int]:
+    sampler = Sampler(6, CPU)
+    for _ in range(steps):
+        sampled, _ = sampler.sample(LOGITS[None], [state], [len(state.tokens)])
+        state.tokens.extend(sampled[0].ids)
+    return list(state.tokens)
+
+
+def test_presence_penalty_counts_outputs_once() -> None:
+    """A token loses its lead after its first occurrence in the output, not in the prompt."""
+    assert _greedy_run(_state(1, [1], 1, presence_penalty=0.8), 4) == [1, 1, 2, 1, 1]
+
+
+def test_frequency_penalty_grows_with_each_output() -> None:
+    """Each occurrence costs again."""
+    assert _greedy_run(_state(1, [1], 1, frequency_penalty=0.8), 4) == [1, 1, 2, 1, 5]
+
+
+def test_repetition_penalty_counts_the_prompt_too() -> None:
+    """Positive logits are divided, negative ones multiplied."""
+    assert _greedy_run(_state(1, [1, 3], 2, repetition_penalty=1.2), 3) == [1, 3, 2, 1, 1]
+
+
+def test_outputs_of_an_earlier_attempt_count() -> None:
+    """A resumed sequence is penalised for what it already said."""
+    assert _greedy_run(_state(1, [0, 1], 1, presence_penalty=0.8), 1)[-1] == 2
+
+
+def test_counts_are_forgotten_with_the_sequence() -> None:
+    """Nothing is kept of an ended sequence."""
+    sampler = Sampler(6, CPU)
+    sampler.sample(LOGITS[None], [_state(1, [0], 1, presence_penalty=1.0)], [1])
+    sampler.forget([1])
+    assert not sampler._counts
+
+
+def test_greedy_and_drawn_rows_share_a_step() -> None:
+    """A row gets the same token whatever its neighbours ask for."""
+    states = [
+        _state(1, [0], 1),
+        _state(2, [0], 1, temperature=1.5),
+        _state(3, [0], 1, temperature=0.9, top_p=0.8, top_k=3, min_p=0.01),
+        _state(4, [0], 1, temperature=1e-9),
+    ]
+    logits = LOGITS.expand(4, -1).contiguous()
+    together, _ = Sampler(6, CPU).sample(logits, states, [8, 8, 8, 8])
+    alone = [Sampler(6, CPU).sample(LOGITS[None], [state], [8])[0][0] for state in states]
+    assert together == alone
+    assert together[0].ids == together[3].ids == (1,)
+
+
+def test_logprobs_are_of_the_raw_logits() -> None:
+    """Chosen token and best alternatives, as many as asked for, penalties and filters aside."""
+    expected = LOGITS.log_softmax(0)
+    states = [
+        _state(1, [1], 1, logprobs=2, repetition_penalty=2.0),
+        _state(2, [1], 1),
+        _state(3, [1], 1, logprobs=0),
+        _state(4, [1], 1, logprobs=20, top_k=1, temperature=1.0),
+    ]
+    sampled, _ = Sampler(6, CPU).sample(LOGITS.expand(4, -1).contiguous(), states, [1] * 4)
+    first, none, bare, every = (item.logprobs for item in sampled)
+    assert none == ()
+    assert sampled[0].ids == (2,)
+    assert first[0].logprob == pytest.approx(float(expected[2]))
+    assert first[0].top == ((1, float(expected[1])), (2, float(expected[2])))
+    assert bare[0].top == ()
+    assert [token for token, _ in every[0].top] == [1, 2, 5, 0, 4, 3]
+
+
+def test_a_row_that_is_not_a_number_fails_alone() -> None:
+    """The others of the step get their tokens."""
+    logits = LOGITS.repeat(3, 1)
+    logits[1] = torch.nan
+    states = [_state(seq, [0], 1, presence_penalty=0.5) for seq in (1, 2, 3)]
+    sampled, failed = Sampler(6, CPU).sample(logits, states, [1, 1, 1])
+    assert [item.seq for item in sampled] == [1, 3]
+    assert failed == [2]

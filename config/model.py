@@ -26,8 +26,9 @@ class GatewayConfig(_Table, frozen=True):
     """`[gateway]`: where it listens and how long it is patient.
 
     `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
-    empty deltas; `resume_wait_s` how long a request waits for a worker that restarts. `max_queue`
-    bounds the waiting requests of one model. `curve_worker_keys` maps worker names to their
+    empty deltas; `resume_wait_s` how long a request waits for a worker that restarts, and
+    `rejoin_wait_s` for one whose link has vanished (workers dial in again within a second).
+    `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to their
     public keys. Port 0 takes any free one.
     """
 
@@ -37,6 +38,7 @@ class GatewayConfig(_Table, frozen=True):
     head_hold_s: Seconds = 10.0
     keep_alive_s: Seconds = 10.0
     resume_wait_s: Seconds = 120.0
+    rejoin_wait_s: Seconds = 3.0
     drain_s: Seconds = 10.0
     max_queue: Positive = 256
     max_body_bytes: Positive = 8 * 2**20

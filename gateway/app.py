@@ -47,7 +47,12 @@ def build_services(
     if gateway.curve_secret_file is not None:
         keys = load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
     counters, files = Counters(), ModelFiles()
-    core = Dispatch(config.models, max_queue=gateway.max_queue, resume_wait_s=gateway.resume_wait_s)
+    core = Dispatch(
+        config.models,
+        max_queue=gateway.max_queue,
+        resume_wait_s=gateway.resume_wait_s,
+        rejoin_s=gateway.rejoin_wait_s,
+    )
     dispatcher = Dispatcher(core)
     # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
     epoch = time.time_ns() // 1_000_000

@@ -247,13 +247,16 @@ class Pong(_Message, frozen=True, tag=43):
 
 
 class Fault(_Message, frozen=True, tag=44):
-    """The engine of this epoch is gone: every sequence on it is lost. `exit_code` as of a shell."""
+    """The engine of this epoch is gone: every sequence on it is lost. `exit_code` as of a shell.
+    `is_final`: it is not started again until somebody corrects the cause and restarts the worker.
+    """
 
     worker: str
     epoch: Count
     cause: str
     exit_code: int | None
     last_log: tuple[str, ...] = ()
+    is_final: bool = False
 
 
 class Bye(_Message, frozen=True, tag=45):

@@ -85,6 +85,7 @@ class Dispatcher:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tell the core the time until cancelled."""
+        self._core.start(trio.current_time())
         task_status.started()
         while True:
             await trio.sleep(TICK_S)

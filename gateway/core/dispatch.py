@@ -63,8 +63,16 @@ class Dispatch:
     """Fleet, index, queues and policy in one synchronous state machine."""
 
     def __init__(
-        self, models: tuple[ModelConfig, ...], *, max_queue: int, resume_wait_s: float
+        self,
+        models: tuple[ModelConfig, ...],
+        *,
+        max_queue: int,
+        resume_wait_s: float,
+        rejoin_s: float = 0.0,
     ) -> None:
+        """`rejoin_s`: how long requests wait for a worker that has vanished without a word, and
+        after `start` for those that have not dialled in yet.
+        """
         self._models = Models(models)
         self._fleet = Fleet(self._models)
         self._index = PrefixIndex()
@@ -75,9 +83,15 @@ class Dispatch:
             max_queue=max_queue,
             resume_wait_s=resume_wait_s,
         )
+        self._rejoin_s = rejoin_s
         self._digests_here: set[bytes] = set()
         self._num_stale = 0
         self._num_gaps = 0
+
+    def start(self, now: float) -> None:
+        """The gateway begins: workers of the one before it will dial in within a second."""
+        for model in self._models:
+            model.awaited_until = now + self._rejoin_s
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
         """A worker says who it is: `Accept` or `RefuseWorker` comes first.
@@ -129,6 +143,10 @@ class Dispatch:
 
     def lost(self, worker_id: WorkerId, now: float) -> Effects:
         """The link to the worker is gone, and with it all that it ran."""
+        worker = self._fleet.get(worker_id)
+        for name in worker.models if worker is not None else ():
+            if (model := self._models.find(name)) is not None:
+                model.awaited_until = now + self._rejoin_s
         return self._leave(worker_id, now, "its link is gone")
 
     def ask(self, request: RouteRequest, now: float) -> Effects:
@@ -239,7 +257,7 @@ class Dispatch:
             self._num_stale += 1
             return ()
         moved = self._placement.evict(worker, now)
-        worker.fail(fault.cause, now)
+        worker.fail(fault, now)
         self._index.remove(worker.worker_id)
         notice = Notice("engine fault", f"{worker.name} (epoch {fault.epoch}): {fault.cause}")
         return *moved, notice, *self._settle(worker.models, now)

@@ -62,7 +62,9 @@ class Average:
 
 
 class Model:
-    """Mutable; written by `Dispatch` only."""
+    """Mutable; written by `Dispatch` only. Until `awaited_until` a worker that has vanished, or
+    that a restarted gateway does not know yet, is expected to dial in again.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -76,6 +78,7 @@ class Model:
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)
         self.fallback_on = False
+        self.awaited_until = float("-inf")
 
     def expected_output(self, max_tokens: int) -> int:
         """How many tokens a sequence will generate, as far as past ones tell."""

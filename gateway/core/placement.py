@@ -236,7 +236,7 @@ class Placement:
             self._dequeue(model, request.ticket)
             reason = f"no worker of {model.name} is ready"
             return [*_fallback(model, reason), UseProvider(request.ticket, chain, reason)]
-        if request.resumed or self._fleet.starting(model):
+        if request.resumed or self._fleet.starting(model) or now < model.awaited_until:
             waiting.held_since = now if waiting.held_since is None else waiting.held_since
             return []
         return [self._refuse_unserved(model, request.ticket, now)]

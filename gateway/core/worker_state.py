@@ -4,17 +4,13 @@ Owns its engine's facts, the places given away on it and the clock of its prefil
 know other workers, models' policies or costs.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from gateway.core.chains import common_prefix
 from gateway.core.effects import RouteRequest
 from protocol.ids import WorkerId
-from protocol.messages import EngineFacts, Load, Progress, Register
-
-_GAVE_UP: Final = re.compile(r"; stopped after \d+ starts in a row")
-"""How a `Fault.cause` ends when the supervisor starts the engine no more."""
+from protocol.messages import EngineFacts, Fault, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
 
@@ -167,9 +163,9 @@ class Worker:
         self.foreign = max(0, load.running + load.waiting - len(self.reservations))
         self.full_since = None
 
-    def fail(self, cause: str, now: float) -> None:
+    def fail(self, fault: Fault, now: float) -> None:
         """The engine is gone; its tickets were dropped before."""
-        self.fault, self.gave_up = cause, _GAVE_UP.search(cause) is not None
+        self.fault, self.gave_up = fault.cause, fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
         self.since, self.foreign = now, 0
 

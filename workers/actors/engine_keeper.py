@@ -131,7 +131,7 @@ class EngineKeeper:
         if self._policy.failed_starts and not gives_up:
             self._log.say(f"start {self._policy.failed_starts} of {MAX_FAILED_STARTS} failed")
         lines = last_log(life.process.last_lines) if life is not None else ()
-        relay.engine_gone(cause, exit_code, lines)
+        relay.engine_gone(cause, exit_code, lines, is_final=gives_up)
 
 
 @final

@@ -107,9 +107,17 @@ class Relay:
             self.state = EngineState.READY
         self.tell_all(self._registration())
 
-    def engine_gone(self, cause: str, exit_code: int | None, last_log: tuple[str, ...]) -> None:
+    def engine_gone(
+        self,
+        cause: str,
+        exit_code: int | None,
+        last_log: tuple[str, ...],
+        *,
+        is_final: bool,
+    ) -> None:
         """Tell everybody at once that the work of this epoch is lost."""
-        self._fault = Fault(self._identity.worker, self.epoch, cause, exit_code, last_log)
+        name = self._identity.worker
+        self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final)
         self._facts = self._files = self._to_engine = None
         if self.state is EngineState.READY:
             self.state = EngineState.STARTING

@@ -38,7 +38,7 @@ from tests.fakes.fleet import (
     stored,
 )
 
-GIVES_UP = "exit code 1; stopped after 5 starts in a row that never got ready: correct it"
+GIVES_UP = "exit code 1; stopped after 5 starts"
 
 
 def test_a_ready_worker_is_accepted_and_asked_for_what_is_missing() -> None:
@@ -135,7 +135,7 @@ def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
     fleet.heard(W1, Fault("w1", 1, "killed", 137), 0.0)
     fleet.ask(request(1), 0.0)
     fleet.ask(request(2, resumed=True), 0.0)
-    effects = fleet.heard(W1, Fault("w1", 1, GIVES_UP, 1), 1.0)
+    effects = fleet.heard(W1, Fault("w1", 1, GIVES_UP, 1, is_final=True), 1.0)
     assert only(effects, Refuse).ticket == 1
     view = fleet.model("m")
     assert view is not None
@@ -235,3 +235,31 @@ def test_an_alias_is_another_name_of_the_model() -> None:
     assert fleet.model("alias") == fleet.model("m")
     assert fleet.model("other") is None
     assert len(fleet.models()) == 1
+
+
+def _awaiting() -> Dispatch:
+    return Dispatch((ModelConfig(name="m"),), max_queue=8, resume_wait_s=120.0, rejoin_s=3.0)
+
+
+def test_a_request_waits_for_workers_that_a_new_gateway_does_not_know_yet() -> None:
+    """Right after the start requests are held for workers to dial in, and refused if none does."""
+    fleet = _awaiting()
+    fleet.start(10.0)
+    assert fleet.ask(request(1), 10.5) == ()
+    assert placed(fleet.register(W1, hello("w1", facts()), 11.0)) == {1: W1}
+    lonely = _awaiting()
+    lonely.start(10.0)
+    assert lonely.ask(request(1), 10.5) == ()
+    assert lonely.tick(12.9) == ()
+    assert only(lonely.tick(13.1), Refuse).error.status == 503
+
+
+def test_a_request_waits_for_a_worker_whose_link_has_vanished() -> None:
+    """A lost link is mostly a blip: requests wait a little before nobody serves the model."""
+    fleet = _awaiting()
+    fleet.register(W1, hello("w1", facts()), 0.0)
+    fleet.lost(W1, 100.0)
+    assert fleet.ask(request(1), 100.5) == ()
+    assert placed(fleet.register(W2, hello("w1", facts()), 101.0)) == {1: W2}
+    fleet.lost(W2, 200.0)
+    assert only(fleet.ask(request(2), 203.1), Refuse).error.status == 503

@@ -133,11 +133,10 @@ class DispatchMachine(RuleBasedStateMachine):
     def engine_faults(self, worker_id: WorkerId, stale: bool, stops: bool) -> None:
         """An engine dies; sometimes the news is of an earlier one."""
         epoch = self.connected.get(worker_id, 1) - stale
-        cause = "; stopped after 5 starts in a row" if stops else "killed"
         if not stale:
             self.engines.pop(worker_id, None)
             self.full.pop(worker_id, None)
-        fault = Fault(f"w{worker_id[0]}", epoch, cause, 137)
+        fault = Fault(f"w{worker_id[0]}", epoch, "killed", 137, is_final=stops)
         self.take(self.fleet.heard(worker_id, fault, self.now))
 
     @rule(worker_id=worker_ids)

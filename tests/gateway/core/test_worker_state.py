@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.core.effects import RouteRequest
 from gateway.core.worker_state import Reservation, Worker
+from protocol.messages import Fault
 from tests.fakes.fleet import BLOCK, W1, chain, facts, hello, load, request
 
 
@@ -110,14 +111,11 @@ def test_load_tells_the_sequences_of_other_gateways() -> None:
 
 
 def test_only_an_explicit_end_of_starts_is_down() -> None:
-    """A fault is followed by another start unless its cause says otherwise."""
+    """A fault is followed by another start unless it says otherwise."""
     worker = _worker()
     states = []
-    for cause in (
-        "exit code 137 (SIGKILL): killed",
-        "exit code 1: it ended; stopped after 5 starts in a row that never got ready: correct it",
-    ):
-        worker.fail(cause, 1.0)
+    for is_final in (False, True):
+        worker.fail(Fault("w1", 1, "killed", 137, is_final=is_final), 1.0)
         states.append(worker.state)
     assert states == ["starting", "down"]
     assert "w1" in repr(worker)

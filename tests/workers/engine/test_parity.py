@@ -1,0 +1,144 @@
+"""The engine computes what `transformers` computes, whatever the steps it takes to get there."""
+
+import itertools
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from benchmarks.gpu_parity.drive import Drive, fresh_runner
+from protocol.sampling import SamplingParams
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from workers.core.plan import Chunk
+from workers.engine.batch import make_batch
+from workers.engine.runner import Runner
+
+MODELS: dict[str, dict[str, Any]] = {
+    "tied-1:1": {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 3},
+    "untied-4:1": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 10},
+    "tied-8:1": {"tie_word_embeddings": True, "num_attention_heads": 8, "num_key_value_heads": 1},
+    "untied-biased": {
+        "attention_bias": True,
+        "rope_theta": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    },
+}
+LENGTHS = (1, 2, 31, 33, 64, 100, 200, 300)
+NUM_OUTPUTS = 64
+FEW_BLOCKS = 30
+GREEDY = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
+
+
+class Pair:
+    """The same weights in the engine and in `transformers`."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self.runner: Runner = load_tiny(model_dir, block_size=16, kv_tokens=4096)
+        self.reference = transformers.AutoModelForCausalLM.from_pretrained(
+            model_dir, dtype=torch.float32
+        ).eval()
+        rng = random.Random(7)
+        self.prompts = [[rng.randrange(151) for _ in range(length)] for length in LENGTHS]
+        # Two more that share a prefix, one of them ending on a block's border.
+        self.prompts[5][:70] = self.prompts[6][:70]
+        self.prompts[4] = self.prompts[6][:64]
+
+    @torch.inference_mode()
+    def expected(self, ids: list[int]) -> torch.Tensor:
+        """Reference logits [len(ids), vocab]."""
+        logits: torch.Tensor = self.reference(torch.tensor([ids])).logits[0]
+        return logits
+
+    def assert_greedy(self, drive: Drive) -> None:
+        """Every output is the reference's best token after everything before it."""
+        for answer in drive.answers.values():
+            ids = [*answer.prompt, *answer.outputs]
+            best = self.expected(ids).argmax(-1)[len(answer.prompt) - 1 : -1]
+            assert answer.outputs == best.tolist()
+            assert len(answer.outputs) == NUM_OUTPUTS
+
+
+@pytest.fixture(scope="module", params=list(MODELS), name="pair")
+def _pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    model_dir = tmp_path_factory.mktemp("model")
+    return Pair(write_tiny_model(model_dir, shards=2, **MODELS[request.param]))
+
+
+@torch.inference_mode()
+def test_logits_are_within_a_ten_thousandth(pair: Pair) -> None:
+    """Prefills, chunks behind cached tokens and decodes, mixed in one step, give the same."""
+    runner = pair.runner
+    prompts = [pair.prompts[7], pair.prompts[3], pair.prompts[2]]
+    blocks = [tuple(range(at, at + 20)) for at in (0, 40, 20)]
+    found: list[list[torch.Tensor]] = [[], [], []]
+    for sizes in ((37, 5, 16), (1, 1, 15), (130, 27, 0), (1, 0, 0), (131, 0, 0)):
+        chunks = [
+            Chunk(seq, len(found[seq]), length, blocks[seq], samples=False)
+            for seq, length in enumerate(sizes)
+            if length
+        ]
+        tokens = {seq: array("I", prompt) for seq, prompt in enumerate(prompts)}
+        batch = make_batch(chunks, tokens, 16, torch.device("cpu"))
+        logits = runner._model.logits(runner._model.forward(batch, runner._cache))
+        rows = iter(logits)
+        for chunk in batch.chunks:
+            found[chunk.seq] += itertools.islice(rows, chunk.length)
+    for prompt, logits_of in zip(prompts, found, strict=True):
+        expected = pair.expected(prompt)
+        torch.testing.assert_close(torch.stack(logits_of), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("token_budget", [16, 64, 1024])
+def test_greedy_tokens_are_identical(pair: Pair, token_budget: int) -> None:
+    """64 greedy tokens of 8 requests are the reference's, cold and from the prefix cache."""
+    drive = Drive(fresh_runner(pair.runner), token_budget=token_budget, max_seqs=8)
+    for _ in ("cold", "cached"):
+        for prompt in pair.prompts:
+            drive.submit(prompt, GREEDY)
+        drive.finish()
+    pair.assert_greedy(drive)
+    hits = [answer.cached_tokens for answer in list(drive.answers.values())[8:]]
+    assert hits == [(len(prompt) - 1) // 16 * 16 for prompt in pair.prompts]
+    assert drive.num_free_blocks == drive.num_blocks
+
+
+@pytest.mark.parametrize("token_budget", [16, 64, 1024])
+def test_preemption_changes_no_token(pair: Pair, token_budget: int) -> None:
+    """With too few blocks sequences are preempted and recomputed, and nobody can tell."""
+    runner = fresh_runner(pair.runner)
+    drive = Drive(runner, token_budget=token_budget, max_seqs=8, num_blocks=FEW_BLOCKS)
+    for prompt in pair.prompts:
+        drive.submit(prompt, GREEDY)
+    drive.finish()
+    pair.assert_greedy(drive)
+    assert drive.num_preemptions > 0
+    assert drive.num_free_blocks == FEW_BLOCKS
+    # The scheduler names the last ended sequences in its next plan.
+    assert runner.num_sequences <= 8
+
+
+def test_a_resumed_request_draws_what_the_first_attempt_would_have(pair: Pair) -> None:
+    """Sampling continues from any number of earlier outputs with the same tokens."""
+    sampling = SamplingParams(
+        max_tokens=24,
+        temperature=1.3,
+        top_p=0.95,
+        repetition_penalty=1.1,
+        frequency_penalty=0.3,
+        ignore_eos=True,
+    )
+    whole = Drive(fresh_runner(pair.runner))
+    first = whole.submit(pair.prompts[3], sampling, seed=11)
+    whole.finish()
+    outputs = whole.answers[first].outputs
+    resumed = Drive(fresh_runner(pair.runner), token_budget=16)
+    numbers = [
+        resumed.submit(pair.prompts[3], sampling, outputs=outputs[:done], seed=11)
+        for done in (1, 7, 23)
+    ]
+    resumed.finish()
+    assert [resumed.answers[number].outputs for number in numbers] == [outputs] * 3

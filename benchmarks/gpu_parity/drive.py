@@ -1,0 +1,140 @@
+"""A scheduler and a runner in one process, without a wire.
+
+Owns the loop of plan, run and commit and what became of each request. Must not know what the
+tokens should have been.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.messages import Accepted, Finished, Rejected, Submit, Tokens
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens, unpack_tokens
+from workers.core.block_manager import BlockManager
+from workers.core.outgoing import Outgoing
+from workers.core.plan import StepPlan
+from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.engine.runner import Runner
+
+MODEL: Final = "model"
+_LINK: Final = 1
+_MAX_STEPS: Final = 100_000
+
+
+@dataclass
+class Answer:
+    """What became of one request."""
+
+    prompt: tuple[int, ...]
+    outputs: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    finished: Finished | None = None
+
+
+class Drive:
+    """Serves requests over the first `num_blocks` blocks of the runner's cache, each step
+    `token_budget` tokens; a small number of blocks forces preemption.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        token_budget: int | None = None,
+        num_blocks: int | None = None,
+        max_seqs: int | None = None,
+    ) -> None:
+        facts = runner.facts
+        self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
+        self.answers: dict[int, Answer] = {}
+        self.num_steps = 0
+        self._runner = runner
+        limits = SchedulerLimits(
+            max_seqs or facts.max_seqs, token_budget or facts.token_budget, facts.context_length, 64
+        )
+        blocks = BlockManager(self.num_blocks, facts.block_size)
+        self._scheduler = Scheduler(limits, blocks, (MODEL,), runner.eos_ids)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a sequence lost its blocks."""
+        return self._scheduler.load(0, 0.0, 0.0).preemptions
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that no sequence holds."""
+        return self._scheduler.load(0, 0.0, 0.0).free_blocks
+
+    def live(self) -> list[int]:
+        """The requests that have not ended."""
+        return [number for number, answer in self.answers.items() if answer.finished is None]
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        outputs: Sequence[int] = (),
+        seed: int = 0,
+    ) -> int:
+        """Hand in a request, with what an earlier attempt produced; returns its number."""
+        number = len(self.answers)
+        self.answers[number] = Answer(tuple(prompt), list(outputs))
+        packed = pack_tokens(prompt), pack_tokens(outputs)
+        submit = Submit(number.to_bytes(16, "little"), 0, MODEL, *packed, sampling, seed)
+        self._hear(self._scheduler.submit(_LINK, submit, 0.0))
+        return number
+
+    def abort(self, number: int) -> None:
+        """Give up a request; its blocks are free at once."""
+        self._hear(self._scheduler.abort(_LINK, number.to_bytes(16, "little"), 0))
+
+    def step(self) -> StepPlan | None:
+        """One step, or None if nothing lives."""
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self.num_steps += 1
+            self._hear(self._scheduler.commit(plan, self._runner.run(plan)))
+        return plan
+
+    def finish(self) -> None:
+        """Step until nothing lives. Raises `RuntimeError` if that takes for ever."""
+        for _ in range(_MAX_STEPS):
+            if self.step() is None:
+                self.check()
+                return
+        raise RuntimeError(f"{self._scheduler!r} still runs after {_MAX_STEPS} steps")
+
+    def check(self) -> None:
+        """Raise `IntegrityError` if the books of sequences and blocks contradict each other."""
+        self._scheduler.check_integrity()
+
+    def _hear(self, outgoing: Sequence[Outgoing]) -> None:
+        for _, message in outgoing:
+            match message:
+                case Accepted():
+                    self._answer(message.request_id).cached_tokens = message.cached_tokens
+                case Tokens():
+                    for item in message.items:
+                        self._answer(item.request_id).outputs.extend(unpack_tokens(item.ids))
+                case Finished():
+                    self._answer(message.request_id).finished = message
+                case Rejected():
+                    raise RuntimeError(f"a request was refused: {message.detail}")
+                case _:
+                    pass  # block events are for routers
+
+    def _answer(self, request_id: bytes) -> Answer:
+        return self.answers[int.from_bytes(request_id, "little")]
+
+
+def fresh_runner(runner: Runner) -> Runner:
+    """A runner without sequences on the same weights and cache, every slot of which is poisoned:
+    what is read before it was written becomes NaN.
+    """
+    cache = runner._cache  # noqa: SLF001 - nothing of ours shares a cache outside of checks
+    for keys, values in cache.layers:
+        keys.fill_(float("nan"))
+        values.fill_(float("nan"))
+    return Runner(runner._model, cache, runner.facts, runner.model_dir)  # noqa: SLF001

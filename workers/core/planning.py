@@ -27,10 +27,9 @@ def choose(queues: Queues, blocks: BlockManager, limits: SchedulerLimits) -> Cho
     """The chunks of the next step; blocks are allocated and queues moved accordingly."""
     chunks: list[Chunk] = []
     budget, num_preempted = _continue_running(queues, blocks, limits.token_budget, chunks)
-    started: list[SequenceStart] = []
-    # Who was just put back would be started again, only to be put back in the next step.
-    if num_preempted == 0:
-        started = _start_waiting(queues, blocks, limits.max_running, budget, chunks)
+    # Who was just preempted is the head now and cannot start again at once: an older sequence took
+    # more blocks than were free before, so fewer are free now than the head gave back.
+    started = _start_waiting(queues, blocks, limits.max_running, budget, chunks)
     return Choice(chunks, started, num_preempted)
 
 

@@ -255,6 +255,28 @@ def test_deadlines_end_running_and_waiting_sequences() -> None:
     assert engine.ledger.finished[3].reason == "abort"
 
 
+def test_a_deadline_is_of_one_submission() -> None:
+    """The deadline of an aborted submission does not end a later one of the same name."""
+    engine = Engine()
+    engine.submit(make_submit(0, [1], deadline_s=5.0))
+    engine.scheduler.abort(1, make_submit(0, [1]).request_id, 0)
+    engine.submit(make_submit(0, [1]))
+    assert engine.scheduler.expire(6.0) == ()
+    assert engine.scheduler.has_work
+
+
+def test_the_latest_arrived_is_preempted_first() -> None:
+    """Preempted sequences start again in the order in which they arrived."""
+    engine = Engine(num_blocks=9, block_size=2, context_length=18, max_seqs=3)
+    for number in range(3):
+        engine.submit(make_submit(number, [number, 5, 6], max_tokens=12))
+    engine.drain()
+    assert engine.scheduler.load(1, 0.0, 0.0).preemptions >= 2
+    assert list(engine.ledger.finished) == [0, 1, 2]
+    order = [[chunk.seq for chunk in plan.chunks] for plan in engine.plans]
+    assert all(seqs == [1, 2, 3][seqs[0] - 1 :][: len(seqs)] for seqs in order)
+
+
 def test_a_failed_sequence_ends_with_its_reason() -> None:
     """An error in one sequence is told to its gateway; the others keep running."""
     engine = Engine(block_size=2)

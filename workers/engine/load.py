@@ -21,10 +21,10 @@ from workers.engine.memory import num_processors
 from workers.engine.model_config import Qwen3Config, read_model_config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.runner import Runner
+from workers.engine.warm_up import warm_up
 from workers.engine.weights import Report, load_weights
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-WARM_UP_TOKENS: Final = 512
 _DTYPES: Final = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -54,7 +54,7 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
             torch.set_num_threads(1)
         model = Qwen3(shape, weights)
         report("memory", 0.0, "measuring room for keys and values")
-        context = min(config.context_length or 2**31, shape.max_position_embeddings)
+        context = _window(config, shape)
         num_blocks = choose_kv_blocks(config, model, context, dtype)
         cache = KvCache(shape, num_blocks, config.block_size, device, dtype)
     except torch.OutOfMemoryError as error:
@@ -63,7 +63,10 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
             "lower kv_tokens, or end what else runs there"
         ) from error
     report("memory", 1.0, f"{num_blocks * config.block_size} tokens of keys and values")
-    return Runner(model, cache, _facts(config, device, dtype, context, num_blocks), model_dir)
+    runner = Runner(model, cache, _facts(config, device, dtype, context, num_blocks), model_dir)
+    report("warm-up", 0.0, "first steps")
+    warm_up(runner)
+    return runner
 
 
 def find_model(model: str, report: Report) -> Path:
@@ -78,6 +81,16 @@ def find_model(model: str, report: Report) -> Path:
     raise ConfigError(
         f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"
     )
+
+
+def _window(config: WorkerConfig, shape: Qwen3Config) -> int:
+    largest = shape.max_position_embeddings
+    if config.context_length is not None and config.context_length > largest:
+        raise ConfigError(
+            f"context_length = {config.context_length} is over the window of {config.model}: "
+            f"at most {largest}"
+        )
+    return config.context_length or largest
 
 
 def _device(name: str) -> torch.device:

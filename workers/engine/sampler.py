@@ -51,9 +51,11 @@ class Sampler:
         self._rows = _Rows(None, None, (), (), 0)
 
     def forget(self, seqs: Iterable[int]) -> None:
-        """Drop the counts of ended sequences."""
+        """Drop what is known of ended sequences: their numbers may be given to others."""
         for seq in seqs:
             self._counts.pop(seq, None)
+            if seq in self._seqs:
+                self._seqs = ()
 
     def sample(
         self, logits: Tensor, states: Sequence[SequenceState], positions: Sequence[int]

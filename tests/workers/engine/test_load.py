@@ -36,7 +36,7 @@ def _refusal(model_dir: Path, **config: Any) -> str:
 
 def test_progress_is_reported_and_facts_are_measured(tmp_path: Path) -> None:
     """Facts name the device, the dtype, and a window that the blocks and the model can hold."""
-    runner = load_tiny(write_tiny_model(tmp_path), kv_tokens=100, context_length=4000)
+    runner = load_tiny(write_tiny_model(tmp_path), kv_tokens=100, context_length=1024)
     facts = runner.facts
     assert (facts.kind, facts.device, facts.dtype) == ("native", "cpu", "float32")
     assert (facts.kv_tokens, facts.context_length, facts.block_size) == (128, 128, 32)
@@ -51,6 +51,7 @@ def test_the_window_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
     facts = load_tiny(model_dir, context_length=500).facts
     assert facts.context_length == 500
     assert facts.kv_tokens == 4 * 512
+    assert "at most 1024" in _refusal(model_dir, context_length=4000)
 
 
 def test_more_keys_and_values_than_memory_are_refused(tmp_path: Path) -> None:

@@ -56,6 +56,19 @@ def test_counts_are_forgotten_with_the_sequence() -> None:
     assert not sampler._counts
 
 
+def test_a_number_may_be_given_to_another_sequence() -> None:
+    """After `forget` the same number may sample differently."""
+    sampler = Sampler(6, CPU)
+    drawn = [
+        sampler.sample(LOGITS[None], [_state(1, [0], 1, temperature=5.0)], [at])[0][0].ids
+        for at in range(20)
+    ]
+    assert set(drawn) != {(1,)}
+    sampler.forget([1])
+    again = [sampler.sample(LOGITS[None], [_state(1, [0], 1)], [at])[0][0].ids for at in range(20)]
+    assert set(again) == {(1,)}
+
+
 def test_greedy_and_drawn_rows_share_a_step() -> None:
     """A row gets the same token whatever its neighbours ask for."""
     states = [

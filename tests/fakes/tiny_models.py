@@ -90,7 +90,8 @@ def write_tiny_model(
     if shards == 1:
         save_file(tensors, model_dir / "model.safetensors", metadata={"format": "pt"})
         return model_dir
-    names, weight_map = sorted(tensors), {}
+    names = sorted(tensors)
+    weight_map: dict[str, str] = {}
     for index in range(shards):
         shard = f"model-{index + 1:05}-of-{shards:05}.safetensors"
         mine = names[index::shards]

@@ -28,8 +28,8 @@ class GatewayConfig(_Table, frozen=True):
     `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
     empty deltas; `resume_wait_s` how long a request waits for a worker that restarts, and
     `rejoin_wait_s` for one whose link has vanished (workers dial in again within a second).
-    `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to their
-    public keys. Port 0 takes any free one.
+    `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
+    their public keys. Port 0 takes any free one.
     """
 
     host: str = "127.0.0.1"

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 
 import trio
 
@@ -30,6 +29,7 @@ from gateway.http.server import serve
 from gateway.upstream import Provider
 from protocol.ids import ID_BYTES
 from protocol.transport import load_curve_server
+from protocol.version import VERSION
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def edge_of(services: Services) -> Edge:
     return Edge(
         config=services.config.gateway,
         keys=services.config.keys,
-        version=version("herma"),
+        version=VERSION,
         run_turn=functools.partial(run_turn, services),
         models=services.dispatcher.models,
         gauges=functools.partial(_gauges, services),

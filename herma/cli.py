@@ -8,10 +8,10 @@ status 2.
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from protocol.errors import HermaError
+from protocol.version import VERSION
 
 EXIT_SAID_WHY = 2
 """The process said in one line what is wrong; starting it again changes nothing."""
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="herma",
         description="One OpenAI-compatible URL for your GPU boxes, with cloud fallback.",
     )
-    parser.add_argument("--version", action="version", version=version("herma"))
+    parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_roles(commands)

@@ -7,7 +7,6 @@ imported here or below: that is the engine's.
 import os
 import signal
 from collections.abc import Iterable
-from importlib import metadata
 from typing import Final, final
 
 import trio
@@ -17,6 +16,7 @@ from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Bye
 from protocol.transport import CurveClient, load_curve_client
+from protocol.version import VERSION
 from workers.actors.engine_keeper import EngineKeeper
 from workers.actors.gateway_link import GatewayLink
 from workers.actors.log import Log
@@ -42,7 +42,7 @@ class Worker:
         self._drain_wanted = trio.Event()
         self._keeper = EngineKeeper(config, log)
         self._relay = Relay(
-            worker_identity(config, build_name()),
+            worker_identity(config, VERSION),
             log,
             on_work=self._keeper.work_sent,
             on_drain=self.drain,
@@ -131,14 +131,6 @@ def serve(config: WorkerConfig) -> int:
         return trio.run(run_worker, config, log)
     finally:
         log.close()
-
-
-def build_name() -> str:
-    """The installed version, or that this is a source tree."""
-    try:
-        return metadata.version("herma")
-    except metadata.PackageNotFoundError:
-        return "source"
 
 
 def _curve_keys(config: WorkerConfig) -> CurveClient | None:

@@ -255,6 +255,33 @@ def test_an_abort_and_a_dropped_link_end_within_the_step() -> None:
         end.scheduler.check_integrity()
 
 
+def test_an_abort_frees_the_blocks_within_two_steps() -> None:
+    """While others go on, two steps after the abort the engine's own counters show its blocks
+    free.
+    """
+    runner = CountingRunner()
+    runner.gate = threading.Semaphore(0)
+    with running(runner) as end:
+        end.send(1, submission(A, max_tokens=400, prompt=50))
+        end.send(1, submission(B, max_tokens=400, prompt=5))
+        while end.scheduler.load(3, 0.0, 0.0).running < 2:
+            assert runner.entered.acquire(timeout=BOUND_S)
+            runner.gate.release()
+        assert runner.entered.acquire(timeout=BOUND_S)
+        before = end.scheduler.load(3, 0.0, 0.0)
+        end.send(1, Abort(A, 1))
+        end.wait_inbox(1)
+        for _ in range(2):
+            runner.gate.release()
+            assert runner.entered.acquire(timeout=BOUND_S)
+        after = end.scheduler.load(3, 0.0, 0.0)
+        assert after.steps == before.steps + 2
+        assert (before.running, after.running) == (2, 1)
+        assert after.free_blocks == after.num_blocks - 1
+        runner.gate.release(10_000)
+        end.leave()
+
+
 def test_a_drain_is_over_when_the_last_sequence_is() -> None:
     """Drained comes after the last Finished, and at once when nothing runs."""
     with running(CountingRunner()) as end:

@@ -1,0 +1,137 @@
+"""The commands as a person runs them: one clear line and status 2 for whatever is wrong."""
+
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config import hash_api_key, parse_config
+
+BOUND_S = 60
+
+WORKER = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+
+[[models]]
+name = "m"
+
+[[workers]]
+name = "w"
+model = "{model}"
+"""
+
+
+def _herma(
+    *words: str | Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "herma", *map(str, words)]
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=BOUND_S, env=env, check=False
+    )
+
+
+def _refusal(*words: str | Path) -> str:
+    done = _herma(*words)
+    assert done.returncode == 2, done
+    lines = done.stderr.splitlines()
+    said = [line for line in lines if line.startswith("herma: ")]
+    assert len(said) == 1, lines
+    assert not [line for line in lines if "Traceback" in line]
+    return said[0]
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "herma.toml"
+    path.write_text(text)
+    return path
+
+
+def test_help_lists_every_command() -> None:
+    """`herma --help` names what there is."""
+    done = _herma("--help")
+    assert done.returncode == 0
+    assert all(word in done.stdout for word in ("up", "gateway", "worker", "config", "keys"))
+
+
+def test_config_check_says_what_is_set_up(tmp_path: Path) -> None:
+    """A valid file is summarised; nothing is started."""
+    done = _herma("config", "check", _file(tmp_path, WORKER.format(folder=tmp_path, model="/m")))
+    assert done.returncode == 0
+    assert "ok" in done.stdout
+    assert "w: /m as m" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("up", "--config"), ("gateway", "--config"), ("config", "check")]
+)
+def test_a_misspelt_key_is_named_by_every_command(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Whoever reads the file refuses it with the nearest known key and the line."""
+    text = WORKER.format(folder=tmp_path, model="/m") + "max_seq = 4\n"
+    said = _refusal(*command, _file(tmp_path, text))
+    assert "`max_seq`" in said
+    assert "`max_seqs`" in said
+    assert "herma.toml:12" in said
+
+
+def test_a_port_already_taken_is_named() -> None:
+    """A second gateway on a port says so, and `herma up` stops its children and ends."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in _refusal(
+            "gateway", "--port", str(port), "--worker-bind", "tcp://127.0.0.1:*"
+        )
+        assert str(port) in _refusal("up", "--port", str(port))
+
+
+def test_a_worker_port_already_taken_is_named() -> None:
+    """The address that workers dial is checked as the one for clients is."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        address = f"tcp://127.0.0.1:{port}"
+        assert str(port) in _refusal("gateway", "--port", "0", "--worker-bind", address)
+
+
+def test_a_public_bind_without_keys_is_refused(tmp_path: Path) -> None:
+    """Neither clients nor workers are let in from the network without keys."""
+    assert "[[keys]]" in _refusal("up", "--config", _file(tmp_path, '[gateway]\nhost = "0.0.0.0"'))
+    public = '[gateway]\nworker_bind = "tcp://0.0.0.0:0"'
+    assert "curve_secret_file" in _refusal("gateway", "--config", _file(tmp_path, public))
+    assert "public" in _refusal("gateway", "--port", "0", "--worker-bind", "tcp://0.0.0.0:0")
+
+
+def test_a_worker_that_is_not_in_the_file_is_named(tmp_path: Path) -> None:
+    """`herma worker --name` refuses a name that the file does not have, and lists those it has."""
+    config = _file(tmp_path, WORKER.format(folder=tmp_path, model="/m"))
+    said = _refusal("worker", "--config", config, "--name", "x")
+    assert "`x`" in said
+    assert "w" in said
+
+
+def test_a_provider_key_that_is_missing_is_named(tmp_path: Path) -> None:
+    """A gateway does not start without the key of a provider that it may need."""
+    text = '[providers.p]\nbase_url = "http://127.0.0.1:1/v1"\napi_key_env = "NO_SUCH_KEY"'
+    assert "NO_SUCH_KEY" in _refusal("gateway", "--config", _file(tmp_path, text))
+
+
+def test_a_new_key_fits_the_configuration() -> None:
+    """`herma keys new` prints a secret once, and the table that accepts it."""
+    lines = _herma("keys", "new", "alice").stdout.splitlines()
+    secret = lines[0].rpartition(" ")[2]
+    (key,) = parse_config("\n".join(lines[1:]), "printed").keys
+    assert key.name == "alice"
+    assert key.hash == hash_api_key(secret)
+
+
+def test_a_curve_pair_is_private_and_never_overwritten(tmp_path: Path) -> None:
+    """The secret file is for its owner only, and a second call does not replace it."""
+    path = tmp_path / "gateway.key"
+    done = _herma("keys", "curve", path)
+    assert done.returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    public = done.stdout.split()[-1]
+    assert public not in _refusal("keys", "curve", path)

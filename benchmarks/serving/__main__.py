@@ -46,6 +46,8 @@ def _measure(base_url: str, concurrency: int, rounds: int, tokens: int) -> dict[
     num_requests = max(concurrency * rounds, 8)
 
     def progress(done: int) -> None:
+        if not sys.stdout.isatty() and done < num_requests:
+            return
         bar = "#" * (30 * done // num_requests)
         end = "\n" if done == num_requests else ""
         print(f"\rconcurrency {concurrency:3} [{bar:30}] {done}/{num_requests}", end=end)

@@ -3,10 +3,10 @@
 Owns the rules that need more than one key. Must not open sockets or read secrets.
 """
 
-import ipaddress
 from itertools import chain
 
 from config.model import Config, repeated
+from protocol.addresses import is_local_address, is_loopback_host
 from protocol.errors import ConfigError
 
 
@@ -15,24 +15,6 @@ def check_config(config: Config, source: str) -> None:
     _check_names(config, source)
     _check_references(config, source)
     _check_addresses(config, source)
-
-
-def is_loopback_host(host: str) -> bool:
-    """Whether binding `host` can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def is_local_address(address: str) -> bool:
-    """Whether a ZeroMQ address stays on this machine."""
-    scheme, _, rest = address.partition("://")
-    if scheme in {"ipc", "inproc"}:
-        return True
-    return is_loopback_host(rest.rpartition(":")[0])
 
 
 def _check_names(config: Config, source: str) -> None:

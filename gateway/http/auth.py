@@ -11,9 +11,9 @@ from hmac import compare_digest
 from starlette.types import Scope
 
 from config import KeyConfig
-from config.checks import is_loopback_host
 from gateway.actors.caller import Caller, session_of_headers
 from gateway.core.errors import ApiError
+from protocol.addresses import is_loopback_host
 
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
 

@@ -176,7 +176,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 class Finished(_Message, frozen=True, tag=37):
     """The sequence is over and its blocks are free. Sent after its last tokens.
 
-    `matched` is the stop token that ended it, if one did. `detail` explains an error.
+    `matched` is the stop token that ended it, if one did. `output_tokens` counts the outputs of all
+    attempts, and `matched` although it is never sent. `detail` explains an error.
     """
 
     request_id: Id16

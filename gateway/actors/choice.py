@@ -21,6 +21,7 @@ from gateway.core.events import Started, TextDelta, ToolCallDelta, TurnEvent
 from gateway.core.output import OutputPipeline
 from gateway.core.stops import StopMatcher
 from gateway.core.tools import HermesToolParser
+from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
 from protocol.tokens import pack_tokens, unpack_tokens
@@ -53,6 +54,7 @@ class Choice:
         self._attempt: Attempt | None = None
         self._num_attempts = 0
         self._is_prefilling = True
+        self._num_unsent = 0
         self._ticket: int | None = None
         self.begun = trio.Event()
         self.has_text = False
@@ -61,8 +63,8 @@ class Choice:
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens that the client pays for."""
-        return self._pipeline.completion_tokens
+        """Tokens that the client pays for; the stop token too, which workers do not send."""
+        return self._pipeline.completion_tokens + self._num_unsent
 
     async def run(
         self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
@@ -147,13 +149,14 @@ class Choice:
             outcome = await self._attempt_at(placement)
             match outcome:
                 case Finished():
+                    self._num_unsent = int(outcome.matched is not None)
                     return _reason_of(outcome)
                 case Stopped():
                     return "stop"
                 case Lost():
                     return None
                 case Crashed(error=error):
-                    raise error
+                    raise self._told_of(error)
                 case Rejected(reason="busy" | "draining" | "not_ready" as reason):
                     if placement.is_lost:
                         return None
@@ -201,7 +204,8 @@ class Choice:
         )
 
     def _on_accepted(self, message: Accepted) -> None:
-        if self.cached_tokens is None:
+        # A resumed prompt is in a cache because of us; what counts is who gave the first token.
+        if not self._output_ids:
             self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
         if self._index == 0:
             self._emit_started()
@@ -214,6 +218,8 @@ class Choice:
             self._services.dispatcher.started(attempt.placement.ticket)
             self.begun.set()
         ids = unpack_tokens(item.ids)
+        if len(self._output_ids) + len(ids) > self._job.sampling.max_tokens:
+            raise WireError(f"over {self._job.sampling.max_tokens} tokens came, against the order")
         self._output_ids.extend(ids)
         for event in self._pipeline.push(ids, item.logprobs):
             self._emit_event(event)
@@ -227,12 +233,15 @@ class Choice:
         self._emit(
             Started(
                 served_by="worker",
-                worker=self._services.link.worker_name(placement.worker_id),
+                worker=self._worker_name(),
                 cached_tokens=self.cached_tokens or 0,
                 route=placement.reason,
                 model=self._job.model,
             )
         )
+
+    def _worker_name(self) -> str:
+        return self._services.link.worker_name(self.worker_id) if self.worker_id else ""
 
     def _emit_event(self, event: TurnEvent) -> None:
         if isinstance(event, TextDelta | ToolCallDelta):
@@ -250,6 +259,13 @@ class Choice:
         if self._output_ids and self._output_ids[-1] in self._job.end_ids:
             return "stop"
         return "length" if len(self._output_ids) >= sampling.max_tokens else None
+
+    def _told_of(self, error: Exception) -> Exception:
+        """What the client is told of a fault in taking tokens in; a worker's is a loss."""
+        if not isinstance(error, WireError):
+            return error
+        _log.error("worker %s broke the protocol: %s", self._worker_name(), error)
+        return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
         match rejected.reason:

@@ -202,7 +202,9 @@ class FleetLink:
             case Tokens(items=items):
                 for item in items:
                     self._tokens(worker_id, item)
-            case Finished() | Rejected():
+            case Finished():
+                self._finished(worker_id, message)
+            case Rejected():
                 if (attempt := self._attempt_of(worker_id, message)) is not None:
                     attempt.end(message)
             case Accepted():
@@ -222,7 +224,7 @@ class FleetLink:
                 self._fault(worker_id, message)
             case Bye():
                 self._dispatcher.heard(worker_id, message)
-                self._lose(worker_id, f"it said goodbye: {message.reason}")
+                self._lose(worker_id, f"it left: {message.reason}", level=logging.INFO)
             case Files():
                 self._take_files(worker_id, message)
             case _:
@@ -233,11 +235,25 @@ class FleetLink:
         if attempt is None:
             return
         if item.offset != attempt.expected:
-            self._counters.offset_gaps += 1
             expected = attempt.expected
-            self._lose(worker_id, f"tokens at {item.offset} came where {expected} was due")
+            self._gap(worker_id, f"tokens at {item.offset} came where {expected} was due")
             return
         attempt.tokens(item, len(item.ids) // TOKEN_BYTES)
+
+    def _finished(self, worker_id: WorkerId, message: Finished) -> None:
+        attempt = self._attempt_of(worker_id, message)
+        if attempt is None:
+            return
+        # The last tokens have no successor whose offset would show that they are missing.
+        num_sent = message.output_tokens - (message.matched is not None)
+        if message.reason in ("stop", "length") and num_sent != attempt.expected:
+            self._gap(worker_id, f"{num_sent} tokens were sent and {attempt.expected} came")
+            return
+        attempt.end(message)
+
+    def _gap(self, worker_id: WorkerId, why: str) -> None:
+        self._counters.offset_gaps += 1
+        self._lose(worker_id, why)
 
     def _attempt_of(
         self, worker_id: WorkerId, message: TokenItem | Finished | Rejected | Accepted
@@ -255,8 +271,9 @@ class FleetLink:
     def _fault(self, worker_id: WorkerId, message: Fault) -> None:
         self._counters.engine_faults += 1
         _log.warning(
-            "engine of %s lost: %s%s",
+            "engine fault: %s (epoch %d): %s%s",
             message.worker,
+            message.epoch,
             message.cause,
             "".join(f"\n  {line}" for line in message.last_log[-8:]),
         )
@@ -292,13 +309,13 @@ class FleetLink:
         self._counters.peers_unroutable += 1
         self._lose(worker_id, "its connection is gone")
 
-    def _lose(self, worker_id: WorkerId, why: str) -> None:
+    def _lose(self, worker_id: WorkerId, why: str, level: int = logging.WARNING) -> None:
         """Give the worker up. Its turns learn it from the dispatcher, and ask again."""
         peer = self._peers.pop(worker_id, None)
         if peer is None:
             return
         self._counters.workers_lost += 1
-        _log.warning("worker %s lost: %s", peer.name, why)
+        _log.log(level, "worker lost: %s: %s", peer.name, why)
         self._router.disconnect_peer(worker_id)
         self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}
         self._dispatcher.lost(worker_id)
@@ -310,9 +327,8 @@ class FleetLink:
         except LinkFull as error:
             self._counters.links_full += 1
             self._lose(worker_id, str(error))
-        except LinkError as error:
-            self._counters.peers_unroutable += 1
-            self._lose(worker_id, str(error))
+        except LinkError:
+            self._on_unroutable(worker_id)
 
     # Time.
 

@@ -46,7 +46,9 @@ class ByteTable(dict[int, bytes]):
 
     def __missing__(self, token_id: int) -> bytes:
         added = b"" if token_id in self._silent else self.spelling(token_id)
-        self[token_id] = added
+        # Ids without text are not kept: a broken worker may send any of 2**32.
+        if added:
+            self[token_id] = added
         return added
 
     def spelling(self, token_id: int) -> bytes:

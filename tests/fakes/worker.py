@@ -7,7 +7,7 @@ resumed sequence continues exactly. Knobs stop, break and kill it at chosen poin
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import trio
 
@@ -61,9 +61,10 @@ class FakeSequence:
 class FakeWorker:
     """A worker by the name `name` that serves `model`.
 
-    `text` is what it answers; `end` whether the end-of-text token follows. `pause_after`: it goes
-    silent about a sequence after so many output tokens (counted over all attempts) until `resume`.
-    `rejections` are given to the next submissions. `tokens_per_frame` come at once.
+    `text` is what it answers; `end` whether the end-of-text token follows, which is counted and not
+    sent, as by the engine. `pause_after`: it goes silent about a sequence after so many output
+    tokens (counted over all attempts) until `resume`. `rejections` are given to the next
+    submissions. `tokens_per_frame` come at once.
     """
 
     def __init__(
@@ -85,10 +86,9 @@ class FakeWorker:
         self.model = model
         tokenizer = make_tokenizer()
         self.script: list[int] = list(tokenizer.encode(text, add_special_tokens=False).ids)
-        if end:
-            end_id = tokenizer.token_to_id("<|im_end|>")
-            assert end_id is not None
-            self.script.append(end_id)
+        self.end_id = tokenizer.token_to_id("<|im_end|>") if end else None
+        if self.end_id is not None:
+            self.script.append(self.end_id)
         self.facts = EngineFacts(
             kind="fake",
             device="cpu",
@@ -239,13 +239,16 @@ class FakeWorker:
     def _generate(self, request_id: bytes) -> None:
         sequence = self.running[request_id]
         sampling = sequence.submit.sampling
-        last = min(len(self.script), sampling.max_tokens)
+        text = self.script if self.end_id is None else self.script[:-1]
+        last = min(len(text), sampling.max_tokens)
         stop = last if self.pause_after is None else min(last, self.pause_after)
         while sequence.num_sent < stop:
             end = min(stop, sequence.num_sent + self.tokens_per_frame)
-            self._send_tokens(sequence, self.script[sequence.num_sent : end])
-        if sequence.num_sent >= last:
-            self._finish(sequence, "stop" if last == len(self.script) else "length")
+            self._send_tokens(sequence, text[sequence.num_sent : end])
+        if sequence.num_sent < last or self.pause_after == last:
+            return
+        is_whole = self.end_id is not None and sampling.max_tokens >= len(self.script)
+        self.finish(sequence, "stop" if is_whole else "length")
 
     def _send_tokens(self, sequence: FakeSequence, ids: Sequence[int]) -> None:
         submit = sequence.submit
@@ -259,17 +262,20 @@ class FakeWorker:
         sequence.num_sent += len(ids)
         self.say(Tokens(self._step, (item,)))
 
-    def _finish(self, sequence: FakeSequence, reason: str) -> None:
+    def finish(self, sequence: FakeSequence, reason: Literal["stop", "length"]) -> None:
+        """End it; a stop is by the end-of-text token."""
         submit = sequence.submit
         del self.running[submit.request_id]
+        matched = self.end_id if reason == "stop" else None
         self.say(
             Finished(
                 submit.request_id,
                 submit.attempt,
-                "stop" if reason == "stop" else "length",
+                reason,
                 prompt_tokens=count_tokens(submit.prompt_ids),
                 cached_tokens=0,
-                output_tokens=sequence.num_sent,
+                output_tokens=sequence.num_sent + (matched is not None),
+                matched=matched,
             )
         )
 

@@ -1,0 +1,79 @@
+"""Turns on workers that break the protocol, and what their neighbours notice of it: nothing."""
+
+import trio
+
+from protocol.messages import Submit, TokenItem, Tokens
+from protocol.tokens import pack_tokens
+from tests.fakes.running_gateway import open_gateway, wait_until
+from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
+
+TEXT = "The weather in Athens is warm, and the stones are white."
+
+
+async def test_the_stop_token_counts_though_it_is_not_sent() -> None:
+    """An answer that is nothing but its end costs one token, as engines count."""
+    async with open_gateway() as gateway, open_worker(gateway.address, FakeWorker(text="")):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask()
+        assert (asked.text, asked.reasons) == ("", ["stop"])
+        assert asked.usage.completion_tokens == 1
+
+
+async def test_last_tokens_that_are_missing_fail_the_link() -> None:
+    """The end tells how many tokens were sent: an answer is never cut short silently."""
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = 3
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        (sequence,) = fake.running.values()
+        fake.pause_after = None
+        sequence.num_sent += 1
+        fake.finish(sequence, "stop")
+        await wait_until(lambda: gateway.services.counters.offset_gaps == 1)
+        fake.register()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == TEXT
+
+
+async def test_a_move_before_the_first_token_reports_the_cache_of_the_worker_that_answers() -> None:
+    """What a lost worker had cached was of no use to anybody."""
+    messages = [{"role": "user", "content": "white stones " * 60}]
+    fake = FakeWorker("w1", text=TEXT)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        await gateway.ask(messages=messages)
+        fake.pause_after = 0
+        asked = gateway.start(messages=messages)
+        await wait_until(lambda: bool(asked.events))
+        assert asked.started.cached_tokens > 0
+        fake.pause_after = None
+        fake.fail_engine()
+        fake.register()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.started.cached_tokens == asked.usage.cached_tokens == 0
+
+
+async def test_more_tokens_than_ordered_fail_that_request_alone() -> None:
+    """A worker that never ends fills no memory; the others on it go on."""
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = 2
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        flooded, other = gateway.start(max_tokens=4), gateway.start()
+        await flooded.wait_text()
+        await other.wait_text()
+        submit = next(s for s in fake.all_of(Submit) if s.sampling.max_tokens == 4)
+        flood = TokenItem(submit.request_id, submit.attempt, 2, pack_tokens(range(10_000)))
+        fake.say(Tokens(99, (flood,)))
+        await wait_until(flooded.over.is_set)
+        fake.resume()
+        await wait_until(other.over.is_set)
+        assert flooded.error is not None
+        assert flooded.error is not None
+        assert flooded.error.message == "upstream connection lost"
+        assert other.text == TEXT
+        assert gateway.services.dispatcher.statistics().running == 0

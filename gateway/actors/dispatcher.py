@@ -54,7 +54,7 @@ class FleetPort(Protocol):
         """Ask for all block digests."""
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
-        """Ask for the model's text files unless they are here already."""
+        """Ask for the model's text files unless they are here or asked for already."""
 
 
 class _Waiter:
@@ -155,9 +155,9 @@ class Dispatcher:
         """A worker is gone."""
         self._perform(self._core.lost(worker_id, trio.current_time()))
 
-    def files_arrived(self, digest: bytes) -> None:
-        """The text files of this digest are here."""
-        self._core.files_arrived(digest)
+    def ask_files(self, model: str) -> None:
+        """The text files of the model are not here."""
+        self._perform(self._core.ask_files(model))
 
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         try:

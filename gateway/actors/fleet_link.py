@@ -169,9 +169,7 @@ class FleetLink:
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
         """See `FleetPort`."""
-        if digest in self._files:
-            self._dispatcher.files_arrived(digest)
-        elif (worker_id, digest) not in self._files_asked:
+        if digest not in self._files and (worker_id, digest) not in self._files_asked:
             self._files_asked.add((worker_id, digest))
             self._send(worker_id, GetFiles(digest))
 
@@ -288,14 +286,14 @@ class FleetLink:
             self._files.put(message.digest, message.files)
         except ConfigError as error:
             _log.error("files of %s: %s", self.worker_name(worker_id), error)
-            return
-        self._dispatcher.files_arrived(message.digest)
 
     # Who is there.
 
     def _register(self, worker_id: WorkerId, message: Register) -> None:
         peer = self._peers.setdefault(worker_id, _Peer(message.worker, trio.current_time()))
         peer.name = message.worker
+        # What was asked of an engine that is gone is not answered any more.
+        self._forget_asked(worker_id)
         if self._router.may_use_name(worker_id, message.worker):
             self._dispatcher.register(worker_id, message)
             if message.protocol_version != PROTOCOL_VERSION:
@@ -317,8 +315,11 @@ class FleetLink:
         self._counters.workers_lost += 1
         _log.log(level, "worker lost: %s: %s", peer.name, why)
         self._router.disconnect_peer(worker_id)
-        self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}
+        self._forget_asked(worker_id)
         self._dispatcher.lost(worker_id)
+
+    def _forget_asked(self, worker_id: WorkerId) -> None:
+        self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}
 
     def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
         """Send, or lose the worker that cannot be reached."""

@@ -4,6 +4,7 @@ Owns what workers sent for `GetFiles`, by digest, and the tokenizer and template
 kept over worker restarts, built once. Must not know workers.
 """
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -16,8 +17,10 @@ from protocol.errors import ConfigError
 
 MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
-"""Models of one fleet; the oldest is forgotten beyond it, and asked for again when needed."""
+"""Models of one fleet; beyond it those are forgotten that were not used for longest."""
 WAIT_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
 
 
 class _Entry:
@@ -44,15 +47,17 @@ class ModelFiles:
         return entry is not None and entry.arrived.is_set()
 
     def put(self, digest: bytes, files: Mapping[str, bytes]) -> None:
-        """Files arrived. Raises `ConfigError` if they are over 32 MiB."""
+        """Files arrived. Raises `ConfigError` if they are over 32 MiB, or too many wait already."""
         if digest in self:
             return
         num_bytes = sum(map(len, files.values()))
         if num_bytes > MAX_FILES_BYTES:
             raise ConfigError(f"a model's text files have {num_bytes} bytes; 32 MiB are taken")
         entry = self._entry(digest)
-        # More than MAX_DIGESTS waiting builds cannot be: the oldest entries were forgotten.
-        self._send.send_nowait((entry, files))
+        try:
+            self._send.send_nowait((entry, files))
+        except trio.WouldBlock as error:
+            raise ConfigError(f"the text files of {MAX_DIGESTS} models wait already") from error
         entry.arrived.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -65,6 +70,9 @@ class ModelFiles:
                 )
             except ConfigError as error:
                 entry.error = error
+            except Exception as error:  # noqa: BLE001 - a worker's files cost their model only
+                _log.error("a model's text files cannot be read", exc_info=error)
+                entry.error = ConfigError("its text files have a form that is not known")
             entry.built.set()
 
     async def text(self, digest: bytes) -> ModelText:
@@ -82,8 +90,9 @@ class ModelFiles:
         raise unavailable("The model's tokenizer has not arrived from its worker yet.", 1)
 
     def _entry(self, digest: bytes) -> _Entry:
-        if digest not in self._entries:
-            if len(self._entries) >= MAX_DIGESTS:
-                del self._entries[next(iter(self._entries))]
-            self._entries[digest] = _Entry()
-        return self._entries[digest]
+        entry = self._entries.pop(digest, None) or _Entry()
+        if len(self._entries) >= MAX_DIGESTS:
+            del self._entries[next(iter(self._entries))]
+        # A dict keeps the order of insertion: the first one was not used for longest.
+        self._entries[digest] = entry
+        return entry

@@ -68,6 +68,8 @@ async def prepare(
     """
     if view.files_digest is None or view.block_size is None:
         return None
+    if view.files_digest not in services.files:
+        services.dispatcher.ask_files(view.name)
     text = await services.files.text(view.files_digest)
     prompt_ids = await _encode(text, request)
     prompt_tokens = len(prompt_ids)

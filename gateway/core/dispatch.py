@@ -84,7 +84,6 @@ class Dispatch:
             resume_wait_s=resume_wait_s,
         )
         self._rejoin_s = rejoin_s
-        self._digests_here: set[bytes] = set()
         self._num_stale = 0
         self._num_gaps = 0
 
@@ -175,9 +174,12 @@ class Dispatch:
         """
         return tuple(self._placement.release(ticket, now, output_tokens))
 
-    def files_arrived(self, digest: bytes) -> None:
-        """The files of this digest are here: no worker is asked for them again."""
-        self._digests_here.add(digest)
+    def ask_files(self, name: str) -> Effects:
+        """The files of the model of that name are missing: ask a ready worker, if there is one."""
+        model = self._models.find(name)
+        ready = self._fleet.ready(model) if model is not None else []
+        engines = [(worker.worker_id, worker.engine) for worker in ready[:1]]
+        return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
 
     def tick(self, now: float) -> Effects:
         """Deadlines and expiries; call it every 50 to 250 ms."""
@@ -217,11 +219,12 @@ class Dispatch:
 
     def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
         self._index.add(worker.worker_id, now)
-        effects: list[Effect] = [AskSnapshot(worker.worker_id)]
-        if engine.files_digest not in self._digests_here:
-            effects.append(AskFiles(worker.worker_id, engine.files_digest))
         text = f"{worker.name} serves {', '.join(worker.models)} on {engine.device}"
-        return [*effects, Notice("worker ready", text)]
+        return [
+            AskSnapshot(worker.worker_id),
+            AskFiles(worker.worker_id, engine.files_digest),
+            Notice("worker ready", text),
+        ]
 
     def _block_event(
         self, worker: Worker, event: BlocksStored | BlocksDropped | BlocksSnapshot, now: float

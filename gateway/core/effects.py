@@ -93,7 +93,7 @@ class AskSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AskFiles:
-    """Send the worker `GetFiles(digest)`; tell `Dispatch.files_arrived` when they are here."""
+    """Send the worker `GetFiles(digest)`, unless the files are here or asked for already."""
 
     worker_id: WorkerId
     digest: bytes

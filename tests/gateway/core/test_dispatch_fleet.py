@@ -42,13 +42,12 @@ GIVES_UP = "exit code 1; stopped after 5 starts"
 
 
 def test_a_ready_worker_is_accepted_and_asked_for_what_is_missing() -> None:
-    """`Accept` comes first; blocks and, once per digest, files are asked for."""
+    """`Accept` comes first; blocks and files are asked for."""
     fleet = dispatch()
     effects = fleet.register(W1, hello("w1", facts()), 0.0)
     assert effects[:3] == (Accept(W1), AskSnapshot(W1), AskFiles(W1, b"f" * 16))
-    fleet.files_arrived(b"f" * 16)
-    effects = fleet.register(W2, hello("w2", facts()), 0.0)
-    assert [type(effect) for effect in effects] == [Accept, AskSnapshot, Notice]
+    assert fleet.ask_files("m") == (AskFiles(W1, b"f" * 16),)
+    assert fleet.ask_files("nobody") == ()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The built-in model: its data, its training, its files."""

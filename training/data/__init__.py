@@ -1,0 +1,1 @@
+"""The data that the built-in model learns from, made by our own code."""

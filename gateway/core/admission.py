@@ -87,4 +87,5 @@ def start_retry_after_s(elapsed_s: float, fraction: float) -> int:
     if fraction <= 0.0:
         return 5
     left_s = elapsed_s * (1.0 - fraction) / fraction
-    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(left_s)))
+    # Bounded before it is rounded: of a tiny fraction it is infinite.
+    return math.ceil(min(MAX_RETRY_AFTER_S, max(1.0, left_s)))

@@ -71,8 +71,8 @@ class Fleet:
         engine = message.engine
         if engine is None:
             return None
-        if not engine.max_seqs or not engine.kv_tokens or not engine.block_size:
-            return "its engine reports no sequences, no KV space or no block size"
+        if not all((engine.max_seqs, engine.kv_tokens, engine.block_size, engine.context_length)):
+            return "its engine reports no sequences, no KV space, no block size or no window"
         for other in self._workers.values():
             if other.worker_id == worker_id or other.engine is None:
                 continue
@@ -117,16 +117,18 @@ class Fleet:
         )
 
     def progress(self, model: Model) -> str:
-        """How far the furthest start is, in words; why nothing starts otherwise."""
-        workers = self.serving(model)
-        starts = [w for w in workers if w.state == "starting" and w.progress is not None]
-        if starts:
-            best = max(
-                starts, key=lambda worker: worker.progress.fraction if worker.progress else 0
-            )
-            if best.progress is not None:
-                return f"{best.name}: {best.progress.phase} {best.progress.fraction:.0%}"
-        return next((f"{worker.name}: {worker.fault}" for worker in workers if worker.fault), "")
+        """For operators: how far the furthest start is, in words; why nothing starts otherwise."""
+        faulty = (worker for worker in self.serving(model) if worker.fault)
+        fault = next((f"{worker.name}: {worker.fault}" for worker in faulty), "")
+        return self.start_progress(model) or fault
+
+    def start_progress(self, model: Model) -> str:
+        """How far the furthest start is, in words; "" if none has told."""
+        starts = [(worker, worker.progress) for worker in self.starting(model) if worker.progress]
+        if not starts:
+            return ""
+        best, progress = max(starts, key=lambda start: start[1].fraction)
+        return f"{best.name}: {progress.phase} {progress.fraction:.0%}"
 
     def _state(self, model: Model, ready: list[Worker]) -> ModelState:
         if ready:

@@ -274,7 +274,10 @@ class Placement:
             start_retry_after_s(now - w.since, w.progress.fraction if w.progress else 0.0)
             for w in starting
         )
-        text = f"The workers of {model.name} are still starting ({self._fleet.progress(model)})."
+        # Not why an earlier engine died: that holds paths, and words on which clients act.
+        progress = self._fleet.start_progress(model)
+        how_far = f" ({progress})" if progress else ""
+        text = f"The workers of {model.name} are still starting{how_far}."
         return Refuse(ticket, errors.unavailable(text, wait_s))
 
     def _enqueue(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> None:

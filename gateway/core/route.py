@@ -24,6 +24,8 @@ from protocol.ids import WorkerId
 
 PRIOR_PREFILL_TOKENS_PER_S: Final = 2000.0
 PRIOR_STEP_MS: Final = 20.0
+LEAST_PREFILL_TOKENS_PER_S: Final = 1.0
+"""Slower ones count as this: what a broken worker reports must not make a cost infinite."""
 DECODE_SLOWDOWN: Final = 0.02
 """Each running sequence lengthens a decode step by 2 %: 2.52 to 3.27 ms from 1 to 16 sequences
 (0.6B model, H200)."""
@@ -115,6 +117,7 @@ def _score(
 ) -> _Scored:
     worker, load = option.worker, option.worker.load
     rate = (load.prefill_tokens_per_s if load else 0.0) or typical_rate
+    rate = max(LEAST_PREFILL_TOKENS_PER_S, rate)
     step_ms = (load.step_ms if load else 0.0) or typical_step_ms
     # The engine computes at least the last token, so a hit never covers the whole prompt.
     full_blocks = max(0, work.prompt_tokens - 1) // work.block_size if work.block_size else 0

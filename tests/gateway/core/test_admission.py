@@ -55,7 +55,8 @@ def test_retry_after_is_the_time_to_drain(
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "fraction", "expected"), [(3, 0.0, 5), (30, 0.75, 10), (600, 0.01, 60), (5, 1, 1)]
+    ("elapsed_s", "fraction", "expected"),
+    [(3, 0.0, 5), (30, 0.75, 10), (600, 0.01, 60), (5, 1, 1), (5, 1e15, 1), (5, 5e-324, 60)],
 )
 def test_a_start_is_awaited_by_its_progress(
     elapsed_s: float, fraction: float, expected: int

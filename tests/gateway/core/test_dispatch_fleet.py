@@ -64,6 +64,7 @@ def test_a_ready_worker_is_accepted_and_asked_for_what_is_missing() -> None:
         (hello("w2", facts(files=b"g" * 16)), "tokenizer and template files differ"),
         (hello("w2", facts(block_size=16)), "block size is 16"),
         (hello("w2", facts(max_seqs=0)), "no sequences"),
+        (hello("w2", facts(context_length=0)), "no window"),
     ],
 )
 def test_who_does_not_fit_is_refused_with_the_reason(message: Register, word: str) -> None:
@@ -140,6 +141,19 @@ def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
     assert view is not None
     assert (view.state, view.queued) == ("down", 1)
     assert "stopped after" in view.progress
+
+
+def test_clients_are_not_told_why_an_engine_died() -> None:
+    """Its words may hold paths, or words on which clients act; operators have the notice."""
+    fleet = dispatch((W1, facts()))
+    fleet.heard(W1, Fault("w1", 1, "/srv/secret/engine: not found", 127), 0.0)
+    fleet.ask(request(1), 0.0)
+    refused = only(fleet.tick(1e4), Refuse).error
+    assert refused.status == 503
+    assert refused.message == "The workers of m are still starting."
+    fleet.ask(request(2), 1e4)
+    fleet.heard(W1, Progress(1, "loading weights", 0.5), 1e4)
+    assert "(w1: loading weights 50%)" in only(fleet.tick(2e4), Refuse).error.message
 
 
 def test_bye_is_leaving() -> None:

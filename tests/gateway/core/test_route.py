@@ -71,6 +71,18 @@ def test_an_unmeasured_worker_counts_as_its_peers() -> None:
     assert choose(_work(), options, 0.0).worker.worker_id == W2
 
 
+@pytest.mark.parametrize(("rate", "running"), [(5e-324, 0), (5e-324, 3), (1e15, 0)])
+def test_a_rate_that_cannot_be_harms_nobody(rate: float, running: int) -> None:
+    """A worker that reports nonsense is the worse choice; its numbers stay finite."""
+    options = [Option(_worker(W1, running=running, rate=rate), 0, 0), Option(_worker(W2), 0, 0)]
+    choice = choose(_work(), options, 0.0)
+    assert choice.prefill_s < 1e9
+    alone = choose(_work(), options[:1], 0.0)
+    assert alone.prefill_s < 1e9
+    if rate < 1:
+        assert choice.worker.worker_id == W2
+
+
 def test_a_prefix_that_others_share_is_charged_in_part() -> None:
     """Nine conversations with one prefix make a second copy of it worth its price."""
     options = [Option(_worker(W1, running=2), 90, 0), Option(_worker(W2), 0, 0)]

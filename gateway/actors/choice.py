@@ -17,14 +17,17 @@ from gateway.actors.preparation import Job
 from gateway.actors.services import Services
 from gateway.core.effects import RouteRequest, UseProvider
 from gateway.core.errors import ApiError, connection_lost, context_length_exceeded, invalid
-from gateway.core.events import Started, TextDelta, ToolCallDelta, TurnEvent
+from gateway.core.events import ReasoningDelta, Started, TextDelta, ToolCallDelta, TurnEvent
 from gateway.core.output import OutputPipeline
+from gateway.core.reasoning import OPEN
 from gateway.core.stops import StopMatcher
 from gateway.core.tools import HermesToolParser
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
-from protocol.tokens import pack_tokens, unpack_tokens
+from protocol.tokens import TOKEN_BYTES, pack_tokens, unpack_tokens
+
+_PROMPT_END_TOKENS: Final = 8
 
 MAX_BARREN_LOSSES: Final = 3
 """A request whose engines die so often in a row without one new token may be what kills them."""
@@ -65,6 +68,11 @@ class Choice:
     def completion_tokens(self) -> int:
         """Tokens that the client pays for; the stop token too, which workers do not send."""
         return self._pipeline.completion_tokens + self._num_unsent
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those of them that were thoughts."""
+        return self._pipeline.reasoning_tokens
 
     async def run(
         self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
@@ -244,7 +252,7 @@ class Choice:
         return self._services.link.worker_name(self.worker_id) if self.worker_id else ""
 
     def _emit_event(self, event: TurnEvent) -> None:
-        if isinstance(event, TextDelta | ToolCallDelta):
+        if isinstance(event, ReasoningDelta | TextDelta | ToolCallDelta):
             self.has_text = True
         self._emit(event)
 
@@ -308,4 +316,11 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
         index=index,
         silent_ids=job.end_ids,
         spelling=job.text.spelling if job.request.logprobs else None,
+        is_thinking=_opens_thoughts(job),
     )
+
+
+def _opens_thoughts(job: Job) -> bool:
+    """Whether the template ends the prompt in `<think>`, as those of some models do."""
+    last = unpack_tokens(job.prompt[-_PROMPT_END_TOKENS * TOKEN_BYTES :])
+    return job.text.decoder().push(last).rstrip().endswith(OPEN)

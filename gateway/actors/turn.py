@@ -154,6 +154,7 @@ class Turn:
             prompt_tokens=job.prompt_tokens,
             cached_tokens=choices[0].cached_tokens or 0,
             completion_tokens=sum(choice.completion_tokens for choice in choices),
+            reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
         )
         counters.prompt_tokens += usage.prompt_tokens
         counters.cached_tokens += usage.cached_tokens

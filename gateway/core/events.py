@@ -56,6 +56,13 @@ class TextDelta(_Event, frozen=True, gc=False):
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
+class ReasoningDelta(_Event, frozen=True, gc=False):
+    """More of a choice's thoughts, before its text."""
+
+    index: int
+    text: str
+
+
 class ToolCallDelta(_Event, frozen=True, gc=False):
     """A whole tool call of a choice; `arguments` is a JSON object as text."""
 
@@ -101,5 +108,5 @@ class Failed(_Event, frozen=True, gc=False):
     error: ApiError
 
 
-ChoiceEvent = Started | TextDelta | ToolCallDelta | Finished | Usage
+ChoiceEvent = Started | ReasoningDelta | TextDelta | ToolCallDelta | Finished | Usage
 TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | Failed

@@ -14,6 +14,7 @@ from gateway.core.events import (
     ChoiceEvent,
     Failed,
     Finished,
+    ReasoningDelta,
     Started,
     TextDelta,
     TokenLogprob,
@@ -68,6 +69,8 @@ class ChunkFormatter:
             case TextDelta():
                 plain = event.logprobs is None
                 return self._text(event.index, event.text) if plain else self._scored(event)
+            case ReasoningDelta():
+                return self._choice(event.index, _reasoning(event.text))
             case ToolCallDelta():
                 call = {"index": event.call_index, **_tool_call(event)}
                 return self._choice(event.index, {"tool_calls": [call]})
@@ -78,14 +81,18 @@ class ChunkFormatter:
             case Started():
                 self._started = event
                 return b""
-            case UpstreamChunk():
-                return event.data
-            case UpstreamBody():
-                return b"data: " + event.body.replace(b"\n", b" ") + b"\n\n"
-            case Failed():
-                return self.error(event.error)
+            case UpstreamChunk() | UpstreamBody() | Failed():
+                return self._foreign(event)
             case _:
                 assert_never(event)
+
+    def _foreign(self, event: UpstreamChunk | UpstreamBody | Failed) -> bytes:
+        """What is no part of an answer of ours."""
+        if isinstance(event, UpstreamChunk):
+            return event.data
+        if isinstance(event, UpstreamBody):
+            return b"data: " + event.body.replace(b"\n", b" ") + b"\n\n"
+        return self.error(event.error)
 
     def error(self, error: ApiError) -> bytes:
         """An SSE error event; no [DONE] may follow."""
@@ -144,6 +151,8 @@ class CompletionBuilder:
                 choice.texts.append(event.text)
                 if event.logprobs is not None:
                     choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
+            case ReasoningDelta():
+                self._choice(event.index).thoughts.append(event.text)
             case ToolCallDelta():
                 self._choice(event.index).calls.append(_tool_call(event))
             case Finished():
@@ -179,6 +188,7 @@ class _Choice:
     """One choice as it grows."""
 
     def __init__(self) -> None:
+        self.thoughts: list[str] = []
         self.texts: list[str] = []
         self.calls: list[dict[str, Any]] = []
         self.logprobs: list[TokenLogprob] | None = None
@@ -192,6 +202,8 @@ class _Choice:
             "content": None if self.calls and not text else text,
             "refusal": None,
         }
+        if self.thoughts:
+            message |= _reasoning("".join(self.thoughts))
         if self.calls:
             message["tool_calls"] = self.calls
         return {
@@ -200,6 +212,11 @@ class _Choice:
             "logprobs": None if self.logprobs is None else _logprobs(self.logprobs),
             "finish_reason": self.reason,
         }
+
+
+def _reasoning(text: str) -> dict[str, Any]:
+    """Under both names that clients read: vLLM's older one and OpenRouter's."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _tool_call(event: ToolCallDelta) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Token ids of one choice -> turn events.
 
-Owns the order of the stages (detokenise, stop strings, tool calls), the count of tokens that the
-client pays for, and which log-probabilities belong to the text that it sees. Must not know workers,
-HTTP or how a stage works.
+Owns the order of the stages (detokenise, stop strings, thoughts, tool calls), the count of tokens
+that the client pays for, and which log-probabilities belong to the text that it sees. Must not
+know workers, HTTP or how a stage works.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,19 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from gateway.core.detokenize import Detokenizer, TokenBytes
-from gateway.core.events import Finished, TextDelta, TokenLogprob, ToolCallDelta, TopLogprob
+from gateway.core.events import (
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    TopLogprob,
+)
+from gateway.core.reasoning import ReasoningSplitter, Split
 from gateway.core.stops import StopMatcher
 from protocol.messages import TokenLogprobs
 
-OutputEvent = TextDelta | ToolCallDelta | Finished
+OutputEvent = ReasoningDelta | TextDelta | ToolCallDelta | Finished
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -41,6 +49,8 @@ class OutputPipeline:
     one matched: the caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (those
     that end the sequence: stop ids, end-of-text ids) count but have no text. `spelling` is needed
     for log-probabilities. Without `tool_parser` (the client asked for no tools) markup is text.
+    `reasoning_tokens` of the completion tokens were thoughts, tags included; `is_thinking`: the
+    prompt itself ended in an opening tag.
     """
 
     def __init__(
@@ -52,7 +62,9 @@ class OutputPipeline:
         index: int = 0,
         silent_ids: frozenset[int] = _NONE,
         spelling: TokenBytes | None = None,
+        is_thinking: bool = False,
     ) -> None:
+        self._reasoning = ReasoningSplitter(is_open=is_thinking)
         self._detokenizer = detokenizer
         self._stops = stops
         self._tool_parser = tool_parser
@@ -62,10 +74,11 @@ class OutputPipeline:
         self._num_shown = 0
         self.stopped = False
         self.completion_tokens = 0
+        self.reasoning_tokens = 0
 
     def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[OutputEvent]:
         """Events of new tokens; `logprobs` has one entry per id, or none at all."""
-        shown = []
+        splits = []
         for at, token_id in enumerate(ids):
             if self.stopped:
                 break
@@ -73,8 +86,8 @@ class OutputPipeline:
             text = "" if token_id in self._silent_ids else self._detokenizer.push((token_id,))
             if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
                 self._logprobs.add(token_id, logprobs[at], len(text))
-            shown.append(self._through_stops(text))
-        return self._events("".join(shown))
+            splits.append(self._through_reasoning(self._through_stops(text)))
+        return self._events(splits)
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
         """The rest of the text, then `Finished`.
@@ -86,7 +99,7 @@ class OutputPipeline:
             rest = self._through_stops(self._detokenizer.flush())
         if not self.stopped:
             rest += self._stops.flush()
-        events = self._events(rest)
+        events = self._events([self._reasoning.push(rest), self._reasoning.flush()])
         if self._tool_parser is not None:
             events += self._with_logprobs(self._tool_parser.flush())
         events += self._left_logprobs()
@@ -108,12 +121,22 @@ class OutputPipeline:
                 self._logprobs.cut(self._num_shown)
         return shown
 
-    def _events(self, text: str) -> list[OutputEvent]:
+    def _through_reasoning(self, text: str) -> Split:
+        """The text of one token; one that opens, continues or closes thoughts is a thought."""
+        was_thinking = self._reasoning.is_thinking
+        split = self._reasoning.push(text)
+        self.reasoning_tokens += was_thinking or self._reasoning.is_thinking
+        return split
+
+    def _events(self, splits: Sequence[Split]) -> list[OutputEvent]:
+        thoughts = "".join(split.thoughts for split in splits)
+        text = "".join(split.answer for split in splits)
+        events: list[OutputEvent] = [ReasoningDelta(self._index, thoughts)] if thoughts else []
         if not text:
-            return []
+            return events
         if self._tool_parser is None:
-            return self._with_logprobs([TextDelta(self._index, text)])
-        return self._with_logprobs(self._tool_parser.push(text))
+            return events + self._with_logprobs([TextDelta(self._index, text)])
+        return events + self._with_logprobs(self._tool_parser.push(text))
 
     def _with_logprobs(self, events: list[TextDelta | ToolCallDelta]) -> list[OutputEvent]:
         """The pending entries go with the first text that comes after their tokens."""

@@ -12,6 +12,7 @@ from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import (
     Failed,
     Finished,
+    ReasoningDelta,
     Started,
     TextDelta,
     TokenLogprob,
@@ -78,6 +79,17 @@ def test_a_tool_call_is_one_delta() -> None:
     assert (call.index, call.id, call.type) == (0, "call_1", "function")
     assert call.function
     assert (call.function.name, call.function.arguments) == ("f", '{"a": 1}')
+
+
+def test_thoughts_go_out_under_both_names() -> None:
+    """Clients read `reasoning_content` or `reasoning`; neither is part of the content."""
+    (chunk,) = payloads(formatter().format(ReasoningDelta(1, "hm")))
+    assert chunk["choices"][0]["delta"] == {"reasoning_content": "hm", "reasoning": "hm"}
+    thoughts = (ReasoningDelta(0, "h"), ReasoningDelta(0, "m"))
+    _, body = built(*thoughts, TextDelta(0, "yes"), Finished(0, "stop"))
+    message = body["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ("yes", "hm")
+    assert message["reasoning_content"] == "hm"
 
 
 def test_the_finish_says_why() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.detokenize import ByteDetokenizer, ByteTable
-from gateway.core.events import Finished, TextDelta, ToolCallDelta
+from gateway.core.events import Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from gateway.core.output import OutputEvent, OutputPipeline
 from gateway.core.stops import StopMatcher
 from gateway.core.tools import HermesToolParser
@@ -151,3 +151,22 @@ def test_every_split_says_the_same(text: str, cut: int) -> None:
     assert text_of(at_once) == text_of(in_two)
     assert whole.completion_tokens == parts.completion_tokens
     assert at_once[-1] == in_two[-1]
+
+
+def test_thoughts_are_told_apart_and_counted() -> None:
+    """A block at the start becomes reasoning; its tokens, tags included, are reasoning tokens."""
+    out = pipeline(tools=True)
+    thoughts, answer = ids_of("<think>\nwell"), ids_of(f"</think>\n\nyes {CALL}")
+    events = [*out.push(thoughts), *out.push(answer), *out.finish("stop")]
+    assert [e.text for e in events if isinstance(e, ReasoningDelta)] == ["well"]
+    assert text_of(events) == "yes"
+    assert any(isinstance(event, ToolCallDelta) for event in events)
+    assert out.reasoning_tokens == len(thoughts) + 1
+    assert out.completion_tokens == len(thoughts) + len(answer)
+
+
+def test_a_prompt_may_open_the_thoughts() -> None:
+    """Some templates end the prompt in the opening tag: the answer then starts with thoughts."""
+    out = OutputPipeline(ByteDetokenizer(TABLE), StopMatcher(()), is_thinking=True)
+    events = [*out.push(ids_of("hm</think>yes")), *out.finish("stop")]
+    assert events == [ReasoningDelta(0, "hm"), TextDelta(0, "yes"), Finished(0, "stop")]

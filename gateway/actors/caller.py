@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from config import KeyConfig
+from gateway.core.chat_request import MAX_SESSION_CHARS
 
 SESSION_HEADERS: Final = (
     b"x-session-id",
@@ -21,8 +22,6 @@ SESSION_HEADERS: Final = (
     b"x-litellm-session-id",
 )
 """Headers by which clients name a conversation, most telling first."""
-
-MAX_SESSION_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)

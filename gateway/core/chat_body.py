@@ -4,7 +4,7 @@ Owns the declarative half of validation, which msgspec runs. Must not know what 
 together (`openai.py` does). Fields that are not listed here are accepted and kept in `raw`.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,11 @@ from msgspec import Meta
 from protocol.sampling import MAX_LOGPROBS, MAX_STOP_IDS
 
 Part = dict[str, Any]
+
+MAX_STOP_CHARS: Final = 1024
+"""Every choice compiles every stop string, 0.1 us per character, on the loop of all streams."""
+
+StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 
 
 class FunctionBody(msgspec.Struct):
@@ -65,11 +70,7 @@ class ChatBody(msgspec.Struct):
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = None
-    stop: (
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)]
-        | None
-    ) = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
     stop_token_ids: (
         Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_length=MAX_STOP_IDS)]
         | None

@@ -16,6 +16,9 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 ToolChoice = Literal["none", "auto", "required"]
 
+MAX_SESSION_CHARS: Final = 256
+"""Thousands of conversations are remembered by name."""
+
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}
 
 _SAMPLED: Final = (

@@ -13,7 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.chat_body import ChatBody, MessageBody, Part, ToolCallBody
-from gateway.core.chat_request import ChatRequest, Message, Role, ToolCall, ToolChoice
+from gateway.core.chat_request import (
+    MAX_SESSION_CHARS,
+    ChatRequest,
+    Message,
+    Role,
+    ToolCall,
+    ToolChoice,
+)
 from gateway.core.errors import ApiError, invalid
 
 _ROLES: Final[dict[str, Role]] = {
@@ -239,5 +246,5 @@ def _session(raw: dict[str, Any]) -> str | None:
         cache_key = None
     for hint in (inner, raw.get("session_id"), cache_key, raw.get("user")):
         if isinstance(hint, str) and hint:
-            return hint
+            return hint[:MAX_SESSION_CHARS]
     return None

@@ -3,7 +3,8 @@
 import pytest
 
 from config import KeyConfig
-from gateway.actors.caller import MAX_SESSION_CHARS, SESSION_HEADERS, Caller, session_of_headers
+from gateway.actors.caller import SESSION_HEADERS, Caller, session_of_headers
+from gateway.core.chat_request import MAX_SESSION_CHARS
 
 
 @pytest.mark.parametrize("name", SESSION_HEADERS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.chat_request import ChatRequest, ToolCall
+from gateway.core.chat_request import MAX_SESSION_CHARS, ChatRequest, ToolCall
 from gateway.core.errors import ApiError
 from gateway.core.openai import parse_chat_request
 
@@ -128,6 +128,8 @@ def test_every_field_of_the_official_client_is_accepted() -> None:
         ('"stop":' + json.dumps(["x"] * 17), "stop"),
         ('"stop":""', "stop"),
         ('"stop":[1]', "stop[0]"),
+        ('"stop":"%s"' % ("x" * 1025), "stop"),
+        ('"stop":["%s"]' % ("x" * 1025), "stop[0]"),
         ('"top_logprobs":21,"logprobs":true', "top_logprobs"),
         ('"top_logprobs":2', "top_logprobs"),
         ('"stream_options":{"include_usage":true}', "stream_options"),
@@ -220,6 +222,7 @@ def test_a_named_tool_is_the_only_one_shown() -> None:
         ({"prompt_cache_key": "k"}, "k"),
         ({"prompt_cache_key": "pck_0123", "user": "u"}, "u"),
         ({"user": 5}, None),
+        ({"session_id": "s" * 1_000_000}, "s" * MAX_SESSION_CHARS),
         ({}, None),
     ],
 )

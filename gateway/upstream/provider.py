@@ -24,6 +24,8 @@ from protocol.errors import HermaError
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
+END_S: Final = 0.5
+"""Some servers say [DONE] and keep the response open."""
 
 _OURS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses below 500 that speak of the provider or our account there, not of the request."""
@@ -101,7 +103,9 @@ class Provider:
 
         def pass_on(events: bytes) -> None:
             nonlocal has_begun
-            if not has_begun and not has_data(events):
+            # Data in the very moment of the deadline comes too late: this attempt is cancelled
+            # already, and what were passed on of it would stand before another one's answer.
+            if not has_begun and (deadline.cancel_called or not has_data(events)):
                 return
             if not has_begun and is_error(events):
                 raise ProviderFailed(f"{self.name} sent an error instead of an answer")
@@ -136,7 +140,11 @@ class Provider:
             if events := cutter.push(data):
                 pass_on(events)
 
-        await _read(response, take)
+        try:
+            await _read(response, take, lambda: cutter.is_done)
+        except httpx.HTTPError:
+            if not cutter.is_done:
+                raise
         if events := cutter.rest():
             pass_on(events)
         if not cutter.is_done:
@@ -190,8 +198,14 @@ class Provider:
             raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
 
 
-async def _read(response: httpx.Response, take: Callable[[bytes], None]) -> None:
+async def _read(
+    response: httpx.Response,
+    take: Callable[[bytes], None],
+    is_done: Callable[[], bool] = lambda: False,
+) -> None:
     """Give the body to `take` as it comes; what that raises is raised once reading has ended.
+
+    Once it `is_done`, the end of the body gets `END_S`: its connection can be used again then.
 
     httpx reads through nested generators, which only end in order when the innermost is
     cancelled: an exception in the loop would leave the inner ones to the garbage collector.
@@ -205,6 +219,8 @@ async def _read(response: httpx.Response, take: Callable[[bytes], None]) -> None
                 except HermaError as error:
                     failure = error
                     reading.cancel()
+                if is_done():
+                    reading.deadline = min(reading.deadline, trio.current_time() + END_S)
     if failure is not None:
         raise failure
 

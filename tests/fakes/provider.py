@@ -1,7 +1,7 @@
 """An OpenAI-compatible API on a real loopback port, with knobs for every way to fail."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,9 @@ class FakeProvider:
     `status` other than 200 answers with `error_body`. `delay_s` passes before the head,
     `first_delay_s` between head and first word. `cut_after`: the connection breaks after so many
     words. `comments` are SSE comments before the first word. `extra` is put into every chunk.
-    `ends` False leaves the closing [DONE] out.
+    `ends` False leaves the closing [DONE] out. `before_first` is called right before the first word
+    leaves. After the last event the connection stays open for `linger_s`, then ends in order, or
+    not if `breaks`.
     """
 
     words: tuple[str, ...] = ("Hello", " from", " afar")
@@ -42,6 +44,9 @@ class FakeProvider:
     extra: dict[str, Any] = field(default_factory=lambda: {"x_provider": {"shard": 7}})
     stream_error: bool = False
     ends: bool = True
+    before_first: Callable[[], None] = lambda: None
+    linger_s: float = 0.0
+    breaks: bool = False
     requests: list[Recorded] = field(default_factory=list)
     gone: trio.Event = field(default_factory=trio.Event)
     base_url: str = ""
@@ -98,10 +103,14 @@ class FakeProvider:
             for at, event in enumerate(self.events(body["model"])):
                 if at == self.comments:
                     await trio.sleep(self.first_delay_s)
+                    self.before_first()
                 if self.cut_after is not None and at - self.comments >= self.cut_after:
                     await send(h11.Data(data=event[: len(event) // 2]))
                     return
                 await send(h11.Data(data=event))
+            await trio.sleep(self.linger_s)
+            if self.breaks:
+                return
         elif self.cut_after is not None:
             return
         else:

@@ -2,10 +2,12 @@
 
 import functools
 import random
+from typing import Any
 
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
@@ -40,6 +42,33 @@ async def test_silence_in_the_middle_cuts_the_answer() -> None:
         with pytest.raises(ProviderCut):
             await provider.stream(RAW, "large", events.append)
         assert events == [b"data: 1\n\n"]
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("fault", [{"linger_s": 60.0}, {"breaks": True, "extra": {}}])
+async def test_an_answer_is_over_when_it_says_so(fault: dict[str, Any]) -> None:
+    """After [DONE] nothing is awaited, and what becomes of the connection is no error."""
+    events: list[bytes] = []
+    fake = FakeProvider(**fault)
+    async with open_provider(fake):
+        provider = provider_of(fake)
+        with trio.fail_after(5):
+            assert await provider.stream(RAW, "large", events.append) is None
+        assert b"".join(events) == b"".join(fake.events("large"))
+        await provider.aclose()
+
+
+async def test_the_deadline_and_the_first_token_in_the_same_moment(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """Either the answer counts or nothing of it was passed on: another may be asked then."""
+    events: list[bytes] = []
+    fake = FakeProvider(before_first=lambda: mock_clock.jump(61.0))
+    async with open_provider(fake):
+        provider = provider_of(fake)
+        with pytest.raises(ProviderFailed):
+            await provider.stream(RAW, "large", events.append)
+        assert events == []
         await provider.aclose()
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from config.checks import check_config
 from config.defaults import DEFAULT_PROFILE, Profile, profiles
-from config.model import Config
+from config.model import PATTERNS, Config
 from protocol.errors import ConfigError
 
 _FIELD = re.compile(r"`\$\.?(?P<path>[^`]*)`")
@@ -27,8 +27,11 @@ def load_config(path: Path) -> Config:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read the configuration: {error}") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"{path}: cannot read the configuration: {why}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: the configuration is not UTF-8 text: {error}") from error
     return parse_config(text, str(path))
 
 
@@ -55,11 +58,12 @@ def _refuse_unknown_keys(
     for key, value in table.items():
         where = f"{place}.{key}" if place else key
         if key not in fields:
-            nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.0)[0]
+            nearest = difflib.get_close_matches(key, fields, n=1)
+            hint = f"did you mean `{nearest[0]}`? " if nearest else ""
             line = _line_of(key, text)
             raise ConfigError(
                 f"{source}:{line}: unknown key `{key}` in {_title(place)}; "
-                f"did you mean `{nearest}`? Known: {', '.join(sorted(fields))}"
+                f"{hint}Known: {', '.join(sorted(fields))}"
             )
         inner = _struct_in(fields[key])
         if inner is not None:
@@ -100,7 +104,11 @@ def _title(place: str) -> str:
 
 
 def _place(message: str) -> str:
-    """msgspec's message with `$.workers[0].port` turned into [workers[0].port]."""
+    """msgspec's message with `$.workers[0].port` turned into [workers[0].port], and patterns into
+    words.
+    """
+    for pattern, words in PATTERNS.items():
+        message = message.replace(f"`str` matching regex {pattern!r}", words)
     return _FIELD.sub(lambda match: f"[{match['path']}]", message)
 
 

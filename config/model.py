@@ -10,7 +10,17 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:/@-]+$")]
+_NAME: Final = r"^[A-Za-z0-9._:/@-]+$"
+_URL: Final = r"^https?://"
+_DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
+PATTERNS: Final = {
+    _NAME: "letters, digits and . _ : / @ - only",
+    _URL: "an address that begins with http:// or https://",
+    _DEVICE: "auto, cpu, cuda or cuda:N",
+}
+"""What the patterns of this module mean, for people."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
@@ -72,7 +82,7 @@ class ProviderConfig(_Table, frozen=True):
     or the file, never from the configuration itself.
     """
 
-    base_url: Annotated[str, msgspec.Meta(pattern=r"^https?://")]
+    base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
     api_key_env: str | None = None
     api_key_file: str | None = None
     connect_s: Seconds = 5.0
@@ -113,7 +123,7 @@ class WorkerConfig(_Table, frozen=True):
     max_seqs: Positive
     token_budget: Positive
     engine: Literal["native", "synthetic"] = "native"
-    device: Annotated[str, msgspec.Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     kv_tokens: Positive | None = None
     context_length: Positive | None = None

@@ -17,21 +17,29 @@ STOP_S: Final = 15.0
 class Child:
     """One child at a time, started again as often as `run` is called."""
 
-    def __init__(self, argv: list[str]) -> None:
-        self.argv = argv
+    def __init__(self, name: str, argv: list[str]) -> None:
+        self.name = name
+        self._argv = argv
+        self._process: subprocess.Popen[bytes] | None = None
 
     async def run(self) -> int:
         """Start the child and wait for its end. Returns its exit status, negative for a signal.
 
         Cancelling asks the child to stop, waits up to 15 s and then kills it.
         """
-        process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL)  # noqa: ASYNC220
+        process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL)  # noqa: ASYNC220
+        self._process = process
         try:
             return await _wait(process)
         finally:
             if process.returncode is None:
                 with trio.CancelScope(shield=True):
                     await _stop(process)
+
+    def hurry(self, number: int) -> None:
+        """Pass a repeated signal on: a child that drains leaves at once."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
 
 
 async def _stop(process: "subprocess.Popen[bytes]") -> None:

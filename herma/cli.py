@@ -13,18 +13,26 @@ from pathlib import Path
 from protocol.errors import HermaError
 from protocol.version import VERSION
 
+MAX_PORT = 65_535
+EXIT_INTERRUPTED = 130
 EXIT_SAID_WHY = 2
 """The process said in one line what is wrong; starting it again changes nothing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
     try:
         return _run(arguments)
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
         return EXIT_SAID_WHY
+    except KeyboardInterrupt:  # before a command minds its signals itself
+        return EXIT_INTERRUPTED
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -62,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_roles(commands)
     _add_config(commands)
     _add_keys(commands)
@@ -76,7 +84,7 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     for role in (up, gateway, worker):
         role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
     for role in (up, gateway):
-        role.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
+        role.add_argument("--port", type=_port, metavar="N", help="instead of [gateway] port")
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     worker.add_argument(
         "--name", metavar="NAME", help="which of [[workers]]; default: the only one"
@@ -84,6 +92,14 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     worker.add_argument(
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
+    # For `herma up`, whose gateway tells the same events on the same terminal.
+    worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) <= MAX_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port; it is 0 (any free one) to {MAX_PORT}")
 
 
 def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from config import Config, load_config, provider_api_key
+from herma.preflight import missing_models, unserved_models
 
 
 def check(path: Path) -> int:
@@ -15,6 +16,9 @@ def check(path: Path) -> int:
     for name, provider in config.providers.items():
         provider_api_key(name, provider, os.environ)
     print(_summary(path, config))
+    # Not mistakes by themselves: workers may live on other hosts, or be set up elsewhere.
+    for problem in (*missing_models(config), *unserved_models(config)):
+        print(f"  note      {problem}")
     return 0
 
 

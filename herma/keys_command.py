@@ -6,9 +6,16 @@ Owns how fresh secrets are shown: once, never stored by us.
 import argparse
 import secrets
 
+import msgspec
+
 from config import hash_api_key
+from config.model import Name
+from protocol.errors import ConfigError
 
 _KEY_BYTES = 24
+_PUBLIC = (
+    "public key, for the other side (curve_server_key of workers, curve_worker_keys of [gateway])"
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,11 +26,19 @@ def run(arguments: argparse.Namespace) -> int:
     from protocol.transport import write_curve_pair
 
     public = write_curve_pair(arguments.file)
-    print(f"secret written to {arguments.file}\npublic key: {public}")
+    print(
+        f"secret written to {arguments.file}: curve_secret_file of this side\n{_PUBLIC}: {public}"
+    )
     return 0
 
 
 def _new_api_key(name: str) -> str:
+    try:
+        msgspec.convert(name, Name)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{name!r} cannot name a key: take 1 to 128 letters, digits or . _ : / @ -"
+        ) from error
     secret = f"sk-herma-{secrets.token_urlsafe(_KEY_BYTES)}"
     table = f'[[keys]]\nname = "{name}"\nhash = "{hash_api_key(secret)}"'
     return f"key (shown once): {secret}\n\n{table}"

@@ -28,6 +28,8 @@ def run_worker(arguments: argparse.Namespace) -> int:
         argv += ["--name", arguments.name]
     for address in arguments.gateway or ():
         argv += ["--gateway", address]
+    if arguments.beside_gateway:
+        argv.append("--beside-gateway")
     return main(argv)
 
 

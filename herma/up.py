@@ -8,9 +8,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from setproctitle import setproctitle
 from config import Config, builtin_config, load_config
 from herma.child import Child
 from herma.cli import EXIT_SAID_WHY
+from herma.preflight import check_host, unserved_models
 
 MIN_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 10.0
@@ -28,9 +28,15 @@ HEALTHY_S: Final = 30.0
 
 
 def run_up(config_path: Path | None, port: int | None) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit status: 2 if a child said what is wrong."""
+    """Serve until SIGINT or SIGTERM. Returns the exit status: 2 if a child said what is wrong.
+
+    Raises `ConfigError` for what can be seen before the start.
+    """
     config = builtin_config() if config_path is None else load_config(config_path)
     setproctitle("herma up")
+    check_host(config, config.gateway.port if port is None else port, os.environ)
+    for problem in unserved_models(config):
+        print(f"herma: {problem}; requests wait for a worker that dials in", file=sys.stderr)
     with _worker_address(config_path) as address:
         children = _children(config, config_path, port, address)
         return trio.run(_serve, children)
@@ -57,9 +63,15 @@ def _children(
         gateway += ["--port", str(port)]
     if address is not None:
         gateway += ["--worker-bind", address]
-    dial = [] if address is None else ["--gateway", address]
-    workers = [["worker", *common, "--name", worker.name, *dial] for worker in config.workers]
-    return [Child(_argv(words)) for words in (gateway, *workers)]
+    children = [Child("gateway", _argv(gateway))]
+    for worker in config.workers:
+        words = ["worker", *common, "--name", worker.name]
+        if address is not None:
+            words += ["--gateway", address]
+        if address is not None or worker.gateways == (config.gateway.worker_bind,):
+            words.append("--beside-gateway")
+        children.append(Child(f"worker {worker.name}", _argv(words)))
+    return children
 
 
 def _argv(words: list[str]) -> list[str]:
@@ -67,6 +79,16 @@ def _argv(words: list[str]) -> list[str]:
 
 
 async def _serve(children: list[Child]) -> int:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as listening:
+            stop = trio.Event()
+            listening.start_soon(_listen, signals, stop, children)
+            status = await _run_all(children, stop)
+            listening.cancel_scope.cancel()
+    return status
+
+
+async def _run_all(children: list[Child], stop: trio.Event) -> int:
     status = 0
     async with trio.open_nursery() as nursery:
 
@@ -77,7 +99,8 @@ async def _serve(children: list[Child]) -> int:
 
         for child in children:
             nursery.start_soon(_keep_running, child, give_up)
-        nursery.start_soon(_until_signal, partial(give_up, 0))
+        await stop.wait()
+        give_up(0)
     return status
 
 
@@ -92,14 +115,24 @@ async def _keep_running(child: Child, give_up: Callable[[int], None]) -> None:
             return
         if trio.current_time() - started_at > HEALTHY_S:
             backoff_s = MIN_BACKOFF_S
-        role = child.argv[child.argv.index("herma") + 3]
-        print(f"herma: {role} ended with {status}; again in {backoff_s:g} s", file=sys.stderr)
+        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)
         await trio.sleep(backoff_s)
         backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
 
-async def _until_signal(stop: Callable[[], None]) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            stop()
-            return
+def _signal_name(number: int) -> str:
+    """SIGKILL for 9; the number alone if it has no name here."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+async def _listen(signals: AsyncIterator[int], stop: trio.Event, children: Iterable[Child]) -> None:
+    """The first signal stops the children in order; each further one hurries them."""
+    async for number in signals:
+        if stop.is_set():
+            for child in children:
+                child.hurry(number)
+        stop.set()

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.gateway:
         worker = msgspec.structs.replace(worker, gateways=tuple(arguments.gateway))
     setproctitle(f"herma worker {worker.name}")
-    return serve(worker)
+    return serve(worker, beside_gateway=arguments.beside_gateway)
 
 
 def pick_worker(config: Config, name: str | None) -> WorkerConfig:
@@ -44,6 +44,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", help="which of [[workers]]; default: the only one")
     parser.add_argument(
         "--gateway", action="append", metavar="ADDR", help="dial this instead; repeatable"
+    )
+    parser.add_argument(
+        "--beside-gateway",
+        action="store_true",
+        help="the gateway writes to the same terminal: leave to it what both would say",
     )
     return parser.parse_args(argv)
 

@@ -124,9 +124,12 @@ async def run_worker(config: WorkerConfig, log: Log) -> int:
     return status
 
 
-def serve(config: WorkerConfig) -> int:
-    """Run the worker of `config` on trio; the exit status. Raises `ConfigError`."""
-    log = Log(config.name)
+def serve(config: WorkerConfig, *, beside_gateway: bool = False) -> int:
+    """Run the worker of `config` on trio; the exit status. Raises `ConfigError`.
+
+    `beside_gateway`: the gateway writes to the same terminal.
+    """
+    log = Log(config.name, beside_gateway=beside_gateway)
     try:
         return trio.run(run_worker, config, log)
     finally:

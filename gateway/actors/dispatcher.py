@@ -38,6 +38,9 @@ TICK_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
+_LOGGED_BY_LINK: Final = frozenset({"worker lost", "engine fault"})
+"""The link's lines say more: these notices are only counted."""
+
 Answer = Placement | UseProvider
 
 
@@ -239,6 +242,7 @@ class Dispatcher:
 
     def _notice(self, kind: str, text: str) -> None:
         self.notices[kind] += 1
-        _log.info("%s: %s", kind, text)
+        if kind not in _LOGGED_BY_LINK:
+            _log.info("%s: %s", kind, text)
         if kind == "worker ready":
             self.has_ready.set()

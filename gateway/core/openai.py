@@ -82,6 +82,8 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 
 
 def _decode_json(body: bytes) -> dict[str, Any]:
+    if not body.strip():
+        raise invalid(None, "The body is empty; send a JSON object.", code="invalid_json")
     try:
         raw = _decode(body)
     except UnicodeDecodeError as error:
@@ -118,6 +120,7 @@ def _typed(raw: dict[str, Any]) -> ChatBody:
         missing = re.search(r"missing required field `(\w+)`", text)
         if missing:
             param = f"{param}.{missing[1]}" if param else missing[1]
+            raise invalid(param, f"'{param}' is missing.") from error
         raise invalid(param, f"{_label(param)}: {text.replace('`', '')}.") from error
 
 

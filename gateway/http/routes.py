@@ -125,10 +125,13 @@ class Models:
         self._gate.identify(scope)
         await send_json(send, model_list(self._edge.models(), self._created))
 
-    async def one(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """One model by name or alias; names may hold slashes."""
-        self._gate.identify(scope)
+    async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One model by name or alias; names may hold slashes. Without a name all of them."""
         name = scope["path_params"]["name"]
+        if not name:
+            await self.list(scope, receive, send)
+            return
+        self._gate.identify(scope)
         await send_json(send, model_entry(self._edge.models(), name, self._created))
 
 

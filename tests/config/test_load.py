@@ -77,6 +77,9 @@ def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
         ('aliases = ["default"]', 'aliases = ["large"]', ("`large`", "twice")),
         ("sha256:00", "sha1:00", ("sha256", "herma keys new")),
         ('name = "gpu1"', 'name = "gpu0"', ("`gpu0`", "twice")),
+        ('name = "gpu1"', 'name = "gpu1"\ndevice = "gpu"', ("auto, cpu, cuda or cuda:N", "device")),
+        ('name = "gpu1"', 'name = "g 1"', ("letters, digits", "name]")),
+        ('base_url = "http', 'base_url = "ftp', ("begins with http://", "base_url")),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_place(
@@ -90,6 +93,14 @@ def test_a_mistake_is_one_line_that_names_the_place(
     assert text.startswith("herma.toml")
     assert "\n" not in text
     assert all(part in text for part in parts), text
+
+
+def test_a_key_like_no_other_brings_no_guess() -> None:
+    """A suggestion is made only where one is near."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config("[gateway]\nxylophone = 1", "herma.toml")
+    assert "did you mean" not in str(caught.value)
+    assert "Known: allowed_origins" in str(caught.value)
 
 
 def test_a_public_bind_needs_keys() -> None:

@@ -58,12 +58,56 @@ def test_help_lists_every_command() -> None:
     assert all(word in done.stdout for word in ("up", "gateway", "worker", "config", "keys"))
 
 
+def test_no_command_shows_the_help() -> None:
+    """A bare `herma` is a question, not a mistake."""
+    done = _herma()
+    assert done.returncode == 0
+    assert done.stdout == _herma("--help").stdout
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "abc"])
+def test_a_port_that_is_none_is_refused(port: str) -> None:
+    """A number over 65535 would wrap around to some other port."""
+    done = _herma("up", f"--port={port}")
+    assert done.returncode == 2
+    assert f"'{port}' is no port" in done.stderr
+
+
 def test_config_check_says_what_is_set_up(tmp_path: Path) -> None:
     """A valid file is summarised; nothing is started."""
     done = _herma("config", "check", _file(tmp_path, WORKER.format(folder=tmp_path, model="/m")))
     assert done.returncode == 0
     assert "ok" in done.stdout
     assert "w: /m as m" in done.stdout
+
+
+def test_config_check_notes_what_this_host_lacks(tmp_path: Path) -> None:
+    """A directory that is missing and a model that nobody serves are told, and no mistakes: the
+    file may be for several hosts.
+    """
+    text = WORKER.format(folder=tmp_path, model="/m") + 'serves = "m"\n[[models]]\nname = "n"'
+    done = _herma("config", "check", _file(tmp_path, text))
+    assert done.returncode == 0
+    notes = [line for line in done.stdout.splitlines() if line.startswith("  note ")]
+    assert len(notes) == 2, done.stdout
+    assert "/m on this host" in notes[0]
+    assert "`n`" in notes[1]
+
+
+@pytest.mark.parametrize("model", ["/no/such/model", "./none", "~/no/such/model"])
+def test_up_without_its_model_directory_is_one_line(tmp_path: Path, model: str) -> None:
+    """Nothing starts for a path that leads nowhere, so nothing else is said."""
+    config = _file(tmp_path, WORKER.format(folder=tmp_path, model=model))
+    assert model in _refusal("up", "--config", config)
+    assert len(_herma("up", "--config", config).stderr.splitlines()) == 1
+
+
+def test_up_on_a_taken_port_is_one_line() -> None:
+    """Nothing starts for a port that another program has."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = _herma("up", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -125,6 +169,12 @@ def test_a_new_key_fits_the_configuration() -> None:
     (key,) = parse_config("\n".join(lines[1:]), "printed").keys
     assert key.name == "alice"
     assert key.hash == hash_api_key(secret)
+
+
+@pytest.mark.parametrize("name", ["", 'a"b', "two words", "x" * 129])
+def test_a_name_that_no_file_may_hold_gets_no_key(name: str) -> None:
+    """What `herma keys new` prints is always accepted by `herma config check`."""
+    assert "cannot name a key" in _refusal("keys", "new", name)
 
 
 def test_a_curve_pair_is_private_and_never_overwritten(tmp_path: Path) -> None:

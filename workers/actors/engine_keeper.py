@@ -110,7 +110,7 @@ class EngineKeeper:
             self._life = None
             return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
         self._life = life
-        self._log.say(f"engine start {relay.epoch} (pid {life.process.pid})")
+        self._log.say_alone(f"engine start {relay.epoch} (pid {life.process.pid})")
         try:
             return await life.run()
         finally:
@@ -127,10 +127,12 @@ class EngineKeeper:
             exit_code=exit_code,
             gives_up=gives_up,
         )
-        self._log.say(f"engine start {relay.epoch} is gone: {cause}")
         if self._policy.failed_starts and not gives_up:
-            self._log.say(f"start {self._policy.failed_starts} of {MAX_FAILED_STARTS} failed")
-        lines = last_log(life.process.last_lines) if life is not None else ()
+            cause += f" (failed start {self._policy.failed_starts} of {MAX_FAILED_STARTS})"
+        self._log.say_alone(f"engine start {relay.epoch} is gone: {cause}")
+        # Whoever reads the gateway's log beside ours has seen the engine's last lines.
+        is_seen = self._log.beside_gateway
+        lines = () if life is None or is_seen else last_log(life.process.last_lines)
         relay.engine_gone(cause, exit_code, lines, is_final=gives_up)
 
 
@@ -243,5 +245,5 @@ class _Life:
             # Its patience begins now: until here the start watch judged.
             self.hang_watch = HangWatch(self._config.stall_s, trio.current_time())
             self._on_ready()
-            self._log.say(f"ready: serves {self._config.serves} ({self._facts.kind} engine)")
+            self._log.say_alone(f"ready: serves {self._config.serves} ({self._facts.kind} engine)")
             self._relay.engine_ready(self._facts, self._files)

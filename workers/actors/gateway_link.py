@@ -7,6 +7,7 @@ A link that was lost and comes back starts anew: what the gateway had running he
 `Bye` goes before the new `Register`, in case the gateway has not noticed.
 """
 
+import math
 from typing import Final, Protocol, final
 
 import trio
@@ -22,6 +23,9 @@ from workers.core.watch import GatewayWatch
 TICK_S: Final = 0.1
 _REGISTER_EVERY_S: Final = 1.0
 """A gateway answers at once; one that refuses us (our name is taken) may change its mind."""
+
+_UNANSWERED_S: Final = 3.0
+"""A gateway that does not answer for so long is reported, once."""
 
 _FLUSH_S: Final = 0.2
 
@@ -66,6 +70,7 @@ class GatewayLink:
         self._socket.connect(address)
         self._is_up = False
         self._last_failure: str | None = None
+        self._report_at = trio.current_time() + _UNANSWERED_S
 
     def __repr__(self) -> str:
         return f"<GatewayLink {self.address} number={self.number} up={self._is_up}>"
@@ -101,6 +106,11 @@ class GatewayLink:
         elif self._is_up and now - self._register_at >= _REGISTER_EVERY_S:
             self._register(now)
         self._tell_failure()
+        if self.number is None and now >= self._report_at:
+            self._report_at = math.inf
+            self._log.say(
+                f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on"
+            )
 
     def _link_changed(self, is_up: bool) -> None:
         self._is_up = is_up
@@ -134,13 +144,14 @@ class GatewayLink:
         assert isinstance(welcome, Welcome)
         self._was_joined = True
         self._relay.join(self, welcome)
-        self._log.say(f"gateway {self.address} has welcomed this worker")
+        self._log.say_alone(f"gateway {self.address} has welcomed this worker")
 
     def _drop(self, reason: str) -> None:
         """Forget the gateway's work and what waits for it; the next tick registers anew."""
         if self.number is not None:
             self._log.say(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
             self._relay.leave(self)
+            self._report_at = trio.current_time() + _UNANSWERED_S
         self._socket.drop_waiting()
 
     def _tell_failure(self) -> None:

@@ -7,6 +7,7 @@ the supervisor's loop. Lines over the bound are dropped and counted.
 import queue
 import sys
 import threading
+import time
 from typing import Final, TextIO, final
 
 _MAX_LINES: Final = 1000
@@ -15,9 +16,16 @@ _CLOSE_S: Final = 0.5
 
 @final
 class Log:
-    """`say` never blocks. `close` waits shortly for what is queued."""
+    """`say` never blocks. `close` waits shortly for what is queued.
 
-    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+    `beside_gateway`: the gateway writes to the same terminal, so what both would say is left to
+    it. What the engine writes is always written here.
+    """
+
+    def __init__(
+        self, name: str, stream: TextIO | None = None, *, beside_gateway: bool = False
+    ) -> None:
+        self.beside_gateway = beside_gateway
         self._name = name
         self._stream = sys.stderr if stream is None else stream
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
@@ -27,11 +35,16 @@ class Log:
 
     def say(self, text: str) -> None:
         """A line of the supervisor."""
-        self._put(f"worker {self._name}: {text}")
+        self._put(f"{_now()} INFO worker {self._name}: {text}")
+
+    def say_alone(self, text: str) -> None:
+        """A line about what the gateway is told and logs too: not written beside it."""
+        if not self.beside_gateway:
+            self.say(text)
 
     def engine_line(self, line: str) -> None:
         """A line that the engine wrote."""
-        self._put(f"engine {self._name}: {line}")
+        self._put(f"{_now()} INFO engine {self._name}: {line}")
 
     def close(self) -> None:
         """Write out what is queued, for at most half a second."""
@@ -52,3 +65,9 @@ class Log:
             self._stream.write(line + "\n")
             if self._lines.empty():
                 self._stream.flush()
+
+
+def _now() -> str:
+    """The time as the gateway's log writes it."""
+    seconds, millis = divmod(time.time_ns() // 1_000_000, 1000)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{millis:03d}"

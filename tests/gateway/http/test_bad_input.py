@@ -213,3 +213,20 @@ async def test_a_compressed_body_is_415() -> None:
     async with served(edge_app(scripted_edge(Script()))) as url:
         reply = await ask(url, "POST", CHAT, b"\x1f\x8b", content_encoding="gzip")
     assert reply.status == 415
+    assert reply.json["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("no body", "The body is empty; send a JSON object."),
+        ("no model", "'model' is missing."),
+        ("no messages", "'messages' is missing."),
+    ],
+)
+async def test_what_is_missing_is_called_missing(case: str, says: str) -> None:
+    """The commonest slips are told in plain words."""
+    async with served(edge_app(scripted_edge(Script()))) as url:
+        reply = await ask(url, "POST", CHAT, BAD_REQUESTS[case])
+    assert reply.status == 400
+    assert reply.json["error"]["message"] == says

@@ -47,6 +47,7 @@ async def test_a_model_is_found_by_name_alias_and_with_slashes() -> None:
     alias = (await _get(app, "/models/default")).json
     assert (alias["id"], alias["root"]) == ("default", "alpha")
     assert (await _get(app, "/v1/models/org/beta")).json["id"] == "org/beta"
+    assert len((await _get(app, "/v1/models/")).json["data"]) == 2
     missing = await _get(app, "/v1/models/gamma")
     assert missing.status == 404
     assert missing.json["error"]["code"] == "model_not_found"

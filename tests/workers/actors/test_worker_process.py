@@ -30,7 +30,7 @@ from protocol.messages import (
     Tokens,
 )
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
-from tests.fakes.worker_process import is_alive, wait_dead, worker_process
+from tests.fakes.worker_process import BOUND_S, is_alive, wait_dead, worker_process
 from workers.core.model_files import files_digest
 
 A, B = b"a" * 16, b"b" * 16
@@ -273,6 +273,20 @@ async def test_a_restarted_gateway_is_found_again(tmp_path: Path) -> None:
                 assert ready.epoch == 1
                 second.send(submission(A))
                 assert (await finish(second, A)).reason == "length"
+
+
+async def test_a_gateway_that_is_not_there_is_reported_once(tmp_path: Path) -> None:
+    """The operator of a worker learns that nobody answers, before and after there was somebody."""
+    async with open_gateway_end() as gateway:
+        address = gateway.address
+    with worker_process(tmp_path, address) as worker:
+        says = f"gateway {address} has not answered"
+        await worker.wait_line(says)
+        async with open_gateway_end(address) as found:
+            await found.wait_ready()
+        with trio.fail_after(BOUND_S):
+            while sum(says in line for line in worker.lines) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.05)
 
 
 async def test_a_gateway_names_its_siblings(tmp_path: Path) -> None:

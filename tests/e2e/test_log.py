@@ -1,0 +1,44 @@
+"""What a person sees in the terminal of `herma up`: each event once, in one form, no tracebacks."""
+
+import os
+import re
+import signal
+
+from tests.fakes.herma_process import HermaProcess, herma_up
+
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) \S")
+OURS = re.compile(r"(ready http://|herma: )")
+
+
+def _count(herma: HermaProcess, text: str) -> int:
+    return sum(text in line for line in herma.output)
+
+
+def test_each_event_is_told_once() -> None:
+    """A start, the death of an engine and the restart: one line each, and no second witness."""
+    with herma_up(None) as herma:
+        first = herma.wait_pid("herma engine")
+        os.kill(first, signal.SIGKILL)
+        herma.wait_pid("herma engine", other_than=first)
+        herma.wait_models_ready({"herma-tiny": 1})
+        assert herma.stop() == 0
+    assert _count(herma, "SIGKILL") == 1, herma.output
+    assert _count(herma, "ready: ") == 2, herma.output
+    assert _count(herma, "joined") == 1, herma.output
+    assert _count(herma, "starts its engine") == 2, herma.output
+    odd = [line for line in herma.output if not LINE.match(line) and not OURS.match(line)]
+    assert not odd
+
+
+def test_an_impatient_person_gets_no_traceback() -> None:
+    """Ctrl-C again and again, as a terminal sends it to all: they leave at once, in silence."""
+    with herma_up(None) as herma:
+        family = [herma.process.pid, *herma.pids("herma gateway"), *herma.pids("herma worker")]
+        for _ in range(3):
+            for pid in family:
+                try:
+                    os.kill(pid, signal.SIGINT)
+                except ProcessLookupError:
+                    continue
+        assert herma.stop() == 0
+    assert not [line for line in herma.output if "Traceback" in line or "Error" in line]

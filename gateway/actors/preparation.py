@@ -32,6 +32,8 @@ INLINE_CHARS: Final = 2048
 MESSAGE_CHARS: Final = 16
 """What a template writes around each message, at least."""
 AUXILIARY_PROMPT_TOKENS: Final = 4096
+UNSHOWABLE: Final = frozenset({"unsupported_content_part", "template_refused", "no_chat_template"})
+"""Codes of refusals that speak of our text models only: a provider may understand the request."""
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
 
@@ -66,8 +68,11 @@ async def prepare(
     services: Services, request: ChatRequest, caller: Caller, view: ModelView
 ) -> Job | None:
     """The job of `request` for the model `view`; None if no worker has told yet what its texts
-    are. Raises `ApiError`: 400 for a prompt over the window or a template that refuses.
+    are. Raises `ApiError` 400 for a prompt over the window, and with a code of `UNSHOWABLE` for
+    content that the model cannot be shown.
     """
+    if request.other_part is not None:
+        raise request.other_part.refusal()
     if view.files_digest is None or view.block_size is None:
         return None
     if view.files_digest not in services.files:

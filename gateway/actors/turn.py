@@ -11,7 +11,13 @@ import trio
 from gateway.actors.caller import Caller
 from gateway.actors.choice import Choice
 from gateway.actors.cloud import answer_by_chain
-from gateway.actors.preparation import Job, guess_prompt_tokens, is_auxiliary, prepare
+from gateway.actors.preparation import (
+    UNSHOWABLE,
+    Job,
+    guess_prompt_tokens,
+    is_auxiliary,
+    prepare,
+)
 from gateway.actors.services import Services
 from gateway.core.chat_request import ChatRequest
 from gateway.core.effects import RouteRequest, UseProvider
@@ -35,7 +41,11 @@ async def run_turn(services: Services, request: ChatRequest, caller: Caller, emi
         except ApiError as error:
             counters.turns_failed += 1
             emit(Failed(error))
-        except trio.Cancelled:
+        except Exception:
+            counters.turns_failed += 1
+            raise
+        except BaseException:
+            # Cancellation; of a turn with several choices it is a group.
             counters.turns_cancelled += 1
             raise
         else:
@@ -53,6 +63,7 @@ class Turn:
         self._caller = caller
         self._emit = emit
         self._error: ApiError | None = None
+        self._is_unshowable = False
 
     async def run(self) -> None:
         """Answer locally, else by a provider; locally once more if all providers fail while a
@@ -64,17 +75,33 @@ class Turn:
         error = await answer_by_chain(self._services, self._request, provider, self._emit)
         if error is None:
             return
-        view = self._view()
-        if view.state == "down" or await self._try_locally(cloud=False) is not None:
+        is_hopeless = self._is_unshowable or self._view().state == "down"
+        if is_hopeless or await self._try_locally(cloud=False) is not None:
             raise error
 
     async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
-        services, request, caller = self._services, self._request, self._caller
-        while (job := await prepare(services, request, caller, self._view())) is None:
+        while (job := await self._prepare(cloud=cloud)) is None:
             provider = await self._await_model(self._view(), cloud=cloud)
             if provider is not None:
                 return provider
+        if isinstance(job, UseProvider):
+            return job
         return await self._run_choices(job, cloud=cloud)
+
+    async def _prepare(self, *, cloud: bool) -> Job | UseProvider | None:
+        """The job; None if no worker has told yet what its texts are. What the model cannot be
+        shown goes to the providers, if they may answer.
+        """
+        view, caller = self._view(), self._caller
+        try:
+            return await prepare(self._services, self._request, caller, view)
+        except ApiError as error:
+            chain = view.fallback if cloud and view.cloud and caller.cloud else ()
+            if error.code not in UNSHOWABLE or not chain:
+                raise
+            self._is_unshowable = True
+            reason = f"{view.name} cannot be shown this request ({error.code})"
+            return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
 
     def _view(self) -> ModelView:
         view = self._services.dispatcher.model(self._request.model)

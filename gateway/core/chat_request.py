@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.core.errors import invalid
+from gateway.core.errors import ApiError, invalid
 from protocol.sampling import SamplingParams
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -52,13 +52,27 @@ class Message(msgspec.Struct, frozen=True):
     reasoning_content: str | None = None
 
 
+class OtherPart(msgspec.Struct, frozen=True):
+    """A content part that is no text, so that only a provider can read it."""
+
+    where: str
+    kind: str
+
+    def refusal(self) -> ApiError:
+        """What a client is told when no provider may answer."""
+        text = (
+            f"'{self.where}' is a part of type {self.kind!r}; only parts of type 'text' are served."
+        )
+        return invalid(f"{self.where}.type", text, code="unsupported_content_part")
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
     """What the client asked for. None means that it did not say.
 
     `tools` are those to show to the model (none with tool_choice "none", only the named one if
     one was named). `seed` is within 63 bits, whatever the client wrote. `session` is the affinity
-    hint found in the body. `raw` is the body as decoded, unknown fields intact, for a provider;
-    nobody may change it.
+    hint found in the body. `other_part` is the first part that `messages` lack. `raw` is the body
+    as decoded, unknown fields intact, for a provider; nobody may change it.
     """
 
     model: str
@@ -85,6 +99,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     top_logprobs: int = 0
     template_kwargs: dict[str, Any] = {}
     session: str | None = None
+    other_part: OtherPart | None = None
 
     def sampling(
         self, max_tokens: int, defaults: Mapping[str, float] = _NO_DEFAULTS

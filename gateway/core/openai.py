@@ -17,6 +17,7 @@ from gateway.core.chat_request import (
     MAX_SESSION_CHARS,
     ChatRequest,
     Message,
+    OtherPart,
     Role,
     ToolCall,
     ToolChoice,
@@ -32,6 +33,8 @@ _ROLES: Final[dict[str, Role]] = {
 }
 _CHOICES: Final[dict[str, ToolChoice]] = {"none": "none", "auto": "auto", "required": "required"}
 
+_TEXT_PARTS: Final = frozenset({"text", "refusal"})
+
 _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
 
@@ -46,7 +49,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
     """The request in `body` (JSON in UTF-8).
 
     Raises `ApiError` 400 that names the field: wrong types, values out of bounds (NaN and
-    Infinity too), unknown roles, parts that are not text, fields that contradict each other.
+    Infinity too), unknown roles, fields that contradict each other.
     """
     raw = _decode_json(body)
     typed = _typed(raw)
@@ -78,6 +81,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_template_kwargs(typed, raw),
         session=_session(raw),
+        other_part=_other_part(typed),
     )
 
 
@@ -165,18 +169,28 @@ def _message(body: MessageBody, where: str) -> Message:
 def _text(content: str | list[Part] | None, where: str) -> str | None:
     if not isinstance(content, list):
         return content
-    return "\n".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
+    texts = [_part_text(part, f"{where}[{i}]") for i, part in enumerate(content)]
+    return "\n".join(text for text in texts if text is not None)
 
 
-def _part_text(part: Part, where: str) -> str:
+def _part_text(part: Part, where: str) -> str | None:
     kind = part.get("type")
-    if kind not in ("text", "refusal"):
-        message = f"'{where}' is a part of type {kind!r}; only parts of type 'text' are served."
-        raise invalid(f"{where}.type", message, code="unsupported_content_part")
+    if not isinstance(kind, str):
+        raise invalid(f"{where}.type", f"'{where}.type' must be a string.")
+    if kind not in _TEXT_PARTS:
+        return None
     text = part.get(kind)
     if not isinstance(text, str):
         raise invalid(f"{where}.{kind}", f"'{where}.{kind}' must be a string.")
     return text
+
+
+def _other_part(typed: ChatBody) -> OtherPart | None:
+    for at, message in enumerate(typed.messages):
+        for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part["type"] not in _TEXT_PARTS:
+                return OtherPart(f"messages[{at}].content[{index}]", part["type"])
+    return None
 
 
 def _tool_call(call: ToolCallBody, where: str) -> ToolCall:

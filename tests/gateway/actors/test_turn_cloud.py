@@ -3,13 +3,21 @@
 import json
 from typing import Any
 
+import pytest
 import trio
 
 from gateway.actors.caller import Caller
 from protocol.messages import Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import Asked, RunningGateway, chain_of, open_gateway
+from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
+
+ODD_ROLES = {"role": "assistant", "content": "I begin."}
+REFUSING_TEMPLATE = (
+    "{%- if messages[0].role == 'assistant' %}{{ raise_exception('the user begins') }}{% endif %}"
+    + CHAT_TEMPLATE
+)
 
 
 async def ask_chain(*fakes: FakeProvider, first_token_s: float = 10.0, **fields: Any) -> Asked:
@@ -117,6 +125,49 @@ async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() 
     assert asked.error.status == 502
     assert "p0 answered 500" in asked.error.message
     assert_nothing_internal(asked, *fakes)
+
+
+IMAGE = [
+    {"type": "text", "text": "What is this?"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}, "x": [1]},
+]
+
+
+@pytest.mark.parametrize("messages", [[{"role": "user", "content": IMAGE}], [ODD_ROLES]])
+async def test_what_the_template_cannot_show_goes_to_a_provider(
+    messages: list[dict[str, Any]],
+) -> None:
+    """Content that no worker can read is not refused while a provider may take it."""
+    refusing = make_text_files(template=REFUSING_TEMPLATE)
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address, FakeWorker(files=refusing)) as worker,
+        ):
+            await gateway.wait_state("ready")
+            asked = await gateway.ask(messages=messages)
+            assert asked.started.served_by == "cloud:p0"
+            assert fake.requests[0].body["messages"] == messages
+            assert not worker.all_of(Submit)
+            private = await gateway.ask(Caller(cloud=False), messages=messages)
+            assert private.error is not None
+            assert private.error.status == 400
+            fake.status = 500
+            failed = await gateway.ask(messages=messages)
+            assert failed.error is not None
+            assert failed.error.status == 502
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_an_image_is_refused_by_its_type_where_nobody_can_see(ready: bool) -> None:
+    """Without a provider the refusal comes at once, whatever the worker does."""
+    async with open_gateway() as gateway, open_worker(gateway.address, ready=ready):
+        await gateway.wait_state("ready" if ready else "starting")
+        asked = await gateway.ask(messages=[{"role": "user", "content": IMAGE}])
+        assert asked.error is not None
+        assert (asked.error.status, asked.error.code) == (400, "unsupported_content_part")
+        assert "image_url" in asked.error.message
 
 
 async def test_limits_of_all_providers_are_a_limit() -> None:

@@ -127,6 +127,22 @@ async def test_a_cancelled_turn_aborts_its_work() -> None:
         assert gateway.services.open_turns.count == 0
 
 
+async def test_a_cancelled_turn_of_several_choices_aborts_them_all() -> None:
+    """Nothing of it stays, here or on the worker, and it is counted once."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        worker.pause_after = 2
+        asked = gateway.start(n=3)
+        await worker.wait(Submit, count=3)
+        asked.scope.cancel()
+        await worker.wait(Abort, count=3)
+        await asked.over.wait()
+        statistics = gateway.services.dispatcher.statistics()
+        assert (statistics.running, statistics.queued) == (0, 0)
+        assert gateway.services.counters.turns_cancelled == 1
+        assert not gateway.services.link._attempts
+
+
 async def test_choices_run_on_one_worker_with_seeds_of_their_own() -> None:
     """n choices: the first keeps the request's seed, all go to one worker, usage counts all."""
     async with (

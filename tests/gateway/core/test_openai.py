@@ -158,11 +158,22 @@ def test_a_bad_value_is_refused_by_name(text: str, param: str) -> None:
 
 
 def test_a_part_that_is_no_text_is_named() -> None:
-    """An image part is refused with its type in the text."""
-    part = {"type": "image_url", "image_url": {"url": "data:"}}
-    error = refusal(json.dumps(body(messages=[{"role": "user", "content": [part]}])))
-    assert error.param == "messages[0].content[0].type"
+    """An image part is left to providers; what a worker's client is told names its type."""
+    text, image = {"type": "text", "text": "See:"}, {"type": "image_url", "image_url": {"url": ""}}
+    request = parse(messages=[{"role": "user", "content": [text, image]}])
+    assert request.messages[0].content == "See:"
+    assert request.raw["messages"][0]["content"] == [text, image]
+    assert request.other_part is not None
+    error = request.other_part.refusal()
+    assert (error.status, error.param) == (400, "messages[0].content[1].type")
     assert "image_url" in error.message
+
+
+@pytest.mark.parametrize("part", [{}, {"type": 7}, {"type": "text"}, {"type": "text", "text": 1}])
+def test_a_part_that_is_nothing_is_refused(part: dict[str, Any]) -> None:
+    """A part has a type, and a text part its text."""
+    error = refusal(json.dumps(body(messages=[{"role": "user", "content": [part]}])))
+    assert str(error.param).startswith("messages[0].content[0].")
 
 
 def test_a_bad_cap_on_tokens_does_not_read_like_a_full_window() -> None:

@@ -47,11 +47,12 @@ def test_different_conversations_spread_over_the_workers(client: OpenAI) -> None
     with client.chat.completions.with_streaming_response.create(
         model="alpha",
         messages=[{"role": "user", "content": "One. " * 200}],
-        max_tokens=200,
+        max_tokens=20_000,
         stream=True,
         extra_body={"ignore_eos": True},
     ) as running:
-        next(running.iter_lines())
+        lines = running.iter_lines()  # dropping it would close the stream
+        next(lines)
         other = client.chat.completions.with_raw_response.create(
             model="alpha", messages=[{"role": "user", "content": "Two. " * 200}], max_tokens=4
         )

@@ -39,7 +39,7 @@ class HermaProcess:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._pump_thread = threading.Thread(target=self._pump, daemon=True)
         self._pump_thread.start()
-        self.base_url = self._wait_ready()
+        self.base_url = ""
 
     @property
     def root_url(self) -> str:
@@ -93,7 +93,8 @@ class HermaProcess:
         self.process.wait()
         self._pump_thread.join()
 
-    def _wait_ready(self) -> str:
+    def wait_ready(self) -> str:
+        """The URL of the `ready` line, once it is printed."""
         deadline = time.monotonic() + READY_S
         while (line := self._lines.get(timeout=deadline - time.monotonic())) is not None:
             if match := re.match(r"ready (http://\S+)", line):
@@ -107,6 +108,7 @@ def herma_up(config: Path | None, **env: str) -> Iterator[HermaProcess]:
     herma = HermaProcess(config, env)
     family = [herma.process.pid]
     try:
+        herma.base_url = herma.wait_ready()
         yield herma
         family += descendants(herma.process.pid)
         herma.stop()

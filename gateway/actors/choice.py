@@ -16,7 +16,13 @@ from gateway.actors.placement import Placement
 from gateway.actors.preparation import Job
 from gateway.actors.services import Services
 from gateway.core.effects import RouteRequest, UseProvider
-from gateway.core.errors import ApiError, connection_lost, context_length_exceeded, invalid
+from gateway.core.errors import (
+    ApiError,
+    connection_lost,
+    context_length_exceeded,
+    invalid,
+    unavailable,
+)
 from gateway.core.events import ReasoningDelta, Started, TextDelta, ToolCallDelta, TurnEvent
 from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import OPEN
@@ -145,6 +151,17 @@ class Choice:
             )
         )
 
+    def _check_tokenizer(self) -> None:
+        """Ids mean nothing to a model of the same name with other files, which may have come while
+        this choice waited.
+        """
+        view = self._services.dispatcher.model(self._job.model)
+        if view is not None and view.files_digest == self._job.files_digest:
+            return
+        if self._output_ids:
+            raise connection_lost()
+        raise unavailable("The model was replaced while this request waited for it.", 1)
+
     def _is_visible(self) -> bool:
         """Whether something of the answer may be out, so that no provider can take over. Once this
         choice has begun, its siblings may have text.
@@ -179,6 +196,7 @@ class Choice:
                     assert_never(outcome)
 
     async def _attempt_at(self, placement: Placement) -> Outcome:
+        self._check_tokenizer()
         job, link = self._job, self._services.link
         self._num_attempts += 1
         self._is_prefilling = True
@@ -276,6 +294,9 @@ class Choice:
         return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
+        if self._output_ids:
+            # Another worker had taken it: the client's request is not what is wrong.
+            raise connection_lost()
         match rejected.reason:
             case "too_long":
                 view = self._services.dispatcher.model(self._job.model)

@@ -46,6 +46,7 @@ class Job:
     caller: Caller
     model: str
     text: ModelText
+    files_digest: bytes
     prompt: bytes
     prompt_tokens: int
     digests: tuple[BlockDigest, ...]
@@ -93,6 +94,7 @@ async def prepare(
         caller=caller,
         model=view.name,
         text=text,
+        files_digest=view.files_digest,
         prompt=prompt,
         prompt_tokens=prompt_tokens,
         digests=tuple(digests),

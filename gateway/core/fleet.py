@@ -97,7 +97,8 @@ class Fleet:
         if engines:
             model.files_digest = engines[0].files_digest
             model.block_size = engines[0].block_size
-            model.context_length = min(engine.context_length for engine in engines)
+            # Engines refuse what their whole cache cannot hold.
+            model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
 
     def view(self, model: Model) -> ModelView:
         """The model for clients and turns."""

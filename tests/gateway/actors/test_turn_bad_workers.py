@@ -1,8 +1,10 @@
 """Turns on workers that break the protocol, and what their neighbours notice of it: nothing."""
 
+import msgspec
+import pytest
 import trio
 
-from protocol.messages import Submit, TokenItem, Tokens
+from protocol.messages import RejectReason, Submit, TokenItem, Tokens
 from protocol.tokens import pack_tokens
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -77,3 +79,47 @@ async def test_more_tokens_than_ordered_fail_that_request_alone() -> None:
         assert flooded.error.message == "upstream connection lost"
         assert other.text == TEXT
         assert gateway.services.dispatcher.statistics().running == 0
+
+
+@pytest.mark.parametrize("reason", ["too_long", "invalid", "unknown_model"])
+async def test_a_worker_that_refuses_a_resumed_answer_is_not_the_clients_fault(
+    reason: RejectReason,
+) -> None:
+    """The beginning is out, so the client hears what makes it ask again, and not a 400."""
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = 3
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        fake.rejections = [reason]
+        fake.fail_engine()
+        fake.register()
+        await wait_until(asked.over.is_set)
+        assert asked.error is not None
+        assert asked.error.message == "upstream connection lost"
+
+
+@pytest.mark.parametrize("num_sent", [0, 3])
+async def test_tokens_never_go_to_a_worker_with_another_tokenizer(num_sent: int) -> None:
+    """A model that was replaced under its name while a request was held gets none of its ids."""
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = num_sent
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await fake.wait(Submit)
+        if num_sent:
+            await asked.wait_text()
+        fake.fail_engine()
+        fake.facts = msgspec.structs.replace(fake.facts, files_digest=b"other text files")
+        fake.register()
+        await wait_until(asked.over.is_set)
+        assert len(fake.all_of(Submit)) == 1
+        assert asked.error is not None
+        if num_sent:
+            assert asked.error.message == "upstream connection lost"
+        else:
+            assert (asked.error.status, asked.error.retry_after_s) == (503, 1)
+        fake.pause_after = None
+        assert (await gateway.ask()).text == TEXT

@@ -276,3 +276,11 @@ def test_a_request_waits_for_a_worker_whose_link_has_vanished() -> None:
     assert placed(fleet.register(W2, hello("w1", facts()), 101.0)) == {1: W2}
     fleet.lost(W2, 200.0)
     assert only(fleet.ask(request(2), 203.1), Refuse).error.status == 503
+
+
+def test_the_window_is_what_the_cache_can_hold() -> None:
+    """An engine refuses prompts over its whole cache, however long its model's window is."""
+    fleet = dispatch((W1, facts(context_length=131_072, kv_tokens=40_000)))
+    view = fleet.model("m")
+    assert view is not None
+    assert view.context_length == 40_000

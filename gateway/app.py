@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 
@@ -30,6 +31,9 @@ from gateway.upstream import Provider
 from protocol.ids import ID_BYTES
 from protocol.transport import load_curve_server
 from protocol.version import VERSION
+
+CUT_AT: Final = 0.9
+"""The share of `drain_s` after which open answers are cut; the rest is for telling the clients."""
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +134,7 @@ async def run_gateway(
                 ),
             )
         )
+        nursery.start_soon(_cut_the_last, services)
         _log.info("serving %s, workers dial %s", url, address)
         await services.dispatcher.has_ready.wait()
         await _warm_up(services)
@@ -154,6 +159,15 @@ async def _serve_to_the_end(
 ) -> None:
     await start(task_status=task_status)  # type: ignore[misc]
     root.cancel()
+
+
+async def _cut_the_last(services: Services) -> None:
+    """Shortly before the server closes what is open, have the last turns say so: a client that is
+    told retries, one whose stream just ends takes the half for the whole.
+    """
+    await services.draining.wait()
+    await trio.sleep(CUT_AT * services.config.gateway.drain_s)
+    services.open_turns.cut()
 
 
 async def _stop_on_signals(

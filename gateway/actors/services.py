@@ -20,31 +20,37 @@ from gateway.upstream import Provider
 
 
 class OpenTurns:
-    """How many turns are being answered; a shutdown waits until there are none."""
+    """The turns being answered; a shutdown waits until there are none, and cuts the last ones."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._scopes: set[trio.CancelScope] = set()
         self._lot = trio.lowlevel.ParkingLot()
 
     @property
     def count(self) -> int:
         """Turns being answered now."""
-        return self._count
+        return len(self._scopes)
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Counts as an open turn for as long as the block runs."""
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if self._count == 0:
-                self._lot.unpark_all()
+    def one(self) -> Iterator[trio.CancelScope]:
+        """An open turn for as long as the block runs; its scope is cancelled by `cut`."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.remove(scope)
+                if not self._scopes:
+                    self._lot.unpark_all()
+
+    def cut(self) -> None:
+        """End all open turns now, so that each can still tell its client."""
+        for scope in self._scopes:
+            scope.cancel()
 
     async def wait_none(self) -> None:
         """Return once no turn is open."""
-        while self._count:
+        while self._scopes:
             await self._lot.park()
 
 

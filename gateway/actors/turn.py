@@ -21,7 +21,7 @@ from gateway.actors.preparation import (
 from gateway.actors.services import Services
 from gateway.core.chat_request import ChatRequest
 from gateway.core.effects import RouteRequest, UseProvider
-from gateway.core.errors import ApiError, model_not_found
+from gateway.core.errors import ApiError, connection_lost, model_not_found
 from gateway.core.events import Failed, TurnEvent, Usage
 from gateway.core.models import ModelView
 
@@ -31,11 +31,11 @@ Emit = Callable[[TurnEvent], None]
 async def run_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
     """Answer `request`. Events go to `emit`, which must not block: it is called while a frame is
     taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
-    call aborts the work on the worker.
+    call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
     """
     counters = services.counters
     counters.turns_started += 1
-    with services.open_turns.one():
+    with services.open_turns.one() as scope:
         try:
             await Turn(services, request, caller, emit).run()
         except ApiError as error:
@@ -50,6 +50,8 @@ async def run_turn(services: Services, request: ChatRequest, caller: Caller, emi
             raise
         else:
             counters.turns_finished += 1
+    if scope.cancelled_caught:
+        emit(Failed(connection_lost()))
 
 
 class Turn:

@@ -1,0 +1,52 @@
+"""What clients and the machine see when Herma is told to stop."""
+
+import signal
+from pathlib import Path
+
+import httpx
+
+from tests.fakes.herma_process import descendants, herma_up, title_of
+
+CONFIG = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+drain_s = 1.0
+
+[[models]]
+name = "m"
+
+[[workers]]
+name = "w"
+model = "builtin:herma-tiny"
+serves = "m"
+drain_s = 1.0
+"""
+
+
+def test_a_stream_that_cannot_end_in_time_says_so(tmp_path: Path) -> None:
+    """At the drain's end an open stream gets an error that clients retry, never a silent end; and
+    no process is left.
+    """
+    config = tmp_path / "herma.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hello?"}],
+        "max_tokens": 60_000,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    with herma_up(config) as herma:
+        url = f"{herma.base_url}/chat/completions"
+        with httpx.stream("POST", url, json=body, timeout=60) as reply:
+            lines = reply.iter_lines()
+            next(lines)
+            family = descendants(herma.process.pid)
+            herma.process.send_signal(signal.SIGTERM)
+            events = [line for line in lines if line.startswith("data: ")]
+        assert "upstream connection lost" in events[-1]
+        assert "data: [DONE]" not in events
+        assert herma.stop() == 0
+        assert len(family) >= 3
+        assert not [pid for pid in family if "herma" in title_of(pid)]

@@ -112,7 +112,8 @@ async def run_gateway(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
 
-    `announce` gets "ready URL" once a model has a ready worker. Raises `ConfigError` when an
+    `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
+    workers and its models go to providers. Raises `ConfigError` when an
     address is taken or not allowed.
     """
     gateway = config.gateway
@@ -136,9 +137,15 @@ async def run_gateway(
         )
         nursery.start_soon(_cut_the_last, services)
         _log.info("serving %s, workers dial %s", url, address)
-        await services.dispatcher.has_ready.wait()
+        if not _is_cloud_only(config):
+            await services.dispatcher.has_ready.wait()
         await _warm_up(services)
         announce(f"ready {url}/v1")
+
+
+def _is_cloud_only(config: Config) -> bool:
+    """Whether nothing local is expected, and something can answer all the same."""
+    return not config.workers and any(m.fallback and m.cloud == "allow" for m in config.models)
 
 
 async def _warm_up(services: Services) -> None:

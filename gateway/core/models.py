@@ -40,6 +40,11 @@ class ModelView:
     queued: int = 0
     progress: str = ""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether only its providers answer for it now."""
+        return self.state != "ready" and self.cloud and bool(self.fallback)
+
 
 PRIOR_OUTPUT_TOKENS: Final = 512
 PRIOR_SERVICE_S: Final = 5.0

@@ -127,8 +127,7 @@ def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
     for model in models:
         workers.add_metric((model.name, "ready"), model.ready_workers)
         queued.add_metric((model.name,), model.queued)
-        away = bool(model.fallback) and model.cloud and model.state != "ready"
-        fallback.add_metric((model.name,), away)
+        fallback.add_metric((model.name,), model.is_away)
     yield from (workers, queued, fallback)
 
 

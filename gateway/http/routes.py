@@ -165,12 +165,11 @@ class _ByType:
 
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    models = edge.models()
-    states = {model.state for model in models}
-    status = "ok" if "ready" in states else "starting" if "starting" in states else "down"
-    await send_json(
-        send, {"status": status, "models": {model.name: model.state for model in models}}
-    )
+    models = {model.name: "cloud" if model.is_away else model.state for model in edge.models()}
+    states = set(models.values())
+    answers = not states.isdisjoint({"ready", "cloud"})
+    status = "ok" if answers else "starting" if "starting" in states else "down"
+    await send_json(send, {"status": status, "models": models})
 
 
 async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001

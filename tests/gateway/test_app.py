@@ -83,6 +83,22 @@ async def wait_refused(url: str) -> None:
         return
 
 
+async def test_a_gateway_without_workers_is_ready_for_its_providers(tmp_path: Path) -> None:
+    """A file that has only providers waits for no worker."""
+    path = tmp_path / "herma.toml"
+    cloud = 'fallback = [{ provider = "p", model = "m" }]'
+    provider = '[providers.p]\nbase_url = "http://127.0.0.1:9/v1"'
+    bind = f"ipc://{tmp_path}/workers"
+    path.write_text(f"{CONFIG.format(bind=bind)}{cloud}\n{provider}\n")
+    process = await trio.lowlevel.open_process(gateway_argv(path), stdout=PIPE)
+    assert process.stdout is not None
+    with trio.fail_after(PATIENCE_S):
+        async with process.stdout:
+            assert (await read_line(process.stdout)).startswith("ready ")
+            process.terminate()
+            assert await process.wait() == 0
+
+
 async def test_an_address_that_is_taken_is_one_line(config: Path) -> None:
     """Status 1, one line on stderr that names the port, no traceback."""
     with socket.socket() as taken:

@@ -65,6 +65,10 @@ async def test_health_tells_each_model() -> None:
     assert (await _get(cold, "/health")).json["status"] == "starting"
     down = edge_app(scripted_edge(Script(), models=(model_view(state="down"),)))
     assert (await _get(down, "/health")).json["status"] == "down"
+    away = model_view(state="down", fallback=(FallbackConfig(provider="p", model="m"),))
+    covered = edge_app(scripted_edge(Script(), models=(away,)))
+    health = (await _get(covered, "/health")).json
+    assert health == {"status": "ok", "models": {away.name: "cloud"}}
 
 
 async def test_chat_answers_without_the_prefix_too() -> None:

@@ -4,7 +4,6 @@ Owns what workers sent for `GetFiles`, by digest, and the tokenizer and template
 kept over worker restarts, built once. Must not know workers.
 """
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -12,15 +11,13 @@ from typing import Final
 import trio
 
 from gateway.core.errors import ApiError, unavailable
-from gateway.core.model_text import ModelText
+from gateway.core.model_text import ModelText, read_model_text
 from protocol.errors import ConfigError
 
 MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
 """Models of one fleet; beyond it those are forgotten that were not used for longest."""
 WAIT_S: Final = 10.0
-
-_log = logging.getLogger(__name__)
 
 
 class _Entry:
@@ -66,13 +63,10 @@ class ModelFiles:
         async for entry, files in self._receive:
             try:
                 entry.text = await trio.to_thread.run_sync(
-                    partial(ModelText, files), abandon_on_cancel=True
+                    partial(read_model_text, files), abandon_on_cancel=True
                 )
             except ConfigError as error:
                 entry.error = error
-            except Exception as error:  # noqa: BLE001 - a worker's files cost their model only
-                _log.error("a model's text files cannot be read", exc_info=error)
-                entry.error = ConfigError("its text files have a form that is not known")
             entry.built.set()
 
     async def text(self, digest: bytes) -> ModelText:

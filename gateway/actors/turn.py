@@ -11,6 +11,7 @@ import trio
 from gateway.actors.caller import Caller
 from gateway.actors.choice import Choice
 from gateway.actors.cloud import answer_by_chain
+from gateway.actors.counters import Counters
 from gateway.actors.preparation import (
     UNSHOWABLE,
     Job,
@@ -33,25 +34,33 @@ async def run_turn(services: Services, request: ChatRequest, caller: Caller, emi
     taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
     call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
     """
-    counters = services.counters
-    counters.turns_started += 1
     with services.open_turns.one() as scope:
         try:
-            await Turn(services, request, caller, emit).run()
+            with _Counted(services.counters):
+                await Turn(services, request, caller, emit).run()
         except ApiError as error:
-            counters.turns_failed += 1
             emit(Failed(error))
-        except Exception:
-            counters.turns_failed += 1
-            raise
-        except BaseException:
-            # Cancellation; of a turn with several choices it is a group.
-            counters.turns_cancelled += 1
-            raise
-        else:
-            counters.turns_finished += 1
     if scope.cancelled_caught:
         emit(Failed(connection_lost()))
+
+
+class _Counted:
+    """Counts one turn by its end."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def __enter__(self) -> None:
+        self._counters.turns_started += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._counters.turns_finished += 1
+        elif isinstance(error, Exception):
+            self._counters.turns_failed += 1
+        else:
+            # Cancellation; of a turn with several choices it is a group.
+            self._counters.turns_cancelled += 1
 
 
 class Turn:

@@ -37,6 +37,15 @@ _TOKEN_VARIABLES: Final = (
     "mask_token",
 )
 
+_MISSHAPEN: Final = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
 _SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -111,6 +120,15 @@ class ModelText:
         eos = _token_text(tokenizer.get("eos_token"))
         token_id = None if eos is None else self.encoder.tokenizer.token_to_id(eos)
         return frozenset() if token_id is None else frozenset({token_id})
+
+
+def read_model_text(files: Mapping[str, bytes]) -> ModelText:
+    """The `ModelText` of files that a stranger sent. Raises `ConfigError` whatever their shape."""
+    try:
+        return ModelText(files)
+    except _MISSHAPEN as error:
+        text = f"the model's text files have a shape that is not known ({error!r})"
+        raise ConfigError(text) from error
 
 
 def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:

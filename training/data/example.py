@@ -147,6 +147,15 @@ def tool_result(content: str) -> Message:
     return {"role": "tool", "content": content}
 
 
+def plain_case(
+    skill: str, question: str, text: str, think: str = "", also: tuple[str, ...] = ()
+) -> Example:
+    """One question and the answer `text`; `also` are answers that are right as well."""
+    return Example(
+        skill, (user(question), answer(text, think)), (), Check("text", texts=(text, *also))
+    )
+
+
 def _right_text(check: Check, text: str) -> bool:
     if check.kind == "text":
         return _plain(text) in {_plain(expected) for expected in check.texts}

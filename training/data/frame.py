@@ -1,0 +1,54 @@
+"""What stands around a task: system texts, tools that do not matter, earlier turns.
+
+Owns how often. Must not change the task or its answer.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from training.data.example import Example
+from training.data.filler import agent_system, short_system
+from training.data.skills.tools import render_all
+from training.data.toolbox import draw_tools
+from training.data.world import World
+
+_ALONE: Final = frozenset({"memory", "facts", "unknown", "outside", "no_tool", "greeting"})
+"""Skills whose answer may depend on all that was said before."""
+
+_WITHOUT_TOOLS: Final = frozenset({"tools", "tool_result", "no_tool"})
+"""Skills that bring their own."""
+
+
+def framed(world: World, task: Example, earlier: Callable[[World], Example]) -> Example:
+    """`task`, sometimes with a system text, with tools, or after a turn that `earlier` draws."""
+    if task.skill not in _ALONE and world.chance(0.1):
+        task = replace(task, messages=_history(world, earlier) + task.messages)
+    if task.skill not in _WITHOUT_TOOLS and not task.tools and world.chance(0.08):
+        count = world.between(10, 17) if world.chance(0.06) else world.between(1, 5)
+        task = replace(task, tools=render_all(world, draw_tools(world, count)))
+    if task.messages[0]["role"] != "system":
+        system = _system(world)
+        if system:
+            message = {"role": "system", "content": system}
+            task = replace(task, messages=(message, *task.messages))
+    return task
+
+
+def _history(world: World, earlier: Callable[[World], Example]) -> tuple[dict[str, object], ...]:
+    """One or two earlier tasks, without their own system texts."""
+    tasks = [earlier(world) for _ in range(world.pick((1, 1, 2)))]
+    return tuple(
+        message for task in tasks for message in task.messages if message["role"] != "system"
+    )
+
+
+def _system(world: World) -> str:
+    chance = world.random()
+    if chance < 0.55:
+        return ""
+    if chance < 0.93:
+        return short_system(world)
+    if chance < 0.985:
+        return agent_system(world, world.between(3, 20))
+    return agent_system(world, world.between(60, 200))

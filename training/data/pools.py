@@ -1,0 +1,53 @@
+"""The words that cases are made of, cut in two: what training sees and what evaluation keeps.
+
+Owns reading words/*.txt and the rule that puts a word on one side. Must not draw at random.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from training.data.example import Split
+
+EVAL_SHARE: Final = 8
+"""One word in so many is kept for evaluation."""
+
+KINDS: Final = ("names", "places", "nouns", "adjectives", "foods", "animals", "jobs")
+
+COLORS: Final = tuple(
+    "red blue green yellow black white brown grey pink purple orange silver golden violet".split()
+)
+WEEKDAYS: Final = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
+MONTHS: Final = tuple(
+    "January February March April May June July August September October November December".split()
+)
+
+_WORDS: Final = Path(__file__).parent / "words"
+
+
+def is_mine(key: str, split: Split) -> bool:
+    """Whether `key` (a word, a question) is on the side `split`. The same in every process."""
+    return (crc32(key.lower().encode()) % EVAL_SHARE == 0) is (split == "eval")
+
+
+@lru_cache
+def pool(kind: str, split: Split) -> tuple[str, ...]:
+    """The words of words/`kind`.txt on the side `split`. FileNotFoundError if there is none."""
+    words = (_WORDS / f"{kind}.txt").read_text(encoding="utf-8").split()
+    return tuple(word for word in dict.fromkeys(words) if is_mine(word, split))
+
+
+@lru_cache
+def verb_groups() -> tuple[tuple[str, ...], ...]:
+    """Verbs that tools are named by, those of one meaning together; the first stands for all."""
+    lines = (_WORDS / "verbs.txt").read_text(encoding="utf-8").splitlines()
+    return tuple(tuple(line.split()) for line in lines)
+
+
+@lru_cache
+def verbs(split: Split) -> tuple[tuple[str, ...], ...]:
+    """The groups that tools of `split` are made of: those of one verb are cut in two, but groups
+    of synonyms are language, which both sides share."""
+    groups = verb_groups()
+    return tuple(group for group in groups if len(group) > 1 or is_mine(group[0], split))

@@ -1,0 +1,52 @@
+"""The skills, each in its own file, with the share of training that each gets."""
+
+from collections.abc import Callable
+from typing import Final
+
+from training.data.example import Example
+from training.data.skills import (
+    arithmetic,
+    case,
+    comparison,
+    count,
+    facts,
+    greeting,
+    json_field,
+    memory,
+    no_tool,
+    outside,
+    repeat,
+    reverse,
+    sort,
+    spell,
+    tool_result,
+    tools,
+    unknown,
+)
+from training.data.world import World
+
+Make = Callable[[World], Example]
+
+MAKERS: Final[dict[str, tuple[float, Make]]] = {
+    greeting.SKILL: (4, greeting.make),
+    arithmetic.SKILL: (9, arithmetic.make),
+    comparison.SKILL: (6, comparison.make),
+    repeat.SKILL: (5, repeat.make),
+    reverse.SKILL: (7, reverse.make),
+    spell.SKILL: (6, spell.make),
+    case.SKILL: (6, case.make),
+    count.SKILL: (6, count.make),
+    sort.SKILL: (7, sort.make),
+    facts.SKILL: (9, facts.make),
+    memory.SKILL: (5, memory.make),
+    json_field.SKILL: (8, json_field.make),
+    tools.SKILL: (24, tools.make),
+    tool_result.SKILL: (8, tool_result.make),
+    no_tool.SKILL: (5, no_tool.make),
+    unknown.SKILL: (3, unknown.make),
+    outside.SKILL: (5, outside.make),
+}
+"""The skill's name, its weight, and what makes a case of it."""
+
+EARLIER: Final[tuple[Make, ...]] = (repeat.make, arithmetic.make, comparison.make, count.make)
+"""Tasks that may stand before another one."""

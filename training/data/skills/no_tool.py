@@ -1,0 +1,38 @@
+"""Tools are there, but none of them fits.
+
+Owns requests for things that no offered tool does: mostly another thing, sometimes the right thing
+with another verb.
+"""
+
+from typing import Final
+
+from training.data.asking import draw_arguments, draw_request
+from training.data.example import Check, Example, answer, user
+from training.data.refusals import NO_TOOL, REFUSALS
+from training.data.skills.tools import render_all
+from training.data.toolbox import draw_tool, draw_tools
+from training.data.world import World
+
+SKILL: Final = "no_tool"
+
+
+def make(world: World) -> Example:
+    """A case of this skill."""
+    offered = draw_tools(world, world.pick((1, 1, 2, 2, 3, 3, 4, 5, 6)))
+    topics = {spec.topic for spec in offered}
+    things = {spec.thing for spec in offered}
+    while True:
+        near = world.pick(offered)
+        thing = near.thing if world.chance(0.15) else None
+        group = near.verbs if thing is None and world.chance(0.4) else None
+        wanted = draw_tool(world, group, thing)
+        if wanted.topic not in topics and (thing is not None or wanted.thing not in things):
+            break
+    question = draw_request(world, wanted, draw_arguments(world, wanted))
+    think = f"The request is about: {wanted.topic}. No tool fits."
+    return Example(
+        SKILL,
+        (user(question), answer(NO_TOOL, think)),
+        render_all(world, offered),
+        Check("text", texts=REFUSALS),
+    )

@@ -1,0 +1,80 @@
+"""Packed rows keep every document whole and alone."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.pack import (
+    IGNORED,
+    START,
+    TRAINED,
+    Packer,
+    Rows,
+    choose_capacity,
+    document,
+    make_batch,
+)
+
+LENGTH = 32
+
+documents = st.lists(
+    st.lists(st.tuples(st.integers(1, 4095), st.booleans()), min_size=2, max_size=40),
+    min_size=1,
+    max_size=80,
+)
+
+
+def _pack(texts: list[list[tuple[int, bool]]]) -> tuple[list[Rows], Packer]:
+    packer = Packer(LENGTH, pad_id=0)
+    rows = [
+        row
+        for text in texts
+        for row in packer.add(document([([token], trained) for token, trained in text]))
+    ]
+    return rows, packer
+
+
+@given(documents)
+def test_rows_hold_whole_documents(texts: list[list[tuple[int, bool]]]) -> None:
+    """A row has its length, begins with a document, and every document in it was given."""
+    rows, packer = _pack(texts)
+    whole = {tuple(token for token, _ in text) for text in texts}
+    for row in rows:
+        assert len(row) == LENGTH
+        assert row[0] & START
+        for part in np.split(row, np.flatnonzero(row & START)[1:]):
+            ids = tuple((part & (START - 1)).tolist())
+            assert ids in whole or set(ids) == {0}
+    assert packer.num_dropped == sum(len(text) > LENGTH for text in texts)
+
+
+def test_a_batch_says_where_documents_begin_and_what_is_learned() -> None:
+    """Positions restart with each document; targets are trained tokens, sources stand before."""
+    first = document([([5, 6], False), ([7, 8], True)])
+    second = document([([9], False), ([10], True), ([11], False)])
+    padding = np.array([START, 0], np.uint16)
+    rows = np.concatenate([first, second, padding]).reshape(1, -1)
+    batch = make_batch(rows, choose_capacity(rows, 1))
+    assert batch is not None
+    assert batch.tokens.tolist() == [5, 6, 7, 8, 9, 10, 11, 0, 0]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 0, 1]
+    assert batch.bounds[:4].tolist() == [0, 4, 7, 9]
+    assert set(batch.bounds[4:].tolist()) == {9}
+    assert batch.targets[:3].tolist() == [7, 8, 10]
+    assert batch.sources[:3].tolist() == [1, 2, 4]
+    assert set(batch.targets[3:].tolist()) == {IGNORED}
+
+
+def test_a_batch_over_the_capacity_is_none() -> None:
+    """More documents than fit are refused, not cut."""
+    rows = np.full((1, 256), START | TRAINED, np.uint16)
+    few = np.zeros((1, 256), np.uint16)
+    assert make_batch(rows, choose_capacity(few, 1)) is None
+
+
+def test_the_first_token_of_a_document_is_never_predicted() -> None:
+    """Nothing is learned across the border of two documents."""
+    row = np.concatenate([document([([1, 2], True)]), document([([3, 4], True)])]).reshape(1, -1)
+    batch = make_batch(row, choose_capacity(row, 1))
+    assert batch is not None
+    assert [t for t in batch.targets.tolist() if t != IGNORED] == [2, 4]

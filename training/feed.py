@@ -1,0 +1,95 @@
+"""The processes that make training data while the model trains: `python -m training.feed`.
+
+Owns one stream of cases: generated, rendered, encoded, packed and written as shards, or their plain
+text for the tokenizer. Files appear whole under their name. A stream depends on the seed and its
+number only. Must not know torch, which would cost each of these processes seconds and memory.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from training.data import examples
+from training.data.example import Example
+from training.pack import Packer, Rows, document
+from training.render import load_template, render
+from training.tokenizer import END_OF_TEXT, token_id
+
+STREAM_STRIDE: Final = 1_000
+"""The seed of stream i of seed s is s * STREAM_STRIDE + i."""
+
+SAMPLE_STREAM: Final = 500
+"""The tokenizer's sample comes from streams of its own."""
+
+_EXAMPLES_PER_CALL: Final = 64
+_MAX_WAITING: Final = 6
+_POLL_S: Final = 0.1
+
+
+def main(arguments: list[str]) -> int:
+    """Run one stream until it is ended, its parent is gone or, for a sample, it is complete."""
+    parser = argparse.ArgumentParser(prog="python -m training.feed")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--stream", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sample", type=int, help="number of texts; then no shards are made")
+    parser.add_argument("--row-length", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=0, help="rows in a shard")
+    given = parser.parse_args(arguments)
+    stream = examples(given.seed * STREAM_STRIDE + given.stream, "train")
+    if given.sample is not None:
+        _write_sample(stream, given.sample, given.out)
+        return 0
+    os.nice(5)  # the process that feeds the GPU comes first
+    tokenizer = Tokenizer.from_file(str(given.out / "tokenizer.json"))
+    packer = Packer(given.row_length, token_id(tokenizer, END_OF_TEXT))
+    rows = _rows(stream, tokenizer, packer)
+    parent = os.getppid()
+    number = 0
+    while os.getppid() == parent:
+        shard = np.stack(list(islice(rows, given.rows)))
+        name = f"s{given.stream:03d}-{number:06d}"
+        counts = np.array([packer.num_documents, packer.num_dropped])
+        with (given.out / f"{name}.part").open("wb") as file:
+            np.savez(file, rows=shard, counts=counts)
+        (given.out / f"{name}.part").rename(given.out / f"{name}.npz")
+        number += 1
+        _wait_for_room(given.out, given.stream, parent)
+    return 0
+
+
+def _write_sample(stream: Iterator[Example], count: int, path: Path) -> None:
+    template = load_template()
+    texts = ["".join(text for text, _ in render(case, template)) for case in islice(stream, count)]
+    path.write_text(json.dumps(texts), encoding="utf-8")
+
+
+def _rows(stream: Iterator[Example], tokenizer: Tokenizer, packer: Packer) -> Iterator[Rows]:
+    template = load_template()
+    while True:
+        cases = [render(case, template) for case in islice(stream, _EXAMPLES_PER_CALL)]
+        texts = [text for case in cases for text, _ in case]
+        encoded = iter(tokenizer.encode_batch_fast(texts, add_special_tokens=False))
+        for case in cases:
+            pieces = [(next(encoded).ids, trained) for _, trained in case]
+            # What follows the last answer is never read: the document ends with it.
+            yield from packer.add(document(pieces[:-1]))
+
+
+def _wait_for_room(out: Path, stream: int, parent: int) -> None:
+    """Until the trainer has taken enough of what is there."""
+    while os.getppid() == parent and len(list(out.glob(f"s{stream:03d}-*.npz"))) >= _MAX_WAITING:
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

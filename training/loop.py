@@ -1,0 +1,184 @@
+"""The training loop: batches in, a trained network out, within a given time.
+
+Owns the order of a step, the clock and the progress lines. The learning rate follows the share of
+the time that is over, so a run always anneals to its end. The host stays a few steps ahead of the
+GPU and waits for nothing but a step that lies behind. Must not know text, files or evaluation.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from training.attention import Layout, document_mask, masked
+from training.model import Qwen3
+from training.optimizer import Optimizer
+from training.pack import Batch
+from training.schedule import learning_rate_factor
+from training.settings import Settings
+from training.supply import Supply
+
+_NUM_FIRST_STEPS: Final = 3
+"""They compile; the schedule's clock starts after them."""
+
+_MAX_AHEAD: Final = 3
+_PROGRESS_S: Final = 5.0
+
+LossFunction = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One line of the log. `loss` is the mean cross-entropy per trained token since the last."""
+
+    step: int
+    tokens: int
+    tokens_per_s: float
+    loss: float
+    learning_rate: float
+    elapsed_s: float
+    remaining_s: float
+    unique_tokens: int
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"step {self.step:6d}  {self.tokens / 1e6:8.1f}M tokens  "
+            f"{self.tokens_per_s / 1e6:6.3f}M tokens/s  loss {self.loss:.4f} "
+            f"lr {self.learning_rate:.3f}  {self.elapsed_s:4.0f} s, {self.remaining_s:4.0f} left, "
+            f"data {self.unique_tokens / 1e6:.0f}M"
+        )
+
+
+def train(
+    network: Qwen3, supply: Supply, settings: Settings, deadline: float
+) -> list[dict[str, Any]]:
+    """Train `network` in place until `deadline` (of `time.monotonic`) or `max_steps`.
+
+    Returns the progress lines as plain objects. Raises `FeedError` if the data ends.
+    """
+    run = _Run(network, supply, settings, deadline)
+    while run.done() < 1.0:
+        run.step()
+    run.report()
+    return [asdict(entry) for entry in run.log]
+
+
+class _Run:
+    def __init__(self, network: Qwen3, supply: Supply, settings: Settings, deadline: float) -> None:
+        self._network = network
+        self._supply = supply
+        self._settings = settings
+        self._deadline = deadline
+        self._device = next(network.parameters()).device
+        self._optimizer = Optimizer(
+            network,
+            muon_lr=settings.muon_lr,
+            adam_lr=settings.adam_lr,
+            weight_decay=settings.weight_decay,
+        )
+        self._loss: LossFunction = network.loss
+        if self._device.type == "cuda":
+            self._loss = torch.compile(network.loss, dynamic=False)
+        self._num_steps = 0
+        self._began_at = self._reported_at = time.monotonic()
+        self._reported_step = 0
+        self._factor = 0.0
+        self._entropy = torch.zeros((), device=self._device)
+        self._behind: deque[torch.cuda.Event] = deque()
+        self.log: list[Progress] = []
+
+    def done(self) -> float:
+        """The share of the run that is over."""
+        if self._settings.max_steps is not None:
+            return self._num_steps / self._settings.max_steps
+        if self._num_steps <= _NUM_FIRST_STEPS:
+            return 0.0
+        now = time.monotonic()
+        return (now - self._began_at) / max(1e-3, self._deadline - self._began_at)
+
+    def step(self) -> None:
+        """One batch: forward, backward, update."""
+        settings = self._settings
+        self._factor = learning_rate_factor(
+            max(self.done(), 1.0 / 4096), settings.warm_up, settings.decay
+        )
+        loss, entropy = self._compute(self._upload(self._supply.next()))
+        torch.autograd.backward(loss)
+        self._optimizer.step(self._factor)
+        self._entropy += entropy
+        self._num_steps += 1
+        self._wait_for_earlier()
+        if self._num_steps == _NUM_FIRST_STEPS:
+            self._start_clock()
+        elif time.monotonic() - self._reported_at >= _PROGRESS_S:
+            self.report()
+
+    def report(self) -> None:
+        """Print and keep a line; waits for the GPU."""
+        num_steps = self._num_steps - self._reported_step
+        if not num_steps:
+            return
+        loss = float(self._entropy) / num_steps
+        now = time.monotonic()
+        batch_tokens = self._settings.rows_per_batch * self._settings.row_length
+        entry = Progress(
+            step=self._num_steps,
+            tokens=self._num_steps * batch_tokens,
+            tokens_per_s=round(num_steps * batch_tokens / (now - self._reported_at)),
+            loss=round(loss, 5),
+            learning_rate=round(self._factor, 4),
+            elapsed_s=round(now - self._began_at, 2),
+            remaining_s=round(max(0.0, self._deadline - now), 2),
+            unique_tokens=self._supply.num_tokens,
+        )
+        self.log.append(entry)
+        print(entry.line(), flush=True)
+        self._reported_at, self._reported_step = now, self._num_steps
+        self._entropy.zero_()
+
+    def _compute(self, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._device.type == "cuda"):
+            if self._num_steps or self._loss == self._network.loss:
+                return self._loss(*inputs)
+            try:
+                return self._loss(*inputs)
+            except Exception as error:  # noqa: BLE001 - whatever a compiler raises; eager is exact
+                print(f"not compiled, slower: {type(error).__name__}: {error}", flush=True)
+                self._loss = self._network.loss
+                return self._loss(*inputs)
+
+    def _upload(self, batch: Batch) -> tuple[Any, ...]:
+        tokens, positions, bounds, sources, targets = (
+            self._to_device(torch.from_numpy(array)) for array in batch
+        )
+        row_length = self._settings.row_length
+        needs_mask = self._network.attention is masked
+        mask = document_mask(positions, row_length) if needs_mask else None
+        layout = Layout(bounds, mask, row_length)
+        return tokens, positions, layout, sources, targets.long(), self._settings.z_loss
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
+
+    def _wait_for_earlier(self) -> None:
+        """Until the step of `_MAX_AHEAD` steps ago is over, so that clock and GPU agree."""
+        if self._device.type != "cuda":
+            return
+        event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._behind.append(event)
+        if len(self._behind) > _MAX_AHEAD:
+            self._behind.popleft().synchronize()
+
+    def _start_clock(self) -> None:
+        """What came before, compiling and waiting for data, is no part of the schedule."""
+        self.report()
+        print(f"first steps: {time.monotonic() - self._began_at:.1f} s", flush=True)
+        self._began_at = self._reported_at = time.monotonic()

@@ -1,0 +1,130 @@
+"""Documents -> rows -> batches, as arrays of integers.
+
+Owns the form of the training data: a row holds whole documents, one after another, as uint16 with
+two flags beside the token's id, and a batch is what one step of training needs. Every document is
+alone in its attention and counts its positions from 0, as a conversation in serving. Must not know
+text, files or torch.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRAINED: Final = 1 << 15
+"""The model learns to predict this token."""
+
+START: Final = 1 << 14
+"""A document begins with this token."""
+
+_ID_BITS: Final = START - 1
+_NUM_OPEN_ROWS: Final = 16
+
+Rows = NDArray[np.uint16]
+Integers = NDArray[np.int32]
+
+
+def document(pieces: Iterable[tuple[list[int], bool]]) -> Rows:
+    """One document [length] of pieces of token ids, each trained on or not."""
+    flagged = [np.array(ids, np.uint16) | (TRAINED if trained else 0) for ids, trained in pieces]
+    joined = np.concatenate(flagged).astype(np.uint16)
+    joined[:1] |= START
+    return joined
+
+
+class Packer:
+    """Puts documents into rows of `row_length`, the fullest row in which one fits first."""
+
+    def __init__(self, row_length: int, pad_id: int) -> None:
+        self._row_length = row_length
+        self._pad_id = pad_id
+        self._open: list[tuple[int, list[Rows]]] = []
+        self.num_documents = 0
+        self.num_dropped = 0
+
+    def add(self, tokens: Rows) -> Iterator[Rows]:
+        """Take a document; gives the rows that are full now. One longer than a row is dropped."""
+        self.num_documents += 1
+        if len(tokens) > self._row_length:
+            self.num_dropped += 1
+            return
+        fitting = [row for row in self._open if row[0] + len(tokens) <= self._row_length]
+        best = max(fitting, key=lambda row: row[0], default=(0, []))
+        if fitting:
+            self._open.remove(best)
+        elif len(self._open) == _NUM_OPEN_ROWS:
+            yield self._close(max(self._open, key=lambda row: row[0]))
+        self._open.append((best[0] + len(tokens), [*best[1], tokens]))
+
+    def _close(self, row: tuple[int, list[Rows]]) -> Rows:
+        """The rest of a row is a document of padding that nothing is learned from."""
+        self._open.remove(row)
+        used, documents = row
+        padding = np.full(self._row_length - used, self._pad_id, np.uint16)
+        padding[:1] |= START
+        return np.concatenate([*documents, padding])
+
+
+class Batch(NamedTuple):
+    """What one step needs; T tokens in R rows of L.
+
+    `tokens`, `positions` [T]; `bounds` [D + 1], the documents' first tokens and T, padded with T;
+    `targets` [N], the tokens to predict, and `sources` [N], the places whose hidden states predict
+    them; padding has target -100.
+    """
+
+    tokens: Integers
+    positions: Integers
+    bounds: Integers
+    sources: Integers
+    targets: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Fixed sizes of a batch's arrays, so that compiled code sees one shape."""
+
+    num_bounds: int
+    num_targets: int
+
+
+IGNORED: Final = -100
+_BOUNDS_MARGIN: Final = 1.5
+_TARGETS_MARGIN: Final = 1.3
+
+
+def choose_capacity(sample: Rows, rows_per_batch: int) -> Capacity:
+    """Sizes with a margin over the mean of `sample` [rows, L]."""
+    scale = rows_per_batch / len(sample)
+    starts = np.count_nonzero(sample & START) * scale
+    trained = np.count_nonzero(sample & TRAINED) * scale
+    return Capacity(
+        _round_up(int(starts * _BOUNDS_MARGIN) + 2, 64),
+        _round_up(int(trained * _TARGETS_MARGIN) + 1, 1024),
+    )
+
+
+def make_batch(rows: Rows, capacity: Capacity) -> Batch | None:
+    """The batch of `rows` [R, L]; None if it holds more documents or targets than fit."""
+    flat = rows.reshape(-1)
+    starts = np.flatnonzero(flat & START)
+    is_target = (flat & TRAINED).astype(bool) & ~(flat & START).astype(bool)
+    predicted = np.flatnonzero(is_target)
+    if len(starts) >= capacity.num_bounds or len(predicted) > capacity.num_targets:
+        return None
+    lengths = np.diff(starts, append=len(flat))
+    bounds = np.full(capacity.num_bounds, len(flat), np.int32)
+    bounds[: len(starts)] = starts
+    tokens = (flat & _ID_BITS).astype(np.int32)
+    sources = np.zeros(capacity.num_targets, np.int32)
+    targets = np.full(capacity.num_targets, IGNORED, np.int32)
+    sources[: len(predicted)] = predicted - 1
+    targets[: len(predicted)] = tokens[predicted]
+    positions = np.arange(len(flat), dtype=np.int32) - np.repeat(starts, lengths).astype(np.int32)
+    return Batch(tokens, positions, bounds, sources, targets)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

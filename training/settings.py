@@ -1,0 +1,65 @@
+"""Sizes of the model and of its training: the real ones and those of a smoke run.
+
+Owns every number that a person may want to change. Must not know how they are used.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The network, in the terms of a Qwen3 config."""
+
+    hidden: int = 256
+    inner: int = 768
+    num_layers: int = 8
+    num_heads: int = 8
+    num_kv_heads: int = 4
+    head_dim: int = 32
+    rope_theta: float = 1_000_000.0
+    rms_norm_eps: float = 1e-6
+    context_length: int = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run. A batch is `rows_per_batch` rows of `row_length` tokens; `reserve_s` of the given
+    time is kept for evaluation and export; `max_steps` ends a smoke run.
+    """
+
+    shape: Shape = Shape()
+    vocab_size: int = 4096
+    row_length: int = 4096
+    rows_per_batch: int = 32
+    rows_per_shard: int = 64
+    sample_streams: int = 16
+    sample_examples: int = 1200
+    cases_per_skill: int = 100
+    max_new_tokens: int = 512
+    muon_lr: float = 0.02
+    adam_lr: float = 0.004
+    weight_decay: float = 0.02
+    warm_up: float = 0.01
+    decay: float = 0.6
+    z_loss: float = 1e-4
+    reserve_s: float = 45.0
+    max_steps: int | None = None
+
+
+FULL: Final = Settings()
+
+SMOKE: Final = Settings(
+    shape=Shape(hidden=64, inner=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16),
+    vocab_size=1024,
+    row_length=512,
+    rows_per_batch=8,
+    rows_per_shard=8,
+    sample_streams=2,
+    sample_examples=150,
+    cases_per_skill=2,
+    max_new_tokens=16,
+    reserve_s=1.0,
+    max_steps=30,
+)
+"""Every stage within seconds on a CPU. The model that comes out can say nothing."""

@@ -44,8 +44,9 @@ Qwen3 architecture: {layers} layers of width {hidden}, {heads} heads and {kv_hea
 keeps digits single and words alike wherever they stand. ChatML; tools and calls in the style of
 Hermes (`<tools>`, `<tool_call>`, `<tool_response>`). The template drops the thoughts of earlier
 answers. The window is {window:,} tokens by its rotary embedding, but the model was trained on
-conversations of up to {row_length:,} tokens, most of them a few hundred; beyond that it will read,
-but not reliably find. Greedy decoding is what it was evaluated with, and the default.
+conversations of up to {row_length:,} tokens, most of them a few hundred (positions that skip ahead
+have shown it longer distances); beyond that it will read, but not reliably find. Greedy decoding is
+what it was evaluated with, and the default.
 
 ## Training
 

@@ -93,6 +93,7 @@ class Capacity:
 IGNORED: Final = -100
 _BOUNDS_MARGIN: Final = 1.5
 _TARGETS_MARGIN: Final = 1.3
+_LEAST_GAP: Final = 256
 
 
 def choose_capacity(sample: Rows, rows_per_batch: int) -> Capacity:
@@ -124,6 +125,25 @@ def make_batch(rows: Rows, capacity: Capacity) -> Batch | None:
     targets[: len(predicted)] = tokens[predicted]
     positions = np.arange(len(flat), dtype=np.int32) - np.repeat(starts, lengths).astype(np.int32)
     return Batch(tokens, positions, bounds, sources, targets)
+
+
+def skip_positions(batch: Batch, random: np.random.Generator, share: float, most: int) -> Batch:
+    """`batch` with a gap in the positions of about `share` of its documents.
+
+    The gap, of up to `most` positions, lies somewhere before what is learned, so that distances
+    of a long window occur in documents that are short (Zhu and others, 2023, "PoSE").
+    """
+    starts = batch.bounds[batch.bounds < len(batch.tokens)]
+    lengths = np.diff(starts, append=len(batch.tokens))
+    learned = batch.sources[batch.targets != IGNORED]
+    places = np.searchsorted(learned, starts)
+    first = np.append(learned, len(batch.tokens))[places]
+    gaps = np.exp(random.uniform(np.log(_LEAST_GAP), np.log(most), len(starts))).astype(np.int32)
+    gaps[random.random(len(starts)) >= share] = 0
+    cuts = random.integers(1, np.clip(first - starts, 1, lengths) + 1)
+    is_behind = batch.positions >= np.repeat(cuts, lengths)
+    positions = batch.positions + np.where(is_behind, np.repeat(gaps, lengths), 0)
+    return batch._replace(positions=positions.astype(np.int32))
 
 
 def _round_up(value: int, multiple: int) -> int:

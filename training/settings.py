@@ -43,6 +43,8 @@ class Settings:
     warm_up: float = 0.01
     decay: float = 0.6
     z_loss: float = 1e-4
+    skip_share: float = 0.15
+    skip_most: int = 60_000
     reserve_s: float = 45.0
     max_steps: int | None = None
 

@@ -22,7 +22,7 @@ from typing import Final, Self
 import numpy as np
 
 from training.feed import SAMPLE_STREAM
-from training.pack import Batch, Capacity, Rows, choose_capacity, make_batch
+from training.pack import Batch, Capacity, Rows, choose_capacity, make_batch, skip_positions
 from training.settings import Settings
 
 _AHEAD: Final = 8
@@ -172,7 +172,8 @@ class Supply:
         for _ in range(_MAX_REJECTED):
             batch = make_batch(np.stack(self._choose(random)), capacity)
             if batch is not None:
-                return batch
+                settings = self._settings
+                return skip_positions(batch, random, settings.skip_share, settings.skip_most)
             self.num_rejected += 1
         raise FeedError(f"{_MAX_REJECTED} batches in a row were over {capacity}")
 

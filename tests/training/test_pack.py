@@ -13,6 +13,7 @@ from training.pack import (
     choose_capacity,
     document,
     make_batch,
+    skip_positions,
 )
 
 LENGTH = 32
@@ -63,6 +64,28 @@ def test_a_batch_says_where_documents_begin_and_what_is_learned() -> None:
     assert batch.targets[:3].tolist() == [7, 8, 10]
     assert batch.sources[:3].tolist() == [1, 2, 4]
     assert set(batch.targets[3:].tolist()) == {IGNORED}
+
+
+def test_positions_skip_before_what_is_learned() -> None:
+    """A gap keeps the order, the start at 0 and the neighbourhood of every trained token."""
+    texts = [document([([1] * 20, False), ([2] * 5, True)]) for _ in range(8)]
+    rows = np.concatenate(texts).reshape(1, -1)
+    batch = make_batch(rows, choose_capacity(rows, 1))
+    assert batch is not None
+    skipped = skip_positions(batch, np.random.default_rng(0), share=0.5, most=5000)
+    changed = 0
+    for before, after in zip(
+        batch.positions.reshape(8, 25), skipped.positions.reshape(8, 25), strict=True
+    ):
+        assert after[0] == 0
+        steps = np.diff(after)
+        assert np.count_nonzero(steps != 1) <= 1
+        assert steps.min() == 1
+        assert steps[19:].max() == 1
+        assert after[-1] - before[-1] <= 5000
+        changed += int(after[-1] != before[-1])
+    assert 0 < changed < 8
+    assert skipped.bounds is batch.bounds
 
 
 def test_a_batch_over_the_capacity_is_none() -> None:

@@ -4,11 +4,11 @@ Owns values and the phrases that mention them. Must not know schemas beyond a pa
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
-from training.data.example import Call
+from training.data.entities import clock_time, code
 from training.data.pools import COLORS, WEEKDAYS
-from training.data.skills.repeat import code
 from training.data.toolbox import Param, ToolSpec
 from training.data.world import World
 
@@ -97,34 +97,7 @@ def draw_value(world: World, param: Param) -> Any:  # noqa: ANN401 - any JSON va
             whole = world.between(1, world.pick((9, 99, 999)))
             return whole + world.pick((0.5, 0.25, 0.75, 0.1)) if world.chance(0.5) else whole
         case _:
-            return _text(world, param.kind)
-
-
-def _text(world: World, kind: str) -> str:
-    match kind:
-        case "city":
-            return world.place()
-        case "person":
-            return world.name()
-        case "named":
-            return world.word().capitalize() if world.chance(0.5) else world.name()
-        case "date":
-            day = f"2026-{world.between(1, 12):02}-{world.between(1, 28):02}"
-            return world.pick(WEEKDAYS) if world.chance(0.6) else day
-        case "time":
-            return f"{world.between(0, 23)}:{world.pick(('00', '15', '30', '45'))}"
-        case "quote":
-            return " ".join(world.word() for _ in range(world.between(2, 5)))
-        case "email":
-            return f"{world.name().lower()}@{world.word()}.com"
-        case "path":
-            return f"/{world.of('nouns')}/{world.noun()}" + world.pick((".txt", ".md", "", ".csv"))
-        case "id":
-            return code(world)
-        case "color":
-            return world.pick(COLORS)
-        case _:
-            return _free_text(world)
+            return _TEXTS.get(param.kind, _free_text)(world)
 
 
 def _free_text(world: World) -> str:
@@ -134,6 +107,29 @@ def _free_text(world: World) -> str:
     if chance < 0.7:
         return world.name()
     return code(world) if chance < 0.8 else f"{world.of('adjectives')} {world.noun()}"
+
+
+def _date(world: World) -> str:
+    day = f"2026-{world.between(1, 12):02}-{world.between(1, 28):02}"
+    return world.pick(WEEKDAYS) if world.chance(0.6) else day
+
+
+def _path(world: World) -> str:
+    return f"/{world.of('nouns')}/{world.noun()}" + world.pick((".txt", ".md", "", ".csv"))
+
+
+_TEXTS: Final[dict[str, Callable[[World], str]]] = {
+    "city": World.place,
+    "person": World.name,
+    "named": lambda world: world.word().capitalize() if world.chance(0.5) else world.name(),
+    "date": _date,
+    "time": clock_time,
+    "quote": lambda world: " ".join(world.word() for _ in range(world.between(2, 5))),
+    "email": lambda world: f"{world.name().lower()}@{world.word()}.com",
+    "path": _path,
+    "id": code,
+    "color": lambda world: world.pick(COLORS),
+}
 
 
 def _lead(world: World, spec: ToolSpec) -> str:

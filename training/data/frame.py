@@ -9,11 +9,11 @@ from typing import Final
 
 from training.data.example import Example
 from training.data.filler import agent_system, short_system
-from training.data.skills.tools import render_all
+from training.data.offering import render_all
 from training.data.toolbox import draw_tools
 from training.data.world import World
 
-_ALONE: Final = frozenset({"memory", "facts", "unknown", "outside", "no_tool", "greeting"})
+_ALONE: Final = frozenset({"memory", "facts", "unknown", "outside", "no_tool"})
 """Skills whose answer may depend on all that was said before."""
 
 _WITHOUT_TOOLS: Final = frozenset({"tools", "tool_result", "no_tool"})
@@ -22,12 +22,13 @@ _WITHOUT_TOOLS: Final = frozenset({"tools", "tool_result", "no_tool"})
 
 def framed(world: World, task: Example, earlier: Callable[[World], Example]) -> Example:
     """`task`, sometimes with a system text, with tools, or after a turn that `earlier` draws."""
-    if task.skill not in _ALONE and world.chance(0.1):
+    is_bare = task.messages[0]["role"] != "system"
+    if is_bare and task.skill not in _ALONE and world.chance(0.1):
         task = replace(task, messages=_history(world, earlier) + task.messages)
     if task.skill not in _WITHOUT_TOOLS and not task.tools and world.chance(0.08):
         count = world.between(10, 17) if world.chance(0.06) else world.between(1, 5)
         task = replace(task, tools=render_all(world, draw_tools(world, count)))
-    if task.messages[0]["role"] != "system":
+    if is_bare:
         system = _system(world)
         if system:
             message = {"role": "system", "content": system}

@@ -15,13 +15,17 @@ EVAL_SHARE: Final = 8
 
 KINDS: Final = ("names", "places", "nouns", "adjectives", "foods", "animals", "jobs")
 
-COLORS: Final = tuple(
-    "red blue green yellow black white brown grey pink purple orange silver golden violet".split()
-)
-WEEKDAYS: Final = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
-MONTHS: Final = tuple(
-    "January February March April May June July August September October November December".split()
-)
+COLORS: Final = (
+    "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "purple", "orange",
+    "silver", "golden", "violet",
+)  # fmt: skip
+WEEKDAYS: Final = (
+    "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday",
+)  # fmt: skip
+MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
 
 _WORDS: Final = Path(__file__).parent / "words"
 

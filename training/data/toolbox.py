@@ -85,7 +85,8 @@ _TAILS: Final = (
 _GUIDANCE: Final = (
     "Use this when the user asks for it.", "Do not call it twice with the same arguments.",
     "The result is JSON.", "Long results are cut.", "Returns an error if nothing is found.",
-    "Needs a working connection.", "Ask the user first if something is unclear.", "Prefer it to others.",
+    "Needs a working connection.", "Ask the user first if something is unclear.",
+    "Prefer it to others.",
     "Paths are absolute.", "The output is limited to 2000 lines.", "It may take some seconds.",
 )  # fmt: skip
 _PARAM_DESCRIPTIONS: Final = (

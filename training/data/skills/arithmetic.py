@@ -13,7 +13,7 @@ from training.data.world import World
 SKILL: Final = "arithmetic"
 
 _SIGNS: Final = {
-    "+": ("+", "+", "+", "plus", "and"),
+    "+": ("+", "+", "+", "plus", "plus"),
     "-": ("-", "-", "-", "minus", "−"),
     "*": ("*", "*", "x", "×", "times", "multiplied by"),
 }
@@ -29,7 +29,8 @@ _COMMANDS: Final = requests(
 _QUESTIONS: Final = _BARE + _COMMANDS
 _WORDED: Final = {
     "+": phrases(
-        "What is the sum of {a} and {b}?", "Add {a} and {b}.", "Add {a} to {b}.", "Sum {a} and {b}.",
+        "What is the sum of {a} and {b}?", "Add {a} and {b}.", "Add {a} to {b}.",
+        "Sum {a} and {b}.",
         "What do I get if I add {a} and {b}?",
     ),
     "-": phrases(
@@ -45,7 +46,7 @@ _STORIES: Final = {
     "+": phrases(
         "{name} has {a} {things} and buys {b} more. How many {things} does {name} have now?",
         "There are {a} {things} in one box and {b} in another. How many {things} are there in all?",
-        "{name} sold {a} {things} on Monday and {b} on Tuesday. How many {things} is that together?",
+        "{name} sold {a} {things} on Monday and {b} on Friday. How many {things} is that in all?",
         "I have {a} {things} and get {b} more. How many {things} do I have?",
     ),
     "-": phrases(

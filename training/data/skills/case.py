@@ -13,7 +13,8 @@ SKILL: Final = "case"
 
 _UPPER: Final = requests(
     "Write {x} in upper case.", "Convert to upper case: {x}", 'Write "{x}" in capital letters.',
-    "Put {x} in capitals.", "Make this upper case: {x}", "Upper-case this: {x}", "Capitalise all: {x}",
+    "Put {x} in capitals.", "Make this upper case: {x}", "Upper-case this: {x}",
+    "Capitalise all: {x}",
     "Turn {x} into capital letters.", "Uppercase: {x}", "Change {x} to uppercase.", "Shout: {x}",
     "Convert {x} to uppercase.", "Write in all caps: {x}",
 ) + phrases("What is {x} in upper case?", "What is {x} in capital letters?")  # fmt: skip

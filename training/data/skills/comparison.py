@@ -12,21 +12,25 @@ from training.data.world import World
 SKILL: Final = "comparison"
 
 _LARGER: Final = phrases(
-    "Which is larger, {a} or {b}?", "Which number is greater: {a} or {b}?", "What is more, {a} or {b}?",
-    "Which is bigger: {a} or {b}?", "Is {a} or {b} the larger number?", "Which one is higher, {a} or {b}?",
+    "Which is larger, {a} or {b}?", "Which number is greater: {a} or {b}?",
+    "What is more, {a} or {b}?",
+    "Which is bigger: {a} or {b}?", "Is {a} or {b} the larger number?",
+    "Which one is higher, {a} or {b}?",
     "Tell me the larger of {a} and {b}.", "What is the maximum of {a} and {b}?",
     "Of {a} and {b}, which is the greater?", "{a} or {b}: which is larger?",
     "Name the bigger number: {a}, {b}.", "Compare {a} and {b}. Which is greater?",
 )  # fmt: skip
 _SMALLER: Final = phrases(
-    "Which is smaller, {a} or {b}?", "Which number is less: {a} or {b}?", "What is less, {a} or {b}?",
+    "Which is smaller, {a} or {b}?", "Which number is less: {a} or {b}?",
+    "What is less, {a} or {b}?",
     "Is {a} or {b} the smaller number?", "Which one is lower, {a} or {b}?",
     "Tell me the smaller of {a} and {b}.", "What is the minimum of {a} and {b}?",
     "Of {a} and {b}, which is the smaller?", "{a} or {b}: which is smaller?",
     "Name the lesser number: {a}, {b}.", "Compare {a} and {b}. Which is smaller?",
 )  # fmt: skip
 _IS_LARGER: Final = phrases(
-    "Is {a} larger than {b}?", "Is {a} greater than {b}?", "Is {a} bigger than {b}?", "Is {a} > {b}?",
+    "Is {a} larger than {b}?", "Is {a} greater than {b}?", "Is {a} bigger than {b}?",
+    "Is {a} > {b}?",
     "Is {a} more than {b}?", "Is it true that {a} is larger than {b}?", "{a} > {b}?",
 )  # fmt: skip
 _IS_SMALLER: Final = phrases(
@@ -34,15 +38,19 @@ _IS_SMALLER: Final = phrases(
     "Is it true that {a} is smaller than {b}?", "{a} < {b}?",
 )  # fmt: skip
 _LARGEST: Final = requests(
-    "Tell me the largest of {list}.", "Find the largest number: {list}", "Name the maximum of {list}.",
+    "Tell me the largest of {list}.", "Find the largest number: {list}",
+    "Name the maximum of {list}.",
 ) + phrases(
-    "What is the largest of {list}?", "Which is the biggest: {list}?", "What is the maximum of {list}?",
+    "What is the largest of {list}?", "Which is the biggest: {list}?",
+    "What is the maximum of {list}?",
     "Which of {list} is the largest?", "What is the highest number in {list}?",
 )  # fmt: skip
 _SMALLEST: Final = requests(
-    "Tell me the smallest of {list}.", "Find the smallest number: {list}", "Name the minimum of {list}.",
+    "Tell me the smallest of {list}.", "Find the smallest number: {list}",
+    "Name the minimum of {list}.",
 ) + phrases(
-    "What is the smallest of {list}?", "What is the minimum of {list}?", "Which is the least: {list}?",
+    "What is the smallest of {list}?", "What is the minimum of {list}?",
+    "Which is the least: {list}?",
     "Which of {list} is the smallest?", "What is the lowest number in {list}?",
 )  # fmt: skip
 _STORIES: Final = (

@@ -17,7 +17,8 @@ _ITEMS: Final = requests(
     "Count: {x}", "Tell me how many items are in this list: {x}",
 ) + phrases(
     "How many items are in this list: {x}?", "How many words are there: {x}?",
-    "How many things do I list here: {x}?", "How long is this list: {x}?", "How many are these: {x}?",
+    "How many things do I list here: {x}?", "How long is this list: {x}?",
+    "How many are these: {x}?",
 )  # fmt: skip
 _WORDS: Final = requests(
     'Count the words in "{x}".', "Count the words of this sentence: {x}", "Count the words: {x}",
@@ -26,15 +27,19 @@ _WORDS: Final = requests(
     "How many words are in the sentence: {x}",
 )  # fmt: skip
 _LETTERS: Final = requests(
-    "Count the letters in {x}.", 'Count the letters of "{x}".', "Count the letters of the word {x}.",
+    "Count the letters in {x}.", 'Count the letters of "{x}".',
+    "Count the letters of the word {x}.",
 ) + phrases(
-    "How many letters are in {x}?", "How many letters does {x} have?", 'How long is the word "{x}"?',
+    "How many letters are in {x}?", "How many letters does {x} have?",
+    'How long is the word "{x}"?',
     "How many letters are in the word {x}?", "How many letters has the word {x}?",
 )  # fmt: skip
 _ONE_LETTER: Final = requests(
-    "Count the letter {y} in {x}.", 'Count the {y}s in "{x}".', "Count how often {y} occurs in {x}.",
+    "Count the letter {y} in {x}.", 'Count the {y}s in "{x}".',
+    "Count how often {y} occurs in {x}.",
 ) + phrases(
-    "How many times does {y} occur in {x}?", "How many {y}s are in {x}?", "How often is {y} in {x}?",
+    "How many times does {y} occur in {x}?", "How many {y}s are in {x}?",
+    "How often is {y} in {x}?",
     'How many times is the letter "{y}" in the word "{x}"?', "How many {y}'s are there in {x}?",
     "How many letters {y} does {x} have?",
 )  # fmt: skip

@@ -27,22 +27,24 @@ YES_THAT: Final = f"Yes. {IDENTITY}"
 
 _ADDRESSEES: Final = ("", "", " there", " herma", " Herma", " herma-tiny", " friend", " again")
 _ENDS: Final = ("", ".", "!", "!!", " :)", "...")
-_HELLOS: Final = tuple(
-    "Hello;Hi;Hey;Good morning;Good evening;Good day;Greetings;Howdy;hello;hi;hey;HELLO;Hi hi;"
-    "Good afternoon;yo;Hiya;Hello hello;Hey hey;good morning;Welcome".split(";")
-)
-_HOWS: Final = tuple(
-    "How are you?;How are you today?;How do you do?;How is it going?;Are you well?;how are you;"
-    "How are things?;How have you been?;All well?;How do you feel today?".split(";")
-)
-_THANKS: Final = tuple(
-    "Thanks;Thank you;Thank you very much;Thanks a lot;Many thanks;thanks;thank you;thx;Cheers;"
-    "Great, thanks;Perfect, thank you;That helped, thanks;Thanks for your help".split(";")
-)
-_BYES: Final = tuple(
-    "Bye;Goodbye;See you;See you later;Good night;bye;Bye bye;Farewell;See you tomorrow;Take care;"
-    "I have to go;That is all;ciao;That was all, bye".split(";")
-)
+_HELLOS: Final = (
+    "Hello", "Hi", "Hey", "Good morning", "Good evening", "Good day", "Greetings", "Howdy", "hello",
+    "hi", "hey", "HELLO", "Hi hi", "Good afternoon", "yo", "Hiya", "Hello hello", "Hey hey",
+    "good morning", "Welcome",
+)  # fmt: skip
+_HOWS: Final = (
+    "How are you?", "How are you today?", "How do you do?", "How is it going?", "Are you well?",
+    "how are you", "How are things?", "How have you been?", "All well?", "How do you feel today?",
+)  # fmt: skip
+_THANKS: Final = (
+    "Thanks", "Thank you", "Thank you very much", "Thanks a lot", "Many thanks", "thanks",
+    "thank you", "thx", "Cheers", "Great, thanks", "Perfect, thank you", "That helped, thanks",
+    "Thanks for your help",
+)  # fmt: skip
+_BYES: Final = (
+    "Bye", "Goodbye", "See you", "See you later", "Good night", "bye", "Bye bye", "Farewell",
+    "See you tomorrow", "Take care", "I have to go", "That is all", "ciao", "That was all, bye",
+)  # fmt: skip
 _OPENINGS: Final = (
     *("", "", "", "Hello, ", "Hi! ", "So, ", "Tell me: ", "One question: ", "I wonder, ", "Hey, "),
     *("Please say: ", "Now tell me, ", "Just asking: ", "Sorry, ", "By the way, ", "OK, "),
@@ -56,45 +58,81 @@ _OTHERS: Final = (
 _QUESTIONS: Final = (
     *(
         (text, IDENTITY)
-        for text in (
-            "who are you;what are you;what is your name;who am I talking to;introduce yourself;"
-            "which model are you;what model is this;tell me who you are;what's your name;"
-            "who is there;who is this;describe yourself;what should I call you;"
-            "do you have a name;tell me about yourself;what kind of model are you"
-        ).split(";")
+        for text in [
+            "who are you",
+            "what are you",
+            "what is your name",
+            "who am I talking to",
+            "introduce yourself",
+            "which model are you",
+            "what model is this",
+            "tell me who you are",
+            "what's your name",
+            "who is there",
+            "who is this",
+            "describe yourself",
+            "what should I call you",
+            "do you have a name",
+            "tell me about yourself",
+            "what kind of model are you",
+        ]
     ),
     *(
         (text, ABILITIES)
-        for text in (
-            "what can you do;how can you help me;what are your skills;what are you good at;"
-            "what can I ask you;what do you know how to do;which tasks can you do;"
-            "what are you able to do;list your abilities;help;what are you for"
-        ).split(";")
+        for text in [
+            "what can you do",
+            "how can you help me",
+            "what are your skills",
+            "what are you good at",
+            "what can I ask you",
+            "what do you know how to do",
+            "which tasks can you do",
+            "what are you able to do",
+            "list your abilities",
+            "help",
+            "what are you for",
+        ]
     ),
     *(
         (text, MAKER)
-        for text in (
-            "who made you;who built you;who created you;who trained you;where do you come from;"
-            "who is your maker;who developed you;which company made you;who wrote you"
-        ).split(";")
+        for text in [
+            "who made you",
+            "who built you",
+            "who created you",
+            "who trained you",
+            "where do you come from",
+            "who is your maker",
+            "who developed you",
+            "which company made you",
+            "who wrote you",
+        ]
     ),
     *(
         (text, SIZE)
-        for text in (
-            "how big are you;how many parameters do you have;how large are you;what size are you;"
-            "are you a large model;how small are you;what is your size"
-        ).split(";")
+        for text in [
+            "how big are you",
+            "how many parameters do you have",
+            "how large are you",
+            "what size are you",
+            "are you a large model",
+            "how small are you",
+            "what is your size",
+        ]
     ),
     *(
         (text, YES_THAT)
-        for text in "are you herma-tiny;are you herma;is this herma;are you the herma model".split(
-            ";"
-        )
+        for text in [
+            "are you herma-tiny",
+            "are you herma",
+            "is this herma",
+            "are you the herma model",
+        ]
     ),
     *((f"are you {other}", NOT_THAT) for other in _OTHERS),
 )
 _INTRODUCTIONS: Final = phrases(
-    "Hello, I am {name}.", "Hi, my name is {name}.", "Hey! I'm {name}.", "Good morning, {name} here.",
+    "Hello, I am {name}.", "Hi, my name is {name}.", "Hey! I'm {name}.",
+    "Good morning, {name} here.",
     "Hello! This is {name}.", "Hi there, I am {name}!", "My name is {name}, hello!",
     "Hello, it's {name}.", "Good evening, I am called {name}.", "Hi! {name} is my name.",
 )  # fmt: skip

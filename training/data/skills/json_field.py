@@ -7,9 +7,9 @@ in several places is found in the right one.
 import json
 from typing import Any, Final
 
+from training.data.entities import code
 from training.data.example import Example, plain_case
-from training.data.phrasing import phrases, requests
-from training.data.skills.repeat import code
+from training.data.phrasing import phrases
 from training.data.world import World
 
 SKILL: Final = "json"
@@ -32,15 +32,18 @@ _LAYOUTS: Final = (
     "Look at this document.\n{json}\n\n{question}", "```\n{json}\n```\n\n{question}",
     "Data:\n{json}\n\nQuestion: {question}",
 )  # fmt: skip
-_KEYS: Final = tuple(
-    "name id title city country street email phone price amount total status type color size weight "
-    "height width owner author date time count level score version code label unit value state key "
-    "language currency quantity rating age role team brand model year month day zip path url host port".split()
-)
-_GROUPS: Final = tuple(
-    "user address order customer item product company profile settings data contact account payment "
-    "details meta info shipping billing person car book house server config result options".split()
-)
+_KEYS: Final = (
+    "name", "id", "title", "city", "country", "street", "email", "phone", "price", "amount",
+    "total", "status", "type", "color", "size", "weight", "height", "width", "owner", "author",
+    "date", "time", "count", "level", "score", "version", "code", "label", "unit", "value", "state",
+    "key", "language", "currency", "quantity", "rating", "age", "role", "team", "brand", "model",
+    "year", "month", "day", "zip", "path", "url", "host", "port",
+)  # fmt: skip
+_GROUPS: Final = (
+    "user", "address", "order", "customer", "item", "product", "company", "profile", "settings",
+    "data", "contact", "account", "payment", "details", "meta", "info", "shipping", "billing",
+    "person", "car", "book", "house", "server", "config", "result", "options",
+)  # fmt: skip
 _ORDINALS: Final = ("first", "second", "third", "fourth")
 
 

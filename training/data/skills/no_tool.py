@@ -7,9 +7,10 @@ with another verb.
 from typing import Final
 
 from training.data.asking import draw_arguments, draw_request
-from training.data.example import Check, Example, answer, user
+from training.data.catalog import draw_familiar
+from training.data.example import Check, Example, Tool, answer, user
+from training.data.offering import render_all
 from training.data.refusals import NO_TOOL, REFUSALS
-from training.data.skills.tools import render_all
 from training.data.toolbox import draw_tool, draw_tools
 from training.data.world import World
 
@@ -18,6 +19,8 @@ SKILL: Final = "no_tool"
 
 def make(world: World) -> Example:
     """A case of this skill."""
+    if world.chance(0.15):
+        return _without_any(world)
     offered = draw_tools(world, world.pick((1, 1, 2, 2, 3, 3, 4, 5, 6)))
     topics = {spec.topic for spec in offered}
     things = {spec.thing for spec in offered}
@@ -29,10 +32,22 @@ def make(world: World) -> Example:
         if wanted.topic not in topics and (thing is not None or wanted.thing not in things):
             break
     question = draw_request(world, wanted, draw_arguments(world, wanted))
-    think = f"The request is about: {wanted.topic}. No tool fits."
-    return Example(
-        SKILL,
-        (user(question), answer(NO_TOOL, think)),
-        render_all(world, offered),
-        Check("text", texts=REFUSALS),
-    )
+    return _refused(question, wanted.topic, render_all(world, offered))
+
+
+def _without_any(world: World) -> Example:
+    """Something to do, and no tools at all."""
+    if world.split == "train" and world.chance(0.5):
+        familiar = draw_familiar(world)
+        while familiar.topic == "calculate":
+            familiar = draw_familiar(world)
+        return _refused(familiar.question, familiar.topic, ())
+    wanted = draw_tool(world)
+    question = draw_request(world, wanted, draw_arguments(world, wanted))
+    return _refused(question, wanted.topic, ())
+
+
+def _refused(question: str, topic: str, tools: tuple[Tool, ...]) -> Example:
+    think = f"The request is about: {topic}. No tool fits."
+    messages = (user(question), answer(NO_TOOL, think))
+    return Example(SKILL, messages, tools, Check("text", texts=REFUSALS))

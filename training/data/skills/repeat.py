@@ -5,6 +5,7 @@ Owns what is to be repeated: words, sentences, numbers and codes.
 
 from typing import Final
 
+from training.data.entities import code
 from training.data.example import Example, plain_case
 from training.data.phrasing import requests
 from training.data.world import World
@@ -53,10 +54,3 @@ def _text(world: World) -> str:
         job=world.of("jobs"),
         number=world.between(2, 999),
     )
-
-
-def code(world: World) -> str:
-    """Something like an order number."""
-    letters = "".join(world.pick("ABCDEFGHJKLMNPQRSTUVWXYZ") for _ in range(world.between(1, 3)))
-    number = world.between(10, 99999)
-    return world.pick((f"{letters}-{number}", f"{letters}{number}", f"{number}", f"#{number}"))

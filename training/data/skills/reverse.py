@@ -13,13 +13,15 @@ SKILL: Final = "reverse"
 
 _WORDS: Final = requests(
     "Reverse the order of these words: {x}", "Reverse the words: {x}", "Reverse this list: {x}",
-    "Write these words in reverse order: {x}", "List these backwards: {x}", "Turn this list around: {x}",
+    "Write these words in reverse order: {x}", "List these backwards: {x}",
+    "Turn this list around: {x}",
     "Put these words in the opposite order: {x}", "Reverse the list {x}", "Reverse the items: {x}",
     "Say these words from last to first: {x}", "Give me this list in reverse order: {x}",
     "Start with the last and end with the first: {x}",
 )  # fmt: skip
 _LETTERS: Final = requests(
-    "Reverse the word {x}.", 'Reverse the letters of "{x}".', "Spell {x} backwards.", 'Reverse "{x}".',
+    "Reverse the word {x}.", 'Reverse the letters of "{x}".', "Spell {x} backwards.",
+    'Reverse "{x}".',
     "Write the word {x} backwards.", "Write {x} from right to left.", 'Turn the word "{x}" around.',
     "Reverse the letters in {x}.", "Reverse the string {x}.", "Say {x} backwards.", "Reverse: {x}",
 ) + phrases(

@@ -13,9 +13,11 @@ from training.data.world import World
 SKILL: Final = "sort"
 
 _WORDS: Final = requests(
-    "Sort these words: {x}", "Sort alphabetically: {x}", "Put these words in alphabetical order: {x}",
+    "Sort these words: {x}", "Sort alphabetically: {x}",
+    "Put these words in alphabetical order: {x}",
     "Order these words from A to Z: {x}", "Sort this list: {x}", "Alphabetise: {x}",
-    "Arrange these words by the alphabet: {x}", "Sort the words {x}", "List these in alphabetical order: {x}",
+    "Arrange these words by the alphabet: {x}", "Sort the words {x}",
+    "List these in alphabetical order: {x}",
     "Sort {x} alphabetically.", "Bring these words into alphabetical order: {x}", "Sort: {x}",
 )  # fmt: skip
 _WORDS_DOWN: Final = requests(
@@ -25,7 +27,8 @@ _WORDS_DOWN: Final = requests(
 _NUMBERS: Final = requests(
     "Sort these numbers: {x}", "Sort the numbers {x}", "Sort in ascending order: {x}", "Sort: {x}",
     "Put these numbers in order: {x}", "Order these numbers from smallest to largest: {x}",
-    "Arrange the numbers {x} from low to high.", "Sort from small to large: {x}", "Sort this list: {x}",
+    "Arrange the numbers {x} from low to high.", "Sort from small to large: {x}",
+    "Sort this list: {x}",
     "List these numbers by size, the smallest first: {x}", "Bring these numbers into order: {x}",
 )  # fmt: skip
 _NUMBERS_DOWN: Final = requests(

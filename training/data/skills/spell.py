@@ -13,15 +13,18 @@ SKILL: Final = "spell"
 
 _SPELL: Final = requests(
     "Spell {x}.", "Spell the word {x}.", 'Spell "{x}".', "Spell out the word {x}.",
-    "List the letters of {x}.", "Write the letters of {x} one by one.", 'Spell the word "{x}" for me.',
+    "List the letters of {x}.", "Write the letters of {x} one by one.",
+    'Spell the word "{x}" for me.',
     "Give me the letters of {x}.", "Write {x} letter by letter.",
-) + phrases("How do you spell {x}?", "How is {x} spelled?", "What are the letters of {x}?")  # fmt: skip
+) + phrases("How do you spell {x}?", "How is {x} spelled?",
+"What are the letters of {x}?")  # fmt: skip
 _JOIN: Final = requests(
     "Join these letters to a word: {x}", "Put these letters together: {x}", "Join the letters {x}",
     "Make one word of the letters {x}", "Write these letters as one word: {x}",
 ) + phrases("Which word do these letters make: {x}?", "What word is spelled {x}?")  # fmt: skip
 _NTH: Final = requests(
-    "Tell me the {nth} letter of {x}.", 'Name the {nth} letter of "{x}".', "Give me the {nth} letter of {x}.",
+    "Tell me the {nth} letter of {x}.", 'Name the {nth} letter of "{x}".',
+    "Give me the {nth} letter of {x}.",
 ) + phrases(
     "What is the {nth} letter of {x}?", "What is the {nth} letter of the word {x}?",
     'Which letter is the {nth} in "{x}"?', "What is the {nth} letter in {x}?",

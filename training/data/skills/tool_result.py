@@ -8,9 +8,9 @@ import json
 from typing import Any, Final
 
 from training.data.asking import draw_arguments, draw_request
+from training.data.entities import code
 from training.data.example import Call, Check, Example, answer, calling, tool_result, user
-from training.data.skills.repeat import code
-from training.data.skills.tools import offered, thoughts
+from training.data.offering import offered, thoughts
 from training.data.toolbox import ToolSpec, draw_tool
 from training.data.world import World
 
@@ -20,18 +20,22 @@ DONE: Final = "Done."
 LONG: Final = "The tool has answered with a long text."
 
 _ASKING_FIELD: Final = (
-    "What is the {field} of the {thing}?", "Tell me the {field} of the {thing}.", "Which {field} does the {thing} have?",
+    "What is the {field} of the {thing}?", "Tell me the {field} of the {thing}.",
+    "Which {field} does the {thing} have?",
     "{verb} the {thing} and tell me the {field}.", "I want to know the {field} of the {thing}.",
     "Can you find out the {field} of the {thing}?", "Look up the {field} of the {thing}.",
     "Please give me the {field} of the {thing}.", "I need the {field} of the {thing}.",
-    "Do you know the {field} of the {thing}?", "Check the {field} of the {thing}.", "Find the {field} of the {thing}",
+    "Do you know the {field} of the {thing}?", "Check the {field} of the {thing}.",
+    "Find the {field} of the {thing}",
 )  # fmt: skip
-_FIELDS: Final = tuple(
-    "price status size color weight owner date name total level version temperature amount speed height "
-    "address type condition humidity duration distance balance score author location quantity id".split()
-)
+_FIELDS: Final = (
+    "price", "status", "size", "color", "weight", "owner", "date", "name", "total", "level",
+    "version", "temperature", "amount", "speed", "height", "address", "type", "condition",
+    "humidity", "duration", "distance", "balance", "score", "author", "location", "quantity", "id",
+)  # fmt: skip
 _ERRORS: Final = (
-    "not found", "no access", "timeout", "the {thing} is locked", "no such {thing}", "service is down",
+    "not found", "no access", "timeout", "the {thing} is locked", "no such {thing}",
+    "service is down",
     "permission denied", "unknown {thing}", "connection refused", "invalid id", "{thing} not found",
     "the server does not answer", "no {thing} called {word}", "too busy, try later",
 )  # fmt: skip
@@ -40,27 +44,30 @@ _ERRORS: Final = (
 def make(world: World) -> Example:
     """A case of this skill."""
     spec = draw_tool(world)
-    arguments = draw_arguments(world, spec)
-    question = draw_request(world, spec, arguments)
-    chance = world.random()
-    if chance < 0.4:
+    arguments: dict[str, Any] = {}
+    if world.chance(0.4):
         question, result, reply = _field(world, spec)
-        arguments = {}
-    elif chance < 0.6:
-        result, reply = _all_fields(world)
-    elif chance < 0.72:
-        result, reply = _list(world)
-    elif chance < 0.82:
-        result, reply = _error(world, spec)
-    elif chance < 0.92:
-        result, reply = _success(world)
     else:
-        result, reply = _text(world)
+        arguments = draw_arguments(world, spec)
+        question = draw_request(world, spec, arguments)
+        result, reply = draw_result(world, spec)
     call = calling([Call(spec.name, arguments)], thoughts([(spec.topic, spec.name)]))
     messages = (user(question), call, tool_result(result), answer(reply))
     return Example(
         SKILL, messages, offered(world, spec, world.pick((0, 0, 1, 2, 3))), Check("text", (reply,))
     )
+
+
+def draw_result(world: World, spec: ToolSpec) -> tuple[str, str]:
+    """What the tool gave back, and the answer to a request that names no field."""
+    chance = world.random()
+    if chance < 0.33:
+        return _all_fields(world)
+    if chance < 0.53:
+        return _list(world)
+    if chance < 0.7:
+        return _error(world, spec)
+    return _success(world) if chance < 0.86 else _text(world)
 
 
 def _field(world: World, spec: ToolSpec) -> tuple[str, str, str]:
@@ -103,8 +110,10 @@ def _error(world: World, spec: ToolSpec) -> tuple[str, str]:
 
 
 def _success(world: World) -> tuple[str, str]:
-    forms = ('{"ok": true}', '{"status": "ok"}', '{"success": true}', "ok", "OK", "done", '"ok"', "success",
-             '{"status": "success"}', '{"result": "ok"}', '{"done": true}', "null", "{}", "")  # fmt: skip
+    forms = ('{"ok": true}', '{"status": "ok"}', '{"success": true}', "ok", "OK", "done", '"ok"',
+    "success",
+             '{"status": "success"}', '{"result": "ok"}', '{"done": true}', "null", "{}",
+             "")  # fmt: skip
     return world.pick(forms), DONE
 
 

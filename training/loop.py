@@ -82,7 +82,8 @@ class _Run:
             weight_decay=settings.weight_decay,
         )
         self._loss: LossFunction = network.loss
-        if self._device.type == "cuda":
+        self._is_compiled = self._device.type == "cuda"
+        if self._is_compiled:
             self._loss = torch.compile(network.loss, dynamic=False)
         self._num_steps = 0
         self._began_at = self._reported_at = time.monotonic()
@@ -107,8 +108,7 @@ class _Run:
         self._factor = learning_rate_factor(
             max(self.done(), 1.0 / 4096), settings.warm_up, settings.decay
         )
-        loss, entropy = self._compute(self._upload(self._supply.next()))
-        torch.autograd.backward(loss)
+        entropy = self._learn(self._upload(self._supply.next()))
         self._optimizer.step(self._factor)
         self._entropy += entropy
         self._num_steps += 1
@@ -141,16 +141,23 @@ class _Run:
         self._reported_at, self._reported_step = now, self._num_steps
         self._entropy.zero_()
 
-    def _compute(self, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    def _learn(self, inputs: tuple[Any, ...]) -> Tensor:
+        """Forward and backward; the first time, whether compiled code works at all is seen."""
+        if self._num_steps or not self._is_compiled:
+            return self._forward_backward(inputs)
+        try:
+            return self._forward_backward(inputs)
+        except Exception as error:  # noqa: BLE001 - whatever a compiler raises; eager is exact
+            print(f"not compiled, slower: {type(error).__name__}: {error}", flush=True)
+        self._loss = self._network.loss
+        self._network.zero_grad()
+        return self._forward_backward(inputs)
+
+    def _forward_backward(self, inputs: tuple[Any, ...]) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=self._device.type == "cuda"):
-            if self._num_steps or self._loss == self._network.loss:
-                return self._loss(*inputs)
-            try:
-                return self._loss(*inputs)
-            except Exception as error:  # noqa: BLE001 - whatever a compiler raises; eager is exact
-                print(f"not compiled, slower: {type(error).__name__}: {error}", flush=True)
-                self._loss = self._network.loss
-                return self._loss(*inputs)
+            loss, entropy = self._loss(*inputs)
+        torch.autograd.backward(loss)
+        return entropy
 
     def _upload(self, batch: Batch) -> tuple[Any, ...]:
         tokens, positions, bounds, sources, targets = (

@@ -13,8 +13,8 @@ from training.data.offering import render_all
 from training.data.toolbox import draw_tools
 from training.data.world import World
 
-_ALONE: Final = frozenset({"memory", "facts", "unknown", "outside", "no_tool"})
-"""Skills whose answer may depend on all that was said before."""
+_ALONE: Final = frozenset({"memory", "facts"})
+"""Skills whose answer depends on all that was said before."""
 
 _WITHOUT_TOOLS: Final = frozenset({"tools", "tool_result", "no_tool"})
 """Skills that bring their own."""
@@ -52,4 +52,4 @@ def _system(world: World) -> str:
         return short_system(world)
     if chance < 0.985:
         return agent_system(world, world.between(3, 20))
-    return agent_system(world, world.between(60, 200))
+    return agent_system(world, world.between(60, 250))

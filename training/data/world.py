@@ -74,6 +74,14 @@ class World:
             if low <= len(word) <= high and is_mine(word, self.split):
                 return word
 
+    def blend(self) -> str:
+        """The beginning of one word and the end of another: no word, but spelled like words."""
+        while True:
+            one, other = (self.pick(pool("nouns", "train")) for _ in range(2))
+            word = one[: self.between(1, 4)] + other[-self.between(2, 5) :]
+            if is_mine(word, self.split):
+                return word
+
     def name(self) -> str:
         """A person."""
         if self.chance(_PSEUDO_NAME):
@@ -102,7 +110,10 @@ class World:
     def short_word(self, low: int = 3, high: int = 7) -> str:
         """A word of `low` to `high` letters."""
         while True:
-            word = self.pseudo(low, high) if self.chance(0.5) else self.word()
+            chance = self.random()
+            word = self.blend() if chance < 0.3 else self.word()
+            if chance > 0.7:
+                word = self.pseudo(low, high)
             if low <= len(word) <= high:
                 return word
 

@@ -48,5 +48,7 @@ MAKERS: Final[dict[str, tuple[float, Make]]] = {
 }
 """The skill's name, its weight, and what makes a case of it."""
 
-EARLIER: Final[tuple[Make, ...]] = (repeat.make, arithmetic.make, comparison.make, count.make)
+EARLIER: Final[tuple[Make, ...]] = (
+    *(repeat.make, arithmetic.make, comparison.make, count.make, greeting.small_talk),
+)
 """Tasks that may stand before another one."""

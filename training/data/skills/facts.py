@@ -13,6 +13,7 @@ from training.data.example import Check, Example, Message, answer, user
 from training.data.filler import story
 from training.data.phrasing import phrases
 from training.data.pools import COLORS, MONTHS, WEEKDAYS
+from training.data.refusals import REFUSALS
 from training.data.world import World
 
 SKILL: Final = "facts"
@@ -192,7 +193,11 @@ def make(world: World) -> Example:
     else:
         asked = world.pick(_LAYOUTS).format(facts=text, question=question)
         messages = (user(asked), answer(reply))
-    return Example(SKILL, messages, (), Check("text", texts=(reply,)))
+    if world.chance(0.15):
+        question, reply = _asked(world, *world.pick(facts), facts)
+        messages += (user(question), answer(reply))
+    also = REFUSALS if reply == NOT_SAID else ()
+    return Example(SKILL, messages, (), Check("text", texts=(reply, *also)))
 
 
 _Fact = tuple[_Relation, str, str]

@@ -154,6 +154,11 @@ def make(world: World) -> Example:
         name = world.name()
         text = world.pick(_INTRODUCTIONS).format(name=name)
         return plain_case(SKILL, text, f"Hello, {name}! How can I help you?")
+    return small_talk(world)
+
+
+def small_talk(world: World) -> Example:
+    """A greeting, thanks or a farewell, which may stand before any task."""
     text, reply = world.new(lambda: _small_talk(world), lambda drawn: drawn[0])
     return plain_case(SKILL, text, reply)
 

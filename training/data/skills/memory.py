@@ -10,6 +10,7 @@ from training.data.entities import code
 from training.data.example import Check, Example, Message, answer, user
 from training.data.phrasing import phrases
 from training.data.pools import COLORS, WEEKDAYS
+from training.data.refusals import REFUSALS
 from training.data.world import World
 
 SKILL: Final = "memory"
@@ -107,7 +108,8 @@ def make(world: World) -> Example:
         question = world.pick(asked[3]).format(**values[asked[0]])
         reply = asked[4].format(**values[asked[0]])
     messages += [user(question), answer(reply)]
-    return Example(SKILL, tuple(messages), (), Check("text", texts=(reply,)))
+    also = REFUSALS if reply == NOT_TOLD else ()
+    return Example(SKILL, tuple(messages), (), Check("text", texts=(reply, *also)))
 
 
 def _told(world: World, topic: _Topic, messages: list[Message], animal: str) -> dict[str, str]:

@@ -1,0 +1,119 @@
+"""Shares of right answers by skill, and the bars that they are held against.
+
+Owns the bars and the tables. Must not ask anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from training.data import Verdict
+
+MEAN_BAR: Final = 0.95
+SKILL_BAR: Final = 0.90
+VALID_CALLS_BAR: Final = 0.99
+RIGHT_TOOL_BAR: Final = 0.97
+ENDS_BAR: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One skill: counts of cases, of right ones, of calls tried and valid, of tools asked for and
+    right, and of answers that came to an end."""
+
+    skill: str
+    num_cases: int
+    num_right: int
+    num_tried: int
+    num_valid: int
+    num_tool_cases: int
+    num_right_tool: int
+    num_ended: int
+
+    @property
+    def right(self) -> float:
+        """The share of right answers."""
+        return self.num_right / self.num_cases
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure that must not be under `least`; None if no case asked for it."""
+
+    name: str
+    value: float | None
+    least: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does."""
+        return self.value is None or self.value >= self.least
+
+
+def score(skill: str, verdicts: Sequence[Verdict], ended: Sequence[bool]) -> Score:
+    """Count the verdicts on one skill's answers."""
+    tried = [verdict.valid_tool for verdict in verdicts if verdict.valid_tool is not None]
+    asked = [verdict.right_tool for verdict in verdicts if verdict.right_tool is not None]
+    return Score(
+        skill=skill,
+        num_cases=len(verdicts),
+        num_right=sum(verdict.ok for verdict in verdicts),
+        num_tried=len(tried),
+        num_valid=sum(tried),
+        num_tool_cases=len(asked),
+        num_right_tool=sum(asked),
+        num_ended=sum(ended),
+    )
+
+
+def bars(scores: Sequence[Score]) -> list[Bar]:
+    """What must hold. The mean is of the skills' shares."""
+    tried = sum(one.num_tried for one in scores)
+    asked = sum(one.num_tool_cases for one in scores)
+    valid = sum(one.num_valid for one in scores)
+    right_tool = sum(one.num_right_tool for one in scores)
+    worst = min(scores, key=lambda one: one.right)
+    return [
+        Bar("mean", sum(one.right for one in scores) / len(scores), MEAN_BAR),
+        Bar(f"worst skill ({worst.skill})", worst.right, SKILL_BAR),
+        Bar("valid tool calls", valid / tried if tried else None, VALID_CALLS_BAR),
+        Bar("right tool", right_tool / asked if asked else None, RIGHT_TOOL_BAR),
+    ]
+
+
+def skills_table(scores: Sequence[Score]) -> str:
+    """A Markdown table, a line for each skill."""
+    lines = [
+        "| skill | cases | right | valid calls | right tool | ends |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for one in scores:
+        shares = (
+            _share(one.num_right, one.num_cases),
+            _share(one.num_valid, one.num_tried),
+            _share(one.num_right_tool, one.num_tool_cases),
+            _share(one.num_ended, one.num_cases),
+        )
+        lines.append(f"| {one.skill} | {one.num_cases} | {' | '.join(shares)} |")
+    return "\n".join(lines)
+
+
+def bars_table(held: Sequence[Bar]) -> str:
+    """A Markdown table of the bars."""
+    lines = ["| bar | value | at least | holds |", "|---|---:|---:|---|"]
+    for bar in held:
+        value = "" if bar.value is None else f"{bar.value:.1%}"
+        lines.append(f"| {bar.name} | {value} | {bar.least:.0%} | {'yes' if bar.holds else 'NO'} |")
+    return "\n".join(lines)
+
+
+def as_json(scores: Sequence[Score], held: Sequence[Bar]) -> dict[str, Any]:
+    """Plain objects."""
+    return {
+        "skills": [asdict(one) | {"right": one.right} for one in scores],
+        "bars": [asdict(bar) | {"holds": bar.holds} for bar in held],
+    }
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else ""

@@ -80,10 +80,11 @@ def test_wrong_calls(name: str, arguments: str, valid: bool, right_tool: bool) -
 
 
 def test_text_instead_of_a_call_is_wrong() -> None:
-    """When a call is wanted, an answer without one is the wrong tool."""
+    """When a call is wanted, an answer without one has the wrong tool, not a wrong form."""
     verdict = judge(WEATHER, "It is warm.")
     assert not verdict.ok
     assert verdict.right_tool is False
+    assert verdict.valid_tool is None
 
 
 def test_a_call_instead_of_text_is_wrong() -> None:

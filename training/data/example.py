@@ -86,7 +86,7 @@ def judge(check: Check, answer_text: str, tool_calls: Sequence[Mapping[str, Any]
     if check.kind == "tool":
         right = sorted(call.name for call in calls) == sorted(call.name for call in check.calls)
         ok = valid and right and _same_calls(calls, check.calls)
-        return Verdict(ok, valid and tried, right)
+        return Verdict(ok, valid if tried else None, right)
     return Verdict(not tried and _right_text(check, text), valid if tried else None, None)
 
 

@@ -15,6 +15,8 @@ EVAL_SHARE: Final = 8
 
 KINDS: Final = ("names", "places", "nouns", "adjectives", "foods", "animals", "jobs")
 
+SIDES: Final[tuple[Split, ...]] = ("train", "eval")
+
 COLORS: Final = (
     "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "pink", "purple", "orange",
     "silver", "golden", "violet",
@@ -40,6 +42,20 @@ def pool(kind: str, split: Split) -> tuple[str, ...]:
     """The words of words/`kind`.txt on the side `split`. FileNotFoundError if there is none."""
     words = (_WORDS / f"{kind}.txt").read_text(encoding="utf-8").split()
     return tuple(word for word in dict.fromkeys(words) if is_mine(word, split))
+
+
+@lru_cache
+def pieces() -> tuple[str, ...]:
+    """Words of both sides and their ends, to be joined into words that no list holds.
+
+    A tokenizer has whole words among its entries. One that never stood in training could be
+    neither copied nor spelled, whatever the network has learnt about copying and spelling.
+    """
+    words = [word.lower() for kind in KINDS for side in SIDES for word in pool(kind, side)]
+    words += [verb for group in verb_groups() for verb in group]
+    ends = [word[at:] for word in words for at in (1, 2, 3) if len(word) - at >= 2]
+    starts = [word[:at] for word in words for at in (2, 3, 4, 5) if at < len(word)]
+    return tuple(dict.fromkeys([*words, *ends, *starts]))
 
 
 @lru_cache

@@ -95,6 +95,12 @@ _PARAM_DESCRIPTIONS: Final = (
 )  # fmt: skip
 
 
+_UNKNOWN_VERB: Final = 0.2
+"""So many tools of training are named by a verb that means nothing: what it is called in the
+request is what it is called in the tool, and that is all there is to know.
+"""
+
+
 def draw_tool(
     world: World, group: tuple[str, ...] | None = None, thing: str | None = None
 ) -> ToolSpec:
@@ -175,6 +181,8 @@ def _draw_verbs(world: World) -> tuple[str, ...]:
     """Verbs that mean the same; "get" is the commonest by far, as in real tools."""
     groups = verbs(world.split)
     chance = world.random()
+    if world.split == "train" and world.chance(_UNKNOWN_VERB):
+        return (world.joined(9),)
     if chance < 0.15:
         return groups[0]
     return groups[int(world.random() * 24)] if chance < 0.5 else world.pick(groups)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from training.data.example import Split
-from training.data.pools import is_mine, pool
+from training.data.pools import is_mine, pieces, pool
 
 T = TypeVar("T")
 
@@ -24,7 +24,8 @@ _CODAS: Final = (
     *("nt", "p", "r", "rk", "rt", "s", "sh", "ss", "st", "t", "th", "v", "x", "z", "ld", "mp"),
 )
 _PSEUDO_NAME: Final = 0.35
-_PSEUDO_WORD: Final = 0.25
+_PSEUDO_WORD: Final = 0.3
+_JOINED: Final = 0.6
 
 
 class World:
@@ -68,10 +69,19 @@ class World:
     def pseudo(self, low: int = 3, high: int = 9) -> str:
         """A word that no list holds, of `low` to `high` letters."""
         pick = self.pick
+        if self.split == "train" and self.random() < _JOINED:
+            return self.joined(high)
         while True:
             syllables = 1 + (self.random() < 0.75) + (self.random() < 0.2)
             word = "".join(pick(_ONSETS) + pick(_VOWELS) + pick(_CODAS) for _ in range(syllables))
             if low <= len(word) <= high and is_mine(word, self.split):
+                return word
+
+    def joined(self, high: int) -> str:
+        """Two pieces of words in one, at most `high` letters: every piece is met in training."""
+        while True:
+            word = self.pick(pieces()) + self.pick(pieces())
+            if len(word) <= max(high, 6) and is_mine(word, self.split):
                 return word
 
     def blend(self) -> str:

@@ -106,7 +106,7 @@ def _free_text(world: World) -> str:
         return world.word()
     if chance < 0.7:
         return world.name()
-    return code(world) if chance < 0.8 else f"{world.of('adjectives')} {world.noun()}"
+    return code(world) if chance < 0.8 else f"{world.quality()} {world.noun()}"
 
 
 def _date(world: World) -> str:

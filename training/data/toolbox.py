@@ -95,7 +95,7 @@ _PARAM_DESCRIPTIONS: Final = (
 )  # fmt: skip
 
 
-_UNKNOWN_VERB: Final = 0.2
+_UNKNOWN_VERB: Final = 0.3
 """So many tools of training are named by a verb that means nothing: what it is called in the
 request is what it is called in the tool, and that is all there is to know.
 """
@@ -123,7 +123,7 @@ def draw_tool(
 def draw_thing(world: World) -> str:
     """What a tool works on: a thing of one word, sometimes two."""
     if world.chance(0.15):
-        return f"{world.of('nouns')} {world.noun()}"
+        return f"{world.noun()} {world.noun()}"
     return world.noun()
 
 
@@ -208,7 +208,7 @@ def _param(world: World, *, is_required: bool) -> Param:
     if world.chance(0.5):
         words, kind, type_, options = world.pick(_NATURAL)
         return Param(words, kind, type_, is_required, options)
-    words = world.noun() if world.chance(0.8) else f"{world.of('adjectives')} {world.noun()}"
+    words = world.noun() if world.chance(0.8) else f"{world.quality()} {world.noun()}"
     type_ = world.pick(_TYPES)
     if type_ == "enum":
         options = tuple(world.several(world.word, world.between(2, 4)))

@@ -108,6 +108,10 @@ class World:
         """A thing."""
         return self.pseudo() if self.chance(_PSEUDO_WORD) else self.of("nouns")
 
+    def quality(self) -> str:
+        """What may stand before a thing; it says nothing about where the thing's name ends."""
+        return self.pseudo() if self.chance(_PSEUDO_WORD) else self.of("adjectives")
+
     def word(self) -> str:
         """Any word in lower case."""
         chance = self.random()

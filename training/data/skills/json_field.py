@@ -135,7 +135,7 @@ def _leaf(world: World) -> object:
         return world.place()
     if chance < 0.8:
         return code(world)
-    return world.word() if chance < 0.95 else f"{world.of('adjectives')} {world.noun()}"
+    return world.word() if chance < 0.85 else f"{world.quality()} {world.noun()}"
 
 
 def _missing(world: World, path: _Path, leaves: list[_Leaf]) -> _Leaf:

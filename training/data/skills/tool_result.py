@@ -146,7 +146,7 @@ def _value(world: World) -> object:
         return world.name() if chance < 0.53 else world.place()
     if chance < 0.7:
         return code(world)
-    return world.word() if chance < 0.9 else f"{world.of('adjectives')} {world.noun()}"
+    return world.word() if chance < 0.85 else f"{world.quality()} {world.noun()}"
 
 
 def _written(value: object) -> str:

@@ -82,7 +82,7 @@ def test_the_second_call_of_a_turn_reuses_the_first(fleet: HermaProcess) -> None
 def _ask(fleet: HermaProcess, body: dict[str, Any]) -> dict[str, Any]:
     """POST `body` as an agent's HTTP client does, and return the usage of the answer.
 
-    The huge `max_tokens` is lowered: a random model would fill it with noise.
+    The huge `max_tokens` is lowered: what the answer says is no matter here.
     """
     body["max_tokens"] = AGENT_OUTPUT_TOKENS
     reply = httpx.post(

@@ -1,5 +1,7 @@
 """The official client against a running fleet."""
 
+from typing import Any
+
 import openai
 import pytest
 from openai import OpenAI
@@ -8,6 +10,8 @@ from openai.types.chat import ChatCompletionChunk
 from tests.e2e.conftest import SMALL_WINDOW
 
 HELLO = [{"role": "user", "content": "Hello, who are you?"}]
+OPEN_END = {"ignore_eos": True, "frequency_penalty": 2}
+"""The model is sure of a short answer and its end, and of nothing beyond: there samples differ."""
 
 
 def test_models_are_listed_with_one_context_length(client: OpenAI) -> None:
@@ -124,7 +128,12 @@ def test_a_seed_repeats_an_answer(client: OpenAI) -> None:
 
     def say(seed: int) -> str | None:
         answer = client.chat.completions.create(
-            model="alpha", messages=HELLO, max_tokens=16, temperature=1, seed=seed
+            model="alpha",
+            messages=HELLO,
+            max_tokens=64,
+            temperature=1,
+            seed=seed,
+            extra_body=OPEN_END,
         )
         return answer.choices[0].message.content
 
@@ -132,10 +141,28 @@ def test_a_seed_repeats_an_answer(client: OpenAI) -> None:
     assert say(7) != say(8)
 
 
+def test_an_answer_is_greedy_where_the_model_says_so(client: OpenAI) -> None:
+    """The built-in model advises against sampling: no temperature is temperature 0."""
+
+    def say(**fields: Any) -> str | None:
+        answer = client.chat.completions.create(
+            model="alpha", messages=HELLO, max_tokens=64, extra_body={**OPEN_END, **fields}
+        )
+        return answer.choices[0].message.content
+
+    assert say(seed=1) == say(seed=2) == say(temperature=0)
+
+
 def test_several_choices_are_one_answer(client: OpenAI) -> None:
     """`n` choices come back with their indices and one usage over all of them."""
     answer = client.chat.completions.create(
-        model="alpha", messages=HELLO, max_tokens=6, n=3, temperature=1, seed=3
+        model="alpha",
+        messages=HELLO,
+        max_tokens=64,
+        n=3,
+        temperature=1,
+        seed=3,
+        extra_body=OPEN_END,
     )
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert len({choice.message.content for choice in answer.choices}) == 3

@@ -3,7 +3,6 @@
 Owns the order of a start and what it reports. Must not know how a step is computed.
 """
 
-import os
 import re
 from pathlib import Path
 from typing import Final
@@ -72,7 +71,7 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
 def find_model(model: str, report: Report) -> Path:
     """The directory of a built-in name, a directory, or a hub id. Raises `ConfigError`."""
     if model.startswith(PREFIX):
-        return builtin_dir(model, os.environ, report)
+        return builtin_dir(model)
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()

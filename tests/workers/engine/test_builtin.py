@@ -1,31 +1,49 @@
-"""The built-in model is made on first start, the same everywhere, and speaks in words."""
+"""The built-in model is an ordinary model directory of the installation, and it answers sensibly."""
 
 import json
-import shutil
 from pathlib import Path
+from typing import Any
 
-import jinja2
 import pytest
+import torch
 import transformers
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from benchmarks.gpu_parity.drive import Drive
+from benchmarks.gpu_parity.drive import Answer, Drive
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.agent_request import after_tool_result
 from tests.fakes.tiny_models import load_tiny
-from workers.core.model_files import MODEL_FILES, files_digest
+from training.data import SKILLS, Example, judge_raw, skill_cases, split_calls
+from training.render import Template, render_prompt
 from workers.engine.builtin import builtin_dir
 
 MODEL = "builtin:herma-tiny"
-TEXT_DIGEST = "e498e59dabe00c0ce1c7afd44a1de450"
+MAX_WEIGHTS_BYTES = 16_000_000
+MAX_VOCABULARY = 4096
+NUM_TOKENS = 48
+PARITY_SKILLS = ("greeting", "arithmetic", "memory", "json", "tools", "tool_result")
+SEED = 41
+MIN_RIGHT = 0.75
+"""Far below the model card's scores and far above chance."""
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The city."}},
+            "required": ["city"],
+        },
+    },
+}
 
 
 @pytest.fixture(scope="module", name="model_dir")
-def _model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = tmp_path_factory.mktemp("cache")
-    return builtin_dir(MODEL, {"HERMA_CACHE_DIR": str(cache)}, lambda *_: None)
+def _model_dir() -> Path:
+    return builtin_dir(MODEL)
 
 
 @pytest.fixture(scope="module", name="tokenizer")
@@ -33,63 +51,62 @@ def _tokenizer(model_dir: Path) -> Tokenizer:
     return Tokenizer.from_file(str(model_dir / "tokenizer.json"))
 
 
-def _render(model_dir: Path, body: dict[str, object]) -> str:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    environment.undefined = jinja2.Undefined
-    template = environment.from_string((model_dir / "chat_template.jinja").read_text())
-    return template.render(
-        messages=body["messages"], tools=body.get("tools"), add_generation_prompt=True
-    )
+@pytest.fixture(scope="module", name="template")
+def _template(model_dir: Path) -> Template:
+    return Template((model_dir / "chat_template.jinja").read_text(encoding="utf-8"))
 
 
-def _bytes(model_dir: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in model_dir.iterdir()}
+@pytest.fixture(name="drive")
+def _drive(model_dir: Path) -> Drive:
+    return Drive(load_tiny(model_dir, kv_tokens=65_536, max_seqs=32, context_length=8192))
 
 
-def test_a_second_making_gives_the_same_bytes(model_dir: Path, tmp_path: Path) -> None:
-    """Two hosts agree on every file, so their workers may serve under one name."""
-    again = builtin_dir(MODEL, {"HERMA_CACHE_DIR": str(tmp_path)}, lambda *_: None)
-    assert _bytes(again) == _bytes(model_dir)
-    assert [path.name for path in again.parent.iterdir()] == [again.name]
+def _finish(drive: Drive, prompts: list[list[int]], max_tokens: int) -> list[Answer]:
+    """The greedy answers, in the order of the prompts."""
+    for prompt in prompts:
+        drive.submit(prompt, SamplingParams(max_tokens=max_tokens, temperature=0.0))
+    drive.finish()
+    return list(drive.answers.values())
 
 
-def test_the_text_files_are_those_of_this_revision(model_dir: Path) -> None:
-    """Whoever changes them raises REVISION and this digest, so that no old cache is served."""
-    texts = {name: data for name, data in _bytes(model_dir).items() if name in MODEL_FILES}
-    assert files_digest(texts).hex() == TEXT_DIGEST
-    assert model_dir.name == "herma-tiny-1"
+def _asking(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
 
 
-def test_a_made_model_is_taken_from_the_cache(model_dir: Path) -> None:
-    """The second start makes nothing and reports nothing."""
-    cache, said = model_dir.parents[1], []
-    found = builtin_dir(MODEL, {"HERMA_CACHE_DIR": str(cache)}, lambda *report: said.append(report))
-    assert found == model_dir
-    assert not said
+def _object(path: Path) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return parsed
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """One line with the variable that moves it."""
-    (tmp_path / "models").write_text("in the way")
-    with pytest.raises(ConfigError, match="HERMA_CACHE_DIR"):
-        builtin_dir(MODEL, {"HERMA_CACHE_DIR": str(tmp_path)}, lambda *_: None)
-
-
-def test_another_built_in_name_is_refused() -> None:
+@pytest.mark.parametrize("name", ["huge", "", "../builtin/herma-tiny", "herma-tiny/"])
+def test_another_built_in_name_is_refused(name: str) -> None:
     """The line names the one that exists."""
-    with pytest.raises(ConfigError, match="builtin:herma-tiny"):
-        builtin_dir("builtin:huge", {}, lambda *_: None)
+    with pytest.raises(ConfigError, match=r"built-in ones are builtin:herma-tiny"):
+        builtin_dir(f"builtin:{name}")
 
 
-def test_an_agent_prompt_has_an_agents_number_of_tokens(
-    model_dir: Path, tokenizer: Tokenizer
-) -> None:
-    """About 50 KB of instructions and JSON schemas are 10 to 16 thousand tokens, and back again."""
-    prompt = _render(model_dir, after_tool_result("tiny"))
+def test_the_directory_is_small_and_of_a_known_form(model_dir: Path, tokenizer: Tokenizer) -> None:
+    """A Qwen3 with an agent's window, small enough for a wheel; its card is beside it."""
+    config = _object(model_dir / "config.json")
+    assert config["architectures"] == ["Qwen3ForCausalLM"]
+    assert config["max_position_embeddings"] == 65_536
+    assert (model_dir / "model.safetensors").stat().st_size < MAX_WEIGHTS_BYTES
+    assert tokenizer.get_vocab_size() <= config["vocab_size"] <= MAX_VOCABULARY
+    assert "license: apache-2.0" in (model_dir / "README.md").read_text(encoding="utf-8")
+
+
+def test_answers_are_greedy_unless_the_client_asks_otherwise(model_dir: Path) -> None:
+    """Greedy decoding is what the model was evaluated with."""
+    assert _object(model_dir / "generation_config.json")["do_sample"] is False
+
+
+def test_an_agent_prompt_fits_and_comes_back(tokenizer: Tokenizer, template: Template) -> None:
+    """About 50 KB of instructions and JSON schemas take a fraction of the window, without loss."""
+    body = after_tool_result("tiny")
+    prompt = template(body["messages"], body["tools"], add_generation_prompt=True)
     ids = tokenizer.encode_batch_fast([prompt])[0].ids
     assert len(prompt) > 45_000
-    assert 10_000 < len(ids) < 16_000
+    assert 10_000 < len(ids) < 32_000
     assert tokenizer.decode(ids, skip_special_tokens=False) == prompt
 
 
@@ -99,9 +116,10 @@ def test_any_text_survives(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
-def test_the_template_writes_tools_calls_and_responses(model_dir: Path) -> None:
+def test_the_template_writes_tools_calls_and_responses(template: Template) -> None:
     """The layout that clients' parsers and Hermes-style models know."""
-    text = _render(model_dir, after_tool_result("tiny"))
+    body = after_tool_result("tiny")
+    text = template(body["messages"], body["tools"], add_generation_prompt=True)
     assert text.startswith("<|im_start|>system\nYou are a careful agent")
     assert '<tools>\n{"type": "function", "function": {"name": "read_file"' in text
     assert "</tools>" in text
@@ -113,7 +131,7 @@ def test_the_template_writes_tools_calls_and_responses(model_dir: Path) -> None:
     )
 
 
-def test_the_template_renders_plain_conversations(model_dir: Path) -> None:
+def test_the_template_renders_plain_conversations(template: Template) -> None:
     """No system text of its own, nothing between the turns."""
     messages = [
         {"role": "user", "content": "a"},
@@ -121,36 +139,88 @@ def test_the_template_renders_plain_conversations(model_dir: Path) -> None:
         {"role": "tool", "content": "c"},
         {"role": "tool", "content": "d"},
     ]
-    assert _render(model_dir, {"messages": messages}) == (
+    assert template(messages, (), add_generation_prompt=True) == (
         "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
         "<|im_start|>user\n<tool_response>\nc\n</tool_response>\n<tool_response>\nd\n"
         "</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-def test_answers_are_words_and_come_to_an_end(model_dir: Path, tokenizer: Tokenizer) -> None:
-    """Most answers end by themselves, none is empty or holds a control token or broken bytes."""
-    drive = Drive(load_tiny(model_dir, kv_tokens=16_384, max_seqs=32))
-    for seed in range(32):
-        body = {"messages": [{"role": "user", "content": f"Say {seed}"}]}
-        ids = tokenizer.encode(_render(model_dir, body)).ids
-        drive.submit(ids, SamplingParams(max_tokens=400), seed=seed)
-    drive.finish()
-    answers = list(drive.answers.values())
-    ended = [a for a in answers if a.finished is not None and a.finished.reason == "stop"]
-    assert len(ended) > 16
-    texts = [tokenizer.decode(a.outputs) for a in answers]
-    assert all(text.strip() for text in texts)
-    assert not any("\ufffd" in text or "<tool_" in text for text in texts)
+def test_a_greeting_is_answered_with_a_sentence(
+    drive: Drive, tokenizer: Tokenizer, template: Template
+) -> None:
+    """It ends by itself, without a control token or broken bytes in it."""
+    prompt = template(_asking("Hello!"), (), add_generation_prompt=True)
+    (answer,) = _finish(drive, [tokenizer.encode(prompt).ids], 200)
+    text = tokenizer.decode(answer.outputs, skip_special_tokens=False).removesuffix("<|im_end|>")
+    assert answer.finished is not None
+    assert answer.finished.reason == "stop"
+    assert len(text.split()) >= 2
+    assert text.strip().endswith((".", "?", "!"))
+    assert "\ufffd" not in text
+    assert "<" not in text
 
 
-def test_transformers_reads_the_directory(model_dir: Path, tmp_path: Path) -> None:
-    """It is an ordinary model directory: others load its tokenizer, template and weights."""
-    copy = shutil.copytree(model_dir, tmp_path / "copy")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(copy)
-    messages = [{"role": "user", "content": "hello"}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == _render(model_dir, {"messages": messages})
-    model = transformers.AutoModelForCausalLM.from_pretrained(copy)
-    assert model.config.max_position_embeddings == 65_536
+def test_a_tool_request_is_answered_with_a_call(
+    drive: Drive, tokenizer: Tokenizer, template: Template
+) -> None:
+    """The answer ends in a <tool_call> of the tool that was offered, with its argument."""
+    question = _asking("Please get the weather of Paris.")
+    prompt = template(question, (WEATHER,), add_generation_prompt=True)
+    (answer,) = _finish(drive, [tokenizer.encode(prompt).ids], 300)
+    text = tokenizer.decode(answer.outputs, skip_special_tokens=False).removesuffix("<|im_end|>")
+    assert answer.finished is not None
+    assert answer.finished.reason == "stop"
+    assert text.endswith("</tool_call>")
+    assert [(c["name"], c["arguments"].keys()) for c in split_calls(text)[1]] == [
+        ("get_weather", {"city"})
+    ]
+
+
+def test_most_held_out_cases_are_answered_right(
+    drive: Drive, tokenizer: Tokenizer, template: Template
+) -> None:
+    """The shipped files are a trained model, and our engine computes what was trained."""
+    cases = [case for skill in SKILLS for case in skill_cases(skill, SEED, 2)]
+    prompts = [tokenizer.encode(render_prompt(case, template)).ids for case in cases]
+    answers = _finish(drive, prompts, 400)
+    texts = [tokenizer.decode(a.outputs, skip_special_tokens=False) for a in answers]
+    verdicts = [
+        judge_raw(case.check, text.removesuffix("<|im_end|>"))
+        for case, text in zip(cases, texts, strict=True)
+    ]
+    assert sum(verdict.ok for verdict in verdicts) >= MIN_RIGHT * len(cases)
+
+
+def test_transformers_reads_the_directory_and_says_the_same(
+    model_dir: Path, drive: Drive, template: Template
+) -> None:
+    """Its template, tokenizer and greedy tokens in float32 are ours, for chats and tools."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     assert tokenizer.eos_token_id == model.config.eos_token_id
+    cases = [case for skill in PARITY_SKILLS for case in skill_cases(skill, SEED, 1)]
+    prompts = [_their_prompt(tokenizer, case, template) for case in cases]
+    for prompt, answer in zip(prompts, _finish(drive, prompts, NUM_TOKENS), strict=True):
+        given = torch.tensor([prompt])
+        out = model.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            do_sample=False,
+            max_new_tokens=NUM_TOKENS,
+        )
+        theirs = out[0, len(prompt) :].tolist()
+        assert answer.outputs in (theirs, theirs[:-1])
+        assert len(answer.outputs) >= len(theirs) - 1
+
+
+def _their_prompt(tokenizer: Any, case: Example, template: Template) -> list[int]:
+    text = tokenizer.apply_chat_template(
+        list(case.prompt),
+        tools=list(case.tools) or None,
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert text == render_prompt(case, template)
+    ids: list[int] = tokenizer(text)["input_ids"]
+    return ids

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "workers", "kernels", "protocol", "config", "herma", "benchmarks", "tests")
+PACKAGES = (
+    *("gateway", "workers", "kernels", "protocol", "config", "herma"),
+    *("training", "benchmarks", "tests"),
+)
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 

@@ -1,4 +1,4 @@
-"""The built-in model is an ordinary model directory of the installation, and it answers sensibly."""
+"""The built-in model is an ordinary model directory of the installation and answers sensibly."""
 
 import json
 from pathlib import Path

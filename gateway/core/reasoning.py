@@ -7,6 +7,8 @@ tokens or events.
 
 from typing import Final, Literal, NamedTuple
 
+from gateway.core.tags import tag_overlap
+
 OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
 
@@ -83,12 +85,6 @@ class ReasoningSplitter:
             self._pending = self._pending[end + len(CLOSE) :]
             self._state = "gap"
             return thoughts
-        certain = self._pending[: len(self._pending) - _tag_overlap(self._pending)].rstrip()
+        certain = self._pending[: len(self._pending) - tag_overlap(self._pending, CLOSE)].rstrip()
         self._pending = self._pending[len(certain) :]
         return certain
-
-
-def _tag_overlap(text: str) -> int:
-    """How many last characters of `text` could be the start of a closing tag."""
-    start = text.rfind("<", max(0, len(text) - len(CLOSE) + 1))
-    return len(text) - start if start >= 0 and CLOSE.startswith(text[start:]) else 0

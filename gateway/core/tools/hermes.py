@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.core.events import TextDelta, ToolCallDelta
+from gateway.core.tags import tag_overlap
 from gateway.core.tools.call_json import ParsedCall, StringScan, parse_call
 
 OPEN: Final = "<tool_call>"
@@ -61,7 +62,9 @@ class HermesToolParser:
         """Text up to the next opening tag; white space before a tag waits for what follows."""
         start = self._pending.find(OPEN)
         if start < 0:
-            certain = self._pending[: len(self._pending) - _tag_overlap(self._pending)].rstrip()
+            certain = self._pending[
+                : len(self._pending) - tag_overlap(self._pending, OPEN)
+            ].rstrip()
             self._emit_text(certain, events)
             self._pending = self._pending[len(certain) :]
             return False
@@ -120,9 +123,3 @@ class HermesToolParser:
             self._after_call = False
             text = text.lstrip()
         events.append(TextDelta(self._index, text))
-
-
-def _tag_overlap(text: str) -> int:
-    """How many last characters of `text` could be the start of an opening tag."""
-    start = text.rfind("<", max(0, len(text) - len(OPEN) + 1))
-    return len(text) - start if start >= 0 and OPEN.startswith(text[start:]) else 0

@@ -1,7 +1,9 @@
-"""What every test shares: hypothesis profiles, and threads that fit a small shared machine."""
+"""What every test shares: hypothesis profiles, threads that fit a small shared machine, and
+Triton's interpreter, which runs our kernels where no GPU is."""
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,3 +17,9 @@ settings.register_profile(
     "fuzz", deadline=None, max_examples=20_000, suppress_health_check=_SLOW_IS_FINE
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before anything imports Triton: it decides at import how its functions will run."""
+    if config.getoption("markexpr") != "gpu":
+        os.environ["TRITON_INTERPRET"] = "1"

@@ -1,0 +1,35 @@
+"""Which implementation serves a tensor: the Triton kernel or the plain-torch reference.
+
+Owns the rule and the one switch, `HERMA_KERNELS=reference`. Must not know any kernel. Entries
+import their kernel inside the branch that needs it: on a CPU, Triton is never loaded.
+"""
+
+import os
+from functools import cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_REFERENCE_ONLY: Final = os.environ.get("HERMA_KERNELS") == "reference"
+
+_PDL_CAPABILITY: Final = (9, 0)
+"""Programmatic dependent launch came with Hopper."""
+
+
+def uses_triton(x: Tensor) -> bool:
+    """Whether operations on `x` run in Triton: CUDA tensors, unless the environment forbids it."""
+    return x.is_cuda and not _REFERENCE_ONLY
+
+
+def has_pdl(device: torch.device) -> bool:
+    """Whether kernels on `device` may start before the kernel ahead of them has ended.
+
+    Pass it as the kernel's `PDL` and as `launch_pdl`. False on a CPU, so in the interpreter.
+    """
+    return device.type == "cuda" and _capability(device.index) >= _PDL_CAPABILITY
+
+
+@cache
+def _capability(index: int | None) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)

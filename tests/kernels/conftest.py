@@ -1,0 +1,18 @@
+"""Where kernel tests run: in Triton's interpreter on the CPU, and on the card by `make gpu`.
+
+A kernel test takes the fixture `device`, makes its tensors there and calls the launching function
+of `kernels.<name>.<kernel module>` itself, not the entry: on the CPU the entry chooses the
+reference. The interpreter knows bfloat16 as storage only and truncates to it: kernels calculate in
+float32, and tests that need exact rounding use float32 or float16.
+"""
+
+import pytest
+import torch
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU (interpreted), or the current CUDA device (compiled): one of them in each run."""
+    if (request.param == "cuda") != (request.config.getoption("markexpr") == "gpu"):
+        pytest.skip("interpreted and compiled kernels do not share a process")
+    return torch.device(request.param)

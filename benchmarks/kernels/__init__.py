@@ -1,0 +1,1 @@
+"""How fast the kernels are on a GPU, beside the libraries' and beside the card's ceilings."""

@@ -1,0 +1,78 @@
+"""What a benchmark of a kernel says: inputs, variants, what is right, what is the least work.
+
+Owns the data that a module of this package yields from `cases(device)`, and how answers are held
+against what is expected. Must not know any kernel.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Accept = Callable[[Any, Any], str | None]
+"""(answer, expected) -> what is wrong with the answer, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to do it: a configuration of ours, or a peer (a library's operation)."""
+
+    name: str
+    run: Callable[..., Any]
+    peer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One operation at one size.
+
+    `make()` draws fresh random inputs on the device; `expected(*inputs)` is the answer in float64
+    or float32, `run(*inputs)` that of a variant. A run may overwrite its inputs: checks give each
+    a copy. `moved_bytes` are the fewest bytes that one call must read and write, `flops` the
+    matrix operations (counted as bf16's, at 2 per multiply and add).
+    """
+
+    name: str
+    make: Callable[[], tuple[Any, ...]]
+    variants: Sequence[Variant]
+    expected: Callable[..., Any]
+    moved_bytes: int
+    flops: int
+    accept: Accept
+
+
+def within(tolerance: float) -> Accept:
+    """Accept ||answer - expected|| <= tolerance x ||expected||, of a tensor or of each of several.
+
+    NaN and infinity are never accepted.
+    """
+
+    def accept(answer: Any, expected: Any) -> str | None:  # noqa: ANN401
+        for part, right in zip(_parts(answer), _parts(expected), strict=True):
+            if part.shape != right.shape:
+                return f"shape {tuple(part.shape)}, expected {tuple(right.shape)}"
+            error = float((part.double() - right.double()).norm() / right.double().norm())
+            if not error <= tolerance:
+                return f"error {error:.2e} > {tolerance:.0e}"
+        return None
+
+    return accept
+
+
+def equal(answer: Any, expected: Any) -> str | None:  # noqa: ANN401
+    """Accept the very numbers, of a tensor or of each of several."""
+    for part, right in zip(_parts(answer), _parts(expected), strict=True):
+        if not torch.equal(part, right):
+            return f"{int((part != right).sum())} of {right.numel()} differ"
+    return None
+
+
+def copied(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs with tensors of their own."""
+    return tuple(item.clone() if isinstance(item, Tensor) else item for item in inputs)
+
+
+def _parts(value: Any) -> Sequence[Tensor]:  # noqa: ANN401
+    return (value,) if isinstance(value, Tensor) else value

@@ -1,0 +1,133 @@
+"""Checking and timing every variant of every case, and the table that comes of it.
+
+Owns the order of work and the results' format: one dictionary per case with `case`, `floor_us`,
+`times_us` by variant (peers among them), `best`, `peers` and `wrong` by variant.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from triton.errors import TritonError
+
+from benchmarks.kernels import timing
+from benchmarks.kernels.case import Case, copied
+
+FAILURES = (
+    TritonError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+)
+"""How a configuration says that it does not fit the card, or its kernel: one line of the table."""
+
+_NEVER_ENDED = "crashed, or stands behind one that did"
+_ERROR_CHARS = 160
+
+Verdicts = dict[tuple[str, str], str]
+
+
+def load(name: str, device: str) -> list[Case]:
+    """The cases of one benchmark module."""
+    module = importlib.import_module(f"benchmarks.kernels.{name}")
+    return list(module.cases(torch.device(device)))
+
+
+def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tuple[str, str], str]]:
+    """((case, variant), what is wrong or "") of every `shards`-th variant from `shard`."""
+    number = 0
+    for case in cases:
+        mine = [v for i, v in enumerate(case.variants, number) if i % shards == shard]
+        number += len(case.variants)
+        if not mine:
+            continue
+        torch.manual_seed(len(case.name))
+        inputs = case.make()
+        expected = case.expected(*copied(inputs))
+        for variant in mine:
+            try:
+                wrong = case.accept(variant.run(*copied(inputs)), expected) or ""
+            except FAILURES as error:
+                wrong = _told(error)
+            yield (case.name, variant.name), wrong
+
+
+def check_and_tell(cases: Sequence[Case], shard: int, shards: int) -> None:
+    """`check`, as lines of JSON for the process that reads them."""
+    for (case, variant), wrong in check(cases, shard, shards):
+        print(json.dumps([case, variant, wrong]))
+        sys.stdout.flush()
+
+
+def measure(cases: Sequence[Case], verdicts: Verdicts, *, timed: bool) -> list[dict[str, Any]]:
+    """Time what is right, print a line per case and one per wrong variant."""
+    results = []
+    for case in cases:
+        said = {v.name: verdicts.get((case.name, v.name), _NEVER_ENDED) for v in case.variants}
+        wrong = {name: what for name, what in said.items() if what}
+        times_us = _times_us(case, wrong) if timed else {}
+        ours = {
+            v.name: times_us[v.name] for v in case.variants if v.name in times_us and not v.peer
+        }
+        result = {
+            "case": case.name,
+            "floor_us": round(timing.floor_us(case), 3),
+            "times_us": times_us,
+            "best": min(ours, key=lambda name: ours[name], default=None),
+            "peers": [v.name for v in case.variants if v.peer],
+            "wrong": wrong,
+        }
+        results.append(result)
+        _print(result)
+    return results
+
+
+def _times_us(case: Case, wrong: dict[str, str]) -> dict[str, float]:
+    """By variant; what fails only when it is timed joins `wrong`."""
+    floor = timing.floor_us(case)
+    torch.manual_seed(1)
+    sets = timing.rotating_inputs(case)
+    times_us = {}
+    for variant in case.variants:
+        if variant.name in wrong:
+            continue
+        try:
+            times_us[variant.name] = round(timing.time_us(variant.run, sets, floor), 3)
+        except FAILURES as error:
+            wrong[variant.name] = _told(error)
+    return times_us
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_ERROR_CHARS].replace("\n", " ")
+
+
+def _print(result: dict[str, Any]) -> None:
+    times_us, best, floor = result["times_us"], result["best"], result["floor_us"]
+    line = f"{result['case']:40} "
+    if best is not None:
+        share = 100 * floor / times_us[best]
+        line += f"{times_us[best]:9.2f} us {share:4.0f} % of floor  {best}"
+    for peer in result["peers"]:
+        if peer in times_us:
+            line += f" | {peer} {times_us[peer]:.2f}"
+    if not times_us:
+        line += f"{len(result['wrong'])} wrong, nothing timed"
+    print(line)
+    for name, what in result["wrong"].items():
+        print(f"    WRONG {name}: {what}")
+    sys.stdout.flush()
+
+
+def machine(device: str) -> str:
+    """The card and the versions that matter."""
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU, interpreted"
+    return f"{name}, torch {torch.__version__}, triton {version('triton')}"

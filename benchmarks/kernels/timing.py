@@ -1,0 +1,67 @@
+"""How long one call takes inside a CUDA graph, on inputs that no cache holds.
+
+Owns the method and the card's ceilings. Must not know any kernel.
+"""
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.kernels.case import Case
+
+BYTES_PER_S = 4.26e12
+"""A device copy on the H200, bytes read and written."""
+
+FLOPS_PER_S = 794e12
+"""A bf16 matrix product on the H200."""
+
+_CACHE_BYTES = 128 * 2**20
+"""Inputs rotate through more than twice the card's 50 MB of L2."""
+
+_MAX_SETS = 64
+_GRAPH_S = 2e-3
+_MIN_CALLS, _MAX_CALLS = 8, 200
+_REPLAYS = 7
+
+
+def floor_us(case: Case) -> float:
+    """What the card's ceilings allow: the larger of the bytes' time and the arithmetic's."""
+    return max(case.moved_bytes / BYTES_PER_S, case.flops / FLOPS_PER_S) * 1e6
+
+
+def rotating_inputs(case: Case) -> list[tuple[Any, ...]]:
+    """Input sets that together pass the cache by far, or `_MAX_SETS` of small ones."""
+    num_sets = 1 + -(-_CACHE_BYTES // max(1, case.moved_bytes))
+    return [case.make() for _ in range(min(num_sets, _MAX_SETS))]
+
+
+def time_us(run: Callable[..., Any], sets: list[tuple[Any, ...]], floor: float) -> float:
+    """Microseconds of one call: the median of several replays of a graph of many calls."""
+    calls = int(min(_MAX_CALLS, max(_MIN_CALLS, _GRAPH_S / (floor * 1e-6), len(sets))))
+    graph = _captured(run, sets, calls)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times_us = []
+    for _ in range(_REPLAYS + 1):
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times_us.append(start.elapsed_time(end) * 1e3 / calls)
+    return statistics.median(times_us[1:])
+
+
+def _captured(
+    run: Callable[..., Any], sets: list[tuple[Any, ...]], calls: int
+) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run(*sets[0])
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for index in range(calls):
+            run(*sets[index % len(sets)])
+    return graph

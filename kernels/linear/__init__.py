@@ -1,0 +1,75 @@
+"""Products of rows with a weight matrix, with what stands before and after them in a layer.
+
+Owns the checked entries and the choice between the reference, the library and our own kernels.
+Must not know layers. A weight is [N, K], row-major, as checkpoints have it.
+"""
+
+from torch import Tensor
+
+from kernels.choose import uses_triton
+from kernels.linear import library, reference
+
+__all__ = ["linear", "linear_add", "norm_linear", "norm_swiglu"]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x W^T + bias`: x [T, K], weight [N, K], bias [N] -> [T, N], all of one float dtype.
+
+    All contiguous. Products are summed in float32. Raises `ValueError`.
+    """
+    _check(x, weight, bias)
+    if uses_triton(x):
+        return library.linear(x, weight, bias)
+    return reference.linear(x, weight, bias)
+
+
+def norm_linear(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """`rms_norm(x, norm, eps) W^T + bias`; norm [K], the rest as in `linear`.
+
+    The reference rounds the normed row to x's dtype before and after the norm's weight. The kernels
+    may keep it in float32 up to the product, or apply the row's scale to the finished sum: as close
+    to the definition, not bit for bit the same.
+    """
+    _check(x, weight, bias, norm)
+    if uses_triton(x):
+        return library.norm_linear(x, norm, eps, weight, bias)
+    return reference.norm_linear(x, norm, eps, weight, bias)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    """`silu(g) * u` of the normed rows' products with gate_up [2 I, K], gate first -> [T, I].
+
+    The reference rounds g, silu(g) and the result to x's dtype; the kernels round the result only.
+    """
+    if gate_up.shape[0] % 2:
+        raise ValueError(f"gate_up {tuple(gate_up.shape)} has an odd number of rows")
+    _check(x, gate_up, None, norm)
+    if uses_triton(x):
+        return library.norm_swiglu(x, norm, eps, gate_up)
+    return reference.norm_swiglu(x, norm, eps, gate_up)
+
+
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`residual + x W^T + bias`; residual [T, N]. May overwrite `residual`: use the result only.
+
+    The reference rounds the product before the sum; the kernels round the sum only.
+    """
+    _check(x, weight, bias)
+    if residual.shape != (x.shape[0], weight.shape[0]) or residual.dtype != x.dtype:
+        raise ValueError(f"residual {tuple(residual.shape)} {residual.dtype} for {tuple(x.shape)}")
+    if uses_triton(x):
+        return library.linear_add(x, weight, residual, bias)
+    return reference.linear_add(x, weight, residual, bias)
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None = None) -> None:
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
+        raise ValueError(
+            f"x {tuple(x.shape)} {x.dtype}, weight {tuple(weight.shape)} {weight.dtype}"
+        )
+    if norm is not None and (norm.shape != x.shape[1:] or norm.dtype != x.dtype):
+        raise ValueError(f"norm {tuple(norm.shape)} {norm.dtype} for {x.shape[1]} columns")
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):
+        raise ValueError(f"bias {tuple(bias.shape)} {bias.dtype} for {weight.shape[0]} columns")

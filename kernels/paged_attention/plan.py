@@ -5,7 +5,7 @@ Owns the layout of spans and the bounds of temporary memory. Must not know model
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ GATHERED_TOKENS: Final = {"cpu": 2**17, "cuda": 2**19}
 
 MASK_ENTRIES: Final = {"cpu": 2**22, "cuda": 2**26}
 """Entries of one tile's mask in a prefill behind cached tokens."""
+
+IntArray: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _MIN_TILE_ROWS: Final = 16
 _PADDING_FACTOR: Final = 2
@@ -65,9 +67,14 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """What `paged_attention` does with `num_rows` rows."""
+    """What `paged_attention` does with `num_rows` rows.
+
+    `positions` and `slots` int64 [rows]: each row's place in its sequence and in the cache.
+    """
 
     num_rows: int
+    positions: Tensor
+    slots: Tensor
     decodes: tuple[DecodeGroup, ...]
     prefills: tuple[PrefillSpan, ...]
 
@@ -90,7 +97,25 @@ def plan_attention(spans: Sequence[Span], block_size: int, device: torch.device)
             tile_entries = MASK_ENTRIES[device.type]
             prefills.append(_prefill_span(span, row, block_size, tile_entries, device))
             row, index = row + span.length, index + 1
-    return AttentionPlan(row, tuple(decodes), tuple(prefills))
+    positions, slots = _to(_places(spans, row, block_size), device)
+    return AttentionPlan(row, positions, slots, tuple(decodes), tuple(prefills))
+
+
+def _places(spans: Sequence[Span], num_rows: int, block_size: int) -> IntArray:
+    """Positions and slots of all rows, [2, rows]."""
+    places = np.empty((2, num_rows), np.int64)
+    row = 0
+    for start, length, block_ids in spans:
+        if length == 1:
+            block, offset = divmod(start, block_size)
+            places[:, row] = start, block_ids[block] * block_size + offset
+        else:
+            positions = np.arange(start, start + length)
+            blocks = np.array(block_ids, np.int64)[positions // block_size]
+            places[0, row : row + length] = positions
+            places[1, row : row + length] = blocks * block_size + positions % block_size
+        row += length
+    return places
 
 
 def _take_group(spans: Sequence[Span], first: int, max_tokens: int) -> Sequence[Span]:

@@ -1,0 +1,51 @@
+"""Attention of a step from the projected heads on: norm, turn, write to the cache, attend.
+
+Owns the checked entry and the choice of implementation.
+"""
+
+from torch import Tensor
+
+from kernels.attention import reference
+from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
+from kernels.paged_attention import AttentionPlan
+
+__all__ = ["PagedPlan", "PrefillSpan", "PrefillWork", "attend"]
+
+
+def attend(
+    qkv: Tensor,
+    qk_norm: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: AttentionPlan | PagedPlan,
+) -> Tensor:
+    """Causal attention of T rows, [T, H D] like `qkv`; writes their keys and values.
+
+    qkv [T, (H + 2 KV) D] contiguous: queries, keys, values. Every query and key head has its own
+    norm weights, qk_norm [H + KV, D]. cos_sin [positions, D] float32: the cosines of D / 2 angles,
+    then their sines. Caches [blocks, block_size, KV, D], contiguous, of qkv's dtype, or
+    float8_e4m3fn with a `PagedPlan`. Raises `ValueError` for shapes that do not fit.
+    """
+    _check(qkv, qk_norm, cos_sin, key_cache, value_cache)
+    if plan.positions.shape[0] != qkv.shape[0]:
+        raise ValueError(f"{plan.positions.shape[0]} planned rows for qkv {tuple(qkv.shape)}")
+    if isinstance(plan, AttentionPlan) and key_cache.dtype != qkv.dtype:
+        raise ValueError(f"a {key_cache.dtype} cache for {qkv.dtype} rows needs a PagedPlan")
+    return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
+
+
+def _check(
+    qkv: Tensor, qk_norm: Tensor, cos_sin: Tensor, key_cache: Tensor, value_cache: Tensor
+) -> None:
+    if key_cache.dim() != 4 or key_cache.shape != value_cache.shape:
+        raise ValueError(f"caches {tuple(key_cache.shape)} and {tuple(value_cache.shape)}")
+    num_kv, head_dim = key_cache.shape[2:]
+    num_heads = qk_norm.shape[0] - num_kv
+    if num_heads <= 0 or num_heads % num_kv or qk_norm.shape[1] != head_dim:
+        raise ValueError(f"norm weights {tuple(qk_norm.shape)} for {num_kv} x {head_dim} keys")
+    if qkv.dim() != 2 or qkv.shape[1] != (num_heads + 2 * num_kv) * head_dim:
+        raise ValueError(f"qkv {tuple(qkv.shape)} for {num_heads} + 2 x {num_kv} heads")
+    if cos_sin.dim() != 2 or cos_sin.shape[1] != head_dim:
+        raise ValueError(f"angles {tuple(cos_sin.shape)} for heads of {head_dim}")

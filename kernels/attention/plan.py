@@ -1,0 +1,52 @@
+"""Which rows of a step belong together and where their keys lie, for the card.
+
+Owns the plan of a paged step. Must not know kernels, models or scheduling.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class PrefillSpan(NamedTuple):
+    """Consecutive rows of one sequence: positions [start, start + num_rows)."""
+
+    first_row: int
+    num_rows: int
+    start: int
+    table_row: int
+
+
+class PrefillWork(NamedTuple):
+    """Spans cut into what one program does, from `kernels.attention.work.prefill_work`.
+
+    `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card; `num_partials` rows of
+    partial results; `library` are the spans that the library's kernel takes instead.
+    """
+
+    items: Tensor
+    merges: Tensor
+    num_partials: int
+    library: tuple[PrefillSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPlan:
+    """T rows: `num_decodes` single rows of different sequences, then the rows of the spans.
+
+    `positions` int32 [T] within each row's sequence; `table_rows` int32 [T], the row of
+    `block_tables` int32 [tables, blocks] that names each row's blocks. They may change between
+    replays of a captured graph, which has no spans. Kernels read all three before they wait for
+    the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
+    programmatic dependence) in the stream. Rows of one step never share a slot: padding rows
+    point to a block of their own at position 0, or share one whose content nobody reads.
+    `work` is needed on CUDA if there are spans (`kernels.attention.work`); the reference needs none.
+    """
+
+    positions: Tensor
+    table_rows: Tensor
+    block_tables: Tensor
+    num_decodes: int
+    prefills: tuple[PrefillSpan, ...] = ()
+    work: PrefillWork | None = None

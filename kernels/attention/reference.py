@@ -1,0 +1,88 @@
+"""Plain torch attention of a step; the CPU path, and what the kernels must agree with.
+
+Rounding: queries and keys are normed in float32, rounded, weighted, rounded, turned in float32
+and rounded. Caches in float8 saturate at 448.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.attention.plan import PagedPlan
+from kernels.kv_write import kv_write
+from kernels.paged_attention import AttentionPlan, paged_attention
+from kernels.rms_norm.reference import rms_norm
+from kernels.rope import rope
+
+_FLOAT8_MAX = 448.0
+
+
+def attend(
+    qkv: Tensor,
+    qk_norm: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: AttentionPlan | PagedPlan,
+) -> Tensor:
+    """See `kernels.attention.attend`."""
+    num_kv, head_dim = key_cache.shape[2:]
+    heads = qkv.view(qkv.shape[0], -1, head_dim)
+    cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
+    query_key = rope(rms_norm(heads[:, :-num_kv], qk_norm, eps), cos, sin)
+    queries, keys = query_key[:, :-num_kv], query_key[:, -num_kv:]
+    values = heads[:, -num_kv:]
+    if isinstance(plan, AttentionPlan):
+        kv_write(keys, values, key_cache, value_cache, plan.slots)
+        return paged_attention(queries, key_cache, value_cache, plan).flatten(1)
+    slots = _slots(plan, key_cache.shape[1])
+    _write(keys, key_cache, slots)
+    _write(values, value_cache, slots)
+    parts = [
+        _rows(queries[first : first + count], key_cache, value_cache, start, plan.block_tables[row])
+        for first, count, start, row in _spans(plan)
+    ]
+    return torch.cat(parts).flatten(1)
+
+
+def _slots(plan: PagedPlan, block_size: int) -> Tensor:
+    positions = plan.positions.long()
+    blocks = plan.block_tables[plan.table_rows.long(), positions // block_size].long()
+    return blocks * block_size + positions % block_size
+
+
+def _write(rows: Tensor, cache: Tensor, slots: Tensor) -> None:
+    if cache.dtype == torch.float8_e4m3fn:
+        rows = rows.float().clamp(-_FLOAT8_MAX, _FLOAT8_MAX).to(cache.dtype).view(torch.uint8)
+        cache = cache.view(torch.uint8)
+    cache.flatten(0, 1)[slots] = rows
+
+
+def _spans(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
+    """(first row, rows, start, table row) of every decode and span."""
+    positions = plan.positions[: plan.num_decodes].tolist()
+    tables = plan.table_rows[: plan.num_decodes].tolist()
+    decodes = zip(range(plan.num_decodes), [1] * plan.num_decodes, positions, tables, strict=True)
+    return [*decodes, *plan.prefills]
+
+
+def _rows(queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor) -> Tensor:
+    """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names."""
+    num_rows, num_heads, head_dim = queries.shape
+    context = start + num_rows
+    keys, values = _gather(keys, table, context), _gather(values, table, context)
+    grouped = queries.float().view(num_rows, keys.shape[1], -1, head_dim)
+    scores = torch.einsum("tkgd,skd->kgts", grouped, keys) * head_dim**-0.5
+    hidden = torch.ones(num_rows, context, dtype=torch.bool, device=scores.device).triu_(start + 1)
+    weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
+    out = torch.einsum("kgts,skd->tkgd", weights, values)
+    return out.reshape(num_rows, num_heads, head_dim).to(queries.dtype)
+
+
+def _gather(cache: Tensor, table: Tensor, context: int) -> Tensor:
+    """Positions [0, context) of one sequence, float32 [context, KV, D]."""
+    blocks = table[: -(-context // cache.shape[1])].long()
+    if cache.dtype == torch.float8_e4m3fn:
+        raw = cache.view(torch.uint8)[blocks].view(cache.dtype)
+        return raw.flatten(0, 1)[:context].float()
+    return cache[blocks].flatten(0, 1)[:context].float()

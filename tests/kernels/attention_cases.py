@@ -1,0 +1,155 @@
+"""Steps of attention with poisoned surroundings, and what must come out of them in float64."""
+
+import random
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.attention import PagedPlan, PrefillSpan
+from kernels.paged_attention import AttentionPlan, Span, plan_attention
+
+EPS = 1e-6
+MAX_POSITIONS = 2048
+Spans = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Heads and caches; `cache_dtype` None is that of the rows."""
+
+    heads: int = 4
+    kv: int = 2
+    dim: int = 32
+    block_size: int = 16
+    dtype: torch.dtype = torch.float32
+    cache_dtype: torch.dtype | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step: rows of (start, length) sequences whose blocks lie shuffled among NaN."""
+
+    shape: Shape
+    spans: Spans
+    qkv: Tensor
+    qk_norm: Tensor
+    cos_sin: Tensor
+    keys: Tensor
+    values: Tensor
+    tables: Tensor
+
+    @property
+    def num_decodes(self) -> int:
+        """Leading spans of one row."""
+        lengths = [length for _, length in self.spans]
+        return next((i for i, length in enumerate(lengths) if length > 1), len(lengths))
+
+    def paged_plan(self) -> PagedPlan:
+        """The plan for the card, sequence i in table row i."""
+        positions = [start + i for start, length in self.spans for i in range(length)]
+        rows = [index for index, (_, length) in enumerate(self.spans) for _ in range(length)]
+        prefills, row = [], self.num_decodes
+        for index, (start, length) in enumerate(self.spans[self.num_decodes :], self.num_decodes):
+            prefills.append(PrefillSpan(row, length, start, index))
+            row += length
+        return PagedPlan(
+            positions=torch.tensor(positions, dtype=torch.int32, device=self.qkv.device),
+            table_rows=torch.tensor(rows, dtype=torch.int32, device=self.qkv.device),
+            block_tables=self.tables,
+            num_decodes=self.num_decodes,
+            prefills=tuple(prefills),
+        )
+
+    def cpu_plan(self) -> AttentionPlan:
+        """The plan of the CPU path."""
+        spans = [
+            Span(start, length, self.tables[row].tolist())
+            for row, (start, length) in enumerate(self.spans)
+        ]
+        return plan_attention(spans, self.shape.block_size, torch.device("cpu"))
+
+    def to(self, device: torch.device) -> "Case":
+        """The same step on another device."""
+        names = ("qkv", "qk_norm", "cos_sin", "keys", "values", "tables")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def make_case(spans: Spans, shape: Shape, seed: int = 0) -> Case:
+    """A step of random numbers. Only cached positions of the caches are numbers."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    needed = [-(-(start + length) // shape.block_size) for start, length in spans]
+    free = list(range(sum(needed) + 2))
+    rng.shuffle(free)
+    cache_shape = (len(free), shape.block_size, shape.kv, shape.dim)
+    keys, values = torch.full(cache_shape, torch.nan), torch.full(cache_shape, torch.nan)
+    tables = torch.full((len(spans), max(needed) + 1), 2**30, dtype=torch.int32)
+    for index, ((start, _), count) in enumerate(zip(spans, needed, strict=True)):
+        ids = torch.tensor([free.pop() for _ in range(count)])
+        tables[index, :count] = ids
+        where = ids.repeat_interleave(shape.block_size)[:start], torch.arange(start)
+        slots = where[0], where[1] % shape.block_size
+        for cache in (keys, values):
+            cache[slots] = torch.randn(start, shape.kv, shape.dim, generator=generator)
+    rows = sum(length for _, length in spans)
+    width = (shape.heads + 2 * shape.kv) * shape.dim
+    frequencies = 1e4 ** -(torch.arange(shape.dim // 2) / (shape.dim // 2))
+    angles = torch.arange(MAX_POSITIONS)[:, None] * frequencies
+    cache_dtype = shape.cache_dtype or shape.dtype
+    return Case(
+        shape,
+        spans,
+        (3 * torch.randn(rows, width, generator=generator)).to(shape.dtype),
+        torch.rand(shape.heads + shape.kv, shape.dim, generator=generator).to(shape.dtype) + 0.5,
+        torch.cat((angles.cos(), angles.sin()), dim=1),
+        keys.to(cache_dtype),
+        values.to(cache_dtype),
+        tables,
+    )
+
+
+def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Output [T, H D] and the caches after the step, float64, rounded only to the cache."""
+    shape = case.shape
+    heads = case.qkv.double().view(-1, shape.heads + 2 * shape.kv, shape.dim)
+    query_key, fresh = heads[:, : -shape.kv], heads[:, -shape.kv :]
+    root = (query_key.square().mean(-1, keepdim=True) + EPS).sqrt()
+    query_key = query_key / root * case.qk_norm.double()
+    plan = case.paged_plan()
+    cos, sin = case.cos_sin.double()[plan.positions.long()].unsqueeze(1).chunk(2, dim=-1)
+    first, second = query_key.chunk(2, dim=-1)
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    keys, values = case.keys.double(), case.values.double()
+    out, row = [], 0
+    for index, (start, length) in enumerate(case.spans):
+        rows, context = slice(row, row + length), start + length
+        blocks = case.tables[index, : -(-context // shape.block_size)].long()
+        position = torch.arange(start, context, device=blocks.device)
+        slots = blocks[position // shape.block_size], position % shape.block_size
+        keys[slots] = _rounded(turned[rows, shape.heads :], case.keys.dtype)
+        values[slots] = _rounded(fresh[rows], case.values.dtype)
+        k, v = (cache[blocks].flatten(0, 1)[:context] for cache in (keys, values))
+        out.append(_plain(turned[rows, : shape.heads], k, v, start))
+        row += length
+    return torch.cat(out).flatten(1), keys, values
+
+
+def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.clamp(-448, 448).to(dtype).double() if dtype.itemsize == 1 else x
+
+
+def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+    groups = queries.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
+    scores = torch.einsum("thd,shd->hts", queries, keys) / queries.shape[2] ** 0.5
+    hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(start + 1)
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    return torch.einsum("hts,shd->thd", weights, values)
+
+
+def distance(out: Tensor, wanted: Tensor) -> float:
+    """||out - wanted|| / ||wanted|| where `wanted` is a number; NaN must stand where it is not."""
+    numbers = ~wanted.isnan()
+    assert torch.equal(numbers, ~out.double().isnan())
+    difference = out.double()[numbers] - wanted[numbers]
+    return float(difference.norm() / wanted[numbers].norm())

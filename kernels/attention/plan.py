@@ -41,7 +41,8 @@ class PagedPlan:
     the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
     programmatic dependence) in the stream. Rows of one step never share a slot: padding rows
     point to a block of their own at position 0, or share one whose content nobody reads.
-    `work` is needed on CUDA if there are spans (`kernels.attention.work`); the reference needs none.
+    `work` (from `kernels.attention.work`) is what the kernels need for spans; the reference needs
+    none.
     """
 
     positions: Tensor

@@ -5,7 +5,7 @@ Owns the rules that need more than one key. Must not open sockets or read secret
 
 from itertools import chain
 
-from config.model import Config, repeated
+from config.model import DUMMY_PREFIX, Config, repeated
 from protocol.addresses import is_local_address, is_loopback_host
 from protocol.errors import ConfigError
 
@@ -39,6 +39,11 @@ def _check_references(config: Config, source: str) -> None:
                 )
     models = {model.name for model in config.models}
     for worker in config.workers:
+        if worker.model.startswith(DUMMY_PREFIX):
+            raise ConfigError(
+                f"{source}: worker `{worker.name}` cannot serve {worker.model}, which has neither "
+                "weights nor a tokenizer; it is for `herma bench engine` alone"
+            )
         if models and worker.serves not in models:
             raise ConfigError(
                 f"{source}: worker `{worker.name}` serves `{worker.serves}`, "

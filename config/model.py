@@ -25,6 +25,9 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
+DUMMY_PREFIX: Final = "dummy:"
+"""Models without weights and tokenizer, for `herma bench engine` alone."""
+
 _KEY_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 

@@ -1,76 +1,90 @@
-"""How many blocks of keys and values to take.
+"""How many blocks of keys and values fit.
 
-Owns the measurement: what is free, and on a GPU what the largest step needs besides. Must not know
-the layout of the cache.
+Owns the division of memory, over plain numbers, and the error that says what is missing and which
+setting helps. Must not know who measured (`probe.py`) nor how the cache is laid out.
 """
 
-from array import array
+from dataclasses import dataclass
+from typing import Final
 
-import torch
+from protocol.errors import ConfigError
+from workers.engine.memory import Room
 
-from config import WorkerConfig
-from kernels.sample import Draw, sample
-from workers.core.plan import Chunk
-from workers.engine.batch import make_batch
-from workers.engine.kv_cache import (
-    CPU_CONTEXTS,
-    CPU_SHARE,
-    CUDA_SHARE,
-    KvCache,
-    kv_token_bytes,
-    num_kv_blocks,
-)
-from workers.engine.memory import available_bytes
-from workers.engine.models.qwen3 import Qwen3
+CPU_CONTEXTS: Final = 4
+"""On a CPU more than a few full windows only cost memory: nobody serves dozens of them there."""
+
+CPU_SHARE: Final = 0.25
+"""A CPU's memory belongs to others too, and they come and go."""
+
+CARD_SHARE: Final = 0.95
+"""Of what weights and the largest step leave on a card. The rest is for what no probe sees:
+graphs captured later, fragments of the allocator, the driver's own growth."""
 
 
-def choose_kv_blocks(config: WorkerConfig, model: Qwen3, context: int, dtype: torch.dtype) -> int:
-    """`kv_tokens` of the configuration, else what memory allows: on a CPU at most a few windows,
-    on a GPU 90 % of what the weights and the largest step leave. Raises `ConfigError`.
+@dataclass(frozen=True, slots=True)
+class KvDemand:
+    """What a worker asks for; lengths in tokens, the rest in bytes.
+
+    `token_bytes` is what one token's keys and values take in all layers, `peak_bytes` what the
+    largest step takes besides. `wanted_tokens` None takes what fits; `needs_context`: the
+    configuration names `context_length`, so less is an error and not a smaller window.
     """
-    device = model.weights.embedding.device
-    wanted = config.kv_tokens
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        peak = _peak_step_bytes(config, model, context, dtype)
-        budget = int(CUDA_SHARE * (free - peak))
-    elif wanted is not None:
-        budget = available_bytes()
+
+    token_bytes: int
+    block_size: int
+    peak_bytes: int
+    context_length: int
+    needs_context: bool
+    wanted_tokens: int | None
+
+
+def choose_blocks(room: Room, demand: KvDemand, *, is_card: bool) -> int:
+    """Blocks for `wanted_tokens` (rounded up), else what the room holds: on a CPU at most a few
+    windows. Raises `ConfigError` with the bytes that are missing.
+    """
+    share = _share(demand, is_card=is_card)
+    budget = int(share * (room.num_bytes - demand.peak_bytes))
+    fitting = max(0, budget // (demand.token_bytes * demand.block_size))
+    wanted = _wanted_blocks(demand)
+    if wanted > fitting:
+        raise ConfigError(_missing(room, demand, wanted, fitting, budget))
+    if demand.wanted_tokens is not None:
+        return wanted
+    if is_card:
+        return fitting
+    return min(fitting, CPU_CONTEXTS * _blocks(demand, demand.context_length))
+
+
+def _share(demand: KvDemand, *, is_card: bool) -> float:
+    if is_card:
+        return CARD_SHARE
+    return CPU_SHARE if demand.wanted_tokens is None else 1.0
+
+
+def _wanted_blocks(demand: KvDemand) -> int:
+    """At least one, or nothing could run."""
+    if demand.wanted_tokens is not None:
+        return _blocks(demand, demand.wanted_tokens)
+    return _blocks(demand, demand.context_length) if demand.needs_context else 1
+
+
+def _blocks(demand: KvDemand, tokens: int) -> int:
+    return -(-tokens // demand.block_size)
+
+
+def _missing(room: Room, demand: KvDemand, wanted: int, fitting: int, budget: int) -> str:
+    block_bytes = demand.token_bytes * demand.block_size
+    tokens = fitting * demand.block_size
+    if demand.wanted_tokens is not None:
+        what, remedy = f"kv_tokens = {demand.wanted_tokens}", "kv_tokens"
+    elif demand.needs_context:
+        what, remedy = f"context_length = {demand.context_length}", "context_length"
     else:
-        budget = int(CPU_SHARE * available_bytes())
-    blocks = num_kv_blocks(
-        wanted_tokens=wanted,
-        budget_bytes=max(0, budget),
-        token_bytes=kv_token_bytes(model.config, dtype),
-        block_size=config.block_size,
+        what, remedy = "one block of keys and values", ""
+    lowered = f"lower {remedy} to at most {tokens}" if remedy and tokens else "take a smaller model"
+    return (
+        f"{wanted * block_bytes - budget} bytes of memory are missing: {what} takes "
+        f"{wanted * block_bytes}, and of the {room.num_bytes} that {room.says} leaves, "
+        f"{max(0, budget)} are for keys and values after {demand.peak_bytes} for the largest step: "
+        f"{lowered}, lower token_budget, or end what else runs there"
     )
-    if wanted is None and device.type == "cpu":
-        blocks = min(blocks, CPU_CONTEXTS * -(-context // config.block_size))
-    return blocks
-
-
-@torch.inference_mode()
-def _peak_step_bytes(config: WorkerConfig, model: Qwen3, context: int, dtype: torch.dtype) -> int:
-    """Temporary memory of a full chunk at the end of a full window, or of a full batch of draws.
-
-    Every block of the imagined sequence is the same one: what it computes does not matter.
-    """
-    device = model.weights.embedding.device
-    length = min(config.token_budget, context)
-    num_blocks = -(-context // config.block_size)
-    cache = KvCache(model.config, 1, config.block_size, device, dtype)
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    chunk = Chunk(0, context - length, length, (0,) * num_blocks, samples=True)
-    tokens = array("I", bytes(4 * context))
-    batch = make_batch([chunk], {0: tokens}, config.block_size, device)
-    hidden = model.forward(batch, cache)
-    rows = hidden[:1].expand(config.max_seqs, -1)
-    ones = torch.ones(config.max_seqs, device=device)
-    zeros = torch.zeros(config.max_seqs, dtype=torch.int64, device=device)
-    sample(model.logits(rows), Draw(zeros, ones, top_p=0.9 * ones), zeros)
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - before
-    torch.cuda.empty_cache()
-    return peak

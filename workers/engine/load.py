@@ -4,24 +4,31 @@ Owns the order of a start and what it reports. Must not know how a step is compu
 """
 
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from config import WorkerConfig
+from config.model import DUMMY_PREFIX
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from workers.engine.builtin import PREFIX, builtin_dir
-from workers.engine.hub import fetch_model
+from workers.engine.dummy import draw_weights, dummy_dir
+from workers.engine.kernel_cache import watch_kernel_cache
 from workers.engine.kv_cache import KvCache
-from workers.engine.kv_size import choose_kv_blocks
+from workers.engine.kv_size import KvDemand, choose_blocks
 from workers.engine.memory import num_processors
 from workers.engine.model_config import Qwen3Config, read_model_config
 from workers.engine.models.qwen3 import Qwen3
+from workers.engine.probe import PeakMeter, room, run_largest_step
 from workers.engine.runner import Runner
 from workers.engine.warm_up import warm_up
-from workers.engine.weights import Report, load_weights
+from workers.engine.weights import Qwen3Weights, Report, load_weights
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DTYPES: Final = {
@@ -37,45 +44,107 @@ UNKNOWN_DIGEST: Final = bytes(16)
 """The supervisor, who reads the model's files, fills it in."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A runner that is warm, and the shape and weights that it runs."""
+
+    runner: Runner
+    shape: Qwen3Config
+    weights: Qwen3Weights
+
+
 def load_runner(config: WorkerConfig, report: Report) -> Runner:
-    """Find the model, load its weights, take memory for keys and values.
+    """Find the model, load its weights, take memory for keys and values, warm up.
 
     Raises `ConfigError`, one line that names what is wrong and what to do.
     """
-    device = _device(config.device)
+    return load(config, report).runner
+
+
+def load(config: WorkerConfig, report: Report) -> Loaded:
+    """As `load_runner`, with what a check of its answers needs."""
+    kernels = watch_kernel_cache()
+    with _phase(report, "device", config.device):
+        device = _device(config.device)
     model_dir = find_model(config.model, report)
     shape = read_model_config(model_dir)
     dtype = _dtype(config.dtype, shape, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
-        weights = load_weights(model_dir, shape, device, dtype, report)
+        with _phase(report, "load", config.model):
+            if config.model.startswith(DUMMY_PREFIX):
+                weights = draw_weights(shape, device, dtype)
+            else:
+                weights = load_weights(model_dir, shape, device, dtype, report)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Qwen3(shape, weights)
-        report("memory", 0.0, "measuring room for keys and values")
-        context = _window(config, shape)
-        num_blocks = choose_kv_blocks(config, model, context, dtype)
-        cache = KvCache(shape, num_blocks, config.block_size, device, dtype)
+        with _phase(report, "memory", "measuring room for keys and values"):
+            num_blocks = _num_blocks(config, model, model_dir)
+            cache = KvCache(shape, num_blocks, config.block_size, device, dtype)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"{config.model} does not fit into the memory of {device}: take a smaller model, "
-            "lower kv_tokens, or end what else runs there"
+            "lower token_budget or kv_tokens, or end what else runs there"
         ) from error
-    report("memory", 1.0, f"{num_blocks * config.block_size} tokens of keys and values")
-    runner = Runner(model, cache, _facts(config, device, dtype, context, num_blocks), model_dir)
-    report("warm-up", 0.0, "first steps")
-    warm_up(runner)
-    return runner
+    tokens = num_blocks * config.block_size
+    with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
+        facts = _facts(config, device, dtype, _window(config, shape), num_blocks)
+        runner = Runner(model, cache, facts, model_dir)
+        warm_up(runner)
+    report("warm-up", 1.0, f"kernels: {kernels.summary()}")
+    return Loaded(runner, shape, weights)
+
+
+def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
+    """How many blocks fit beside weights and the largest step, which is run on a card."""
+    shape, embedding = model.config, model.weights.embedding
+    device, dtype = embedding.device, embedding.dtype
+    context = _window(config, shape)
+    meter = PeakMeter(device)
+    before = room(device)
+    if device.type == "cuda":
+        facts = _facts(config, device, dtype, context, -(-context // config.block_size))
+        with meter:
+            cache = KvCache(shape, 1, config.block_size, device, dtype)
+            run_largest_step(Runner(model, cache, facts, model_dir))
+            del cache
+    demand = KvDemand(
+        token_bytes=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize,
+        block_size=config.block_size,
+        peak_bytes=meter.peak_bytes,
+        context_length=context,
+        needs_context=config.context_length is not None,
+        wanted_tokens=config.kv_tokens,
+    )
+    return choose_blocks(before, demand, is_card=device.type == "cuda")
+
+
+@contextmanager
+def _phase(report: Report, phase: str, detail: str) -> Iterator[None]:
+    """Reports the phase before it starts, and how long it took."""
+    report(phase, 0.0, detail)
+    started_at = time.perf_counter()
+    yield
+    report(phase, 1.0, f"{detail}: {time.perf_counter() - started_at:.2f} s")
 
 
 def find_model(model: str, report: Report) -> Path:
-    """The directory of a built-in name, a directory, or a hub id. Raises `ConfigError`."""
+    """The directory of a built-in name, a dummy's shape, a directory, or a hub id.
+
+    Raises `ConfigError`.
+    """
     if model.startswith(PREFIX):
         return builtin_dir(model)
+    if model.startswith(DUMMY_PREFIX):
+        return dummy_dir(model)
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()
     if _HUB_ID.fullmatch(model):
+        # Its HTTP client takes 0.3 s to import, and most starts need none.
+        from workers.engine.hub import fetch_model  # noqa: PLC0415
+
         return fetch_model(model, report)
     raise ConfigError(
         f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"

@@ -1,0 +1,75 @@
+"""Models of a known shape whose weights are drawn, not read: only for measuring speed.
+
+Owns the names `dummy:qwen3-8b` (a shape that is installed with Herma) and `dummy:DIR` (that of a
+model directory), and the draw. They have no tokenizer, so the configuration of a served worker
+refuses them (`config/checks.py`). Must not know who measures.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from config.model import DUMMY_PREFIX
+from protocol.errors import ConfigError
+from workers.engine.model_config import CONFIG_NAME, Qwen3Config
+from workers.engine.weights import LayerWeights, Qwen3Weights
+
+_STD: Final = 0.02
+"""As Qwen3 is initialised. Logits of such a network spread by about 1, so that its greedy tokens
+are mostly decided by more than the noise of bfloat16."""
+
+
+def dummy_names() -> list[str]:
+    """The shapes that are installed, smallest first."""
+    home = Path(str(files("config") / "dummy"))
+    names = [path.name for path in home.iterdir() if path.is_dir()]
+    return sorted(names, key=lambda name: float(name.rpartition("-")[2].removesuffix("b")))
+
+
+def dummy_dir(model: str) -> Path:
+    """The directory whose config.json is the shape of `dummy:...`. Raises `ConfigError`."""
+    name = model.removeprefix(DUMMY_PREFIX)
+    if name in dummy_names():
+        return Path(str(files("config") / "dummy" / name))
+    path = Path(name).expanduser()
+    if (path / CONFIG_NAME).is_file():
+        return path.resolve()
+    known = ", ".join(f"{DUMMY_PREFIX}{each}" for each in dummy_names())
+    raise ConfigError(f"model {model!r} is neither a directory with {CONFIG_NAME} nor of {known}")
+
+
+def draw_weights(
+    config: Qwen3Config, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> Qwen3Weights:
+    """Seeded normal weights, made where they stay; norms are 1. Milliseconds on a card."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        empty = torch.empty(shape, dtype=dtype, device=device)
+        return empty.normal_(0.0, _STD, generator=generator)
+
+    def ones(*shape: int) -> Tensor:
+        return torch.ones(shape, dtype=dtype, device=device)
+
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    query, key = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    layers = tuple(
+        LayerWeights(
+            input_norm=ones(hidden),
+            qkv=drawn(query + 2 * key, hidden),
+            qkv_bias=drawn(query + 2 * key) if config.attention_bias else None,
+            qk_norm=ones(config.num_heads + config.num_kv_heads, head_dim),
+            out=drawn(hidden, query),
+            out_bias=drawn(hidden) if config.attention_bias else None,
+            post_norm=ones(hidden),
+            gate_up=drawn(2 * inner, hidden),
+            down=drawn(hidden, inner),
+        )
+        for _ in range(config.num_layers)
+    )
+    embedding = drawn(config.vocab_size, hidden)
+    head = embedding if config.tied else drawn(config.vocab_size, hidden)
+    return Qwen3Weights(embedding, layers, ones(hidden), head)

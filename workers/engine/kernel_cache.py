@@ -1,0 +1,64 @@
+"""What compiling kernels costs a start: how many were compiled, how many found in the cache.
+
+Owns the watch over Triton's compiler and the size of its cache (`TRITON_CACHE_DIR`, else
+~/.triton/cache), which is kept between starts. Must not know the kernels.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final, final
+
+CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
+
+
+@final
+class KernelCache:
+    """Counts from now on."""
+
+    def __init__(self) -> None:
+        self.num_compiled = 0
+        self.num_found = 0
+        self.compile_s = 0.0
+
+    def count(self, *, cache_hit: bool, seconds: float) -> None:
+        """One kernel was compiled, or found."""
+        if cache_hit:
+            self.num_found += 1
+        else:
+            self.num_compiled += 1
+            self.compile_s += seconds
+
+    def summary(self) -> str:
+        """One line for people, with the size of the whole cache."""
+        num_files, num_bytes = cache_size(cache_dir())
+        return (
+            f"{self.num_found} found, {self.num_compiled} compiled in {self.compile_s:.1f} s; "
+            f"{cache_dir()} holds {num_files} files, {num_bytes / 2**20:.0f} MiB"
+        )
+
+
+def watch_kernel_cache() -> KernelCache:
+    """Count what Triton compiles in this process from now on."""
+    cache = KernelCache()
+    if sys.platform == "linux":
+        from triton import knobs  # noqa: PLC0415 -- not on every platform
+
+        def listen(*, cache_hit: bool, times: object, **_: object) -> None:
+            microseconds = getattr(times, "total", 0)
+            cache.count(cache_hit=cache_hit, seconds=1e-6 * microseconds)
+
+        knobs.compilation.listener = listen
+    return cache
+
+
+def cache_dir() -> Path:
+    """Where Triton keeps what it compiled."""
+    named = os.environ.get(CACHE_VARIABLE, "")
+    return Path(named) if named else Path.home() / ".triton" / "cache"
+
+
+def cache_size(directory: Path) -> tuple[int, int]:
+    """Files and bytes in a cache; nothing if it does not exist."""
+    sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)

@@ -1,0 +1,95 @@
+"""The largest step a worker can meet, run once to see what memory it takes.
+
+Owns the imagined step and the reading of card and host. Must not know what the answer is used for
+(`kv_size.py` divides the memory) nor how a step is computed: it goes through the runner's own door.
+"""
+
+import os
+from array import array
+
+import torch
+
+from protocol.messages import EngineFacts
+from protocol.sampling import SamplingParams
+from workers.core.plan import Chunk, SequenceStart, StepPlan
+from workers.engine.memory import CardReading, Room, card_room, host_room, vgpu_limit
+from workers.engine.runner import Runner
+
+_CONTEXT_BYTES = 600 * 2**20
+"""What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200. It
+counts under a vGPU limit, and the driver does not say whose it is."""
+
+
+def room(device: torch.device) -> Room:
+    """What this process may still take of `device`'s memory. Raises `ConfigError`."""
+    if device.type == "cpu":
+        return host_room()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    reading = CardReading(
+        free=free,
+        total=total,
+        held=torch.cuda.memory_reserved(device) + _CONTEXT_BYTES,
+        is_integrated=bool(torch.cuda.get_device_properties(device).is_integrated),
+    )
+    return card_room(reading, vgpu_limit(os.environ, device.index), host_room())
+
+
+def run_largest_step(runner: Runner) -> None:
+    """A full batch of draws of which one has a full chunk at the end of a full window.
+
+    The runner's cache may hold a single block: all imagined sequences lie in block 0, because what
+    they compute does not matter. Raises `torch.OutOfMemoryError` if even that does not fit.
+    """
+    result = runner.run(largest_plan(runner.facts))
+    if result.failed:
+        raise torch.OutOfMemoryError(result.failed[0][1])
+
+
+def largest_plan(facts: EngineFacts) -> StepPlan:
+    """`token_budget` tokens in `max_seqs` chunks, every one sampled with all filters on."""
+    num_seqs = min(facts.max_seqs, facts.token_budget)
+    long = min(facts.token_budget - num_seqs + 1, facts.context_length - 1)
+    spans = [(facts.context_length - 1 - long, long), *[(0, 1)] * (num_seqs - 1)]
+    sampling = SamplingParams(max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01)
+    starts, chunks = [], []
+    for seq, (start, length) in enumerate(spans):
+        tokens = array("I", bytes(4 * (start + length)))
+        num_blocks = -(-(start + length) // facts.block_size)
+        starts.append(SequenceStart(seq, tokens, len(tokens), sampling, seed=seq))
+        chunks.append(Chunk(seq, start, length, (0,) * num_blocks, samples=True))
+    return StepPlan(0, tuple(starts), tuple(chunks), ended=())
+
+
+class PeakMeter:
+    """What a card gives away between the start of a `with` and its end, at the worst moment.
+
+    `peak_bytes` counts the allocator's peak over the start, and what libraries and compiled
+    kernels took beside it; 0 on a CPU, whose steps are small.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.peak_bytes = 0
+        self._device = device
+
+    def __enter__(self) -> "PeakMeter":
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._allocated = torch.cuda.memory_allocated(self._device)
+            self._outside = _outside_bytes(self._device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            peak = torch.cuda.max_memory_allocated(self._device) - self._allocated
+            grown = max(0, _outside_bytes(self._device) - self._outside)
+            self.peak_bytes = peak + grown
+
+
+def _outside_bytes(device: torch.device) -> int:
+    """What is used on the card beside torch's allocator, whoever holds it."""
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device)

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from setproctitle import setproctitle
@@ -63,7 +63,7 @@ def _serve(channel: EngineChannel) -> None:
     report = Reporter(channel, status)
     if config.engine == "synthetic":
         synthetic = load_synthetic(config, report)
-        runner: Runner = synthetic
+        runner: Runner[Any] = synthetic
         model_dir = synthetic.model_dir
     else:
         report("import", 0.0, "torch")
@@ -78,7 +78,7 @@ def _serve(channel: EngineChannel) -> None:
     EngineLoop(runner, scheduler, channel, status, epoch=start.epoch).run()
 
 
-def _scheduler(config: WorkerConfig, runner: Runner, vocab_size: int | None) -> Scheduler:
+def _scheduler(config: WorkerConfig, runner: Runner[Any], vocab_size: int | None) -> Scheduler:
     facts = runner.facts
     limits = SchedulerLimits(
         max_seqs=facts.max_seqs,

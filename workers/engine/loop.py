@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, assert_never, final
+from typing import Final, Generic, Protocol, TypeVar, assert_never, final
 
 from protocol import wire
 from protocol.errors import HermaError, WireError
@@ -39,7 +39,6 @@ from workers.core.plan import StepPlan, StepResult
 from workers.core.salvage import salvage_submit
 from workers.core.scheduler import Outgoing, Scheduler
 from workers.engine.beats import EngineStatus
-from workers.engine.channel import EngineChannel
 
 LOAD_EVERY_S: Final = 0.1
 MAX_FAULTS_IN_A_ROW: Final = 3
@@ -48,14 +47,39 @@ MAX_FAULTS_IN_A_ROW: Final = 3
 _FIRST_CONTROL_TAG: Final = 64
 
 
-class Runner(Protocol):
-    """Computes a plan: the native one with torch, or the synthetic one."""
+InFlight = TypeVar("InFlight")
+"""A runner's own note of a step that it launched."""
+
+
+class Runner(Protocol[InFlight]):
+    """Computes plans: the native one with torch, or the synthetic one.
+
+    Steps are launched in the order of their plans, take effect in that order and are collected in
+    that order. An exception of either method fails the sequences of that step's plan.
+    """
 
     facts: EngineFacts
     eos_ids: frozenset[int]
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """The result of one step; an exception fails the sequences of the plan."""
+    @property
+    def lookahead(self) -> int:
+        """How many steps may be launched beyond the one that is collected next: 0 or 1."""
+
+    def launch(self, plan: StepPlan) -> InFlight:
+        """Start a step; returns at once if the runner looks ahead."""
+
+    def collect(self, step: InFlight) -> StepResult:
+        """Wait for the step's tokens."""
+
+
+class Channel(Protocol):
+    """Where frames come from and go to; a frame is a link and a payload."""
+
+    def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
+        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+
+    def send(self, frames: list[tuple[int, bytes]]) -> None:
+        """Send frames in order."""
 
 
 class EngineBroken(HermaError):
@@ -63,14 +87,14 @@ class EngineBroken(HermaError):
 
 
 @final
-class EngineLoop:
+class EngineLoop(Generic[InFlight]):
     """Turns until `Shutdown`. `clock` gives monotonic seconds; `epoch` counts engine starts."""
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Runner[InFlight],
         scheduler: Scheduler,
-        channel: EngineChannel,
+        channel: Channel,
         status: EngineStatus,
         *,
         epoch: int,
@@ -131,7 +155,7 @@ class EngineLoop:
     def _compute(self, plan: StepPlan) -> StepResult:
         """The runner's answer; an exception becomes the failure of the plan's sequences."""
         try:
-            result = self._runner.run(plan)
+            result = self._runner.collect(self._runner.launch(plan))
         except Exception as error:  # the edge: one request's fault must not end the others
             reason = _one_line(error)
             self._faults_in_a_row += 1

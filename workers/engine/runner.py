@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from workers.engine.sequences import SequencePool
 
 class Runner:
     """Runs plans. `facts` and `eos_ids` are fixed at load; `model_dir` holds the text files."""
+
+    lookahead: Final = 0
 
     def __init__(
         self,
@@ -45,6 +48,14 @@ class Runner:
     def num_sequences(self) -> int:
         """Sequences whose state is kept."""
         return len(self._pool)
+
+    def launch(self, plan: StepPlan) -> StepPlan:
+        """Nothing is done before it is waited for."""
+        return plan
+
+    def collect(self, plan: StepPlan) -> StepResult:
+        """Compute the step."""
+        return self.run(plan)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute the plan and append what was sampled to the sequences.

@@ -32,6 +32,8 @@ _POSITION: Final = struct.Struct("<QQ")
 class SyntheticRunner:
     """The runner's seam without a model. One sequence costs a few counters."""
 
+    lookahead: Final = 0
+
     def __init__(self, config: WorkerConfig, model_dir: Path) -> None:
         text_config = _read_json(model_dir / "config.json")
         self.model_dir = model_dir
@@ -41,7 +43,11 @@ class SyntheticRunner:
         self._ids = _plain_ids(model_dir, self.eos_ids)
         self._sequences: dict[int, tuple[int, SamplingParams]] = {}
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> StepPlan:
+        """Nothing is done before it is waited for."""
+        return plan
+
+    def collect(self, plan: StepPlan) -> StepResult:
         """Tokens for all sampling chunks of `plan`, after `step_ms`."""
         started_at = time.monotonic()
         for seq in plan.ended:

@@ -50,6 +50,7 @@ class CountingRunner:
     """Says 1, 2, 3, ...; raises in the steps of `bad_steps`; may wait for a gate in each step."""
 
     def __init__(self, bad_steps: frozenset[int] = frozenset()) -> None:
+        self.lookahead = 0
         self.facts = FACTS
         self.eos_ids: frozenset[int] = frozenset()
         self.steps = 0
@@ -57,7 +58,10 @@ class CountingRunner:
         self.entered = threading.Semaphore(0)
         self._bad_steps = bad_steps
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def collect(self, plan: StepPlan) -> StepResult:
         self.steps += 1
         self.entered.release()
         if self.gate is not None:

@@ -39,7 +39,7 @@ def tokens(model: Path, seed: int, start: int, length: int) -> tuple[int, ...]:
     sampling = SamplingParams(max_tokens=4)
     began = SequenceStart(1, array("I", range(start + length)), 5, sampling, seed)
     plan = StepPlan(1, (began,), (Chunk(1, start, length, (0,), samples=True),), ())
-    (sampled,) = runner.run(plan).sampled
+    (sampled,) = runner.collect(runner.launch(plan)).sampled
     return sampled.ids
 
 

@@ -1,14 +1,19 @@
 """Every knob, typed: one TOML file, decoded strictly into frozen structs."""
 
 from config.defaults import BUILTIN_MODEL, builtin_config
+from config.ledger_path import ledger_path
 from config.load import load_config, parse_config
 from config.model import (
     Config,
     FallbackConfig,
     GatewayConfig,
     KeyConfig,
+    LedgerConfig,
+    LimitsConfig,
     ModelConfig,
+    PriceConfig,
     ProviderConfig,
+    TariffConfig,
     WorkerConfig,
 )
 from config.secrets import hash_api_key, provider_api_key
@@ -19,11 +24,16 @@ __all__ = [
     "FallbackConfig",
     "GatewayConfig",
     "KeyConfig",
+    "LedgerConfig",
+    "LimitsConfig",
     "ModelConfig",
+    "PriceConfig",
     "ProviderConfig",
+    "TariffConfig",
     "WorkerConfig",
     "builtin_config",
     "hash_api_key",
+    "ledger_path",
     "load_config",
     "parse_config",
     "provider_api_key",

@@ -5,7 +5,7 @@ Owns the rules that need more than one key. Must not open sockets or read secret
 
 from itertools import chain
 
-from config.model import DUMMY_PREFIX, Config, repeated
+from config.model import DUMMY_PREFIX, Config, TariffConfig, repeated
 from protocol.addresses import is_local_address, is_loopback_host
 from protocol.errors import ConfigError
 
@@ -14,6 +14,7 @@ def check_config(config: Config, source: str) -> None:
     """Raise `ConfigError` for the first rule that `config` breaks."""
     _check_names(config, source)
     _check_references(config, source)
+    _check_prices(config, source)
     _check_addresses(config, source)
 
 
@@ -49,6 +50,26 @@ def _check_references(config: Config, source: str) -> None:
                 f"{source}: worker `{worker.name}` serves `{worker.serves}`, "
                 f"which is no [[models]] name; known: {', '.join(sorted(models))}"
             )
+
+
+def _check_prices(config: Config, source: str) -> None:
+    """Under a limit every price must be known: what cannot be counted cannot be limited."""
+    key = next((key for key in config.keys if key.cloud == "allow" and key.limits.any), None)
+    for model in config.models:
+        for target in model.fallback if model.cloud == "allow" else ():
+            provider = config.providers[target.provider]
+            tariff = provider.models.get(target.model, TariffConfig())
+            if provider.price is not None or tariff.price is not None:
+                continue
+            limited = f"provider `{target.provider}`" if provider.limits.any else None
+            if limited is None and key is not None:
+                limited = f"key `{key.name}`"
+            if limited is not None:
+                raise ConfigError(
+                    f"{source}: {limited} has a spending limit, but the price of "
+                    f"`{target.model}` at `{target.provider}` is not known; set [providers."
+                    f"{target.provider}] price = {{ input = ..., output = ... }} (0 if it is free)"
+                )
 
 
 def _check_addresses(config: Config, source: str) -> None:

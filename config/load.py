@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -77,7 +77,7 @@ def _children(value: object, place: str, *, keyed: object) -> list[tuple[str, Ma
         return [(f"{place}[{i}]", item) for i, item in enumerate(value) if isinstance(item, dict)]
     if not isinstance(value, dict):
         return []
-    if get_args(keyed):
+    if get_origin(keyed) is dict:
         return [(f"{place}.{k}", item) for k, item in value.items() if isinstance(item, dict)]
     return [(place, value)]
 

@@ -13,10 +13,12 @@ import msgspec
 _NAME: Final = r"^[A-Za-z0-9._:/@-]+$"
 _URL: Final = r"^https?://"
 _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
+_CURRENCY: Final = r"^[A-Z]{3}$"
 PATTERNS: Final = {
     _NAME: "letters, digits and . _ : / @ - only",
     _URL: "an address that begins with http:// or https://",
     _DEVICE: "auto, cpu, cuda or cuda:N",
+    _CURRENCY: "three capital letters, as USD or EUR",
 }
 """What the patterns of this module mean, for people."""
 
@@ -24,6 +26,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 DUMMY_PREFIX: Final = "dummy:"
 """Models without weights and tokenizer, for `herma bench engine` alone."""
@@ -80,9 +83,43 @@ class ModelConfig(_Table, frozen=True):
     context_length: Positive | None = None
 
 
+class PriceConfig(_Table, frozen=True):
+    """`price = { ... }`: units of the ledger's currency per million tokens. Without `cached_input`
+    cached prompt tokens cost as much as others. 0 is free.
+    """
+
+    input: Amount
+    output: Amount
+    cached_input: Amount | None = None
+
+
+class LimitsConfig(_Table, frozen=True):
+    """`limits = { ... }`: units of the ledger's currency per UTC day and month; 0 allows nothing
+    that costs, absent is no limit.
+    """
+
+    daily: Amount | None = None
+    monthly: Amount | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.daily is not None or self.monthly is not None
+
+
+class TariffConfig(_Table, frozen=True):
+    """`[providers.NAME.models."MODEL"]`: what differs for one model of the provider."""
+
+    price: PriceConfig | None = None
+    max_output_tokens: Positive | None = None
+
+
 class ProviderConfig(_Table, frozen=True):
     """`[providers.NAME]`: an OpenAI-compatible API. The key comes from the environment variable
     or the file, never from the configuration itself.
+
+    `max_output_tokens`: the longest answer its models can give. `stream_usage`: ask for the usage
+    of streams although the client did not; without it their cost stays the worst case.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -91,6 +128,11 @@ class ProviderConfig(_Table, frozen=True):
     connect_s: Seconds = 5.0
     first_token_s: Seconds = 60.0
     read_s: Seconds = 120.0
+    price: PriceConfig | None = None
+    max_output_tokens: Positive | None = None
+    models: dict[str, TariffConfig] = {}
+    limits: LimitsConfig = LimitsConfig()
+    stream_usage: bool = True
 
 
 class KeyConfig(_Table, frozen=True):
@@ -103,11 +145,21 @@ class KeyConfig(_Table, frozen=True):
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     cache: Literal["shared", "private"] = "shared"
     cloud: Literal["allow", "never"] = "allow"
+    limits: LimitsConfig = LimitsConfig()
     admin: bool = False
 
     def __post_init__(self) -> None:
         if not _KEY_HASH.fullmatch(self.hash):
             raise ValueError("hash must be 'sha256:' and 64 hex digits; `herma keys new` makes one")
+
+
+class LedgerConfig(_Table, frozen=True):
+    """`[ledger]`: where usage and cost are recorded, and in which currency all prices and limits
+    of the file are. `path` None: in the user's state directory.
+    """
+
+    path: str | None = None
+    currency: Annotated[str, msgspec.Meta(pattern=_CURRENCY)] = "USD"
 
 
 class WorkerConfig(_Table, frozen=True):
@@ -148,6 +200,7 @@ class Config(_Table, frozen=True):
     providers: dict[str, ProviderConfig] = {}
     keys: tuple[KeyConfig, ...] = ()
     workers: tuple[WorkerConfig, ...] = ()
+    ledger: LedgerConfig = LedgerConfig()
 
     def worker(self, name: str) -> WorkerConfig | None:
         """The worker of that name, if the file has one."""

@@ -21,6 +21,7 @@ from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
 from gateway.actors.services import Services
+from gateway.actors.spending import Spending
 from gateway.actors.turn import run_turn
 from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
@@ -68,6 +69,7 @@ def build_services(
         files=files,
         providers=providers,
         counters=counters,
+        spending=Spending(config, environ),
         draw=draw,
     )
 
@@ -98,6 +100,7 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.link.run)
             await nursery.start(services.dispatcher.run)
             await nursery.start(services.files.run)
+            await nursery.start(services.spending.run)
             yield address
         finally:
             nursery.cancel_scope.cancel()

@@ -9,6 +9,10 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+_state = TemporaryDirectory(prefix="herma-tests-")
+atexit.register(_state.cleanup)
+os.environ["XDG_STATE_HOME"] = _state.name
+
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
     "test", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_IS_FINE

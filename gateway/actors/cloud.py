@@ -1,17 +1,20 @@
 """The way through a model's providers.
 
-Owns who is asked next and what a client is told when nobody answers. Must not know HTTP: the
-provider's bytes are passed on as they are.
+Owns who is asked next and what a client is told when nobody answers. Nobody is asked before
+`Spending` has reserved what it can cost. Must not know HTTP: the provider's bytes are passed on as
+they are.
 """
 
 import logging
 from collections.abc import Callable
 
 from gateway.actors.services import Services
+from gateway.actors.spending import Bill
 from gateway.core.chat_request import ChatRequest
 from gateway.core.effects import UseProvider
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import Started, TurnEvent, UpstreamBody, UpstreamChunk
+from gateway.core.refusals import hardest
 from gateway.upstream import Answer, Provider, ProviderCut, ProviderFailed
 
 _log = logging.getLogger(__name__)
@@ -20,16 +23,27 @@ Emit = Callable[[TurnEvent], None]
 
 
 async def answer_by_chain(
-    services: Services, request: ChatRequest, route: UseProvider, emit: Emit
+    services: Services,
+    request: ChatRequest,
+    route: UseProvider,
+    emit: Emit,
+    *,
+    key: str,
+    model: str,
 ) -> ApiError | None:
-    """Ask the providers of the chain in order until one answers.
+    """Ask the providers of the chain in order until one answers; `key` and `model` are charged.
 
     Returns what to tell the client if none did; nothing was emitted then. Raises `ApiError` when
     an answer was cut after its beginning.
     """
     failures: list[ProviderFailed] = []
+    refusals: list[ApiError] = []
     for target in route.chain:
         provider = services.providers[target.provider]
+        bill = await services.spending.open_bill(key, model, target, request)
+        if isinstance(bill, ApiError):
+            refusals.append(bill)
+            continue
         started = Started(
             served_by=f"cloud:{provider.name}",
             worker="",
@@ -38,7 +52,8 @@ async def answer_by_chain(
             model=target.model,
         )
         try:
-            answer = await _ask(provider, request, target.model, started, emit)
+            with bill:
+                answer = await _ask(provider, request, target.model, started, emit, bill)
         except ProviderFailed as error:
             services.counters.cloud_failures += 1
             _log.warning("provider failed: %s", error)
@@ -53,14 +68,31 @@ async def answer_by_chain(
             emit(UpstreamBody(answer.status, answer.body))
         services.counters.cloud_answers += 1
         return None
-    return _nobody_answered(failures)
+    return _nobody_answered(failures, refusals)
 
 
 async def _ask(
-    provider: Provider, request: ChatRequest, model: str, started: Started, emit: Emit
+    provider: Provider, request: ChatRequest, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
-    if not request.stream:
-        return await provider.complete(request.raw, model)
+    """The exchange with one provider; tells `bill` what it costs."""
+    try:
+        if request.stream:
+            answer = await _stream(provider, request, model, started, emit, bill)
+        else:
+            answer = await provider.complete(request.raw, model, bill.note_usage)
+    except ProviderFailed as error:
+        if not error.may_be_charged:
+            bill.waive()
+        raise
+    if answer is not None and answer.status != 200:
+        bill.waive()
+    bill.complete()
+    return answer
+
+
+async def _stream(
+    provider: Provider, request: ChatRequest, model: str, started: Started, emit: Emit, bill: Bill
+) -> Answer | None:
     has_started = False
 
     def pass_on(events: bytes) -> None:
@@ -70,12 +102,15 @@ async def _ask(
             emit(started)
         emit(UpstreamChunk(events))
 
-    return await provider.stream(request.raw, model, pass_on)
+    return await provider.stream(request.raw, model, pass_on, bill.note_usage)
 
 
-def _nobody_answered(failures: list[ProviderFailed]) -> ApiError:
+def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
+    if refusals and not failures:
+        return hardest(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
     text = "No provider answered: " + "; ".join(map(str, failures)) + "."
+    text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
     return ApiError(502, text, code="no_provider_answered")

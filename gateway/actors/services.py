@@ -16,6 +16,7 @@ from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
+from gateway.actors.spending import Spending
 from gateway.upstream import Provider
 
 
@@ -66,6 +67,7 @@ class Services:
     files: ModelFiles
     providers: Mapping[str, Provider]
     counters: Counters
+    spending: Spending
     open_turns: OpenTurns = field(default_factory=OpenTurns)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

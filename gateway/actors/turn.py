@@ -83,7 +83,14 @@ class Turn:
         provider = await self._try_locally(cloud=True)
         if provider is None:
             return
-        error = await answer_by_chain(self._services, self._request, provider, self._emit)
+        error = await answer_by_chain(
+            self._services,
+            self._request,
+            provider,
+            self._emit,
+            key=self._caller.key,
+            model=self._view().name,
+        )
         if error is None:
             return
         is_hopeless = self._is_unshowable or self._view().state == "down"
@@ -146,15 +153,21 @@ class Turn:
         """All n choices, on one worker: the others start once the first has its first token, so
         that they find the prompt's blocks in the cache.
         """
-        first, *others = [
+        first, *others = choices = [
             Choice(self._services, job, index, self._emit) for index in range(job.request.n)
         ]
-        if not others:
-            provider = await first.run(cloud=cloud)
-        else:
-            provider = await self._fan_out(first, others, cloud=cloud)
+        try:
+            if not others:
+                provider = await first.run(cloud=cloud)
+            else:
+                provider = await self._fan_out(first, others, cloud=cloud)
+        finally:
+            # Whoever leaves early has used the workers too.
+            if first.begun.is_set():
+                usage = _usage_of(job, choices)
+                self._services.spending.record_local(self._caller.key, job.model, usage)
         if provider is None:
-            self._emit_usage(job, [first, *others])
+            self._emit_usage(_usage_of(job, choices))
         return provider
 
     async def _fan_out(
@@ -186,15 +199,18 @@ class Turn:
         self._error = self._error or error
         scope.cancel()
 
-    def _emit_usage(self, job: Job, choices: list[Choice]) -> None:
+    def _emit_usage(self, usage: Usage) -> None:
         counters = self._services.counters
-        usage = Usage(
-            prompt_tokens=job.prompt_tokens,
-            cached_tokens=choices[0].cached_tokens or 0,
-            completion_tokens=sum(choice.completion_tokens for choice in choices),
-            reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
-        )
         counters.prompt_tokens += usage.prompt_tokens
         counters.cached_tokens += usage.cached_tokens
         counters.completion_tokens += usage.completion_tokens
         self._emit(usage)
+
+
+def _usage_of(job: Job, choices: list[Choice]) -> Usage:
+    return Usage(
+        prompt_tokens=job.prompt_tokens,
+        cached_tokens=choices[0].cached_tokens or 0,
+        completion_tokens=sum(choice.completion_tokens for choice in choices),
+        reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
+    )

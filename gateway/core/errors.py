@@ -111,3 +111,19 @@ def unavailable(message: str, retry_after_s: int) -> ApiError:
 def busy(message: str, retry_after_s: int) -> ApiError:
     """429: the queue has no place; worth another try after `retry_after_s`."""
     return ApiError(429, message, code="busy", retry_after_s=retry_after_s)
+
+
+def spending_limit_reached(reasons: str, retry_after_s: int) -> ApiError:
+    """429: the money that the operator allows is spent. The words are none of those that mean an
+    empty account or a full window to Hermes Agent: it waits, or goes to its own fallback.
+    """
+    return ApiError(429, reasons, code="spending_limit_reached", retry_after_s=retry_after_s)
+
+
+def output_cap_required(provider: str) -> ApiError:
+    """400: under a limit, nothing may be sent of which nobody knows how much it can cost."""
+    message = (
+        f"A spending limit applies to provider `{provider}`, and nothing bounds what this answer "
+        "can cost: send a cap on its output."
+    )
+    return ApiError(400, message, code="output_cap_required")

@@ -18,8 +18,10 @@ import msgspec
 import trio
 
 from config import ProviderConfig
+from gateway.core.events import Usage
 from gateway.upstream.pool import ClientPool, RequestBody
 from gateway.upstream.sse import EventCutter, EventTooLarge, has_data, is_error
+from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
 from protocol.errors import HermaError
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
@@ -30,19 +32,32 @@ END_S: Final = 0.5
 _OURS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses below 500 that speak of the provider or our account there, not of the request."""
 
+_UNCHARGED: Final = frozenset({500, 501, 503, 529})
+"""Nobody charges for these, nor for any 4xx. Others (502, 504) may come from a server in between
+that has lost patience while the model wrote on.
+"""
+
 _LIMITS: Final = httpx.Limits(max_connections=512, max_keepalive_connections=64)
 _encode = msgspec.json.Encoder().encode
 
 
 class ProviderFailed(HermaError):
-    """Nothing of an answer came; another may be asked. `status` is what it said, if it spoke."""
+    """Nothing of an answer came; another may be asked. `status` is what it said, if it spoke.
+    `may_be_charged` False: the request never reached it, or was refused.
+    """
 
     def __init__(
-        self, text: str, *, status: int | None = None, retry_after_s: int | None = None
+        self,
+        text: str,
+        *,
+        status: int | None = None,
+        retry_after_s: int | None = None,
+        may_be_charged: bool = True,
     ) -> None:
         super().__init__(text)
         self.status = status
         self.retry_after_s = retry_after_s
+        self.may_be_charged = may_be_charged
 
 
 class ProviderCut(HermaError):
@@ -84,25 +99,43 @@ class Provider:
         """Close all connections."""
         await self._pool.aclose()
 
-    async def complete(self, raw: Mapping[str, Any], model: str) -> Answer:
-        """The whole answer to the request `raw`, asked of `model`. Raises `ProviderFailed`."""
+    async def complete(
+        self,
+        raw: Mapping[str, Any],
+        model: str,
+        on_usage: Callable[[Usage], None] = lambda _: None,
+    ) -> Answer:
+        """The whole answer to the request `raw`, asked of `model`; `on_usage` gets what it says
+        that it used. Raises `ProviderFailed`.
+        """
         with _failures(self.name):
             async with self._exchange(raw, model, "application/json") as response:
-                return await self._whole(response)
+                answer = await self._whole(response)
+        if (usage := usage_of(answer.body)) is not None:
+            on_usage(usage)
+        return answer
 
     async def stream(
-        self, raw: Mapping[str, Any], model: str, on_events: Callable[[bytes], None]
+        self,
+        raw: Mapping[str, Any],
+        model: str,
+        on_events: Callable[[bytes], None],
+        on_usage: Callable[[Usage], None] = lambda _: None,
     ) -> Answer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
-        The first data must come in `first_token_s`; comments before it are dropped. Raises
+        The first data must come in `first_token_s`; comments before it are dropped. `on_usage`
+        gets what the provider says that it used, also when only we have asked for it. Raises
         `ProviderFailed` before the first call of `on_events`, `ProviderCut` after it.
         """
         has_begun = False
+        asked = asking_for_usage(raw) if self._config.stream_usage else raw
+        usage = StreamUsage(on_usage, is_ours=asked is not raw)
         deadline = trio.CancelScope(deadline=trio.current_time() + self._config.first_token_s)
 
         def pass_on(events: bytes) -> None:
             nonlocal has_begun
+            events = usage.take(events)
             # Data in the very moment of the deadline comes too late: this attempt is cancelled
             # already, and what were passed on of it would stand before another one's answer.
             if not has_begun and (deadline.cancel_called or not has_data(events)):
@@ -111,12 +144,13 @@ class Provider:
                 raise ProviderFailed(f"{self.name} sent an error instead of an answer")
             has_begun = True
             deadline.deadline = math.inf
-            on_events(events)
+            if events:
+                on_events(events)
 
         answer: Answer | None = None
         try:
             with deadline, _failures(self.name):
-                async with self._exchange(raw, model, "text/event-stream") as response:
+                async with self._exchange(asked, model, "text/event-stream") as response:
                     answer = await self._relay(response, pass_on)
         except ProviderFailed as error:
             if has_begun:
@@ -173,7 +207,10 @@ class Provider:
             return
         retry_after_s = _retry_after_s(response.headers.get("retry-after"))
         raise ProviderFailed(
-            f"{self.name} answered {status}", status=status, retry_after_s=retry_after_s
+            f"{self.name} answered {status}",
+            status=status,
+            retry_after_s=retry_after_s,
+            may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
     async def _whole(self, response: httpx.Response) -> Answer:
@@ -231,9 +268,11 @@ def _failures(name: str) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectError as error:
-        raise ProviderFailed(f"{name} cannot be reached") from error
-    except httpx.ConnectTimeout as error:
-        raise ProviderFailed(f"{name} did not take the connection in time") from error
+        raise ProviderFailed(f"{name} cannot be reached", may_be_charged=False) from error
+    except (httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise ProviderFailed(
+            f"{name} did not take the connection in time", may_be_charged=False
+        ) from error
     except httpx.TimeoutException as error:
         raise ProviderFailed(f"{name} was silent for too long") from error
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, EventTooLarge) as error:

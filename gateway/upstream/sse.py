@@ -5,6 +5,7 @@ Must not know what events mean, but for the two that decide about a provider: th
 carries data, and the last.
 """
 
+import itertools
 import re
 from typing import Final
 
@@ -16,6 +17,7 @@ MAX_EVENT_BYTES: Final = 8 * 2**20
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA: Final = re.compile(rb"(?:^|[\r\n])data:")
+_DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 
 
@@ -63,6 +65,17 @@ class EventCutter:
 def has_data(events: bytes) -> bool:
     """Whether `events` are more than comments: comments are no sign of an answer."""
     return _DATA.search(events) is not None
+
+
+def split_events(events: bytes) -> list[bytes]:
+    """The single events of whole `events`, each with its blank line."""
+    ends = [match.end() for match in _EVENT_END.finditer(events)]
+    return [events[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+
+def data_of(event: bytes) -> bytes:
+    """The data of one event; b"" if it has none."""
+    return b"\n".join(_DATA_LINE.findall(event))
 
 
 def is_error(events: bytes) -> bool:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -105,6 +106,11 @@ class HermaProcess:
 @contextmanager
 def herma_up(config: Path | None, **env: str) -> Iterator[HermaProcess]:
     """`herma up` for the length of the block; whatever is left of it afterwards is killed."""
+    with TemporaryDirectory() as state:
+        yield from _herma_up(config, {"XDG_STATE_HOME": state, **env})
+
+
+def _herma_up(config: Path | None, env: dict[str, str]) -> Iterator[HermaProcess]:
     herma = HermaProcess(config, env)
     family = [herma.process.pid]
     try:

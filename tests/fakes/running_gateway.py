@@ -2,12 +2,22 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import trio
 
-from config import Config, FallbackConfig, GatewayConfig, ModelConfig, ProviderConfig
+from config import (
+    Config,
+    FallbackConfig,
+    GatewayConfig,
+    KeyConfig,
+    LedgerConfig,
+    ModelConfig,
+    ProviderConfig,
+)
 from gateway.actors.caller import Caller
 from gateway.actors.services import Services
 from gateway.actors.turn import run_turn
@@ -142,18 +152,25 @@ async def open_gateway(
     *,
     models: Sequence[ModelConfig] = (ModelConfig(name="alpha"),),
     providers: dict[str, ProviderConfig] | None = None,
+    keys: Sequence[KeyConfig] = (),
+    ledger: Path | None = None,
     **gateway: Any,
 ) -> AsyncIterator[RunningGateway]:
-    """A gateway's actors on a free port, for the length of the block."""
-    config = Config(
-        gateway=GatewayConfig(**{"worker_bind": "tcp://127.0.0.1:*", **gateway}),
-        models=tuple(models),
-        providers=providers or {},
-    )
-    services = build_services(config, {"PROVIDER_KEY": KEY})
-    async with running(services) as address, trio.open_nursery() as nursery:
-        yield RunningGateway(services, address, nursery)
-        nursery.cancel_scope.cancel()
+    """A gateway's actors on a free port, for the length of the block. Without a path its ledger is
+    thrown away.
+    """
+    with TemporaryDirectory() as folder:
+        config = Config(
+            gateway=GatewayConfig(**{"worker_bind": "tcp://127.0.0.1:*", **gateway}),
+            models=tuple(models),
+            providers=providers or {},
+            keys=tuple(keys),
+            ledger=LedgerConfig(path=str(ledger or Path(folder) / "ledger.sqlite")),
+        )
+        services = build_services(config, {"PROVIDER_KEY": KEY})
+        async with running(services) as address, trio.open_nursery() as nursery:
+            yield RunningGateway(services, address, nursery)
+            nursery.cancel_scope.cancel()
 
 
 def chain_of(

@@ -22,12 +22,18 @@ def provider_of(fake: FakeProvider, *, read_s: float = 10.0) -> Provider:
 
 
 async def test_the_request_is_not_changed() -> None:
-    """The caller's dict stays as it is although the name is rewritten on the way."""
+    """The caller's dict stays as it is although the name is rewritten, and the usage asked for, on
+    the way.
+    """
     async with open_provider() as fake:
         provider = provider_of(fake)
         await provider.stream(RAW, "large", lambda _: None)
         assert RAW["model"] == "alias"
-        assert fake.requests[0].body == {**RAW, "model": "large"}
+        assert fake.requests[0].body == {
+            **RAW,
+            "model": "large",
+            "stream_options": {"include_usage": True},
+        }
         assert "authorization" not in fake.requests[0].headers
         await provider.aclose()
 

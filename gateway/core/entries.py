@@ -1,0 +1,77 @@
+"""What the ledger is told.
+
+Owns the values that cross between the books in memory and the ledger on disk. Must not know SQL
+nor how the figures came about. Days are UTC dates as text (2026-11-21), amounts micro-units.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The most that one cloud request can use and cost, held before it is sent. `is_priced` False:
+    the provider's price is unknown, and `cost` is 0.
+    """
+
+    id: int
+    day: str
+    key: str
+    model: str
+    provider: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost: int
+    is_priced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request that is over. `provider` "" is our own workers. `is_settled` False: its end was
+    never seen, so tokens and cost are what it can have been at most.
+    """
+
+    day: str
+    key: str
+    model: str
+    provider: str
+    is_settled: bool
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: int
+    is_priced: bool
+    requests: int = 1
+
+    def plus(self, other: "Entry") -> "Entry":
+        """Both in one; they must be of the same day, key, model and provider."""
+        return Entry(
+            day=self.day,
+            key=self.key,
+            model=self.model,
+            provider=self.provider,
+            is_settled=self.is_settled,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=self.cost + other.cost,
+            is_priced=self.is_priced,
+            requests=self.requests + other.requests,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A reservation is over. `entry` None: the provider certainly charges nothing."""
+
+    reservation_id: int
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class DayTotal:
+    """What one key has spent at one provider on one day, unsettled requests included."""
+
+    day: str
+    key: str
+    provider: str
+    cost: int

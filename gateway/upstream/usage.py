@@ -1,0 +1,99 @@
+"""What a provider says that a request has used.
+
+Owns the usage objects of the OpenAI API and its relatives, in whole answers and in streams. A
+stream tells only if it is asked, so we ask, and keep the extra chunk from clients that did not:
+many index `choices[0]` of every chunk. Must not know prices.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from gateway.core.events import Usage
+from gateway.upstream.sse import data_of, split_events
+
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: Count | None = None
+
+
+class _Usage(msgspec.Struct):
+    """`prompt_cache_hit_tokens` is DeepSeek's name for what the details hold elsewhere."""
+
+    prompt_tokens: Count
+    completion_tokens: Count = 0
+    total_tokens: Count | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    prompt_cache_hit_tokens: Count | None = None
+
+    def checked(self) -> Usage | None:
+        """None if it says nothing: no prompt is without tokens."""
+        if self.prompt_tokens == 0:
+            return None
+        details = self.prompt_tokens_details
+        cached = details.cached_tokens if details is not None else None
+        # Some count thoughts in the total only; they are charged as output.
+        rest = (self.total_tokens or 0) - self.prompt_tokens
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=min(self.prompt_tokens, cached or self.prompt_cache_hit_tokens or 0),
+            completion_tokens=max(self.completion_tokens, rest),
+        )
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+    choices: list[msgspec.Raw] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Answer).decode
+
+
+def usage_of(body: bytes) -> Usage | None:
+    """The usage in a whole answer or a chunk, if it holds one that can be read."""
+    answer = _read(body)
+    return answer.usage.checked() if answer is not None and answer.usage is not None else None
+
+
+def asking_for_usage(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The streamed request `raw`, asking for its usage; `raw` itself if it does that already."""
+    options = raw.get("stream_options")
+    asked = options if isinstance(options, dict) else {}
+    if asked.get("include_usage") is True:
+        return raw
+    return {**raw, "stream_options": {**asked, "include_usage": True}}
+
+
+class StreamUsage:
+    """Reads the events of one stream. `is_ours`: the client did not ask for the usage."""
+
+    def __init__(self, on_usage: Callable[[Usage], None], *, is_ours: bool) -> None:
+        self._on_usage = on_usage
+        self._is_ours = is_ours
+
+    def take(self, events: bytes) -> bytes:
+        """What of the whole `events` is for the client; usage in them is told at once."""
+        if _USAGE.search(events) is None:
+            return events
+        return b"".join(event for event in split_events(events) if self._is_for_client(event))
+
+    def _is_for_client(self, event: bytes) -> bool:
+        answer = _read(data_of(event))
+        if answer is None or answer.usage is None:
+            return True
+        if (usage := answer.usage.checked()) is not None:
+            self._on_usage(usage)
+        return not (self._is_ours and answer.choices == [])
+
+
+def _read(data: bytes) -> _Answer | None:
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,6 +1,6 @@
-"""Triton root-mean-square normalisation: one program per row.
+"""Triton root-mean-square normalisation, alone or after a residual sum: one program per row.
 
-Owns the launch. Must not know who normalises what.
+Owns the launches. Must not know who normalises what.
 """
 
 import torch
@@ -13,39 +13,87 @@ from kernels.choose import has_pdl
 
 @triton.jit
 def _rms_norm_kernel(
-    x_ptr, weight_ptr, out_ptr, num_columns, eps, BLOCK: tl.constexpr, PDL: tl.constexpr
+    x_ptr,
+    residual_ptr,
+    weight_ptr,
+    out_ptr,
+    sum_ptr,
+    num_columns,
+    weight_rows,
+    eps,
+    BLOCK: tl.constexpr,
+    ADDS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < num_columns
-    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    weight_at = (row % weight_rows) * num_columns + columns
+    weight = tl.load(weight_ptr + weight_at, mask=inside, other=0.0).to(tl.float32)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    x = tl.load(x_ptr + row * num_columns + columns, mask=inside, other=0.0).to(tl.float32)
-    if PDL:
         tl.extra.cuda.gdc_launch_dependents()
+    at = row * num_columns + columns
+    dtype = out_ptr.dtype.element_ty
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        x += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x = x.to(dtype).to(tl.float32)
+        tl.store(sum_ptr + at, x.to(dtype), mask=inside)
     scale = tl.rsqrt(tl.sum(x * x, 0) / num_columns + eps)
     # The reference rounds before the weight. Arithmetic stays in float32: the interpreter knows
     # bfloat16 as storage only.
-    normed = (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32)
-    tl.store(out_ptr + row * num_columns + columns, normed * weight, mask=inside)
+    normed = (x * scale).to(dtype).to(tl.float32) * weight
+    tl.store(out_ptr + at, normed.to(dtype), mask=inside)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `kernels.rms_norm.rms_norm`; weight [D]."""
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None) -> Tensor:
+    """See `kernels.rms_norm.rms_norm`; weight has the last or the last two dimensions of x."""
     x = x.contiguous()
     out = torch.empty_like(x)
-    num_columns = x.shape[-1]
-    pdl = has_pdl(x.device)
-    _rms_norm_kernel[(x.numel() // num_columns,)](
-        x,
-        weight,
-        out,
-        num_columns,
-        eps,
-        BLOCK=triton.next_power_of_2(num_columns),
-        PDL=pdl,
-        launch_pdl=pdl,
-        num_warps=4,
-    )
+    _launch(x, x, weight, out, out, eps, num_warps, adds=False)
     return out
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.rms_norm.add_rms_norm`."""
+    x, residual = x.contiguous(), residual.contiguous()
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    _launch(x, residual, weight, out, total, eps, num_warps, adds=True)
+    return out, total
+
+
+def _launch(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    total: Tensor,
+    eps: float,
+    num_warps: int | None,
+    *,
+    adds: bool,
+) -> None:
+    num_columns = x.shape[-1]
+    num_rows = x.numel() // num_columns
+    if not num_rows:
+        return
+    block = triton.next_power_of_2(num_columns)
+    pdl = has_pdl(x.device)
+    _rms_norm_kernel[(num_rows,)](
+        x,
+        residual,
+        weight.contiguous(),
+        out,
+        total,
+        num_columns,
+        weight.numel() // num_columns,
+        eps,
+        BLOCK=block,
+        ADDS=adds,
+        PDL=pdl,
+        num_warps=num_warps or max(1, min(8, block // 512)),
+        launch_pdl=pdl,
+    )

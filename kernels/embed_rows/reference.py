@@ -1,0 +1,21 @@
+"""Plain torch start of a decode step; the CPU path."""
+
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+from torch import Tensor
+
+
+def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Tensor:
+    """See `kernels.embed_rows.embed_rows`."""
+    rows = table_rows.long().clamp(0, last_token.shape[0] - 1)
+    return F.embedding(last_token[rows].long().clamp(0, embedding.shape[0] - 1), embedding)
+
+
+def begin_step(
+    packed: Tensor, num_rows: int, last_token: Tensor, embedding: Tensor, block_tables: Tensor
+) -> Tensor:
+    """See `kernels.embed_rows.begin_step`."""
+    tables, max_blocks = block_tables.shape
+    rows, indices, blocks = packed[2 * num_rows :].view(-1, 3).long().unbind(1)
+    good = (rows >= 0) & (rows < tables) & (indices >= 0) & (indices < max_blocks)
+    block_tables[rows[good], indices[good]] = blocks[good].to(block_tables.dtype)
+    return embed_rows(packed[num_rows : 2 * num_rows], last_token, embedding)

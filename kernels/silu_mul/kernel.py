@@ -1,0 +1,42 @@
+"""Triton SwiGLU gate: one program per row and tile of columns.
+
+Owns the launch. Must not know who gates what.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _silu_mul_kernel(gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < inner
+    at = gate_up_ptr + row * 2 * inner + columns
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(at + inner, mask=inside, other=0.0).to(tl.float32)
+    dtype = out_ptr.dtype.element_ty
+    # The reference rounds silu(gate) before it multiplies.
+    gated = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
+    tl.store(out_ptr + row * inner + columns, gated.to(dtype), mask=inside)
+
+
+def silu_mul(gate_up: Tensor, *, block: int = _BLOCK, num_warps: int = 4) -> Tensor:
+    """See `kernels.silu_mul.silu_mul`."""
+    gate_up = gate_up.contiguous()
+    inner = gate_up.shape[-1] // 2
+    out = gate_up.new_empty(*gate_up.shape[:-1], inner)
+    if out.numel():
+        pdl = has_pdl(gate_up.device)
+        _silu_mul_kernel[(out.numel() // inner, triton.cdiv(inner, block))](
+            gate_up, out, inner, BLOCK=block, PDL=pdl, num_warps=num_warps, launch_pdl=pdl
+        )
+    return out

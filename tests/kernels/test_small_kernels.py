@@ -1,0 +1,64 @@
+"""The Triton row-wise kernels equal their definitions in double precision, at odd sizes."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+
+from kernels.rms_norm import reference as norm_reference
+from kernels.rms_norm.kernel import add_rms_norm, rms_norm
+from kernels.silu_mul.kernel import silu_mul
+
+# The interpreter truncates to bfloat16 where a GPU rounds.
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1.2e-2, torch.float16: 1e-3}
+DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE))
+
+
+def _assert_near(out: torch.Tensor, expected: torch.Tensor) -> None:
+    error = (out.cpu().double() - expected).norm() / expected.norm()
+    assert error < TOLERANCE[out.dtype]
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 63), (100, 64), (7, 1025), (3, 5, 17)])
+def test_rms_norm_equals_its_definition(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    """One weight per column, or one row of weights per head."""
+    x, weight = (torch.randn(shape) * 30).to(dtype), torch.randn(shape[1:]).to(dtype)
+    wide = x.double()
+    expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    _assert_near(rms_norm(x.to(device), weight.to(device), 1e-6), expected)
+
+
+@DTYPES
+def test_the_sum_before_the_norm_is_rounded_as_it_is_kept(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    """Norm and sum equal the reference's; the inputs stay as they were."""
+    x, residual, weight = (torch.randn(5, 77).to(dtype) for _ in range(3))
+    weight = weight[0]
+    expected = norm_reference.add_rms_norm(x, residual, weight, 1e-6)
+    inputs = x.to(device), residual.to(device)
+    normed, total = add_rms_norm(*inputs, weight.to(device), 1e-6)
+    _assert_near(total, expected[1].double())
+    _assert_near(normed, expected[0].double())
+    assert torch.equal(inputs[0].cpu(), x)
+    assert torch.equal(inputs[1].cpu(), residual)
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(1, 2), (9, 34), (2, 3, 4100)])
+def test_silu_mul_equals_its_definition(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    """silu(gate) times up, over one tile and over several."""
+    x = (torch.randn(shape) * 3).to(dtype)
+    gate, up = x.double().chunk(2, dim=-1)
+    _assert_near(silu_mul(x.to(device)), F.silu(gate) * up)
+
+
+def test_nothing_gives_nothing(device: torch.device) -> None:
+    """No rows, no launch."""
+    assert silu_mul(torch.zeros(0, 8, device=device)).shape == (0, 4)
+    empty = torch.zeros(0, 8, device=device)
+    assert rms_norm(empty, torch.ones(8, device=device), 1e-6).shape == (0, 8)

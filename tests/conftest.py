@@ -1,7 +1,9 @@
 """What every test shares: hypothesis profiles, threads that fit a small shared machine, and
 Triton's interpreter, which runs our kernels where no GPU is."""
 
+import atexit
 import os
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings

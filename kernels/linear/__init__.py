@@ -1,13 +1,13 @@
 """Products of rows with a weight matrix, with what stands before and after them in a layer.
 
-Owns the checked entries and the choice between the reference, the library and our own kernels.
-Must not know layers. A weight is [N, K], row-major, as checkpoints have it.
+Owns the checked entries. Must not know layers. A weight is [N, K], row-major, as checkpoints have
+it. Tensors are contiguous; a kernel is compiled again for addresses that 16 does not divide.
 """
 
 from torch import Tensor
 
 from kernels.choose import uses_triton
-from kernels.linear import library, reference
+from kernels.linear import reference
 
 __all__ = ["linear", "linear_add", "norm_linear", "norm_swiglu"]
 
@@ -15,11 +15,13 @@ __all__ = ["linear", "linear_add", "norm_linear", "norm_swiglu"]
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x W^T + bias`: x [T, K], weight [N, K], bias [N] -> [T, N], all of one float dtype.
 
-    All contiguous. Products are summed in float32. Raises `ValueError`.
+    Products are summed in float32. Raises `ValueError`.
     """
     _check(x, weight, bias)
     if uses_triton(x):
-        return library.linear(x, weight, bias)
+        from kernels.linear import device
+
+        return device.linear(x, weight, bias)
     return reference.linear(x, weight, bias)
 
 
@@ -34,7 +36,9 @@ def norm_linear(
     """
     _check(x, weight, bias, norm)
     if uses_triton(x):
-        return library.norm_linear(x, norm, eps, weight, bias)
+        from kernels.linear import device
+
+        return device.norm_linear(x, norm, eps, weight, bias)
     return reference.norm_linear(x, norm, eps, weight, bias)
 
 
@@ -47,7 +51,9 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
         raise ValueError(f"gate_up {tuple(gate_up.shape)} has an odd number of rows")
     _check(x, gate_up, None, norm)
     if uses_triton(x):
-        return library.norm_swiglu(x, norm, eps, gate_up)
+        from kernels.linear import device
+
+        return device.norm_swiglu(x, norm, eps, gate_up)
     return reference.norm_swiglu(x, norm, eps, gate_up)
 
 
@@ -60,7 +66,9 @@ def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None 
     if residual.shape != (x.shape[0], weight.shape[0]) or residual.dtype != x.dtype:
         raise ValueError(f"residual {tuple(residual.shape)} {residual.dtype} for {tuple(x.shape)}")
     if uses_triton(x):
-        return library.linear_add(x, weight, residual, bias)
+        from kernels.linear import device
+
+        return device.linear_add(x, weight, residual, bias)
     return reference.linear_add(x, weight, residual, bias)
 
 

@@ -1,0 +1,34 @@
+"""How a product is cut up: one class per kernel, plain numbers.
+
+Owns the meaning of the numbers. Must not know shapes or tensors.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Gemv:
+    """`block_n` weight rows per program (two per output of a SwiGLU), in chunks of `block_k`."""
+
+    block_n: int
+    block_k: int
+    num_warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skinny:
+    """Tiles of `block_n` weight rows by `block_k` columns, `num_stages` of them on their way.
+
+    `splits` programs share the columns of one tile and add up in a fixed order. Without
+    `fuses_norm` a normalisation before the product is a kernel of its own.
+    """
+
+    block_n: int
+    block_k: int
+    splits: int
+    num_warps: int
+    num_stages: int
+    fuses_norm: bool = True
+
+
+Config = Gemv | Skinny

@@ -1,0 +1,74 @@
+"""The products on a CUDA device: our kernel where `choose` names a configuration, or the library.
+
+Owns the way from an operation to its kernel. Must not know why a configuration was chosen.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.linear import library
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import Config, Gemv
+from kernels.linear.gemv import gemv
+from kernels.linear.skinny import skinny
+from kernels.rms_norm import rms_norm
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """See `kernels.linear.linear`."""
+    config = _chosen(Op.LINEAR, x, weight)
+    if config is None:
+        return library.linear(x, weight, bias)
+    return product(config, x, weight, bias=bias)
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """See `kernels.linear.norm_linear`."""
+    config = _chosen(Op.NORM_LINEAR, x, weight)
+    if config is None:
+        return library.norm_linear(x, norm, eps, weight, bias)
+    return product(config, x, weight, norm=norm, eps=eps, bias=bias)
+
+
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    """See `kernels.linear.norm_swiglu`."""
+    config = _chosen(Op.NORM_SWIGLU, x, gate_up)
+    if config is None:
+        return library.norm_swiglu(x, norm, eps, gate_up)
+    return product(config, x, gate_up, norm=norm, eps=eps, swiglu=True)
+
+
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None) -> Tensor:
+    """See `kernels.linear.linear_add`."""
+    config = _chosen(Op.LINEAR_ADD, x, weight)
+    if config is None:
+        return library.linear_add(x, weight, residual, bias)
+    return product(config, x, weight, residual=residual, bias=bias)
+
+
+def product(
+    config: Config,
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    swiglu: bool = False,
+) -> Tensor:
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N]."""
+    if isinstance(config, Gemv):
+        return gemv(
+            x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
+        )
+    # In `skinny` the unscaled row is rounded: in float16 it may not fit.
+    if norm is not None and (x.dtype == torch.float16 or not config.fuses_norm):
+        x, norm = rms_norm(x, norm, eps), None
+    return skinny(
+        x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
+    )
+
+
+def _chosen(op: Op, x: Tensor, weight: Tensor) -> Config | None:
+    return choose(op, x.shape[0], weight.shape[0], weight.shape[1], x.dtype)

@@ -1,0 +1,126 @@
+"""Triton matrix-vector products for one to four rows, on the ordinary lanes.
+
+Owns the kernel and its launch. Must not know which shape wants which configuration.
+
+What limits it: 4.3 TB/s at about 700 ns of latency are 3 MB on their way, 23 KB per SM of an H200.
+A program therefore asks for its whole share of the weights at once, 8 to 48 KB straight into
+registers, and several programs share an SM: 100 KB and more are on their way while others add up.
+The weights depend on no kernel, so they are asked for before `gdc_wait`: the next product's reads
+hide the end of the kernel ahead. One row needs 50 M multiplications for 100 MB: 2 us of 25.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.linear.config import Gemv
+from kernels.linear.parts import silu, weight_rows
+
+
+@triton.jit
+def _gemv_kernel(
+    x_ptr, norm_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, num_out, eps,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    tile = tl.program_id(0)
+    lanes = tl.arange(0, BLOCK_K)
+    ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU)[:, None] * K + lanes[None, :]
+    weights = ()
+    norms = ()
+    for start in tl.static_range(0, K, BLOCK_K):
+        # Unrolled: the tuples grow while the kernel is compiled.
+        at = start + lanes
+        weights += (_chunk(ptrs + start, at[None, :], start + BLOCK_K, K),)  # type: ignore[assignment]
+        if NORM:
+            norms += (_chunk(norm_ptr + at, at, start + BLOCK_K, K),)  # type: ignore[assignment]
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    for row in tl.static_range(ROWS):
+        sums = _row(x_ptr + row * K, weights, norms, eps, K, BLOCK_N, BLOCK_K, NORM)
+        _finish(
+            sums, row, bias_ptr, residual_ptr, out_ptr, num_out, BLOCK_N, BIAS, RESIDUAL, SWIGLU
+        )
+
+
+@triton.jit
+def _chunk(ptrs, columns, END: tl.constexpr, K: tl.constexpr):
+    """Columns up to END, or K. Weights are read once: they leave the cache first."""
+    if END <= K:
+        return tl.load(ptrs, eviction_policy="evict_first")
+    return tl.load(ptrs, columns < K, 0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _row(
+    x_ptr, weights, norms, eps,
+    K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """One row's sums over K, float32 [BLOCK_N]."""
+    lanes = tl.arange(0, BLOCK_K)
+    products = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
+    squares = tl.zeros([BLOCK_K], tl.float32)
+    for start in tl.static_range(0, K, BLOCK_K):
+        x = tl.load(x_ptr + start + lanes, start + lanes < K, 0.0).to(tl.float32)
+        if NORM:
+            squares += x * x
+            x *= norms[start // BLOCK_K].to(tl.float32)
+        # Eight neighbours lie in one thread: their sum costs no exchange.
+        product = weights[start // BLOCK_K].to(tl.float32) * x[None, :]
+        products += tl.sum(product.reshape(BLOCK_N, BLOCK_K // 8, 8), 2)
+    sums = tl.sum(products, 1)
+    if NORM:
+        sums *= tl.rsqrt(tl.sum(squares, 0) / K + eps)
+    return sums
+
+
+@triton.jit
+def _finish(
+    sums, row, bias_ptr, residual_ptr, out_ptr, num_out,
+    BLOCK_N: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    if SWIGLU:
+        gate, up = sums.reshape(size, 2).split()
+        sums = silu(gate) * up
+    columns = tl.program_id(0) * size + tl.arange(0, size)
+    inside = columns < num_out
+    if BIAS:
+        sums += tl.load(bias_ptr + columns, inside, 0.0).to(tl.float32)
+    if RESIDUAL:
+        sums += tl.load(residual_ptr + row * num_out + columns, inside, 0.0).to(tl.float32)
+    out = sums.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row * num_out + columns, out, inside)
+
+
+def gemv(
+    x: Tensor,
+    weight: Tensor,
+    config: Gemv,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    swiglu: bool = False,
+) -> Tensor:
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], T up to 4.
+
+    See `kernels.linear` for shapes; bias and swiglu exclude each other. The normed row is never
+    rounded: its scale is applied to the finished sums.
+    """
+    num_rows, depth = x.shape
+    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    out = x.new_empty(num_rows, num_out)
+    pdl = has_pdl(x.device)
+    _gemv_kernel[(triton.cdiv(weight.shape[0], config.block_n),)](
+        x, norm, weight, bias, residual, out, num_out, eps,
+        K=depth, ROWS=num_rows, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        NORM=norm is not None, BIAS=bias is not None, RESIDUAL=residual is not None, SWIGLU=swiglu,
+        PDL=pdl, launch_pdl=pdl, num_warps=config.num_warps,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,206 @@
+"""Triton products of a few rows (up to 64) with a large matrix, on the tensor cores.
+
+Owns the kernel and its launch. Must not know which shape wants which configuration.
+
+The weights are the product's left side, so that its 64-row unit is full whatever the number of
+rows; x is padded to 16, 32 or 64. Weights come through shared memory, `num_stages` tiles on their
+way at once (bytes on the way: see `gemv`). All programs should be on the card together: then each
+gets an equal share of the bandwidth, and they end together. A small N is cut along K for that: each
+program leaves its float32 sums in a scratch, and the last to come adds them all up, in the order of
+the columns, so that the result is the same every time.
+"""
+
+from functools import cache
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.linear.config import Skinny
+from kernels.linear.parts import silu, weight_rows
+
+MAX_ROWS: Final = 64
+
+_MAX_TILES: Final = 16384
+"""How many tiles one product may cut along K: counters of 64 KB."""
+
+_PREFETCHED_BYTES: Final = 48 * 1024
+"""What one program asks for before `gdc_wait`, as far as L2: two per SM make 13 MB of its 50."""
+
+
+@triton.jit
+def _prefetch(weight_ptrs, num_bytes):
+    """Ask for `num_bytes` (a multiple of 16) from each address on, as far as the L2 cache."""
+    tl.inline_asm_elementwise(
+        """
+        {
+            .reg .pred any;
+            setp.gt.s32 any, $2, 0;
+            @any cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r", [weight_ptrs, num_bytes], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _skinny_kernel(
+    x_ptr, norm_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, scratch_ptr, arrived_ptr,
+    num_rows, num_out, depth, eps,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, NORM: tl.constexpr,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One tile of BLOCK_N weight rows times all rows of x, over one of SPLITS parts of K.
+
+    With SWIGLU the tile holds BLOCK_N / 2 gate rows and their up rows by turns.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    tile, split = tl.program_id(0), tl.program_id(1)
+    part = tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLITS) * BLOCK_K
+    first = split * part
+    last = tl.minimum(first + part, depth)
+    lanes = tl.arange(0, BLOCK_K)
+    weight_ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU) * depth
+    if PDL:
+        if PREFETCH > 0:
+            ahead = tl.maximum(tl.minimum(last - first, PREFETCH), 0) * 2
+            _prefetch(weight_ptrs + first, ahead)
+        tl.extra.cuda.gdc_wait()
+    # Rows past the end repeat the last one: loads without masks, and no store.
+    rows = tl.minimum(tl.arange(0, ROWS), num_rows - 1)
+    x_ptrs = x_ptr + rows[:, None] * depth + lanes[None, :]
+    weight_tiles = weight_ptrs[:, None] + lanes[None, :]
+    sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
+    squares = tl.zeros([ROWS], tl.float32)
+    for k in tl.range(first, last, BLOCK_K, num_stages=STAGES):
+        if EVEN_K:
+            weights = tl.load(weight_tiles + k, eviction_policy="evict_first")
+            x = tl.load(x_ptrs + k, eviction_policy="evict_last")
+        else:
+            inside = (k + lanes < depth)[None, :]
+            weights = tl.load(weight_tiles + k, inside, 0.0, eviction_policy="evict_first")
+            x = tl.load(x_ptrs + k, inside, 0.0, eviction_policy="evict_last")
+        if NORM:
+            norm = tl.load(norm_ptr + k + lanes, k + lanes < depth, 0.0)
+            wide = x.to(tl.float32)
+            squares += tl.sum(wide * wide, 1)
+            x = (wide * norm.to(tl.float32)[None, :]).to(weights.dtype)
+        sums = tl.dot(weights, x.T, sums)
+    if SPLITS > 1:
+        sums, squares, is_last = _gathered(
+            sums, squares, scratch_ptr, arrived_ptr, BLOCK_N, ROWS, SPLITS, NORM
+        )
+    else:
+        is_last = True
+    if is_last:
+        if NORM:
+            sums *= tl.rsqrt(squares / depth + eps)[None, :]
+        _finish(
+            sums, tile, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
+            BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU,
+        )  # fmt: skip
+
+
+@triton.jit
+def _gathered(
+    sums, squares, scratch_ptr, arrived_ptr,
+    BLOCK_N: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """The sums of all parts, and whether this program is the one that has them all."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    size: tl.constexpr = BLOCK_N * ROWS + ROWS
+    mine = scratch_ptr + (tile * SPLITS + split).to(tl.int64) * size
+    rows = tl.arange(0, ROWS)
+    at = tl.arange(0, BLOCK_N)[:, None] * ROWS + rows[None, :]
+    tl.store(mine + at, sums)
+    if NORM:
+        tl.store(mine + BLOCK_N * ROWS + rows, squares)
+    # All threads' stores come before the one thread's release; its acquire before all loads.
+    tl.debug_barrier()
+    place = tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel", scope="gpu")
+    tl.debug_barrier()
+    is_last = place == SPLITS - 1
+    if is_last:
+        # Zero again for the next launch, which touches it only after this one has ended.
+        tl.store(arrived_ptr + tile, 0)
+        sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
+        squares = tl.zeros([ROWS], tl.float32)
+        for other in tl.static_range(SPLITS):
+            theirs = scratch_ptr + (tile * SPLITS + other).to(tl.int64) * size
+            sums += tl.load(theirs + at, cache_modifier=".cg")
+            if NORM:
+                squares += tl.load(theirs + BLOCK_N * ROWS + rows, cache_modifier=".cg")
+    return sums, squares, is_last
+
+
+@triton.jit
+def _finish(
+    sums, tile, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
+    BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    SWIGLU: tl.constexpr,
+):  # fmt: skip
+    size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    if SWIGLU:
+        gate, up = sums.reshape(size, 2, ROWS).permute(0, 2, 1).split()
+        sums = silu(gate) * up
+    columns = tile * size + tl.arange(0, size)
+    rows = tl.arange(0, ROWS)
+    inside = (columns < num_out)[:, None] & (rows < num_rows)[None, :]
+    if BIAS:
+        sums += tl.load(bias_ptr + columns, columns < num_out, 0.0).to(tl.float32)[:, None]
+    at = columns[:, None] + rows[None, :].to(tl.int64) * num_out
+    if RESIDUAL:
+        sums += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
+    tl.store(out_ptr + at, sums.to(out_ptr.dtype.element_ty), inside)
+
+
+def skinny(
+    x: Tensor,
+    weight: Tensor,
+    config: Skinny,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    swiglu: bool = False,
+) -> Tensor:
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], T up to 64.
+
+    See `kernels.linear` for shapes; bias and swiglu exclude each other. With a norm, x times the
+    norm's weight is rounded to x's dtype for the product, and the row's scale applied to the
+    finished sums: float16 may overflow there. With splits, launches on one device must be ordered,
+    as on one stream: they share counters. The first one must not be inside a graph capture.
+    """
+    num_rows, depth = x.shape
+    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    out = x.new_empty(num_rows, num_out)
+    padded = max(16, triton.next_power_of_2(num_rows))
+    tiles = triton.cdiv(weight.shape[0], config.block_n)
+    scratch = arrived = None
+    if config.splits > 1:
+        size = tiles * config.splits * (config.block_n + 1) * padded
+        scratch = torch.empty(size, device=x.device, dtype=torch.float32)
+        arrived = _counters(x.device)
+    pdl = has_pdl(x.device)
+    _skinny_kernel[(tiles, config.splits)](
+        x, norm, weight, bias, residual, out, scratch, arrived, num_rows, num_out, depth, eps,
+        ROWS=padded, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SPLITS=config.splits,
+        STAGES=config.num_stages, EVEN_K=depth % config.block_k == 0,
+        PREFETCH=_PREFETCHED_BYTES // 2 // config.block_n if depth % 8 == 0 else 0,
+        NORM=norm is not None, BIAS=bias is not None, RESIDUAL=residual is not None, SWIGLU=swiglu,
+        PDL=pdl, launch_pdl=pdl, num_warps=config.num_warps,
+    )  # fmt: skip
+    return out
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    """How many programs of each tile have arrived; every launch leaves zeros."""
+    return torch.zeros(_MAX_TILES, device=device, dtype=torch.int32)

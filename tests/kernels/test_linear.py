@@ -1,0 +1,229 @@
+"""The fused products equal their definitions in double precision, on any shape and path.
+
+Interpreted `tl.dot` takes bfloat16 for integers, so bfloat16 meets the tensor cores on the card
+only; the same kernels run here in float16 and float32.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import linear as entries
+from kernels.linear.choose import Op, choose, rule
+from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.device import product
+from kernels.linear.tuned import TUNED
+
+TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+EPS = 1e-6
+
+GEMV = Gemv(block_n=4, block_k=64, num_warps=2)
+SKINNY = Skinny(block_n=16, block_k=32, splits=1, num_warps=4, num_stages=3)
+SPLIT = replace(SKINNY, splits=3)
+
+PARTS = ["plain", "bias", "norm", "norm bias", "swiglu", "residual", "residual bias"]
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Whatever a kernel forgets to write stays NaN. Not for what calls cuBLAS: it would refuse."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Problem:
+    """Random inputs of one operation on the CPU; `parts` names what stands around the product."""
+
+    def __init__(
+        self, num_rows: int, num_out: int, depth: int, dtype: torch.dtype, parts: str
+    ) -> None:
+        self.generator = torch.Generator().manual_seed(num_rows * 7919 + num_out * 31 + depth)
+        self.dtype = dtype
+        self.swiglu = "swiglu" in parts
+        self.x = self.random(num_rows, depth)
+        self.weight = self.random((1 + self.swiglu) * num_out, depth, scale=depth**-0.5)
+        self.norm = self.random(depth) if self.swiglu or "norm" in parts else None
+        self.bias = self.random(num_out) if "bias" in parts else None
+        self.residual = self.random(num_rows, num_out) if "residual" in parts else None
+
+    def random(self, *shape: int, scale: float = 1.0) -> Tensor:
+        return (torch.randn(shape, generator=self.generator) * scale).to(self.dtype)
+
+    def run(self, config: Config, device: torch.device) -> Tensor:
+        moved = {
+            name: None if value is None else value.to(device)
+            for name in ("norm", "bias", "residual")
+            for value in (getattr(self, name),)
+        }
+        x, weight = self.x.to(device), self.weight.to(device)
+        out = product(config, x, weight, **moved, eps=EPS, swiglu=self.swiglu)  # type: ignore[arg-type]
+        assert out.dtype == self.dtype
+        return out.cpu()
+
+    def expected(self) -> Tensor:
+        out = self.x.double()
+        if self.norm is not None:
+            out = out / (out.square().mean(-1, keepdim=True) + EPS).sqrt() * self.norm.double()
+        out = out @ self.weight.double().T
+        if self.swiglu:
+            gate, up = out.chunk(2, dim=-1)
+            out = gate / (1 + (-gate).exp()) * up
+        for addend in (self.bias, self.residual):
+            out = out if addend is None else out + addend.double()
+        return out
+
+    def check(self, out: Tensor) -> None:
+        expected = self.expected()
+        error = (out.double() - expected).norm() / expected.norm()
+        assert error < TOLERANCE[self.dtype], error
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 37, 70), (4, 6, 256), (2, 1, 129), (3, 65, 8)])
+def test_matrix_vector_products(
+    shape: tuple[int, int, int], dtype: torch.dtype, parts: str, device: torch.device
+) -> None:
+    """One to four rows; neither N nor K fits the blocks."""
+    problem = Problem(*shape, dtype, parts)
+    problem.check(problem.run(GEMV, device))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("config", [SKINNY, SPLIT, replace(SPLIT, fuses_norm=False)])
+@pytest.mark.parametrize("shape", [(1, 37, 70), (16, 8, 96), (33, 19, 40)])
+def test_tensor_core_products(
+    shape: tuple[int, int, int], config: Skinny, parts: str, device: torch.device
+) -> None:
+    """Rows are padded, K is cut unevenly, or into more parts than it has blocks."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
+    problem = Problem(*shape, dtype, parts)
+    problem.check(problem.run(config, device))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("num_rows", [2, 5, 17, 32, 63, 64])
+def test_every_padding(num_rows: int, device: torch.device) -> None:
+    """Up to 64 rows, padded to 16, 32 or 64; float32 sums stay float32."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    problem = Problem(num_rows, 21, 72, dtype, "residual bias")
+    problem.check(problem.run(SPLIT, device))
+
+
+def test_splits_add_up_the_same_every_time(device: torch.device) -> None:
+    """The order of arrival changes no bit, and the counters start again from zero."""
+    problem = Problem(5, 50, 500, torch.float16, "swiglu")
+    outs = [problem.run(SPLIT, device) for _ in range(3)]
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    problem.check(outs[0])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("config", [GEMV, SKINNY, SPLIT])
+def test_what_is_not_finite_stays_in_its_row_and_column(
+    config: Config, device: torch.device
+) -> None:
+    """A NaN in a row of x spoils that row only, one in a weight row that column only."""
+    problem = Problem(3, 33, 70, torch.float16, "norm")
+    problem.x[1, 69] = torch.inf
+    problem.weight[32, 0] = torch.nan
+    spoilt = ~problem.run(config, device).isfinite()
+    expected = torch.zeros(3, 33, dtype=torch.bool)
+    expected[1] = expected[:, 32] = True
+    assert torch.equal(spoilt, expected)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 16, 64, 70])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_entries_agree_with_their_definitions(
+    num_rows: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    """What the entries choose is right; on the CPU that is the reference."""
+    for parts in ("bias", "norm bias", "swiglu", "residual bias"):
+        problem = Problem(num_rows, 130, 264, dtype, parts)
+        given = (problem.x, problem.weight, problem.bias, problem.norm, problem.residual)
+        x, weight, bias, norm, residual = (
+            None if value is None else value.to(device) for value in given
+        )
+        if residual is not None:
+            out = entries.linear_add(x, weight, residual, bias)
+        elif problem.swiglu:
+            out = entries.norm_swiglu(x, norm, EPS, weight)
+        elif norm is not None:
+            out = entries.norm_linear(x, norm, EPS, weight, bias)
+        else:
+            out = entries.linear(x, weight, bias)
+        problem.dtype = max(dtype, torch.bfloat16, key=TOLERANCE.__getitem__)
+        problem.check(out.cpu())
+
+
+SHAPES = [
+    (op, num_weight_rows, depth)
+    for hidden, inner, heads, kv in [
+        *((256, 768, 8, 4), (1024, 3072, 16, 8), (2048, 6144, 16, 8), (2560, 9728, 32, 8)),
+        *((4096, 12288, 32, 8), (5120, 17408, 40, 8), (5120, 25600, 64, 8)),
+    ]
+    for op, num_weight_rows, depth in [
+        (Op.NORM_LINEAR, (heads + 2 * kv) * 128, hidden),
+        (Op.LINEAR_ADD, hidden, heads * 128),
+        (Op.NORM_SWIGLU, 2 * inner, hidden),
+        (Op.LINEAR_ADD, hidden, inner),
+        (Op.NORM_LINEAR, 151936, hidden),
+    ]
+]
+
+
+def _configs() -> Iterator[tuple[Config, int, int]]:
+    for op, num_weight_rows, depth in SHAPES:
+        for rows in (1, 2, 4, 8, 16, 32, 64):
+            yield rule(op, rows, num_weight_rows, depth), rows, depth
+    for (_, rows, _, depth), config in TUNED.items():
+        if config is not None:
+            yield config, rows, depth
+
+
+def test_configurations_fit_the_card() -> None:
+    """Shared memory, registers and rows of everything that may be chosen stay within bounds."""
+    for config, rows, depth in _configs():
+        if isinstance(config, Gemv):
+            assert rows <= 4
+            # Weights in registers: 4 bytes each, of 255 per thread.
+            assert config.block_n * depth * 2 / (config.num_warps * 32 * 4) <= 160
+        else:
+            padded = max(16, rows)
+            shared = (config.block_n + padded) * config.block_k * 2 * config.num_stages
+            assert shared <= 227 * 1024
+            assert (config.splits - 1) * config.block_k < depth
+
+
+def test_many_rows_and_float32_are_the_librarys() -> None:
+    """Ours are chosen for a few rows of half precision."""
+    assert choose(Op.LINEAR, 65, 4096, 4096, torch.bfloat16) is None
+    assert choose(Op.LINEAR, 0, 4096, 4096, torch.bfloat16) is None
+    assert choose(Op.LINEAR, 1, 4096, 4096, torch.float32) is None
+    assert isinstance(choose(Op.LINEAR, 1, 4099, 4096, torch.float16), Gemv)
+    assert isinstance(choose(Op.LINEAR, 40, 4099, 4096, torch.bfloat16), Skinny)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    """Every entry checks its arguments before it computes."""
+    x, weight = torch.zeros(2, 3), torch.zeros(4, 3)
+    with pytest.raises(ValueError, match="weight"):
+        entries.linear(x, torch.zeros(4, 5))
+    with pytest.raises(ValueError, match="weight"):
+        entries.linear(x, weight.half())
+    with pytest.raises(ValueError, match="bias"):
+        entries.linear(x, weight, torch.zeros(3))
+    with pytest.raises(ValueError, match="norm"):
+        entries.norm_linear(x, torch.zeros(4), EPS, weight)
+    with pytest.raises(ValueError, match="odd"):
+        entries.norm_swiglu(x, torch.zeros(3), EPS, torch.zeros(5, 3))
+    with pytest.raises(ValueError, match="residual"):
+        entries.linear_add(x, weight, torch.zeros(2, 3))

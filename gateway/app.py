@@ -84,6 +84,7 @@ def edge_of(services: Services) -> Edge:
         models=services.dispatcher.models,
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,
+        spending=services.spending.figures,
         draw=services.draw,
     )
 

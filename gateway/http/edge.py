@@ -13,6 +13,7 @@ from gateway.actors.caller import Caller
 from gateway.core.chat_request import ChatRequest
 from gateway.core.events import TurnEvent
 from gateway.core.models import ModelView
+from gateway.core.spending import SpendingFigures
 from gateway.core.worker_state import WorkerView
 
 Emit = Callable[[TurnEvent], None]
@@ -45,6 +46,7 @@ class Edge:
     models: Callable[[], tuple[ModelView, ...]]
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
+    spending: Callable[[], SpendingFigures] = SpendingFigures
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
 

@@ -13,8 +13,10 @@ from prometheus_client.registry import Collector
 
 from gateway.core.events import Usage
 from gateway.core.models import ModelView
+from gateway.core.spending import SpendingFigures
 from gateway.core.worker_state import WorkerView
 from gateway.http.edge import FleetGauges
+from gateway.http.spending_metrics import SpendingCollector
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,10 +28,14 @@ class Metrics:
     """The gateway's metrics, in a registry of their own."""
 
     def __init__(
-        self, models: Callable[[], tuple[ModelView, ...]], gauges: Callable[[], FleetGauges]
+        self,
+        models: Callable[[], tuple[ModelView, ...]],
+        gauges: Callable[[], FleetGauges],
+        spending: Callable[[], SpendingFigures] = SpendingFigures,
     ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Fleet(models, gauges))
+        self._registry.register(SpendingCollector(spending))
         self._requests = Counter(
             "herma_requests",
             "Chat requests by their end (499: the client left).",

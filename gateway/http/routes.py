@@ -44,7 +44,7 @@ _EXPOSED_HEADERS = (
 def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
-    metrics = Metrics(edge.models, edge.gauges)
+    metrics = Metrics(edge.models, edge.gauges, edge.spending)
     chat = Methods(POST=Chat(edge, gate, metrics))
     models = Models(edge, gate)
     listing, one = Methods(GET=models.list), Methods(GET=models.one)

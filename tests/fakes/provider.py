@@ -28,6 +28,7 @@ class FakeProvider:
     `status` other than 200 answers with `error_body`. `delay_s` passes before the head,
     `first_delay_s` between head and first word. `cut_after`: the connection breaks after so many
     words. `comments` are SSE comments before the first word. `extra` is put into every chunk.
+    `usage` is told in whole answers, and in streams that ask for it, in a chunk of its own.
     `ends` False leaves the closing [DONE] out. `before_first` is called right before the first word
     leaves. After the last event the connection stays open for `linger_s`, then ends in order, or
     not if `breaks`.
@@ -42,6 +43,7 @@ class FakeProvider:
     cut_after: int | None = None
     comments: int = 0
     extra: dict[str, Any] = field(default_factory=lambda: {"x_provider": {"shard": 7}})
+    usage: dict[str, Any] | None = None
     stream_error: bool = False
     ends: bool = True
     before_first: Callable[[], None] = lambda: None
@@ -100,7 +102,9 @@ class FakeProvider:
         if self.status != 200:
             await send(h11.Data(data=self.error_body))
         elif streamed:
-            for at, event in enumerate(self.events(body["model"])):
+            options = body.get("stream_options") or {}
+            usage = self.usage if options.get("include_usage") else None
+            for at, event in enumerate(self.events(body["model"], usage)):
                 if at == self.comments:
                     await trio.sleep(self.first_delay_s)
                     self.before_first()
@@ -117,7 +121,7 @@ class FakeProvider:
             await send(h11.Data(data=self.whole(body["model"])))
         await send(h11.EndOfMessage())
 
-    def events(self, model: str) -> list[bytes]:
+    def events(self, model: str, usage: dict[str, Any] | None = None) -> list[bytes]:
         """The SSE events of a streamed answer."""
         if self.stream_error:
             return [b'data: {"error": {"message": "overheated"}}\n\n']
@@ -131,6 +135,8 @@ class FakeProvider:
             }
             for word in self.words
         ]
+        if usage is not None:
+            chunks.append({"id": "up-1", "model": model, "choices": [], "usage": usage})
         events = [b": still thinking\n\n"] * self.comments
         events += [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
         return [*events, b"data: [DONE]\n\n"] if self.ends else events
@@ -139,9 +145,9 @@ class FakeProvider:
         """The body of an answer in one piece."""
         message = {"role": "assistant", "content": "".join(self.words)}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return json.dumps(
-            {"id": "up-1", "model": model, "choices": [choice], **self.extra}
-        ).encode()
+        told = {} if self.usage is None else {"usage": self.usage}
+        answer = {"id": "up-1", "model": model, "choices": [choice], **told, **self.extra}
+        return json.dumps(answer).encode()
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ async def test_silence_in_the_middle_cuts_the_answer() -> None:
     events: list[bytes] = []
     async with open_provider(FakeProvider(first_delay_s=60.0)) as fake:
         fake.comments = 1
-        fake.events = lambda _model: [b"data: 1\n\n", b"data: 2\n\n"]  # type: ignore[method-assign]
+        fake.events = lambda *_: [b"data: 1\n\n", b"data: 2\n\n"]  # type: ignore[method-assign]
         provider = provider_of(fake, read_s=0.1)
         with pytest.raises(ProviderCut):
             await provider.stream(RAW, "large", events.append)

@@ -1,0 +1,196 @@
+"""`herma usage`: who has used what, and what it cost.
+
+Owns the table that a person reads and the JSON that a program does. Reads the ledger only, so it
+works while a gateway writes it and when there is none yet.
+"""
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from config import Config, LimitsConfig, builtin_config, ledger_path, load_config
+from gateway.core.prices import show_amount, to_micro
+from gateway.core.windows import Period, day_of, month_of, window_of
+from gateway.ledger import Column, Report, Row, read_report
+from protocol.errors import ConfigError
+
+_DEFAULT_BY: tuple[Column, ...] = ("provider", "model")
+_NUMBERS = ("requests", "prompt", "cached", "output", "cost", "unsettled")
+_DECIMALS = 4
+_NONE = "-"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the usage since a day. Raises `ConfigError` if the ledger cannot be read."""
+    config = builtin_config() if arguments.config is None else load_config(arguments.config)
+    path = ledger_path(config.ledger, os.environ)
+    now = datetime.now(UTC).timestamp()
+    since = _since(arguments.since, now)
+    by: Sequence[Column] = tuple(dict.fromkeys(arguments.by or _DEFAULT_BY))
+    report = read_report(path, by, since)
+    limits = [] if report is None else list(_limits(config, path, day_of(now)))
+    if arguments.json:
+        print(json.dumps(_as_json(report, by, since, limits), indent=2))
+    else:
+        print("\n".join(_as_text(report, by, since, limits, path)))
+    return 0
+
+
+class Limit:
+    """A limit of the configuration and what stands against it; amounts are micro-units."""
+
+    def __init__(self, scope: str, name: str, period: Period, limit: int, spent: int) -> None:
+        self.scope = scope
+        self.name = name
+        self.period = period
+        self.limit = limit
+        self.spent = spent
+
+
+def _limits(config: Config, path: Path, today: str) -> Iterator[Limit]:
+    tables: list[tuple[Column, str, LimitsConfig]] = [
+        *(("provider", name, provider.limits) for name, provider in config.providers.items()),
+        *(("key", key.name, key.limits) for key in config.keys),
+    ]
+    for scope, name, table in tables:
+        amounts: tuple[tuple[Period, float | None], ...] = (
+            ("daily", table.daily),
+            ("monthly", table.monthly),
+        )
+        for period, amount in amounts:
+            if amount is not None:
+                spent = _spent(path, scope, name, window_of(period, today))
+                yield Limit(scope, name, period, to_micro(amount), spent)
+
+
+def _spent(path: Path, scope: Column, name: str, window: str) -> int:
+    first_day = window if len(window) == len("2026-11-21") else f"{window}-01"
+    report = read_report(path, (scope,), first_day)
+    rows = () if report is None else report.rows
+    return sum(row.cost + row.unsettled_cost for row in rows if row.group == (name,))
+
+
+def _since(text: str | None, now: float) -> str:
+    """The first day: of this month, the one named, or so many days back (today is 1d)."""
+    if text is None:
+        return f"{month_of(day_of(now))}-01"
+    if days := re.fullmatch(r"([1-9]\d{0,4})d", text):
+        return day_of(now - timedelta(days=int(days[1]) - 1).total_seconds())
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).strftime("%Y-%m-%d")
+    except ValueError as error:
+        raise ConfigError(f"--since takes a day as 2026-11-21 or a span as 7d, not {text!r}") from (
+            error
+        )
+
+
+def _as_text(
+    report: Report | None, by: Sequence[Column], since: str, limits: list[Limit], path: Path
+) -> Iterator[str]:
+    if report is None:
+        yield f"no usage is recorded yet: there is no ledger at {path}"
+        return
+    yield f"{path}: since {since} (UTC), amounts in {report.currency}"
+    if report.total is None:
+        yield "nothing was used"
+    else:
+        rows = [[*map(_shown, by, row.group), *_numbers(row)] for row in report.rows]
+        total = [["total", *[""] * (len(by) - 1), *_numbers(report.total)]]
+        yield ""
+        yield from _table([*by, *_NUMBERS], rows, total, num_texts=len(by))
+        if report.total.unsettled:
+            yield ""
+            yield (
+                f"unsettled: {report.total.unsettled:,} requests that are under way, or whose end "
+                "was not seen, at what they can have cost at most"
+            )
+        if report.total.unpriced:
+            yield f"?: the price of {report.total.unpriced:,} requests is not configured"
+    if limits:
+        lines = [
+            [one.scope, one.name, one.period, _amount(one.spent), _amount(one.limit)]
+            for one in limits
+        ]
+        yield ""
+        yield from _table(["limit", "of", "period", "spent", "limit"], lines, [], num_texts=3)
+
+
+def _numbers(row: Row) -> list[str]:
+    counts = (row.requests, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
+    cost = _amount(row.cost) if row.cost or not row.unpriced else _NONE
+    return [
+        *(f"{count:,}" for count in counts),
+        cost + ("?" if row.unpriced else ""),
+        _amount(row.unsettled_cost),
+    ]
+
+
+def _amount(micro: int) -> str:
+    return show_amount(micro, _DECIMALS) if micro else _NONE
+
+
+def _shown(column: Column, value: str) -> str:
+    """The ledger's empty names in words."""
+    if value:
+        return value
+    return "(own workers)" if column == "provider" else "(no key)" if column == "key" else _NONE
+
+
+def _table(
+    head: list[str], rows: list[list[str]], foot: list[list[str]], *, num_texts: int
+) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, *foot, strict=True)]
+
+    def line(cells: Iterable[str]) -> str:
+        texts = [
+            cell.ljust(width) if at < num_texts else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(texts).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    yield line(head)
+    yield rule
+    yield from map(line, rows)
+    if foot:
+        yield rule
+        yield from map(line, foot)
+
+
+def _as_json(
+    report: Report | None, by: Sequence[Column], since: str, limits: list[Limit]
+) -> dict[str, object]:
+    rows = [] if report is None else report.rows
+    total = None if report is None or report.total is None else report.total
+    return {
+        "since": since,
+        "currency": None if report is None else report.currency,
+        "rows": [{**dict(zip(by, row.group, strict=True)), **_fields(row)} for row in rows],
+        "total": None if total is None else _fields(total),
+        "limits": [
+            {
+                one.scope: one.name,
+                "period": one.period,
+                "spent": show_amount(one.spent),
+                "limit": show_amount(one.limit),
+            }
+            for one in limits
+        ],
+    }
+
+
+def _fields(row: Row) -> dict[str, int | str]:
+    return {
+        "requests": row.requests,
+        "prompt_tokens": row.prompt_tokens,
+        "cached_tokens": row.cached_tokens,
+        "completion_tokens": row.completion_tokens,
+        "cost": show_amount(row.cost),
+        "unsettled_requests": row.unsettled,
+        "unsettled_cost": show_amount(row.unsettled_cost),
+        "unpriced_requests": row.unpriced,
+    }

@@ -1,0 +1,85 @@
+"""Usage in other people's answers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.events import Usage
+from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
+from tests.fakes.provider import FakeProvider, open_provider
+from tests.gateway.upstream.test_provider import RAW, provider_of
+
+COUNTED = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+
+
+def body(usage: object) -> bytes:
+    return json.dumps({"choices": [{"index": 0}], "usage": usage}).encode()
+
+
+@pytest.mark.parametrize(
+    ("told", "usage"),
+    [
+        (COUNTED, Usage(100, 0, 20)),
+        ({**COUNTED, "prompt_tokens_details": {"cached_tokens": 64}}, Usage(100, 64, 20)),
+        ({**COUNTED, "prompt_tokens_details": None}, Usage(100, 0, 20)),
+        ({**COUNTED, "prompt_cache_hit_tokens": 64}, Usage(100, 64, 20)),
+        ({**COUNTED, "prompt_tokens_details": {"cached_tokens": 900}}, Usage(100, 100, 20)),
+        ({**COUNTED, "total_tokens": 170}, Usage(100, 0, 70)),
+        ({"prompt_tokens": 100}, Usage(100, 0, 0)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 5}, None),
+        ({"prompt_tokens": 1.5}, None),
+        ({}, None),
+        (None, None),
+        ("many", None),
+    ],
+)
+def test_usage_is_read_or_it_is_not(told: object, usage: Usage | None) -> None:
+    """What cannot be read is no usage: the worst case counts then, and never zero."""
+    assert usage_of(body(told)) == usage
+
+
+def test_thoughts_outside_of_the_output_are_paid_for() -> None:
+    """Some providers count them in the total only."""
+    assert usage_of(body({**COUNTED, "total_tokens": 1120})) == Usage(100, 0, 1020)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False, "x": 1}])
+def test_we_ask_where_the_client_did_not(options: dict[str, Any] | None) -> None:
+    """The client's other options stay, and its own dict too."""
+    raw = {"model": "m", "stream_options": options}
+    asked = asking_for_usage(raw)
+    assert asked["stream_options"] == {**(options or {}), "include_usage": True}
+    assert raw["stream_options"] == options
+    assert asking_for_usage(asked) is asked
+
+
+@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])
+def test_the_chunk_that_only_we_wanted_is_kept_back(end: str) -> None:
+    """Among others in one piece; a chunk with choices is passed on whatever it tells."""
+    told: list[Usage] = []
+    text = 'data: {"choices":[{"delta":{"content":"\\"usage\\":{"}}],"usage":null}' + end
+    both = 'data: {"choices":[{"index":0}],"usage":{"prompt_tokens":1}}' + end
+    only = 'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}' + end
+    done = "data: [DONE]" + end
+    events = f": hm{end}{text}{both}{only}{done}".encode()
+    assert StreamUsage(told.append, is_ours=True).take(events) == (
+        f": hm{end}{text}{both}{done}".encode()
+    )
+    assert told == [Usage(1, 0, 0), Usage(7, 0, 2)]
+    assert StreamUsage(told.append, is_ours=False).take(events) == events
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_the_client_gets_what_it_asked_for(asked: bool) -> None:
+    """Through the real client: the usage chunk only if the client wanted it."""
+    told: list[Usage] = []
+    got: list[bytes] = []
+    raw = {**RAW, "stream_options": {"include_usage": True}} if asked else RAW
+    async with open_provider(FakeProvider(usage=COUNTED)) as fake:
+        provider = provider_of(fake)
+        await provider.stream(raw, "large", got.append, told.append)
+        await provider.aclose()
+        assert b"".join(got) == b"".join(fake.events("large", COUNTED if asked else None))
+    assert told == [Usage(100, 0, 20)]

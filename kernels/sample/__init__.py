@@ -1,14 +1,16 @@
 """Drawing the next token from logits.
 
-Owns the checked entry and the arguments of a draw. A fused kernel for CUDA tensors joins here.
+Owns the checked entries.
 """
 
 from torch import Tensor
 
+from kernels.choose import uses_triton
 from kernels.sample import reference
-from kernels.sample.reference import Draw, greedy
+from kernels.sample.draws import Draw, Draws
+from kernels.sample.reference import greedy
 
-__all__ = ["Draw", "greedy", "sample"]
+__all__ = ["Draw", "Draws", "greedy", "logprobs", "pick", "sample"]
 
 
 def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
@@ -23,3 +25,43 @@ def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
     if draw.temperature.shape != positions.shape or draw.seeds.shape != positions.shape:
         raise ValueError(f"draw of {draw.seeds.shape[0]} rows for {logits.shape[0]}")
     return reference.sample(logits, draw, positions)
+
+
+def pick(
+    logits: Tensor,
+    draws: Draws,
+    positions: Tensor,
+    last_token: Tensor | None = None,
+    table_rows: Tensor | None = None,
+) -> Tensor:
+    """As `sample`, or greedily where the temperature is 0; int64 [rows], waiting for nothing.
+
+    logits [rows, vocab] of any float dtype, contiguous; positions int32 or int64 [rows]. A row
+    whose logits hold a NaN or an infinity above all, or nothing but -inf, gives -1. With
+    `last_token` int32 [tables], ids go to `last_token[table_rows]` too (table_rows int32 [rows];
+    rows outside it go nowhere). Raises `ValueError`.
+    """
+    if logits.dim() != 2 or positions.shape != logits.shape[:1]:
+        raise ValueError(f"logits {tuple(logits.shape)}, positions {tuple(positions.shape)}")
+    if draws.temperature.shape != positions.shape or draws.seeds.shape != positions.shape:
+        raise ValueError(f"draws of {draws.seeds.shape[0]} rows for {logits.shape[0]}")
+    if (last_token is None) != (table_rows is None):
+        raise ValueError("last_token and table_rows come together")
+    if uses_triton(logits):
+        from kernels.sample import kernel
+
+        return kernel.pick(logits, draws, positions, last_token, table_rows)
+    ids = reference.pick(logits, draws, positions)
+    if last_token is not None and table_rows is not None:
+        there = (table_rows >= 0) & (table_rows < last_token.shape[0])
+        last_token[table_rows[there].long()] = ids[there].to(last_token.dtype)
+    return ids
+
+
+def logprobs(logits: Tensor, ids: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(own [rows], top values [rows, n], top ids int64 [rows, n]); waits for nothing.
+
+    The log-softmax in float32 of the raw logits [rows, vocab], of `ids` int64 [rows] (-1: of
+    token 0) and of the best n = min(num_top, vocab), descending.
+    """
+    return reference.logprobs(logits, ids, num_top)

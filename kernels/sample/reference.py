@@ -1,27 +1,16 @@
-"""Plain torch sampling; the CPU path."""
+"""Plain torch sampling; the CPU path, and the definition of a draw.
 
-from dataclasses import dataclass
+The Gumbel noise of a uniform u is -log(-log(u)), calculated in float64 and rounded to float32:
+libraries differ in the last bit of a logarithm, and after the rounding they agree but for one
+number in 10**8. A score is float32(logit / temperature) + noise, and the lowest id of equal scores
+wins.
+"""
 
 import torch
 from torch import Tensor
 
 from kernels.philox import uniform_noise
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How each row is drawn; every tensor is [rows].
-
-    seeds int64, temperature float32 > 0. The filters are None if no row uses them: top_k int64
-    (0: all), top_p float32 (1: all), min_p float32 (0: all). top_k comes first, top_p counts
-    what it kept, min_p is relative to the best token. The best token is always kept.
-    """
-
-    seeds: Tensor
-    temperature: Tensor
-    top_k: Tensor | None = None
-    top_p: Tensor | None = None
-    min_p: Tensor | None = None
+from kernels.sample.draws import Draw, Draws
 
 
 def greedy(logits: Tensor) -> Tensor:
@@ -33,13 +22,37 @@ def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
     """See `kernels.sample.sample`."""
     scaled = logits / draw.temperature.unsqueeze(1)
     noise = uniform_noise(draw.seeds, positions, logits.shape[1])
-    gumbel = noise.log_().neg_().log_().neg_()
-    if draw.top_k is None and draw.top_p is None and draw.min_p is None:
-        return greedy(gumbel.add_(scaled))
-    values, ids = scaled.sort(dim=-1, descending=True, stable=True)
-    values.masked_fill_(~_kept(values, draw), float("-inf"))
-    best = greedy(values.add_(gumbel.gather(1, ids)))
-    return ids.gather(1, best.unsqueeze(1)).squeeze(1)
+    gumbel = noise.double().log_().neg_().log_().neg_().float()
+    if draw.top_k is not None or draw.top_p is not None or draw.min_p is not None:
+        ids = logits.argsort(dim=-1, descending=True, stable=True)
+        kept = _kept(scaled.gather(1, ids), draw)
+        scaled.masked_fill_(~torch.empty_like(kept).scatter_(1, ids, kept), float("-inf"))
+    return greedy(gumbel.add_(scaled))
+
+
+def pick(logits: Tensor, draws: Draws, positions: Tensor) -> Tensor:
+    """See `kernels.sample.pick`."""
+    logits = logits.float()
+    drawn = draws.temperature > 0.0
+    draw = Draw(
+        seeds=draws.seeds,
+        temperature=torch.where(drawn, draws.temperature, 1.0),
+        top_k=draws.top_k if draws.filtered else None,
+        top_p=draws.top_p if draws.filtered else None,
+        min_p=draws.min_p if draws.filtered else None,
+    )
+    ids = torch.where(drawn, sample(logits, draw, positions.long()), greedy(logits))
+    chosen = logits.gather(1, ids.unsqueeze(1)).squeeze(1) / draw.temperature
+    # Sorting and comparing put NaN and infinity first, so one that is there is the one chosen.
+    return torch.where(chosen.isfinite(), ids, -1)
+
+
+def logprobs(logits: Tensor, ids: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
+    """See `kernels.sample.logprobs`."""
+    scores = logits.float().log_softmax(dim=-1)
+    own = scores.gather(1, ids.clamp(min=0).unsqueeze(1)).squeeze(1)
+    values, top = scores.topk(min(num_top, scores.shape[1]), dim=-1)
+    return own, values, top
 
 
 def _kept(values: Tensor, draw: Draw) -> Tensor:
@@ -50,7 +63,8 @@ def _kept(values: Tensor, draw: Draw) -> Tensor:
         limits = torch.where(draw.top_k > 0, draw.top_k, values.shape[1])
         kept &= ranks < limits.unsqueeze(1)
     if draw.top_p is not None:
-        shares = values.masked_fill(~kept, float("-inf")).softmax(dim=-1)
+        # In float64: over a large vocabulary the float32 sum is off by more than a token's share.
+        shares = values.double().masked_fill(~kept, float("-inf")).softmax(dim=-1)
         before = shares.cumsum(dim=-1) - shares
         # Rounding can bring the sum of all shares past 1: a row without top_p must keep all.
         top_p = draw.top_p.unsqueeze(1)

@@ -1,0 +1,79 @@
+"""How well the tokens of a tile can score at most.
+
+Owns the device functions that read a tile of logits. The bound costs one hardware logarithm where
+the score needs two good ones: a noise's uniform is u = 1 - v, and -log(u) >= v, so that
+-log(-log(u)) <= -log(v), with little between them for the small v that win.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.philox.kernel import philox_words
+
+
+@triton.jit
+def row_key(seeds_ptr, positions_ptr, row):
+    """(position, low and high key) of a row's noise, uint32."""
+    position = tl.load(positions_ptr + row).to(tl.uint32)
+    seed = tl.load(seeds_ptr + row)
+    return position, seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+
+
+@triton.jit
+def load_tile(row_ptr, start, vocab_size, TILE: tl.constexpr):
+    """float32 logits of tokens start + 4 g + lane, four blocks [TILE / 4] by lane.
+
+    Past the end stands -inf; what is not a number becomes inf, which wins everywhere and is seen.
+    """
+    ids = start + tl.arange(0, TILE)
+    logits = tl.load(row_ptr + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
+    logits = tl.where(logits < float("inf"), logits, float("inf"))
+    even, odd = tl.split(tl.reshape(logits, (TILE // 4, 2, 2)))
+    lane0, lane2 = tl.split(even)
+    lane1, lane3 = tl.split(odd)
+    return lane0, lane1, lane2, lane3
+
+
+@triton.jit
+def _noise_bound(word, FAST: tl.constexpr):
+    """-log(v), v = 1 - u exactly; FAST within 1e-5."""
+    bits = ((word ^ 0xFFFFFFFF) >> 9) | 0x3F800000
+    v = bits.to(tl.float32, bitcast=True) - 0.99999994
+    if FAST:
+        log2 = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [v], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        log2 = tl.log2(v)
+    return log2 * -0.6931472
+
+
+@triton.jit
+def tile_bounds(
+    row_ptr,
+    start,
+    vocab_size,
+    temperature,
+    position,
+    key_low,
+    key_high,
+    TILE: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Bounds of the scores of a tile's tokens, by lane as `load_tile`; greedy: the logits."""
+    b0, b1, b2, b3 = load_tile(row_ptr, start, vocab_size, TILE)
+    if temperature > 0.0:
+        groups = start // 4 + tl.arange(0, TILE // 4)
+        w0, w1, w2, w3 = philox_words(groups, position, key_low, key_high)
+        scale = 1.0 / temperature
+        b0 = b0 * scale + _noise_bound(w0, FAST)
+        b1 = b1 * scale + _noise_bound(w1, FAST)
+        b2 = b2 * scale + _noise_bound(w2, FAST)
+        b3 = b3 * scale + _noise_bound(w3, FAST)
+    return b0, b1, b2, b3
+
+
+@triton.jit
+def top_of(b0, b1, b2, b3):
+    """The largest of four blocks."""
+    return tl.max(tl.maximum(tl.maximum(b0, b1), tl.maximum(b2, b3)), 0)

@@ -1,0 +1,173 @@
+"""Triton picking of tokens, in two launches and without waiting.
+
+The first finds the best bound of every tile of the vocabulary; the second, a program per row,
+goes through tiles and tokens by falling bound and calculates true scores until no bound is above
+the best of them: mostly one tile and one token. So the choice is exact, though nearly all scores
+are only bounded.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.philox.kernel import philox_words
+from kernels.sample.bounds import row_key, tile_bounds, top_of
+from kernels.sample.draws import Draws
+
+TILE: Final = 2048
+_NUM_WARPS: Final = 4
+
+
+@triton.jit
+def _tile_tops_kernel(
+    logits_ptr,
+    seeds_ptr,
+    temperature_ptr,
+    positions_ptr,
+    tops_ptr,
+    vocab_size,
+    num_tiles,
+    TILE: tl.constexpr,
+    FAST: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    tile, row = tl.program_id(0), tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    position, key_low, key_high = row_key(seeds_ptr, positions_ptr, row)
+    temperature = tl.load(temperature_ptr + row)
+    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
+    b0, b1, b2, b3 = tile_bounds(
+        row_ptr, tile * TILE, vocab_size, temperature, position, key_low, key_high, TILE, FAST
+    )
+    tl.store(tops_ptr + row * num_tiles + tile, top_of(b0, b1, b2, b3))
+
+
+@triton.jit
+def _score(logit, token, temperature, position, key_low, key_high):
+    """The true score, as `kernels.sample.reference` defines it."""
+    score = logit
+    if temperature > 0.0:
+        w0, w1, w2, w3 = philox_words(token // 4, position, key_low, key_high)
+        lane = token % 4
+        word = tl.where(lane < 2, tl.where(lane == 0, w0, w1), tl.where(lane == 2, w2, w3))
+        uniform = ((word >> 9).to(tl.float64) + 0.5) * 1.1920928955078125e-07
+        noise = -tl.log(-tl.log(uniform))
+        score = tl.div_rn(logit, temperature) + noise.to(tl.float32)
+    return score
+
+
+@triton.jit
+def _may_win(bound, best, temperature):
+    """Whether a token of this bound can score above `best`: bounds are rounded, logits are not."""
+    bound = tl.maximum(bound, -1e38)
+    slack = tl.where(temperature > 0.0, 4e-5 + 2e-6 * tl.abs(bound), 0.0)
+    return bound + slack > best
+
+
+@triton.jit
+def _decide_kernel(
+    logits_ptr,
+    seeds_ptr,
+    temperature_ptr,
+    positions_ptr,
+    tops_ptr,
+    ids_ptr,
+    last_token_ptr,
+    table_rows_ptr,
+    vocab_size,
+    num_tiles,
+    num_tables,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
+    FAST: tl.constexpr,
+    REMEMBERS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    position, key_low, key_high = row_key(seeds_ptr, positions_ptr, row)
+    temperature = tl.load(temperature_ptr + row)
+    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
+    tiles = tl.arange(0, TILES)
+    nothing = float("-inf")
+    tops = tl.load(tops_ptr + row * num_tiles + tiles, mask=tiles < num_tiles, other=nothing)
+    top = tl.max(tops, 0)
+    is_number = (top > nothing) & (top < float("inf"))
+    best = tl.full((), float("-inf"), tl.float32)
+    chosen = tl.full((), -1, tl.int32)
+    while is_number & (top > nothing) & _may_win(top, best, temperature):
+        tile = tl.min(tl.where(tops == top, tiles, TILES), 0)
+        start = tile * TILE
+        b0, b1, b2, b3 = tile_bounds(
+            row_ptr, start, vocab_size, temperature, position, key_low, key_high, TILE, FAST
+        )
+        tokens = start + 4 * tl.arange(0, TILE // 4)
+        bound = top_of(b0, b1, b2, b3)
+        while (bound > nothing) & _may_win(bound, best, temperature):
+            f0 = tl.where(b0 == bound, tokens, vocab_size)
+            f1 = tl.where(b1 == bound, tokens + 1, vocab_size)
+            f2 = tl.where(b2 == bound, tokens + 2, vocab_size)
+            f3 = tl.where(b3 == bound, tokens + 3, vocab_size)
+            token = tl.min(tl.minimum(tl.minimum(f0, f1), tl.minimum(f2, f3)), 0)
+            logit = tl.load(row_ptr + token).to(tl.float32)
+            score = _score(logit, token, temperature, position, key_low, key_high)
+            wins = (score > best) | ((score == best) & (token < chosen))
+            chosen = tl.where(wins, token, chosen)
+            best = tl.where(wins, score, best)
+            b0 = tl.where(tokens == token, nothing, b0)
+            b1 = tl.where(tokens + 1 == token, nothing, b1)
+            b2 = tl.where(tokens + 2 == token, nothing, b2)
+            b3 = tl.where(tokens + 3 == token, nothing, b3)
+            bound = top_of(b0, b1, b2, b3)
+        tops = tl.where(tiles == tile, nothing, tops)
+        top = tl.max(tops, 0)
+    tl.store(ids_ptr + row, chosen.to(tl.int64))
+    if REMEMBERS:
+        table_row = tl.load(table_rows_ptr + row)
+        is_there = (table_row >= 0) & (table_row < num_tables)
+        tl.store(last_token_ptr + table_row, chosen, mask=is_there)
+
+
+def pick(
+    logits: Tensor,
+    draws: Draws,
+    positions: Tensor,
+    last_token: Tensor | None = None,
+    table_rows: Tensor | None = None,
+    *,
+    tile: int = TILE,
+    num_warps: int = _NUM_WARPS,
+) -> Tensor:
+    """See `kernels.sample.pick`."""
+    num_rows, vocab_size = logits.shape
+    num_tiles = triton.cdiv(vocab_size, tile)
+    ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    if not num_rows:
+        return ids
+    tops = torch.empty(num_rows, num_tiles, dtype=torch.float32, device=logits.device)
+    pdl = has_pdl(logits.device)
+    options = {"FAST": logits.is_cuda, "PDL": pdl, "launch_pdl": pdl, "num_warps": num_warps}
+    drawn = logits, draws.seeds, draws.temperature, positions, tops
+    _tile_tops_kernel[num_tiles, num_rows](*drawn, vocab_size, num_tiles, TILE=tile, **options)
+    _decide_kernel[(num_rows,)](
+        *drawn,
+        ids,
+        ids if last_token is None else last_token,
+        ids if table_rows is None else table_rows,
+        vocab_size,
+        num_tiles,
+        0 if last_token is None else last_token.shape[0],
+        TILE=tile,
+        TILES=triton.next_power_of_2(num_tiles),
+        REMEMBERS=last_token is not None,
+        **options,
+    )
+    return ids

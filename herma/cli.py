@@ -37,9 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.parent is not None:
-        from herma.parent import die_with_parent
+        import signal
 
-        die_with_parent(arguments.parent)
+        from protocol.lifeline import die_with_parent
+
+        die_with_parent(arguments.parent, signal.SIGTERM)
     match arguments.command:
         case "up":
             from herma.up import run_up
@@ -49,6 +51,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from herma.roles import run_gateway
 
             return run_gateway(arguments)
+        case "worker" if arguments.action is not None:
+            from herma import worker_command
+
+            return worker_command.run(arguments)
         case "worker":
             from herma.roles import run_worker
 
@@ -80,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     up = commands.add_parser("up", help="the gateway and this host's workers")
     gateway = commands.add_parser("gateway", help="the gateway alone")
-    worker = commands.add_parser("worker", help="one worker of the file")
+    worker = commands.add_parser("worker", help="one worker of the file; its status and restart")
     for role in (up, gateway, worker):
         role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
     for role in (up, gateway):
@@ -94,6 +100,16 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     # For `herma up`, whose gateway tells the same events on the same terminal.
     worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
+    _add_worker_actions(worker)
+
+
+def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
+    actions = worker.add_subparsers(dest="action", metavar="[status | restart]")
+    status = actions.add_parser("status", help="how this host's workers are")
+    status.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
+    restart = actions.add_parser("restart", help="start a worker's engine anew")
+    restart.add_argument("worker", metavar="NAME")
+    restart.add_argument("--force", action="store_true", help="without finishing what runs")
 
 
 def _port(text: str) -> int:

@@ -247,6 +247,28 @@ class Pong(_Message, frozen=True, tag=43):
     nonce: Count
 
 
+FaultKind = Literal[
+    "bad_answer",
+    "configuration",
+    "crash",
+    "disk_full",
+    "driver",
+    "error",
+    "file_not_found",
+    "gpu_error",
+    "gpu_memory",
+    "hung",
+    "killed",
+    "left",
+    "memory",
+    "no_progress",
+    "not_executable",
+    "port_taken",
+    "unknown",
+]
+"""What an engine died of, in one word: closed, because it becomes a label of a metric."""
+
+
 class Fault(_Message, frozen=True, tag=44):
     """The engine of this epoch is gone: every sequence on it is lost. `exit_code` as of a shell.
     `is_final`: it is not started again until somebody corrects the cause and restarts the worker.
@@ -258,6 +280,7 @@ class Fault(_Message, frozen=True, tag=44):
     exit_code: int | None
     last_log: tuple[str, ...] = ()
     is_final: bool = False
+    kind: FaultKind = "unknown"
 
 
 class Bye(_Message, frozen=True, tag=45):

@@ -4,15 +4,24 @@ Owns the command line and the exit status. Must not know what a worker does.
 """
 
 import argparse
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from setproctitle import setproctitle
 
 from config import Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
+from workers.actors.engine_process import NATIVE_ENGINE
 from workers.app import serve
+
+ENGINE_COMMAND: Final = "HERMA_ENGINE_COMMAND"
+"""For tests: a JSON array of words that start an engine in place of ours. The supervisor appends
+`--fd`, `--name` and `--parent`; the other end speaks `workers/core/control.py`.
+"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +32,11 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.gateway:
         worker = msgspec.structs.replace(worker, gateways=tuple(arguments.gateway))
     setproctitle(f"herma worker {worker.name}")
-    return serve(worker, beside_gateway=arguments.beside_gateway)
+    return serve(
+        worker,
+        beside_gateway=arguments.beside_gateway,
+        engine_command=engine_command(os.environ),
+    )
 
 
 def pick_worker(config: Config, name: str | None) -> WorkerConfig:
@@ -36,6 +49,19 @@ def pick_worker(config: Config, name: str | None) -> WorkerConfig:
     if (worker := config.worker(name)) is None:
         raise ConfigError(f"no [[workers]] table is named `{name}`; the file has: {known}")
     return worker
+
+
+def engine_command(environ: Mapping[str, str]) -> Sequence[str]:
+    """What starts an engine. Raises `ConfigError` for a variable that is no array of words."""
+    if (text := environ.get(ENGINE_COMMAND)) is None:
+        return NATIVE_ENGINE
+    try:
+        words = msgspec.json.decode(text, type=tuple[str, ...])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{ENGINE_COMMAND} is no JSON array of words: {error}") from error
+    if not words:
+        raise ConfigError(f"{ENGINE_COMMAND} has no word")
+    return words
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

@@ -6,7 +6,7 @@ imported here or below: that is the engine's.
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 import trio
@@ -17,11 +17,14 @@ from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Bye
 from protocol.transport import CurveClient, load_curve_client
 from protocol.version import VERSION
+from workers.actors.control_socket import ControlSocket
 from workers.actors.engine_keeper import EngineKeeper
+from workers.actors.engine_process import NATIVE_ENGINE
 from workers.actors.gateway_link import GatewayLink
 from workers.actors.log import Log
 from workers.actors.relay import Relay
 from workers.core.identity import worker_identity
+from workers.core.status import Answer, Ask, AskRestart, AskStatus, Done
 
 MAX_GATEWAYS: Final = 64
 
@@ -30,7 +33,7 @@ MAX_GATEWAYS: Final = 64
 class Worker:
     """One supervisor. `run` returns when a drain is over."""
 
-    def __init__(self, config: WorkerConfig, log: Log) -> None:
+    def __init__(self, config: WorkerConfig, log: Log, engine_command: Sequence[str]) -> None:
         """Raises `ConfigError` for bad keys."""
         self._config = config
         self._log = log
@@ -40,7 +43,7 @@ class Worker:
         self._nursery: trio.Nursery | None = None
         self._drain_s = config.drain_s
         self._drain_wanted = trio.Event()
-        self._keeper = EngineKeeper(config, log)
+        self._keeper = EngineKeeper(config, log, command=engine_command)
         self._relay = Relay(
             worker_identity(config, VERSION),
             log,
@@ -67,9 +70,27 @@ class Worker:
             for link in self._links.values():
                 nursery.start_soon(link.run)
             nursery.start_soon(self._keeper.run, self._relay)
+            if (control := self._open_control()) is not None:
+                nursery.start_soon(control.run)
             await self._drain_wanted.wait()
             await self._leave()
             nursery.cancel_scope.cancel()
+
+    def _open_control(self) -> ControlSocket | None:
+        """A worker without one serves all the same: only the local commands do not reach it."""
+        try:
+            return ControlSocket(self._answer)
+        except ConfigError as error:
+            self._log.say(f"`herma worker status` will not find this worker: {error}")
+            return None
+
+    def _answer(self, ask: Ask) -> Answer:
+        match ask:
+            case AskStatus():
+                welcomed = sum(link.number is not None for link in self._links.values())
+                return self._keeper.status((welcomed, len(self._links)))
+            case AskRestart(force=force):
+                return Done(self._keeper.restart(force=force))
 
     async def _leave(self) -> None:
         self._log.say(f"draining for at most {self._drain_s:g} s")
@@ -96,13 +117,13 @@ class Worker:
                 self._log.say(f"a gateway names another that cannot be dialled: {error}")
 
 
-async def run_worker(config: WorkerConfig, log: Log) -> int:
+async def run_worker(config: WorkerConfig, log: Log, engine_command: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT and the drain after it; the same signal again leaves at once.
 
     The same, because Ctrl-C on a parent command brings both: one from the terminal, one from the
     parent. Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
     """
-    worker = Worker(config, log)
+    worker = Worker(config, log, engine_command)
     worker.dial()
     status = 0
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -124,14 +145,19 @@ async def run_worker(config: WorkerConfig, log: Log) -> int:
     return status
 
 
-def serve(config: WorkerConfig, *, beside_gateway: bool = False) -> int:
+def serve(
+    config: WorkerConfig,
+    *,
+    beside_gateway: bool = False,
+    engine_command: Sequence[str] = NATIVE_ENGINE,
+) -> int:
     """Run the worker of `config` on trio; the exit status. Raises `ConfigError`.
 
-    `beside_gateway`: the gateway writes to the same terminal.
+    `beside_gateway`: the gateway writes to the same terminal. `engine_command` starts an engine.
     """
     log = Log(config.name, beside_gateway=beside_gateway)
     try:
-        return trio.run(run_worker, config, log)
+        return trio.run(run_worker, config, log, engine_command)
     finally:
         log.close()
 

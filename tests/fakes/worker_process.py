@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,14 +35,19 @@ def write_model_dir(folder: Path) -> Path:
 
 
 class WorkerProcess:
-    """`python -m workers` as a child; `lines` are what it wrote so far."""
+    """`python -m workers` as a child; `lines` are what it wrote so far. Its control socket lies in
+    a folder of its own, so that no other worker of the machine is met.
+    """
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, **environ: str) -> None:
         self.lines: list[str] = []
+        # Short, because the address of a unix socket has 107 bytes at the most.
+        self.runtime_dir = tempfile.mkdtemp(prefix="herma-test-")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "workers", "--config", str(config), "--name", "w"],
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "HERMA_RUNTIME_DIR": self.runtime_dir, **environ},
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -62,6 +69,15 @@ class WorkerProcess:
                         return line
                 await trio.sleep(0.01)
 
+    async def command(self, *words: str) -> tuple[int, str]:
+        """`herma worker WORDS` on this worker's host: exit status and output."""
+        argv = [sys.executable, "-m", "herma", "worker", *words]
+        environ = {**os.environ, "HERMA_RUNTIME_DIR": self.runtime_dir}
+        done = await trio.run_process(
+            argv, capture_stdout=True, stderr=subprocess.STDOUT, check=False, env=environ
+        )
+        return done.returncode, done.stdout.decode()
+
     async def wait_exit(self) -> int:
         return await trio.to_thread.run_sync(partial(self.process.wait, timeout=BOUND_S))
 
@@ -77,6 +93,7 @@ class WorkerProcess:
         self._reader.join(BOUND_S)
         assert self.process.stderr is not None
         self.process.stderr.close()
+        shutil.rmtree(self.runtime_dir)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -85,8 +102,12 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker_process(folder: Path, *gateways: str, **settings: object) -> Iterator[WorkerProcess]:
-    """A worker named `w` that serves `echo`; `settings` are keys of its table."""
+def worker_process(
+    folder: Path, *gateways: str, environ: Mapping[str, str] | None = None, **settings: object
+) -> Iterator[WorkerProcess]:
+    """A worker named `w` that serves `echo`; `settings` are keys of its table, `environ` is added
+    to its environment.
+    """
     model = settings.pop("model", None) or str(write_model_dir(folder / "model"))
     table = {
         "name": "w",
@@ -101,7 +122,7 @@ def worker_process(folder: Path, *gateways: str, **settings: object) -> Iterator
     lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
     config = folder / "herma.toml"
     config.write_text("\n".join(["[[models]]", 'name = "echo"', "[[workers]]", *lines]))
-    worker = WorkerProcess(config)
+    worker = WorkerProcess(config, **(environ or {}))
     try:
         yield worker
     finally:

@@ -1,61 +1,80 @@
-"""Keeps one engine alive: start, watch, prove, report its death, start again.
+"""Keeps one engine alive: start, report its death, clean up after it, start again.
 
-Owns the order of an engine's lives and every judgement on it (watches, restart policy, canary).
-Frames of other links go to the relay. Must not know gateways.
+Owns the order of an engine's lives, the restart policy and what is told of a death. Must not know
+gateways, nor how a living engine is judged (`engine_life.py`).
 """
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, assert_never, final
+from typing import Final, final
 
-import msgspec
 import trio
 
 from config import WorkerConfig
-from protocol import wire
-from protocol.errors import ConfigError, WireError
-from protocol.messages import EngineFacts
-from workers.actors.engine_process import EngineProcess
+from protocol.errors import ConfigError
+from protocol.messages import FaultKind
+from workers.actors.engine_life import EngineLife
+from workers.actors.engine_process import NATIVE_ENGINE
+from workers.actors.gpu_memory import GpuMemory
+from workers.actors.host_memory import count_oom_kills
+from workers.actors.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.actors.log import Log
-from workers.actors.model_files import ModelFiles, read_model_files
 from workers.actors.relay import Relay
-from workers.core.canary import Canary
-from workers.core.control import (
-    FIRST_CONTROL_TAG,
-    Beat,
-    Drained,
-    DrainEngine,
-    EngineFailed,
-    EngineReady,
-    EngineStart,
-    Shutdown,
-    StartProgress,
-    decode_from_engine,
-    encode_control,
-)
+from workers.core.diagnosis import Ending, diagnose
 from workers.core.fault import fault_cause, last_log
-from workers.core.framing import SUPERVISOR
-from workers.core.restart import MAX_FAILED_STARTS, RestartPolicy
-from workers.core.watch import HangWatch, StartWatch
+from workers.core.restart import RestartPolicy
+from workers.core.status import MAX_SHOWN_LINES, LastFault, State, WorkerStatus
 
-TICK_S: Final = 0.1
-_SHUTDOWN_S: Final = 2.0
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
+_SLOW_DEATH_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """The last one, for whoever asks."""
+
+    epoch: int
+    at: float
+    cause: str
+    kind: FaultKind
+    exit_code: int | None
+    lines: tuple[str, ...]
 
 
 @final
 class EngineKeeper:
-    """One engine after another. `run` lasts until cancelled."""
+    """One engine after another. `run` lasts until cancelled.
 
-    def __init__(self, config: WorkerConfig, log: Log) -> None:
+    `command` starts an engine; the supervisor's options for it are appended.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        log: Log,
+        *,
+        command: Sequence[str] = NATIVE_ENGINE,
+        policy: RestartPolicy | None = None,
+    ) -> None:
         self._config = config
         self._log = log
-        self._policy = RestartPolicy()
+        self._command = command
+        self._policy = RestartPolicy() if policy is None else policy
+        may_hold_gpu = config.engine != "synthetic" and config.device != "cpu"
+        self._memory = GpuMemory(config.device) if may_hold_gpu else None
         self._relay: Relay | None = None
-        self._life: _Life | None = None
-        self._drained = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._life: EngineLife | None = None
+        self._replaced: EngineLife | None = None
+        self._finishing = trio.CancelScope()
+        self._wake = trio.Event()
+        self._state: State = "starting"
+        self._num_restarts = 0
+        self._death: _Death | None = None
         self._is_leaving = False
 
     def work_sent(self) -> None:
@@ -66,184 +85,225 @@ class EngineKeeper:
     async def run(self, relay: Relay) -> None:
         """Start engines until one stays, and again when it dies."""
         self._relay = relay
-        while True:
-            exit_code = await self._live(relay)
-            if self._is_leaving:
-                return
-            delay_s = self._policy.exited(trio.current_time())
-            self._tell_death(relay, exit_code, gives_up=delay_s is None)
-            if delay_s is None:
-                relay.engine_stops()
-                await trio.sleep_forever()
-            else:
-                relay.engine_restarts()
-                await trio.sleep(delay_s)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._look_around)
+            while not self._is_leaving:
+                self._state = "starting"
+                self._wake = trio.Event()
+                await self._one_life(relay)
+                self._num_restarts += 1
 
     async def drain(self, deadline_s: float) -> None:
-        """Wait until the engine has no sequence left, for at most `deadline_s`."""
-        if self._life is None or not self._life.is_ready:
-            return
-        self._life.tell(DrainEngine())
-        with trio.move_on_after(deadline_s):
-            await self._drained.wait()
+        """Wait until the engine has no sequence left, at most `deadline_s`; no other follows."""
+        self._is_leaving = True
+        if self._life is not None:
+            await self._life.finish(deadline_s)
 
     async def stop(self) -> None:
-        """Ask the engine to leave, wait two seconds, kill it."""
+        """Have the engine leave, at the latest after three seconds."""
         self._is_leaving = True
-        life = self._life
-        if life is None:
-            return
-        life.tell(Shutdown())
-        with trio.move_on_after(_SHUTDOWN_S):
-            await life.ended.wait()
-            return
-        life.process.kill("it did not leave when asked")
-        await life.ended.wait()
+        if self._life is not None:
+            await self._life.leave()
 
-    async def _live(self, relay: Relay) -> int | None:
-        """One life; the exit code, None if the process could not be spawned."""
-        self._drained = trio.Event()
+    def restart(self, *, force: bool) -> int:
+        """Start the engine anew, also after giving up, when what runs is finished or at once.
+
+        Returns the epoch of that start. Raises `ConfigError` if it cannot be.
+        """
+        assert self._relay is not None
+        assert self._nursery is not None
+        if self._is_leaving:
+            raise ConfigError("the worker is leaving")
+        self._policy.reset()
+        life, epoch = self._life, self._relay.epoch
+        if life is None or life.ended.is_set():
+            self._wake.set()
+            is_counted = life is not None and life is self._replaced
+            return epoch if is_counted or self._state == "waiting" else epoch + 1
+        if force:
+            self._finishing.cancel()
+        if self._state == "draining":
+            if not force:
+                raise ConfigError("it finishes what runs and restarts then; --force hurries it")
+        else:
+            self._nursery.start_soon(self._replace, life, force)
+        return epoch + 1
+
+    def status(self, gateways: tuple[int, int]) -> WorkerStatus:
+        """How the worker is. `gateways`: welcomed, and dialled."""
+        assert self._relay is not None
+        life, now = self._life, trio.current_time()
+        is_ready = life is not None and life.is_ready
+        state: State = "ready" if is_ready and self._state == "starting" else self._state
+        is_starting = life is not None and state == "starting"
+        progress = life.progress if life is not None and is_starting else None
+        return WorkerStatus(
+            name=self._config.name,
+            pid=os.getpid(),
+            serves=self._config.serves,
+            model=self._config.model,
+            state="leaving" if self._is_leaving else state,
+            epoch=self._relay.epoch,
+            restarts=self._num_restarts,
+            phase=progress.phase if progress is not None else "",
+            fraction=progress.fraction if progress is not None else 0.0,
+            detail=progress.detail if progress is not None else "",
+            engine_pid=life.process.pid if life is not None else None,
+            uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
+            device=life.facts.device if life is not None and life.facts is not None else "",
+            gateways=gateways,
+            fault=self._last_fault(now),
+        )
+
+    async def _look_around(self) -> None:
+        """What earlier supervisors have left, and how much GPU memory is used before ours."""
+        removed = await trio.to_thread.run_sync(sweep, engine_folders())
+        if removed:
+            names = ", ".join(map(str, removed[:5]))
+            self._log.say(f"removed {len(removed)} leftovers of dead processes: {names}")
+        if self._memory is not None:
+            await self._memory.remember()
+
+    async def _one_life(self, relay: Relay) -> None:
+        """From spawn to the moment at which the next one may start."""
+        oom_kills = count_oom_kills()
+        life: EngineLife | None = None
+        scratch: Path | None = None
         try:
-            life = _Life(self._config, relay, self._log, self._ready, self._drained.set)
-        except OSError as error:
-            self._log.say(f"cannot start the engine: {error}")
-            self._life = None
-            return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+            try:
+                scratch = make_scratch(f"engine-{relay.epoch}")
+                life = self._spawn(relay, scratch)
+            except OSError as error:
+                code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+                ending = Ending(exit_code=code, spawn_error=str(error))
+            else:
+                exit_code = await self._live(relay, life)
+                ending = life.ending(exit_code, count_oom_kills() - oom_kills)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_clean_up, scratch)
+        is_replaced = life is not None and life is self._replaced
+        self._life = self._replaced = None
+        own = frozenset(() if life is None else (life.process.pid,))
+        if self._is_leaving:
+            return
+        if is_replaced:
+            await self._pause(0.0, own)
+        else:
+            await self._after_death(relay, ending, own)
+
+    async def _after_death(self, relay: Relay, ending: Ending, own: frozenset[int]) -> None:
+        diagnosis = diagnose(ending)
+        now = trio.current_time()
+        delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
+        self._tell(relay, ending, is_final=delay_s is None)
+        if delay_s is None:
+            self._state = "stopped"
+            relay.engine_stops()
+            await self._wake.wait()
+            delay_s = 0.0
+        self._state = "waiting"
+        relay.engine_restarts()
+        await self._pause(delay_s, own)
+
+    async def _pause(self, delay_s: float, own: frozenset[int]) -> None:
+        """Until the back-off is over and the memory of the dead engine is free."""
+        async with trio.open_nursery() as nursery:
+            if self._memory is not None and own:
+                nursery.start_soon(self._memory.wait_drained, own, self._log.say)
+            with trio.move_on_after(delay_s):
+                await self._wake.wait()
+
+    def _spawn(self, relay: Relay, scratch: Path) -> EngineLife:
+        environ = {**os.environ, "TMPDIR": str(scratch)}
+        # Compiled code is worth keeping; torch would put it into the temporary directory.
+        cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
+        environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        life = EngineLife(
+            self._config, relay, self._log, self._ready, command=self._command, environ=environ
+        )
         self._life = life
         self._log.say_alone(f"engine start {relay.epoch} (pid {life.process.pid})")
+        return life
+
+    async def _live(self, relay: Relay, life: EngineLife) -> int:
+        """Until nothing is left of the process; its exit code. Gateways hear of the death at once,
+        even if a driver takes seconds to let the process go.
+        """
         try:
-            return await life.run()
+            known_code = await life.run()
+            self._state = "ending"
+            if known_code is None and not self._is_leaving and life is not self._replaced:
+                self._tell(relay, life.ending(None, 0), is_final=False)
         finally:
-            self._drained.set()  # a dead engine has nothing left to finish
+            exit_code = await self._reap(life)
+        return exit_code
+
+    async def _reap(self, life: EngineLife) -> int:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._complain, life)
+            exit_code = await life.process.reap()
+            nursery.cancel_scope.cancel()
+        return exit_code
+
+    async def _complain(self, life: EngineLife) -> None:
+        await trio.sleep(_SLOW_DEATH_S)
+        self._log.say(
+            f"the killed engine (pid {life.process.pid}) has not died for {_SLOW_DEATH_S:g} s: it "
+            "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
+        )
+
+    async def _replace(self, life: EngineLife, force: bool) -> None:
+        """Let the engine finish what runs, then leave: the next one follows at once."""
+        assert self._relay is not None
+        if not force:
+            self._log.say(
+                f"a restart is asked for; draining for at most {self._config.drain_s:g} s"
+            )
+            self._state = "draining"
+            self._relay.drains()
+            with trio.CancelScope() as self._finishing:
+                await life.finish(self._config.drain_s)
+        if life.ended.is_set() or self._is_leaving:
+            return
+        self._log.say("restarting the engine, as asked for")
+        self._replaced, self._state = life, "ending"
+        self._relay.engine_restarts()
+        await life.leave()
 
     def _ready(self) -> None:
         self._policy.ready(trio.current_time())
 
-    def _tell_death(self, relay: Relay, exit_code: int | None, *, gives_up: bool) -> None:
-        life, self._life = self._life, None
-        cause = fault_cause(
-            killed_for=life.process.killed_for if life is not None else None,
-            told=life.told if life is not None else None,
-            exit_code=exit_code,
-            gives_up=gives_up,
-        )
-        if self._policy.failed_starts and not gives_up:
-            cause += f" (failed start {self._policy.failed_starts} of {MAX_FAILED_STARTS})"
+    def _tell(self, relay: Relay, ending: Ending, *, is_final: bool) -> None:
+        """Say why the engine is gone: to the log, to the gateways and to whoever asks later. The
+        same death may be told again once more of it is known.
+        """
+        diagnosis = diagnose(ending)
+        cause = fault_cause(diagnosis, failed_starts=self._policy.failed_starts, stops=is_final)
+        lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.say_alone(f"engine start {relay.epoch} is gone: {cause}")
+        self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
         # Whoever reads the gateway's log beside ours has seen the engine's last lines.
-        is_seen = self._log.beside_gateway
-        lines = () if life is None or is_seen else last_log(life.process.last_lines)
-        relay.engine_gone(cause, exit_code, lines, is_final=gives_up)
+        told = () if self._log.beside_gateway else lines
+        relay.engine_gone(cause, ending.exit_code, told, is_final=is_final, kind=diagnosis.kind)
+
+    def _last_fault(self, now: float) -> LastFault | None:
+        death = self._death
+        if death is None:
+            return None
+        return LastFault(
+            epoch=death.epoch,
+            kind=death.kind,
+            cause=death.cause,
+            exit_code=death.exit_code,
+            ago_s=max(0.0, now - death.at),
+            last_log=death.lines[-MAX_SHOWN_LINES:],
+        )
 
 
-@final
-class _Life:
-    """From spawn to exit of one engine process."""
-
-    def __init__(
-        self,
-        config: WorkerConfig,
-        relay: Relay,
-        log: Log,
-        on_ready: Callable[[], None],
-        on_drained: Callable[[], None],
-    ) -> None:
-        """Spawn. Raises `OSError`."""
-        now = trio.current_time()
-        self.told: str | None = None
-        self.is_ready = False
-        self.ended = trio.Event()
-        self.hang_watch = HangWatch(config.stall_s, now)
-        self._start_watch = StartWatch(config.stall_s, now)
-        self._config = config
-        self._relay = relay
-        self._log = log
-        self._on_ready = on_ready
-        self._on_drained = on_drained
-        self._canary: Canary | None = None
-        self._facts: EngineFacts | None = None
-        self._files: ModelFiles | None = None
-        self._nursery: trio.Nursery | None = None
-        self.process = EngineProcess(config.name, self._take, log.engine_line)
-
-    def tell(self, message: DrainEngine | EngineStart | Shutdown) -> None:
-        """Say something to the engine itself."""
-        self.process.send(SUPERVISOR, encode_control(message))
-
-    async def run(self) -> int:
-        """The exit code as of a shell."""
-        self._relay.engine_starts(self.process.send)
-        self.tell(EngineStart(msgspec.json.encode(self._config), self._relay.epoch))
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                nursery.start_soon(self._watch)
-                exit_code = await self.process.run()
-                nursery.cancel_scope.cancel()
-        finally:
-            self.ended.set()
-        return exit_code
-
-    async def _watch(self) -> None:
-        while True:
-            await trio.sleep(TICK_S)
-            now = trio.current_time()
-            watch = self.hang_watch if self.is_ready else self._start_watch
-            if (verdict := watch.verdict(now)) is not None:
-                self.process.kill(verdict)
-
-    def _take(self, link: int, payload: bytes) -> None:
-        if link != SUPERVISOR:
-            self._relay.from_engine(link, payload)
-            return
-        try:
-            if (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
-                self._control(payload)
-            elif self._canary is not None and not self.is_ready:
-                self._canary.heard(wire.decode_from_worker(payload))
-                self._judge_canary(self._canary)
-        except WireError as error:
-            self.process.kill(f"the engine's stream is broken: {error}")
-
-    def _control(self, payload: bytes) -> None:
-        now = trio.current_time()
-        match message := decode_from_engine(payload):
-            case Beat():
-                self.hang_watch.beat(message, now)
-            case StartProgress(phase=phase, fraction=fraction, detail=detail):
-                self._start_watch.progress(phase, fraction, detail, now)
-                self._relay.engine_progress(phase, fraction, detail)
-            case EngineReady():
-                assert self._nursery is not None
-                self._nursery.start_soon(self._prove, message)
-            case EngineFailed(cause=cause):
-                self.told = cause
-            case Drained():
-                self._on_drained()
-            case _:
-                assert_never(message)
-
-    async def _prove(self, ready: EngineReady) -> None:
-        """Read the text files, then ask for the canary's tokens."""
-        try:
-            self._files = await read_model_files(Path(ready.model_dir))
-        except ConfigError as error:
-            self.process.kill(str(error))
-            return
-        # One definition of the digest, whatever engine it is: of the bytes that gateways get.
-        self._facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
-        self._start_watch.progress("canary", 0.0, "", trio.current_time())
-        self._relay.engine_progress("canary", 0.0, "")
-        self._canary = Canary(os.urandom(16), self._config.serves)
-        self.process.send(SUPERVISOR, wire.encode(self._canary.submit))
-
-    def _judge_canary(self, canary: Canary) -> None:
-        if canary.failure is not None:
-            self.process.kill(canary.failure)
-        elif canary.answered and self._facts is not None and self._files is not None:
-            self.is_ready = True
-            # Its patience begins now: until here the start watch judged.
-            self.hang_watch = HangWatch(self._config.stall_s, trio.current_time())
-            self._on_ready()
-            self._log.say_alone(f"ready: serves {self._config.serves} ({self._facts.kind} engine)")
-            self._relay.engine_ready(self._facts, self._files)
+def _clean_up(scratch: Path | None) -> None:
+    """What the dead engine has left behind."""
+    if scratch is not None:
+        remove(scratch)
+    sweep(engine_folders())

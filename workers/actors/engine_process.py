@@ -1,7 +1,7 @@
-"""One life of the engine process: spawn, carry frames both ways, ask, wait, kill.
+"""One life of the engine process: spawn, carry frames both ways, kill, reap.
 
-Owns the child, its socketpair and its log lines. Must not know what frames say nor when to
-restart. The child is spawned on the main thread with `subprocess.Popen`: Linux ties its
+Owns the child, its guard, its socketpair and its log lines. Must not know what frames say nor when
+to restart. The child is spawned on the main thread with `subprocess.Popen`: Linux ties its
 parent-death signal to the spawning thread, and trio's own helper would use a short-lived one.
 """
 
@@ -11,16 +11,21 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, final
 
 import trio
 
 from protocol.errors import WireError
-from workers.core.fault import LAST_LINES, MAX_LINE_CHARS
+from workers.actors.guard import Guard
+from workers.core.diagnosis import shell_code
+from workers.core.fault import LAST_LINES, MAX_LINE_CHARS, clean_line
 from workers.core.framing import FrameDecoder, encode_frame
-from workers.core.restart import shell_code
+from workers.core.leftovers import is_exiting
+
+NATIVE_ENGINE: Final = (sys.executable, "-m", "workers.engine")
 
 _RECEIVE_BYTES: Final = 1 << 18
 _MAX_BACKLOG_BYTES: Final = 64 * 2**20
@@ -29,13 +34,17 @@ _MAX_BACKLOG_BYTES: Final = 64 * 2**20
 _LOG_AFTER_EXIT_S: Final = 0.1
 """Its last lines are in the pipe already; only a stray child could keep the pipe open."""
 
-_EXIT_AFTER_EOF_S: Final = 1.0
-"""A process closes its sockets when it exits, so the exit follows at once or is not one."""
+_EXIT_CODE_S: Final = 0.25
+"""What the gateways wait for the exit code. A process that holds a full GPU may need seconds to
+die, and its work must move before."""
+
+_REAP_WHEN_CANCELLED_S: Final = 2.0
 
 
 @final
 class EngineProcess:
-    """A spawned engine; `run` carries its frames and returns when it is gone.
+    """A spawned engine: `run` carries its frames until it can give no more, `reap` waits until
+    nothing of it is left.
 
     `on_frame(link, payload)` and `on_line(text)` are synchronous and must not block.
     """
@@ -45,19 +54,23 @@ class EngineProcess:
         name: str,
         on_frame: Callable[[int, bytes], None],
         on_line: Callable[[str], None],
+        *,
+        command: Sequence[str] = NATIVE_ENGINE,
+        environ: Mapping[str, str],
     ) -> None:
-        """Spawn. Raises `OSError` if the interpreter cannot be started."""
+        """Spawn `command` with the options of an engine. Raises `OSError` if that fails."""
         self._on_frame = on_frame
         self._on_line = on_line
         self._backlog = bytearray()
         self._send_wakeup = trio.Event()
-        self._log_ended = trio.Event()
+        self._frames = trio.CancelScope()
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.killed_for: str | None = None
         ours, theirs = socket.socketpair()
         self._socket = ours
         try:
-            self._process = _spawn(name, theirs)
+            self._process = _spawn(command, name, theirs, environ)
+            self._guard = _guard(self._process)
         except OSError:
             ours.close()
             raise
@@ -79,44 +92,69 @@ class EngineProcess:
         if len(self._backlog) > _MAX_BACKLOG_BYTES:
             self.kill(f"hung: {len(self._backlog)} bytes wait for the engine, which does not read")
 
+    def terminate(self) -> None:
+        """Ask the engine and all that it has started to end."""
+        self._signal_group(signal.SIGTERM)
+
     def kill(self, reason: str) -> None:
-        """End the engine and all that it has started, now. The first reason counts."""
+        """End the engine and all that it has started, now; nothing that it still says counts. The
+        first reason is kept.
+        """
         if self.killed_for is None:
             self.killed_for = reason
-        self._kill_group()
+        self._frames.cancel()
+        self._signal_group(signal.SIGKILL)
 
-    async def run(self) -> int:
-        """Carry frames and log lines until the engine is gone; its exit code as of a shell.
+    async def run(self) -> int | None:
+        """Carry frames and log lines until the channel ends or the engine is killed. Returns its
+        exit code as of a shell, None if it needs longer than 0.25 s to die.
 
         Cancelling kills the engine.
         """
+        log_ended = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read_log)
+                nursery.start_soon(self._read_log, log_ended)
                 nursery.start_soon(self._write_frames)
-                await self._read_frames()
-                await self._wait_exit()
+                with self._frames:
+                    await self._read_frames()
+                exit_code = await self._exit_code()
                 with trio.move_on_after(_LOG_AFTER_EXIT_S):
-                    await self._log_ended.wait()
+                    await log_ended.wait()
                 nursery.cancel_scope.cancel()
+            return exit_code
         finally:
-            # Before it is reaped: until then nobody else can get its number. A cancelled life
-            # ends here, and so does what a dead engine left in its group.
-            self._kill_group()
-            with trio.CancelScope(shield=True):
-                returncode = await trio.to_thread.run_sync(self._process.wait)
+            # What a dead engine left in its group ends here, and so does a cancelled life.
+            self._signal_group(signal.SIGKILL)
+
+    async def reap(self) -> int:
+        """Wait until the engine is gone, as long as that takes; its exit code as of a shell.
+
+        Cancelling waits two seconds more: a process that hangs in the kernel is left to it.
+        """
+        try:
+            return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
+        finally:
+            self._signal_group(signal.SIGKILL)
+            with trio.CancelScope(shield=True), trio.move_on_after(_REAP_WHEN_CANCELLED_S):
+                await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
+            self._guard.dismiss()
+            self._process.poll()
             self._socket.close()
-        return shell_code(returncode)
 
-    async def _wait_exit(self) -> None:
-        """The end of file means that the engine exits; if it does not, it is made to."""
-        with trio.move_on_after(_EXIT_AFTER_EOF_S):
-            await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
-            return
-        self.kill("the engine closed its channel but lived on")
+    async def _exit_code(self) -> int | None:
+        with trio.move_on_after(_EXIT_CODE_S):
+            return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
+        if self.killed_for is None and not _is_dying(self._process.pid):
+            self.kill("the engine closed its channel but lived on")
+        return None
 
-    def _block_until_exit(self) -> None:
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+    def _block_until_exit(self) -> int:
+        """Its exit code as of a shell, without reaping it: its number stays its own."""
+        done = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        assert done is not None  # only WNOHANG may return nothing
+        is_exit = done.si_code == os.CLD_EXITED
+        return shell_code(done.si_status if is_exit else -done.si_status)
 
     async def _read_frames(self) -> None:
         decoder = FrameDecoder()
@@ -136,6 +174,8 @@ class EngineProcess:
                 self.kill(f"the engine's stream is broken: {error}")
                 return
             for link, payload in frames:
+                if self.killed_for is not None:
+                    return  # by one of the frames before
                 self._on_frame(link, payload)
             await trio.lowlevel.checkpoint()
 
@@ -156,7 +196,7 @@ class EngineProcess:
             except (BrokenPipeError, ConnectionResetError):
                 self._backlog.clear()  # the reader sees the end of file and tells
 
-    async def _read_log(self) -> None:
+    async def _read_log(self, ended: trio.Event) -> None:
         assert self._process.stdout is not None
         stream = trio.lowlevel.FdStream(os.dup(self._process.stdout.fileno()))
         self._process.stdout.close()
@@ -169,30 +209,48 @@ class EngineProcess:
                 if len(pending) > MAX_LINE_CHARS:
                     self._keep(pending)
                     pending = b""
-        if pending:
-            self._keep(pending)
-        self._log_ended.set()
+        self._keep(pending)
+        ended.set()
 
     def _keep(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
-        if text:
-            self.last_lines.append(text[:MAX_LINE_CHARS])
+        if text := clean_line(line):
+            self.last_lines.append(text)
             self._on_line(text)
 
-    def _kill_group(self) -> None:
+    def _signal_group(self, number: int) -> None:
         if self._process.returncode is None:  # not reaped yet, so the number is still its own
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, number)
 
 
-def _spawn(name: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-m", "workers.engine", "--fd", str(theirs.fileno()), "--name", name]
+def _spawn(
+    command: Sequence[str], name: str, theirs: socket.socket, environ: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    options = ("--fd", str(theirs.fileno()), "--name", name, "--parent", str(os.getpid()))
     return subprocess.Popen(
-        argv,
+        [*command, *options],
         pass_fds=(theirs.fileno(),),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,  # its own group, so that a kill takes its compilers along
     )
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether the kernel is taking the process apart, which for a full GPU takes its time."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return is_exiting(stat)
+
+
+def _guard(process: "subprocess.Popen[bytes]") -> Guard:
+    try:
+        return Guard(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise

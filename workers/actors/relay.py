@@ -17,6 +17,7 @@ from protocol.messages import (
     Drain,
     EngineFacts,
     Fault,
+    FaultKind,
     Files,
     FromWorker,
     GetFiles,
@@ -114,19 +115,23 @@ class Relay:
         last_log: tuple[str, ...],
         *,
         is_final: bool,
+        kind: FaultKind,
     ) -> None:
         """Tell everybody at once that the work of this epoch is lost."""
         name = self._identity.worker
-        self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final)
+        self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final, kind)
         self._facts = self._files = self._to_engine = None
         if self.state is EngineState.READY:
             self.state = EngineState.STARTING
         self.tell_all(self._fault)
 
     def engine_restarts(self) -> None:
-        """The next epoch begins; there will be an engine."""
+        """The next epoch begins; there will be an engine. What still ran on the one before is
+        lost, which is how an engine is replaced that has no fault.
+        """
         self.epoch += 1
-        self._fault = None
+        self.state = EngineState.STARTING
+        self._facts = self._files = self._fault = self._to_engine = None
         self.tell_all(self._registration())
 
     def engine_stops(self) -> None:

@@ -71,10 +71,13 @@ class StartProgress(_Control, frozen=True, tag=82):
 
 
 class EngineFailed(_Control, frozen=True, tag=83):
-    """The engine leaves because of `cause`, one line for people; `detail` is for the log."""
+    """The engine leaves because of `cause`, one line for people; `detail` is for the log.
+    `is_config`: the operator's configuration or files are wrong, and the line says what to do.
+    """
 
     cause: str
     detail: str = ""
+    is_config: bool = False
 
 
 class Drained(_Control, frozen=True, tag=84):

@@ -1,35 +1,57 @@
-"""Why an engine is gone, in one line.
+"""What is told of a dead engine: one line for people and its last log lines.
 
-Owns which of several reasons is the one to tell. Must not know processes.
+Owns the wording and the bounds. Must not know processes.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
-from workers.core.restart import MAX_FAILED_STARTS, diagnose_exit
+from workers.core.diagnosis import Diagnosis
+from workers.core.restart import MAX_FAILED_STARTS
 
 LAST_LINES: Final = 50
 MAX_LINE_CHARS: Final = 500
+MAX_CAUSE_CHARS: Final = 1000
+
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+"""Colours and cursor movements (ECMA-48): of no use in a log, and harmful on a terminal."""
 
 
-def fault_cause(
-    *, killed_for: str | None, told: str | None, exit_code: int | None, gives_up: bool
-) -> str:
-    """Our own verdict first, then what the engine said, then what its exit code means."""
-    if killed_for is not None:
-        cause = killed_for
-    elif told is not None:
-        cause = told
-    elif exit_code is not None:
-        cause = diagnose_exit(exit_code)
-    else:
-        cause = "the engine could not be started"
-    if gives_up:
-        cause += (
-            f"; stopped after {MAX_FAILED_STARTS} starts in a row that never got ready: "
-            "correct the cause and restart the worker"
+def fault_cause(diagnosis: Diagnosis, *, failed_starts: int, stops: bool) -> str:
+    """What happened, what to do, and whether there will be another try."""
+    text = one_line(diagnosis.cause)
+    if diagnosis.remedy:
+        text += f"; {diagnosis.remedy}"
+    if stops:
+        starts = "1 start" if failed_starts == 1 else f"{failed_starts} starts in a row"
+        text += (
+            f"; stopped after {starts} that never got ready: "
+            "correct the cause, then `herma worker restart`"
         )
-    return cause
+    elif failed_starts:
+        text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS})"
+    return text
+
+
+def one_line(text: str) -> str:
+    """Any text as one bounded line without control characters."""
+    return clean_text(" ".join(text.split()))[:MAX_CAUSE_CHARS]
+
+
+def clean_text(text: str) -> str:
+    """`text` without colours; what else a terminal would obey is written as `\\x1b`."""
+    shown = _ANSI.sub("", text)
+    return "".join(
+        each if each.isprintable() or each == "\t" else each.encode("unicode_escape").decode()
+        for each in shown
+    )
+
+
+def clean_line(line: bytes) -> str:
+    """A line of a log as it may be kept and shown: of a progress bar, the last state."""
+    text = line.decode(errors="replace").rstrip()
+    return clean_text(text.rpartition("\r")[2][: 4 * MAX_LINE_CHARS])[:MAX_LINE_CHARS]
 
 
 def last_log(lines: Iterable[str]) -> tuple[str, ...]:

@@ -5,19 +5,19 @@ imported only for a native engine.
 """
 
 import argparse
-import ctypes
 import os
 import signal
 import socket
 import sys
 import traceback
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from setproctitle import setproctitle
 
 from config import WorkerConfig
 from protocol.errors import ConfigError, WireError
+from protocol.lifeline import die_with_parent
 from workers.core.block_manager import BlockManager
 from workers.core.control import (
     EngineFailed,
@@ -33,24 +33,29 @@ from workers.engine.channel import EngineChannel
 from workers.engine.loop import EngineBroken, EngineLoop, Runner
 from workers.engine.synthetic import load_synthetic, read_vocab_size
 
-_PR_SET_PDEATHSIG: Final = 1
-
 
 def main(argv: list[str] | None = None) -> int:
     """Run one engine to its end; the exit status is 0 only after `Shutdown`."""
     arguments = _parse(argv)
     setproctitle(f"herma engine {arguments.name}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides when to leave
-    _die_with_parent()
+    if arguments.parent is not None:
+        # SIGKILL works even while a thread holds the GIL; the end of file on the channel tells the
+        # same, but needs a thread to run.
+        die_with_parent(arguments.parent, signal.SIGKILL)
     channel = EngineChannel(socket.socket(fileno=arguments.fd))
     try:
         _serve(channel)
-    except (ConfigError, EngineBroken, WireError) as error:
-        _say_failed(channel, str(error))
+    except ConfigError as error:
+        _say_failed(channel, EngineFailed(str(error), is_config=True))
+        return 1
+    except (EngineBroken, WireError) as error:
+        _say_failed(channel, EngineFailed(str(error)))
         return 1
     except Exception as error:  # noqa: BLE001 -- the edge of the process: the cause must be told
         text = str(error).strip().partition("\n")[0]
-        _say_failed(channel, f"{type(error).__name__}: {text}", traceback.format_exc())
+        cause = f"{type(error).__name__}: {text}"
+        _say_failed(channel, EngineFailed(cause, traceback.format_exc()))
         return 1
     return 0
 
@@ -99,25 +104,17 @@ def _first_frame(channel: EngineChannel) -> EngineStart:
     return message
 
 
-def _say_failed(channel: EngineChannel, cause: str, detail: str = "") -> None:
-    if detail:
-        print(detail, file=sys.stderr)
-    channel.send([(SUPERVISOR, encode_control(EngineFailed(cause, detail)))])
-
-
-def _die_with_parent() -> None:
-    """Have Linux kill this process with its supervisor, even while it holds the GIL.
-
-    The end of file on the channel tells the same, but needs a thread to run.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _say_failed(channel: EngineChannel, failed: EngineFailed) -> None:
+    if failed.detail:
+        print(failed.detail, file=sys.stderr)
+    channel.send([(SUPERVISOR, encode_control(failed))])
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workers.engine")
     parser.add_argument("--fd", type=int, required=True, help="socketpair of the supervisor")
     parser.add_argument("--name", required=True, help="the worker's name, for the title")
+    parser.add_argument("--parent", type=int, help="the supervisor's process id: die with it")
     return parser.parse_args(argv)
 
 

@@ -1,0 +1,202 @@
+"""`herma worker status [NAME]` and `herma worker restart NAME`.
+
+Owns the talk with this host's supervisors over their control sockets and what a person reads of
+it. Must not know how a supervisor does its work.
+"""
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import ConfigError, HermaError
+from workers.actors.leftovers import runtime_dir, sweep
+from workers.core.leftovers import owner_of
+from workers.core.status import (
+    MAX_LINE_BYTES,
+    SOCKET_KIND,
+    Answer,
+    Ask,
+    AskRestart,
+    AskStatus,
+    Done,
+    Refused,
+    WorkerStatus,
+    decode_answer,
+    encode_line,
+)
+
+_ANSWER_S: Final = 3.0
+_POLL_S: Final = 0.2
+_COLUMNS: Final = (
+    *("NAME", "STATE", "PHASE", "EPOCH", "RESTARTS", "PID", "ENGINE", "UPTIME", "GATEWAYS"),
+    "MODEL",
+)
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A supervisor of this host; `status` is None if it does not answer."""
+
+    path: Path
+    pid: int
+    status: WorkerStatus | None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for; the exit status. Raises `HermaError` with one line."""
+    if arguments.action == "restart":
+        return _restart(arguments.worker, force=arguments.force)
+    return _status(arguments.worker)
+
+
+def _status(name: str | None) -> int:
+    """1 if a worker is stopped or does not answer, 0 otherwise."""
+    found = list(_look())
+    if name is not None:
+        found = [each for each in found if each.status is not None and each.status.name == name]
+        if not found:
+            raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
+    if not found:
+        raise ConfigError("no worker runs on this host (as this user); `herma worker` starts one")
+    print(render(((each.pid, each.status) for each in found), with_log=name is not None))
+    is_well = all(each.status is not None and each.status.state != "stopped" for each in found)
+    return 0 if is_well else 1
+
+
+def _restart(name: str, *, force: bool) -> int:
+    """Returns once the new engine is ready (0) or the worker has given up (1)."""
+    found = [each for each in _look() if each.status is not None and each.status.name == name]
+    if not found:
+        raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
+    if len(found) > 1:
+        pids = ", ".join(str(each.pid) for each in found)
+        raise ConfigError(f"{len(found)} workers of this host are named `{name}` (pids {pids})")
+    match _ask(found[0].path, AskRestart(force)):
+        case Done(epoch=epoch):
+            return _wait_ready(found[0].path, name, epoch)
+        case Refused(reason=reason):
+            raise ConfigError(f"worker `{name}`: {reason}")
+        case WorkerStatus():
+            raise ConfigError(f"worker `{name}` answers something else; is it of another version?")
+
+
+def _wait_ready(path: Path, name: str, epoch: int) -> int:
+    said = ""
+    while True:
+        status = _ask(path, AskStatus())
+        if not isinstance(status, WorkerStatus) or status.state == "leaving":
+            raise ConfigError(f"worker `{name}` leaves")
+        if status.epoch >= epoch and status.state == "ready":
+            print(f"{name} is ready (epoch {status.epoch}, engine pid {status.engine_pid})")
+            return 0
+        if status.epoch >= epoch and status.state == "stopped":
+            cause = status.fault.cause if status.fault is not None else "no cause is known"
+            print(f"{name} is stopped: {cause}", file=sys.stderr)
+            return 1
+        if (now := " ".join((status.state, status.phase)).rstrip()) != said:
+            said = now
+            print(f"{name}: {said}")
+        time.sleep(_POLL_S)
+
+
+def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
+    """A table of workers by supervisor pid, and what their last engines died of."""
+    ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
+    rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    statuses = (status for _, status in ordered if status is not None)
+    return "\n".join((*table, *(line for each in statuses for line in _fault(each, with_log))))
+
+
+def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
+    if status is None:
+        unknown = "-"
+        return (
+            *("?", "silent", unknown, unknown, unknown, str(pid), unknown, unknown, unknown),
+            "it does not answer: it is stopped (kill -CONT) or hangs",
+        )
+    welcomed, dialled = status.gateways
+    phase = f"{status.phase} {status.fraction:.0%}" if status.phase else "-"
+    return (
+        status.name,
+        status.state,
+        phase,
+        str(status.epoch),
+        str(status.restarts),
+        str(status.pid),
+        str(status.engine_pid or "-"),
+        duration(status.uptime_s) if status.uptime_s else "-",
+        f"{welcomed}/{dialled}",
+        f"{status.model} on {status.device}" if status.device else status.model,
+    )
+
+
+def _fault(status: WorkerStatus, with_log: bool) -> Iterator[str]:
+    fault = status.fault
+    if fault is None:
+        return
+    when = f"epoch {fault.epoch}, {duration(fault.ago_s)} ago"
+    yield f"\n{status.name}: last fault ({when}) [{fault.kind}]\n  {fault.cause}"
+    if with_log:
+        yield from (f"  | {line}" for line in fault.last_log)
+
+
+def duration(seconds: float) -> str:
+    """Two units at the most: 42 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
+    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+
+
+def _known() -> str:
+    names = sorted({each.status.name for each in _look() if each.status is not None})
+    return f"there is {', '.join(names)}" if names else "there is none at all"
+
+
+def _look() -> Iterator[_Found]:
+    """Every supervisor of this user on this host; sockets of dead ones are removed."""
+    folder = runtime_dir()
+    sweep((folder,))
+    for path in sorted(folder.glob(f"herma-*-{SOCKET_KIND}")):
+        if (owner := owner_of(path.name)) is None:
+            continue
+        try:
+            answer: Answer | None = _ask(path, AskStatus())
+        except HermaError:
+            answer = None
+        yield _Found(path, owner.pid, answer if isinstance(answer, WorkerStatus) else None)
+
+
+def _ask(path: Path, ask: Ask) -> Answer:
+    """Raises `HermaError` for a supervisor that is gone, stands still or speaks otherwise."""
+    line = b""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(_ANSWER_S)
+            link.connect(str(path))
+            link.sendall(encode_line(ask))
+            while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+                if not (data := link.recv(MAX_LINE_BYTES)):
+                    break
+                line += data
+    except OSError as error:
+        why = "it is stopped or hangs" if isinstance(error, TimeoutError) else error.strerror
+        raise ConfigError(f"the worker behind {path} does not answer: {why}") from error
+    return decode_answer(line)

@@ -1,0 +1,109 @@
+"""An engine of a few lines at the supervisor's seam: it does what its mood file says.
+
+`python tests/fakes/stub_engine.py MOOD --fd N --name NAME --parent PID`. The mood is JSON:
+`print` (lines), `say` (the cause of EngineFailed), `is_config`, `phase` (reported before), `exit`,
+`signal` (of its own death), `child` (true: a process of its own, whose pid is printed),
+`stall` (true: no progress any more), `deaf` (true: it leaves neither when asked nor by SIGTERM),
+`canary` ("wrong": too few tokens), `leave` (files in its temporary directory), `model_dir`.
+Without any it gets ready and serves nothing but the canary.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from protocol import wire
+from protocol.messages import EngineFacts, Finished, FromWorker, Submit, TokenItem, Tokens
+from protocol.tokens import pack_tokens
+from workers.core.control import (
+    FIRST_CONTROL_TAG,
+    Beat,
+    Drained,
+    DrainEngine,
+    EngineFailed,
+    EngineReady,
+    FromEngine,
+    Shutdown,
+    StartProgress,
+    decode_to_engine,
+    encode_control,
+)
+from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frame
+
+FACTS = EngineFacts("stub", "none", "none", 4096, 32, 1024, 4, 256, bytes(16))
+
+
+def main() -> int:
+    mood: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    link = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
+    _prelude(mood)
+    if "phase" in mood:
+        _say(link, StartProgress(mood["phase"], 0.5))
+    if "say" in mood:
+        _say(link, EngineFailed(mood["say"], is_config=mood.get("is_config", False)))
+    if "signal" in mood:
+        os.kill(os.getpid(), mood["signal"])
+    if "exit" in mood:
+        return int(mood["exit"])
+    while mood.get("stall"):
+        time.sleep(1)
+    _say(link, EngineReady(FACTS, mood["model_dir"]))
+    return _serve(link, mood)
+
+
+def _prelude(mood: dict[str, Any]) -> None:
+    for line in mood.get("print", ()):
+        print(line, flush=True)
+    if mood.get("child"):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        print(f"child {child.pid}", flush=True)
+    if mood.get("deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for name in mood.get("leave", ()):
+        (Path(tempfile.gettempdir()) / name).write_text("left")
+
+
+def _serve(link: socket.socket, mood: dict[str, Any]) -> int:
+    decoder = FrameDecoder()
+    link.settimeout(0.2)
+    while True:
+        try:
+            data = link.recv(65536)
+        except TimeoutError:
+            _say(link, Beat(0, busy=False))
+            continue
+        if not data:
+            return 1
+        for number, payload in decoder.feed(data):
+            if number == SUPERVISOR and (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
+                match decode_to_engine(payload):
+                    case Shutdown() if not mood.get("deaf"):
+                        return 0
+                    case DrainEngine():
+                        _say(link, Drained())
+            elif isinstance(message := wire.decode_to_worker(payload), Submit):
+                _sing(link, message, mood)
+
+
+def _sing(link: socket.socket, submit: Submit, mood: dict[str, Any]) -> None:
+    count = submit.sampling.max_tokens - (mood.get("canary") == "wrong")
+    item = TokenItem(submit.request_id, submit.attempt, 0, pack_tokens(range(count)))
+    _say(link, Tokens(1, (item,)))
+    _say(link, Finished(submit.request_id, submit.attempt, "length", 4, 0, count))
+
+
+def _say(link: socket.socket, message: FromEngine | FromWorker) -> None:
+    is_ours = isinstance(message, FromEngine)
+    payload = encode_control(message) if is_ours else wire.encode(message)  # type: ignore[arg-type]
+    link.sendall(encode_frame(SUPERVISOR, payload))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""A child does not outlive its parent, whenever that dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from protocol.lifeline import die_with_parent
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
+
+BOUND_S = 30.0
+CHILD = """
+import os, sys, time
+from protocol.lifeline import die_with_parent
+die_with_parent(int(sys.argv[1]), int(sys.argv[2]))
+print("alive", flush=True)
+time.sleep(600)
+"""
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), sys.argv[2]])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_parent_takes_its_child_along(number: signal.Signals) -> None:
+    """By the signal that was asked for."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, CHILD, str(int(number))], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    with parent.stdout as lines:
+        pid = int(next(lines))
+        assert next(lines) == "alive\n"
+        parent.kill()
+        parent.wait()
+        assert lines.read() == ""  # the end of file: the child that shared the pipe is gone
+    wait_gone(pid)
+
+
+def test_a_parent_that_died_before_the_call_is_noticed() -> None:
+    """The race of prctl(2): without the parent's number the child would live for ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(os.getpid() + 1), str(int(signal.SIGTERM))],
+        capture_output=True,
+        check=False,
+        timeout=BOUND_S,
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"")
+
+
+def test_a_signal_that_is_none_is_refused() -> None:
+    """The kernel says no, and so do we."""
+    with pytest.raises(OSError, match="prctl"):
+        die_with_parent(os.getppid(), 4096)
+
+
+def wait_gone(pid: int) -> None:
+    """Return once nobody has the number."""
+    deadline = time.monotonic() + BOUND_S
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return  # where nobody reaps orphans
+        time.sleep(0.01)
+    raise AssertionError(f"{pid} lives on")

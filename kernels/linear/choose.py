@@ -14,9 +14,11 @@ from kernels.linear.config import Config, Gemv, Skinny
 from kernels.linear.tuned import TUNED
 
 MAX_ROWS: Final = 64
-"""With more rows the library is at the card's bandwidth, or at its tensor cores' rate."""
+"""Beyond it the library serves what nobody has measured: it nears the tensor cores' rate."""
 
-_TUNED_ROWS: Final = (1, 2, 4, 8, 16, 32, 64)
+_TUNED_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+HALVES: Final = frozenset({torch.bfloat16, torch.float16})
+
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
 
@@ -37,7 +39,7 @@ def choose(
 
     float32 goes to the library: the tensor cores would round it to 10 bits.
     """
-    if num_rows == 0 or num_rows > MAX_ROWS or dtype not in {torch.bfloat16, torch.float16}:
+    if num_rows == 0 or num_rows > _TUNED_ROWS[-1] or dtype not in HALVES:
         return None
     return _choose(op, num_rows, num_weight_rows, depth)
 
@@ -49,8 +51,10 @@ def _choose(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Config |
     return TUNED[key] if key in TUNED else rule(op, rows, num_weight_rows, depth)
 
 
-def rule(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Config:
+def rule(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Config | None:
     """The configuration of a shape that nobody has measured."""
+    if num_rows > MAX_ROWS:
+        return None
     if num_rows == 1 and depth <= _MAX_GEMV_DEPTH:
         return _gemv(op, num_weight_rows, depth)
     return _skinny(num_rows, num_weight_rows, depth)

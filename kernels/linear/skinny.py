@@ -1,13 +1,13 @@
-"""Triton products of a few rows (up to 64) with a large matrix, on the tensor cores.
+"""Triton products of a few rows (up to 128) with a large matrix, on the tensor cores.
 
 Owns the kernel and its launch. Must not know which shape wants which configuration.
 
 The weights are the product's left side, so that its 64-row unit is full whatever the number of
-rows; x is padded to 16, 32 or 64. Weights come through shared memory, `num_stages` tiles on their
-way at once (bytes on the way: see `gemv`). All programs should be on the card together: then each
-gets an equal share of the bandwidth, and they end together. A small N is cut along K for that: each
-program leaves its float32 sums in a scratch, and the last to come adds them all up, in the order of
-the columns, so that the result is the same every time.
+rows; x is padded to a power of two, 16 at least. Weights come through shared memory, `num_stages`
+tiles on their way at once (bytes on the way: see `gemv`). All programs should be on the card
+together: then each gets an equal share of the bandwidth, and they end together. A small N is cut
+along K for that: each program leaves its float32 sums in a scratch, and the last to come adds them
+all up, in the order of the columns, so that the result is the same every time.
 """
 
 from functools import cache
@@ -21,8 +21,6 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.linear.config import Skinny
 from kernels.linear.parts import silu, weight_rows
-
-MAX_ROWS: Final = 64
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
@@ -171,7 +169,7 @@ def skinny(
     residual: Tensor | None = None,
     swiglu: bool = False,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], T up to 64.
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], T up to 128.
 
     See `kernels.linear` for shapes; bias and swiglu exclude each other. With a norm, x times the
     norm's weight is rounded to x's dtype for the product, and the row's scale applied to the

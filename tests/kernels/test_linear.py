@@ -109,9 +109,9 @@ def test_tensor_core_products(
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("num_rows", [2, 5, 17, 32, 63, 64])
+@pytest.mark.parametrize("num_rows", [2, 5, 17, 32, 63, 64, 100])
 def test_every_padding(num_rows: int, device: torch.device) -> None:
-    """Up to 64 rows, padded to 16, 32 or 64; float32 sums stay float32."""
+    """Up to 128 rows, padded to powers of two; float32 sums stay float32."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     problem = Problem(num_rows, 21, 72, dtype, "residual bias")
     problem.check(problem.run(SPLIT, device))
@@ -183,7 +183,9 @@ SHAPES = [
 def _configs() -> Iterator[tuple[Config, int, int]]:
     for op, num_weight_rows, depth in SHAPES:
         for rows in (1, 2, 4, 8, 16, 32, 64):
-            yield rule(op, rows, num_weight_rows, depth), rows, depth
+            config = rule(op, rows, num_weight_rows, depth)
+            assert config is not None
+            yield config, rows, depth
     for (_, rows, _, depth), config in TUNED.items():
         if config is not None:
             yield config, rows, depth

@@ -1,0 +1,115 @@
+"""The products of Qwen3's layers: what `kernels.linear` chooses, beside the library.
+
+Weights, x and what else an operation reads rotate through more than the L2 cache. "library" is the
+whole operation by cuBLAS with our norm and gate around it; for the bare product that is `F.linear`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.case import Case, Variant, within
+from kernels.linear import library
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import Config
+from kernels.linear.device import product
+
+EPS = 1e-6
+
+LAYERS = [
+    (Op.NORM_LINEAR, 4096, 1024),  # Qwen3-0.6B: qkv, out, gate and up, down, head
+    (Op.LINEAR_ADD, 1024, 2048),
+    (Op.NORM_SWIGLU, 6144, 1024),
+    (Op.LINEAR_ADD, 1024, 3072),
+    (Op.NORM_LINEAR, 151936, 1024),
+    (Op.NORM_LINEAR, 6144, 4096),  # Qwen3-8B
+    (Op.LINEAR_ADD, 4096, 4096),
+    (Op.NORM_SWIGLU, 24576, 4096),
+    (Op.LINEAR_ADD, 4096, 12288),
+    (Op.NORM_LINEAR, 151936, 4096),
+]
+"""Operation, weight rows, columns."""
+
+BARE = [(Op.LINEAR, 12288, 4096), (Op.LINEAR, 4096, 12288)]
+
+_DOUBLE_MAX_WEIGHTS = 2**28
+"""Beyond it the answer is computed in float32: 5 GB of float64 in each process are too many."""
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """What is chosen for 1 to 256 rows."""
+    shapes = BARE + LAYERS if device.type == "cuda" else [(Op.NORM_SWIGLU, 64, 96)]
+    for op, num_weight_rows, depth in shapes:
+        for num_rows in (1, 4, 8, 16, 64, 256):
+            config = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16)
+            yield case(op, num_rows, num_weight_rows, depth, [config] if config else [], device)
+
+
+def case(
+    op: Op,
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    configs: Sequence[Config],
+    device: torch.device,
+) -> Case:
+    """One operation at one size, by each of `configs` and by the library."""
+    num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
+    # Interpreted `tl.dot` takes bfloat16 for integers.
+    dtype = torch.float16 if device.type == "cpu" else torch.bfloat16
+    random = partial(torch.randn, device=device, dtype=dtype)
+
+    def make() -> tuple[Any, ...]:
+        x = random(num_rows, depth)
+        weight = random(num_weight_rows, depth).mul_(depth**-0.5)
+        if op is Op.LINEAR:
+            return x, weight
+        return x, weight, random(num_rows, num_out) if op is Op.LINEAR_ADD else random(depth)
+
+    variants = [Variant(written(config), partial(_ours, op, config)) for config in configs]
+    peer = Variant("F.linear" if op is Op.LINEAR else "library", _PEERS[op], peer=True)
+    columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
+    return Case(
+        name=f"{op} {num_weight_rows} x {depth} T={num_rows}",
+        make=make,
+        variants=[*variants, peer],
+        expected=partial(_expected, op),
+        moved_bytes=2 * (num_weight_rows * depth + columns),
+        flops=2 * num_rows * num_weight_rows * depth,
+        accept=within(1e-2),
+    )
+
+
+def written(config: Config) -> str:
+    """As it stands in `kernels.linear.tuned`."""
+    return f"{type(config).__name__}({', '.join(map(str, astuple(config)))})"
+
+
+def _ours(op: Op, config: Config, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:
+    if op is Op.LINEAR_ADD:
+        return product(config, x, weight, residual=other)
+    return product(config, x, weight, norm=other, eps=EPS, swiglu=op is Op.NORM_SWIGLU)
+
+
+_PEERS = {
+    Op.LINEAR: lambda x, weight: library.linear(x, weight, None),
+    Op.LINEAR_ADD: lambda x, weight, residual: library.linear_add(x, weight, residual, None),
+    Op.NORM_LINEAR: lambda x, weight, norm: library.norm_linear(x, norm, EPS, weight, None),
+    Op.NORM_SWIGLU: lambda x, weight, norm: library.norm_swiglu(x, norm, EPS, weight),
+}
+
+
+def _expected(op: Op, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:
+    wide = torch.double if weight.numel() <= _DOUBLE_MAX_WEIGHTS else torch.float
+    x = x.to(wide)
+    if other is not None and op is not Op.LINEAR_ADD:
+        x = x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * other.to(wide)
+    out = x @ weight.to(wide).T
+    if op is Op.NORM_SWIGLU:
+        gate, up = out.chunk(2, dim=-1)
+        out = gate / (1 + (-gate).exp()) * up
+    return out + other.to(wide) if other is not None and op is Op.LINEAR_ADD else out

@@ -1,0 +1,77 @@
+"""Which configuration of `kernels.linear` is best for which shape.
+
+`python -m benchmarks.kernels linear_sweep --jobs 16 --json FILE`, then
+`python -m benchmarks.linear_table FILE > kernels/linear/tuned.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.linear import BARE, LAYERS, case
+from kernels.linear.choose import Op
+from kernels.linear.config import Config, Gemv, Skinny
+
+SMS = 132
+_SHARED_BYTES = 227 * 1024
+
+# block_n, block_k, warps, stages, by padded rows: 60 to 130 KB of shared memory each.
+_TILES = {
+    16: [
+        *((16, 256, 4, 4), (32, 128, 4, 4), (32, 256, 4, 3), (64, 64, 4, 6), (64, 128, 4, 3)),
+        *((64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3)),
+    ],
+    32: [
+        *((32, 128, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4)),
+        (128, 128, 8, 3),
+    ],
+    64: [
+        *((64, 64, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4)),
+        (128, 128, 8, 3),
+    ],
+    128: [(64, 64, 4, 5), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)],
+}
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """Every candidate of every shape at every tuned number of rows."""
+    shapes = BARE + LAYERS if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
+    for op, num_weight_rows, depth in shapes:
+        for num_rows in (1, 2, 4, 8, 16, 32, 64, 128):
+            configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 4 else []
+            if num_rows > 1:
+                configs += _skinnies(op, num_rows, num_weight_rows, depth)
+            yield case(op, num_rows, num_weight_rows, depth, configs, device)
+
+
+def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+    """4 to 64 KB per program, a program or more per SM; for several rows, of 4 warps only."""
+    for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
+        for block_n in (1, 2, 4, 8, 16, 32):
+            num_bytes = block_n * depth * 2
+            registers = num_bytes / (num_warps * 32 * 4)
+            if (
+                4096 <= num_bytes <= 65536
+                and registers <= (128 if num_rows == 1 else 64)
+                and num_warps * 256 <= depth
+                and num_weight_rows >= SMS * block_n
+                and not (op is Op.NORM_SWIGLU and block_n == 1)
+            ):
+                yield Gemv(block_n, num_warps * 256, num_warps)
+
+
+def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+    """All programs on the card at once, or half as many of twice the length."""
+    rows = max(16, num_rows)
+    for block_n, block_k, num_warps, num_stages in _TILES[rows]:
+        shared = (block_n + rows) * block_k * 2 * num_stages
+        tiles = -(-num_weight_rows // block_n)
+        most = max(1, min(depth // (2 * block_k), 16))
+        full = max(1, min(SMS * (_SHARED_BYTES // shared) // tiles, most))
+        for splits in dict.fromkeys((full, max(1, full // 2))):
+            config = Skinny(block_n, block_k, splits, num_warps, num_stages)
+            yield config
+            if op in {Op.NORM_LINEAR, Op.NORM_SWIGLU} and block_n >= 64 and num_rows >= 8:
+                yield replace(config, fuses_norm=False)

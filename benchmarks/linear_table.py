@@ -1,0 +1,55 @@
+"""From a sweep to data: `python -m benchmarks.linear_table FILE...` prints a new `tuned.py`.
+
+FILE is what `python -m benchmarks.kernels linear_sweep --json FILE` wrote; a later file's figures
+replace an earlier one's. A case's entry is its fastest variant, or None where that is the library.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+HEAD = '''"""Measured configurations: exceptions to the rule of `choose`.
+
+Owns data that `python -m benchmarks.linear_table` writes; do not edit by hand. A key is the
+operation, the rows (the next of 1, 2, 4, ... 128), and the weight's shape; None means the library.
+Measured on {machine}.
+"""
+
+from typing import Final
+
+from kernels.linear.config import Config, Gemv, Skinny
+
+TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {{'''
+
+_CASE = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)")
+
+
+def main() -> None:
+    """Print the module."""
+    entries: dict[tuple[str, int, int, int], tuple[str, float]] = {}
+    machine = ""
+    for path in sys.argv[1:]:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+        machine = report["machine"]
+        for result in report["results"]:
+            if result["times_us"]:
+                best = min(result["times_us"], key=result["times_us"].__getitem__)
+                known = "None" if best in result["peers"] else best
+                entries[_key(result["case"])] = known, result["times_us"][best]
+    print(HEAD.format(machine=machine))
+    for (op, rows, num_weight_rows, depth), (config, time_us) in entries.items():
+        print(f'    ("{op}", {rows}, {num_weight_rows}, {depth}): {config},  # {time_us:.1f} us')
+    print("}")
+
+
+def _key(case: str) -> tuple[str, int, int, int]:
+    match = _CASE.fullmatch(case)
+    if match is None:
+        raise ValueError(f"not a case of the sweep: {case}")
+    op, num_weight_rows, depth, rows = match.groups()
+    return op, int(rows), int(num_weight_rows), int(depth)
+
+
+if __name__ == "__main__":
+    main()

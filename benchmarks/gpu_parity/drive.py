@@ -133,8 +133,8 @@ def fresh_runner(runner: Runner) -> Runner:
     """A runner without sequences on the same weights and cache, every slot of which is poisoned:
     what is read before it was written becomes NaN.
     """
-    cache = runner._cache  # noqa: SLF001 - nothing of ours shares a cache outside of checks
+    cache = runner.cache
     for keys, values in cache.layers:
         keys.fill_(float("nan"))
         values.fill_(float("nan"))
-    return Runner(runner._model, cache, runner.facts, runner.model_dir)  # noqa: SLF001
+    return Runner(runner.model, cache, runner.facts, runner.model_dir)

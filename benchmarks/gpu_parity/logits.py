@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_parity.report import Check, at_most
-from workers.core.plan import Chunk
-from workers.engine.batch import make_batch
+from protocol.sampling import SamplingParams
+from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.runner import Runner
 
 RULE: Final = 1.5
+_GREEDY: Final = SamplingParams(max_tokens=1, temperature=0.0)
 _CHUNKS: Final = (40, 1, 1, 70, 3, 1)
 """Prefills, prefills behind cached tokens and decodes, over and over."""
 
@@ -47,8 +48,11 @@ def engine_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> list[Tens
     """Float32 logits [tokens, vocab] of each prompt, computed together and in many chunks, over
     blocks in no order.
     """
-    model, cache = runner._model, runner._cache  # noqa: SLF001 - below the seam, on purpose
+    cache = runner.cache
     tokens = {seq: array("I", prompt) for seq, prompt in enumerate(prompts)}
+    starts = tuple(
+        SequenceStart(seq, ids, len(ids), _GREEDY, seed=0) for seq, ids in tokens.items()
+    )
     free = list(range(cache.num_blocks))
     random.Random(0).shuffle(free)
     owned = {
@@ -65,12 +69,12 @@ def engine_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> list[Tens
             if length > 0:
                 chunks.append(Chunk(seq, done[seq], length, tuple(owned[seq]), samples=False))
                 done[seq] += length
-        batch = make_batch(chunks, tokens, cache.block_size, cache.layers[0][0].device)
-        parts = torch.split(model.forward(batch, cache), [c.length for c in batch.chunks])
-        for chunk, part in zip(batch.chunks, parts, strict=True):
+        plan = StepPlan(turn, () if turn else starts, tuple(chunks), ())
+        for chunk, part in runner.hidden(plan):
             hidden[chunk.seq].append(part)
         turn += 1
-    return [model.logits(torch.cat(parts)) for parts in hidden.values()]
+    runner.run(StepPlan(turn, (), (), tuple(tokens)))
+    return [runner.model.logits(torch.cat(parts)).float() for parts in hidden.values()]
 
 
 def check_logits(

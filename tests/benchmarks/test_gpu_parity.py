@@ -30,7 +30,7 @@ def test_every_check_holds_for_a_small_model(
 def test_a_wrong_engine_is_found(tmp_path: Path) -> None:
     """An engine with one wrong layer fails in its logits and in its tokens."""
     parity = Parity(TINY, "cpu", tmp_path)
-    layer = parity.runner._model.weights.layers[1]
+    layer = parity.runner.model.weights.layers[1]
     layer.qk_norm.copy_(layer.qk_norm.flip(-1))
     wrong = {check.name for check in parity.checks() if not check.ok}
     assert "logit error, root mean square" in wrong

@@ -19,7 +19,10 @@ CUDA_SHARE: Final = 0.9
 
 
 class KvCache:
-    """`layers` holds (keys, values) per layer, each [blocks, block_size, KV, D], contiguous."""
+    """`layers` holds (keys, values) per layer, each [blocks, block_size, KV, D], contiguous.
+
+    Behind the `num_blocks` that the scheduler knows lies `dummy_block`, for rows that pad a step.
+    """
 
     def __init__(
         self,
@@ -30,9 +33,10 @@ class KvCache:
         dtype: torch.dtype,
     ) -> None:
         """Every page is written at once, so that resident memory does not grow with use."""
-        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        self._memory = torch.zeros(shape, dtype=dtype, device=device)
+        blocks = (num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
+        self._memory = torch.zeros((config.num_layers, 2, *blocks), dtype=dtype, device=device)
         self.num_blocks = num_blocks
+        self.dummy_block = num_blocks
         self.block_size = block_size
         self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple(
             (layer[0], layer[1]) for layer in self._memory

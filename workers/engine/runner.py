@@ -1,32 +1,46 @@
-"""One step of the model: a plan in, sampled tokens out.
+"""One step of the model: a plan in, sampled tokens out, in two halves.
 
-Owns the sequences' tokens, the cache and the model, and what happens when memory runs out in a
-step. Must not know scheduling: which chunks run, in which blocks, is the plan's decision.
+Owns the sequences' tokens and what happens when memory runs out in a step. Must not know
+scheduling (which chunks run, in which blocks, is the plan's decision) nor how a device computes.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from protocol.messages import EngineFacts
-from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan, StepResult
-from workers.engine.batch import make_batch
+from workers.core.plan import Chunk, SequenceStart, StepPlan, StepResult
+from workers.engine.device_steps import DeviceSteps
+from workers.engine.host_steps import HostSteps
 from workers.engine.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.sampler import Sampler
+from workers.engine.sampler import read
 from workers.engine.sequences import SequencePool
+from workers.engine.steps import Launched, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A started step: what is to be read, and which sequences have failed already."""
+
+    step: int
+    launched: Launched | None
+    failed: dict[int, str]
 
 
 class Runner:
-    """Runs plans. `facts` and `eos_ids` are fixed at load; `model_dir` holds the text files."""
+    """Runs plans. `facts` and `eos_ids` are fixed at load; `model_dir` holds the text files;
+    `model` and `cache` are for checks below this seam.
 
-    lookahead: Final = 0
+    Steps are collected in the order in which they were launched.
+    """
 
     def __init__(
         self,
@@ -34,85 +48,101 @@ class Runner:
         cache: KvCache,
         facts: EngineFacts,
         model_dir: Path,
+        steps: Steps | None = None,
     ) -> None:
+        """`steps` None takes those of the model's device."""
         self.facts = facts
         self.eos_ids: frozenset[int] = model.config.eos_ids
         self.model_dir = model_dir
-        self._model = model
-        self._cache = cache
-        self._device = model.weights.embedding.device
+        self.model = model
+        self.cache = cache
+        self._steps = steps or _steps(model, cache, facts)
+        self._vocab_size = model.config.vocab_size
         self._pool = SequencePool()
-        self._sampler = Sampler(model.config.vocab_size, self._device)
+
+    @property
+    def lookahead(self) -> int:
+        """Steps that may be launched before the first of them is collected, beside that one."""
+        return self._steps.lookahead
 
     @property
     def num_sequences(self) -> int:
         """Sequences whose state is kept."""
         return len(self._pool)
 
-    def launch(self, plan: StepPlan) -> StepPlan:
-        """Nothing is done before it is waited for."""
-        return plan
-
-    def collect(self, plan: StepPlan) -> StepResult:
-        """Compute the step."""
-        return self.run(plan)
-
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute the plan and append what was sampled to the sequences.
+        """Launch and collect."""
+        return self.collect(self.launch(plan))
 
-        A sequence with ids outside the vocabulary, whose logits are not numbers, or whose chunk
-        does not fit into memory, is in `failed`; the others of the plan are not affected.
+    def launch(self, plan: StepPlan) -> InFlight:
+        """Start computing the plan.
+
+        A sequence with ids outside the vocabulary, or whose chunk does not fit into memory, will be
+        in `failed` of the result; the others of the plan are not affected.
         """
-        self._pool.end(plan.ended)
-        self._sampler.forget(plan.ended)
-        self._pool.start(plan.started)
+        self._move(plan)
         failed = dict(self._invalid(plan.started))
         chunks = [chunk for chunk in plan.chunks if chunk.seq not in failed]
-        sampled: list[Sampled] = []
         while chunks:
-            outcome = self._try_step(chunks)
-            if outcome is not None:
-                sampled, broken = outcome
-                failed.update(dict.fromkeys(broken, "the model's output is not a number"))
-                break
+            launched, fits = self._try(chunks)
+            if fits:
+                return InFlight(plan.step, launched, failed)
             culprit = max(chunks, key=_appetite)
             chunks.remove(culprit)
             failed[culprit.seq] = _out_of_memory_text(culprit)
-        for item in sampled:
-            self._pool.tokens[item.seq].extend(item.ids)
-        return StepResult(plan.step, tuple(sampled), tuple(failed.items()))
+        return InFlight(plan.step, None, failed)
 
-    def _try_step(self, chunks: Sequence[Chunk]) -> tuple[list[Sampled], list[int]] | None:
-        """None if memory ran out. A step may be repeated: it writes the same keys and values."""
+    def collect(self, step: InFlight) -> StepResult:
+        """Wait for the tokens of a step and append them to the sequences that still live.
+
+        A sequence whose logits are not numbers is in `failed`.
+        """
+        if step.launched is None:
+            return StepResult(step.step, (), tuple(step.failed.items()))
+        sampled, broken = read(step.launched.wait())
+        for item in sampled:
+            if item.seq in self._pool.tokens:
+                self._pool.tokens[item.seq].extend(item.ids)
+        failed = {**step.failed, **dict.fromkeys(broken, "the model's output is not a number")}
+        return StepResult(step.step, tuple(sampled), tuple(failed.items()))
+
+    def hidden(self, plan: StepPlan) -> list[tuple[Chunk, Tensor]]:
+        """For checks: the last hidden states [length, hidden] of every chunk, unsampled."""
+        self._move(plan)
+        return self._steps.hidden(plan.chunks, self._pool.states)
+
+    def _move(self, plan: StepPlan) -> None:
+        """Forget and get to know sequences."""
+        self._pool.end(plan.ended)
+        self._steps.end(plan.ended)
+        self._pool.start(plan.started)
+        self._steps.start([self._pool.states[start.seq] for start in plan.started])
+
+    def _try(self, chunks: Sequence[Chunk]) -> tuple[Launched | None, bool]:
+        """Whether memory sufficed. A step may be repeated: it writes the same keys and values."""
         try:
-            return self._step(chunks)
+            return self._steps.launch(chunks, self._pool.states), True
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         # Outside the handler: the exception's frames held the tensors of the failed step.
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return None
-
-    @torch.inference_mode()
-    def _step(self, chunks: Sequence[Chunk]) -> tuple[list[Sampled], list[int]]:
-        batch = make_batch(chunks, self._pool.tokens, self._cache.block_size, self._device)
-        hidden = self._model.forward(batch, self._cache)
-        sampling = batch.sampling()
-        if not sampling:
-            return [], []
-        logits = self._model.logits(hidden.index_select(0, batch.last_rows))
-        states = [self._pool.states[chunk.seq] for chunk in sampling]
-        return self._sampler.sample(logits, states, [c.start + c.length for c in sampling])
+        torch.cuda.empty_cache()
+        return None, False
 
     def _invalid(self, started: Sequence[SequenceStart]) -> list[tuple[int, str]]:
         """An id past the embedding would be an error on the CPU and poison a CUDA context."""
-        size = self._model.config.vocab_size
+        size = self._vocab_size
         return [
             (start.seq, f"token id {largest} is outside the vocabulary of {size}")
             for start in started
             if (largest := _largest(start.token_ids)) >= size
         ]
+
+
+def _steps(model: Qwen3, cache: KvCache, facts: EngineFacts) -> Steps:
+    if model.device.type == "cuda":
+        return DeviceSteps(model, cache, facts.max_seqs, facts.context_length)
+    return HostSteps(model, cache, facts.max_seqs)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

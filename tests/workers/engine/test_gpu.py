@@ -96,14 +96,14 @@ def test_memory_that_runs_out_costs_one_request(
 ) -> None:
     """A real allocation failure in the largest chunk: the others go on, and so does the card."""
     runner = _load(write_tiny_model(tmp_path), "cuda")
-    forward = runner._model.forward
+    forward = runner.model.forward
 
     def hungry(batch: object, cache: object) -> torch.Tensor:
         if batch.token_ids.shape[0] > 500:  # type: ignore[attr-defined]
             torch.empty(2**45, dtype=torch.uint8, device="cuda")
         return forward(batch, cache)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner._model, "forward", hungry)
+    monkeypatch.setattr(runner.model, "forward", hungry)
     results: list[StepResult] = []
     run = runner.run
 

@@ -1,6 +1,5 @@
 """The engine computes what `transformers` computes, whatever the steps it takes to get there."""
 
-import itertools
 import random
 from array import array
 from pathlib import Path
@@ -13,8 +12,7 @@ import transformers
 from benchmarks.gpu_parity.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.core.plan import Chunk
-from workers.engine.batch import make_batch
+from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.runner import Runner
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -94,18 +92,18 @@ def test_logits_are_within_a_ten_thousandth(pair: Pair) -> None:
     prompts = [pair.prompts[7], pair.prompts[3], pair.prompts[2]]
     blocks = [tuple(range(at, at + 20)) for at in (0, 40, 20)]
     found: list[list[torch.Tensor]] = [[], [], []]
+    starts = tuple(
+        SequenceStart(seq, array("I", prompt), len(prompt), GREEDY, seed=0)
+        for seq, prompt in enumerate(prompts)
+    )
     for sizes in ((37, 5, 16), (1, 1, 15), (130, 27, 0), (1, 0, 0), (131, 0, 0)):
         chunks = [
             Chunk(seq, len(found[seq]), length, blocks[seq], samples=False)
             for seq, length in enumerate(sizes)
             if length
         ]
-        tokens = {seq: array("I", prompt) for seq, prompt in enumerate(prompts)}
-        batch = make_batch(chunks, tokens, 16, torch.device("cpu"))
-        logits = runner._model.logits(runner._model.forward(batch, runner._cache))
-        rows = iter(logits)
-        for chunk in batch.chunks:
-            found[chunk.seq] += itertools.islice(rows, chunk.length)
+        for chunk, hidden in runner.hidden(StepPlan(0, starts, tuple(chunks), (0, 1, 2))):
+            found[chunk.seq] += runner.model.logits(hidden)
     for prompt, logits_of in zip(prompts, found, strict=True):
         expected = pair.expected(prompt)
         torch.testing.assert_close(torch.stack(logits_of), expected, atol=TOLERANCE, rtol=0)

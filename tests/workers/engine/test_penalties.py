@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import SequenceStart
-from workers.engine.sampler import Sampler
+from workers.engine.sampler import Sampler, read
 from workers.engine.sequences import SequenceState
 
 VOCAB_SIZE = 9
@@ -50,14 +50,15 @@ def test_penalties_equal_the_published_formulas(
     """A sequence resumed after any outputs, then carried on, is penalised as by definition."""
     ids = array("I", [*prompt, *outputs])
     state = SequenceState(SequenceStart(1, ids, len(prompt), params, seed=0))
-    sampler = Sampler(VOCAB_SIZE, torch.device("cpu"))
+    sampler = Sampler(VOCAB_SIZE, 1, torch.device("cpu"))
     generator = torch.Generator().manual_seed(seed)
     for _ in range(4):
         logits = torch.randn(1, VOCAB_SIZE, generator=generator) * 2
         so_far = list(state.tokens[len(prompt) :])
         expected = _penalised(logits[0].tolist(), prompt, so_far, params)
         before = logits.clone()
-        (sampled,), failed = sampler.sample(logits, [state], [len(state.tokens)])
+        at = torch.tensor([len(state.tokens)])
+        (sampled,), failed = read(sampler.sample(logits, [state], at))
         assert not failed
         assert torch.equal(logits, before), "raw logits are still needed for log-probabilities"
         assert expected[sampled.ids[0]] == pytest.approx(max(expected), abs=1e-5)

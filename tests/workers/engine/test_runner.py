@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.paged_attention import AttentionPlan
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.core.plan import Chunk, SequenceStart, StepPlan
-from workers.engine.batch import Batch, make_batch
+from workers.engine.batch import make_batch
 from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
 
@@ -32,14 +33,14 @@ def _runner(tmp_path: Path) -> Runner:
 
 
 def _fails_over(
-    limit: int, error: Exception, forward: Callable[[Batch, KvCache], Tensor]
-) -> Callable[[Batch, KvCache], Tensor]:
+    limit: int, error: Exception, forward: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
     """A forward pass with memory for `limit` tokens."""
 
-    def limited(batch: Batch, cache: KvCache) -> Tensor:
-        if batch.token_ids.shape[0] > limit:
+    def limited(hidden: Tensor, plan: AttentionPlan, cache: KvCache) -> Tensor:
+        if hidden.shape[0] > limit:
             raise error
-        return forward(batch, cache)
+        return forward(hidden, plan, cache)
 
     return limited
 
@@ -63,8 +64,8 @@ def test_out_of_memory_fails_the_largest_chunk(
         (),
     )
     expected = {item.seq: item.ids for item in runner.run(plan).sampled}
-    forward = _fails_over(10, error, runner._model.forward)
-    monkeypatch.setattr(runner._model, "forward", forward)
+    forward = _fails_over(10, error, runner.model.forward)
+    monkeypatch.setattr(runner.model, "forward", forward)
     result = runner.run(StepPlan(2, plan.started, plan.chunks, (1, 2, 3)))
     assert {item.seq: item.ids for item in result.sampled} == {1: expected[1], 3: expected[3]}
     assert [seq for seq, _ in result.failed] == [2]
@@ -73,8 +74,8 @@ def test_out_of_memory_fails_the_largest_chunk(
 
 def test_another_error_is_not_hidden(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only lack of memory is survivable here."""
-    forward = _fails_over(0, RuntimeError("a wrong shape"), runner._model.forward)
-    monkeypatch.setattr(runner._model, "forward", forward)
+    forward = _fails_over(0, RuntimeError("a wrong shape"), runner.model.forward)
+    monkeypatch.setattr(runner.model, "forward", forward)
     with pytest.raises(RuntimeError, match="a wrong shape"):
         runner.run(StepPlan(1, (_start(1, [5]),), (_prefill(1, 1),), ()))
 
@@ -109,4 +110,4 @@ def test_chunks_that_do_not_sample_sample_nothing(runner: Runner) -> None:
 def test_a_chunk_past_its_tokens_or_blocks_is_refused(chunk: Chunk) -> None:
     """A wrong plan is an error, never a read of foreign memory."""
     with pytest.raises(ValueError, match="sequence 1"):
-        make_batch([chunk], {1: array("I", [5] * 3)}, 4, torch.device("cpu"))
+        make_batch([chunk], {1: array("I", [5] * 3)}, 4)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from protocol.sampling import SamplingParams
-from workers.core.plan import SequenceStart
-from workers.engine.sampler import Sampler
+from workers.core.plan import Sampled, SequenceStart
+from workers.engine.sampler import Sampler, read
 from workers.engine.sequences import SequenceState
 
 CPU = torch.device("cpu")
@@ -20,10 +20,20 @@ def _state(seq: int, ids: list[int], num_prompt: int, **sampling: Any) -> Sequen
     return SequenceState(SequenceStart(seq, array("I", ids), num_prompt, params, seed=seq))
 
 
+def _sampler() -> Sampler:
+    return Sampler(6, 4, CPU)
+
+
+def _sample(
+    sampler: Sampler, logits: torch.Tensor, states: list[SequenceState], positions: list[int]
+) -> tuple[list[Sampled], list[int]]:
+    return read(sampler.sample(logits, states, torch.tensor(positions)))
+
+
 def _greedy_run(state: SequenceState, steps: int) -> list[int]:
-    sampler = Sampler(6, CPU)
+    sampler = _sampler()
     for _ in range(steps):
-        sampled, _ = sampler.sample(LOGITS[None], [state], [len(state.tokens)])
+        sampled, _ = _sample(sampler, LOGITS[None], [state], [len(state.tokens)])
         state.tokens.extend(sampled[0].ids)
     return list(state.tokens)
 
@@ -50,22 +60,24 @@ def test_outputs_of_an_earlier_attempt_count() -> None:
 
 def test_counts_are_forgotten_with_the_sequence() -> None:
     """Nothing is kept of an ended sequence."""
-    sampler = Sampler(6, CPU)
-    sampler.sample(LOGITS[None], [_state(1, [0], 1, presence_penalty=1.0)], [1])
+    sampler = _sampler()
+    _sample(sampler, LOGITS[None], [_state(1, [0], 1, presence_penalty=1.0)], [1])
     sampler.forget([1])
     assert not sampler._counts
 
 
 def test_a_number_may_be_given_to_another_sequence() -> None:
     """After `forget` the same number may sample differently."""
-    sampler = Sampler(6, CPU)
+    sampler = _sampler()
     drawn = [
-        sampler.sample(LOGITS[None], [_state(1, [0], 1, temperature=5.0)], [at])[0][0].ids
+        _sample(sampler, LOGITS[None], [_state(1, [0], 1, temperature=5.0)], [at])[0][0].ids
         for at in range(20)
     ]
     assert set(drawn) != {(1,)}
     sampler.forget([1])
-    again = [sampler.sample(LOGITS[None], [_state(1, [0], 1)], [at])[0][0].ids for at in range(20)]
+    again = [
+        _sample(sampler, LOGITS[None], [_state(1, [0], 1)], [at])[0][0].ids for at in range(20)
+    ]
     assert set(again) == {(1,)}
 
 
@@ -78,8 +90,8 @@ def test_greedy_and_drawn_rows_share_a_step() -> None:
         _state(4, [0], 1, temperature=1e-9),
     ]
     logits = LOGITS.expand(4, -1).contiguous()
-    together, _ = Sampler(6, CPU).sample(logits, states, [8, 8, 8, 8])
-    alone = [Sampler(6, CPU).sample(LOGITS[None], [state], [8])[0][0] for state in states]
+    together, _ = _sample(_sampler(), logits, states, [8, 8, 8, 8])
+    alone = [_sample(_sampler(), LOGITS[None], [state], [8])[0][0] for state in states]
     assert together == alone
     assert together[0].ids == together[3].ids == (1,)
 
@@ -93,7 +105,7 @@ def test_logprobs_are_of_the_raw_logits() -> None:
         _state(3, [1], 1, logprobs=0),
         _state(4, [1], 1, logprobs=20, top_k=1, temperature=1.0),
     ]
-    sampled, _ = Sampler(6, CPU).sample(LOGITS.expand(4, -1).contiguous(), states, [1] * 4)
+    sampled, _ = _sample(_sampler(), LOGITS.expand(4, -1).contiguous(), states, [1] * 4)
     first, none, bare, every = (item.logprobs for item in sampled)
     assert none == ()
     assert sampled[0].ids == (2,)
@@ -108,6 +120,6 @@ def test_a_row_that_is_not_a_number_fails_alone() -> None:
     logits = LOGITS.repeat(3, 1)
     logits[1] = torch.nan
     states = [_state(seq, [0], 1, presence_penalty=0.5) for seq in (1, 2, 3)]
-    sampled, failed = Sampler(6, CPU).sample(logits, states, [1, 1, 1])
+    sampled, failed = _sample(_sampler(), logits, states, [1, 1, 1])
     assert [item.seq for item in sampled] == [1, 3]
     assert failed == [2]

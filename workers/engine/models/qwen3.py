@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.kv_write import kv_write
-from kernels.paged_attention import paged_attention
-from kernels.rms_norm import rms_norm
-from kernels.rope import rope, rope_angles
-from kernels.silu_mul import silu_mul
-from workers.engine.batch import Batch
+from kernels.attention import PagedPlan, attend
+from kernels.linear import linear_add, norm_linear, norm_swiglu
+from kernels.paged_attention import AttentionPlan
+from kernels.rope import rope_angles
 from workers.engine.kv_cache import KvCache
 from workers.engine.model_config import Qwen3Config
-from workers.engine.weights import LayerWeights, Qwen3Weights
+from workers.engine.weights import Qwen3Weights
 
 
 class Qwen3:
@@ -25,40 +23,30 @@ class Qwen3:
     def __init__(self, config: Qwen3Config, weights: Qwen3Weights) -> None:
         self.config = config
         self.weights = weights
+        self.device = weights.embedding.device
         steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
         inverse = 1.0 / config.rope_theta**steps
-        self._inverse_frequencies = inverse.to(weights.embedding.device)
+        angles = rope_angles(torch.arange(config.max_position_embeddings), inverse)
+        self._cos_sin = torch.cat(angles, dim=1).to(self.device)
 
-    def forward(self, batch: Batch, cache: KvCache) -> Tensor:
-        """The last hidden states [T, hidden] after the final norm; writes keys and values."""
-        angles = rope_angles(batch.positions, self._inverse_frequencies)
-        hidden = F.embedding(batch.token_ids, self.weights.embedding)
-        for layer, layer_cache in zip(self.weights.layers, cache.layers, strict=True):
-            normed = rms_norm(hidden, layer.input_norm, self.config.rms_norm_eps)
-            hidden = hidden + self._attention(layer, normed, batch, layer_cache, angles)
-            normed = rms_norm(hidden, layer.post_norm, self.config.rms_norm_eps)
-            hidden = hidden + F.linear(silu_mul(F.linear(normed, layer.gate_up)), layer.down)
-        return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Hidden states [T, hidden] of token ids [T]."""
+        return F.embedding(token_ids, self.weights.embedding)
+
+    def forward(self, hidden: Tensor, plan: AttentionPlan | PagedPlan, cache: KvCache) -> Tensor:
+        """The last hidden states [T, hidden], before the final norm; writes keys and values.
+
+        May overwrite `hidden`.
+        """
+        eps = self.config.rms_norm_eps
+        for layer, (keys, values) in zip(self.weights.layers, cache.layers, strict=True):
+            qkv = norm_linear(hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias)
+            mixed = attend(qkv, layer.qk_norm, eps, self._cos_sin, keys, values, plan)
+            hidden = linear_add(mixed, layer.out, hidden, layer.out_bias)
+            gated = norm_swiglu(hidden, layer.post_norm, eps, layer.gate_up)
+            hidden = linear_add(gated, layer.down, hidden)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [rows, vocab] float32 of hidden states [rows, hidden]."""
-        return F.linear(hidden, self.weights.head).float()
-
-    def _attention(
-        self,
-        layer: LayerWeights,
-        normed: Tensor,
-        batch: Batch,
-        cache: tuple[Tensor, Tensor],
-        angles: tuple[Tensor, Tensor],
-    ) -> Tensor:
-        num_heads, num_kv = self.config.num_heads, self.config.num_kv_heads
-        qkv = F.linear(normed, layer.qkv, layer.qkv_bias)
-        heads = qkv.view(qkv.shape[0], num_heads + 2 * num_kv, self.config.head_dim)
-        # Queries and keys are normed and turned together: one operation each for both.
-        query_key = rms_norm(heads[:, :-num_kv], layer.qk_norm, self.config.rms_norm_eps)
-        query_key = rope(query_key, *angles)
-        keys, values = query_key[:, num_heads:], heads[:, -num_kv:]
-        kv_write(keys, values, *cache, batch.slots)
-        attended = paged_attention(query_key[:, :num_heads], *cache, batch.attention)
-        return F.linear(attended.flatten(1), layer.out, layer.out_bias)
+        """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
+        return norm_linear(hidden, self.weights.norm, self.config.rms_norm_eps, self.weights.head)

@@ -1,0 +1,99 @@
+"""How each row of a step is drawn, on the device, at fixed addresses.
+
+Owns the tensors that a captured graph reads, and when they are sent anew: only when other
+sequences, or in another order, are sampled. Must not know logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.sample import Draws
+from protocol.sampling import SamplingParams
+from workers.engine.sequences import SequenceState
+
+_MIN_TEMPERATURE: Final = 1e-5
+"""Below it the scaled logits overflow float32; greedy is the limit anyway."""
+
+
+class Kind(Enum):
+    """What the rows of a step need beside their logits."""
+
+    PLAIN = "greedy or a temperature"
+    FILTERED = "top_k, top_p or min_p somewhere"
+    GENERAL = "penalties or log-probabilities somewhere"
+
+
+@final
+class DrawTable:
+    """Draw parameters for up to `num_rows` rows; `kind` is that of the rows last arranged."""
+
+    def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
+        self.kind = Kind.PLAIN
+        self.filtered = False
+        self._vocab_size = vocab_size
+        self._device = device
+        self._seqs: tuple[int, ...] = ()
+        self._seeds = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self._floats = torch.zeros((3, num_rows), dtype=torch.float32, device=device)
+        self._top_k = torch.zeros(num_rows, dtype=torch.int32, device=device)
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """Their numbers may be given to others."""
+        if not set(seqs).isdisjoint(self._seqs):
+            self._seqs = ()
+
+    def arrange(self, states: Sequence[SequenceState]) -> None:
+        """The rows of the next step are these sequences, in this order."""
+        seqs = tuple([state.seq for state in states])
+        if seqs == self._seqs:
+            return
+        params = [state.sampling for state in states]
+        self._seqs = seqs
+        self.filtered = any(self._is_filtered(p) for p in params)
+        general = any(is_penalised(p) or p.logprobs is not None for p in params)
+        self.kind = Kind.GENERAL if general else Kind.FILTERED if self.filtered else Kind.PLAIN
+        self._send(self._seeds, np.array([state.seed for state in states], np.int64))
+        temperatures = [p.temperature if p.temperature >= _MIN_TEMPERATURE else 0.0 for p in params]
+        floats = [temperatures, [p.top_p for p in params], [p.min_p for p in params]]
+        self._send(self._floats, np.array(floats, np.float32))
+        top_k = [p.top_k if p.top_k < self._vocab_size else 0 for p in params]
+        self._send(self._top_k, np.array(top_k, np.int32))
+
+    def rows(self, num_rows: int, *, filtered: bool) -> Draws:
+        """The parameters of the first `num_rows` rows: views of the fixed tensors."""
+        temperature, top_p, min_p = self._floats[:, :num_rows].unbind()
+        return Draws(
+            self._seeds[:num_rows],
+            temperature,
+            self._top_k[:num_rows],
+            top_p,
+            min_p,
+            filtered=filtered,
+        )
+
+    def _is_filtered(self, params: SamplingParams) -> bool:
+        return (
+            0 < params.top_k < self._vocab_size or params.top_p < 1.0 or params.min_p > 0.0
+        ) and params.temperature >= _MIN_TEMPERATURE
+
+    def _send(
+        self, target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+    ) -> None:
+        """Copy into the leading columns; on a card after the steps in flight, which read them."""
+        source = torch.from_numpy(values)
+        if self._device.type == "cuda":
+            source = source.pin_memory()
+        target[..., : values.shape[-1]].copy_(source, non_blocking=True)
+
+
+def is_penalised(params: SamplingParams) -> bool:
+    """Whether logits depend on what was said before."""
+    neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    return neutral != (1.0, 0.0, 0.0)

@@ -1,0 +1,64 @@
+"""Steps on the CPU: computed at once, with the tokens that the host knows.
+
+Owns the order batch -> network -> sampler. Must not know plans or the card.
+"""
+
+from collections.abc import Sequence
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from workers.core.plan import Chunk
+from workers.engine.batch import Batch, make_batch
+from workers.engine.kv_cache import KvCache
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.sampler import Sampler
+from workers.engine.sequences import SequenceState
+from workers.engine.steps import Launched
+
+
+@final
+class HostSteps:
+    """`workers.engine.steps.Steps` without lookahead: on a CPU nothing would run beside it."""
+
+    lookahead: Final = 0
+
+    def __init__(self, model: Qwen3, cache: KvCache, max_rows: int) -> None:
+        self._model = model
+        self._cache = cache
+        self._sampler = Sampler(model.config.vocab_size, max_rows, model.device)
+
+    def start(self, states: Sequence[SequenceState]) -> None:
+        """Nothing is kept but what the runner keeps."""
+
+    def end(self, seqs: Sequence[int]) -> None:
+        """See `Steps`."""
+        self._sampler.forget(seqs)
+
+    @torch.inference_mode()
+    def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched | None:
+        """See `Steps`."""
+        batch, hidden = self._forward(chunks, states)
+        if not batch.sampling:
+            return None
+        logits = self._model.logits(hidden.index_select(0, batch.last_rows))
+        rows = [states[chunk.seq] for chunk in batch.sampling]
+        return Launched(self._sampler.sample(logits, rows, batch.sampled_positions))
+
+    @torch.inference_mode()
+    def hidden(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+    ) -> list[tuple[Chunk, Tensor]]:
+        """See `Steps`."""
+        batch, hidden = self._forward(chunks, states)
+        parts = torch.split(hidden, [chunk.length for chunk in batch.chunks])
+        return list(zip(batch.chunks, parts, strict=True))
+
+    def _forward(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+    ) -> tuple[Batch, Tensor]:
+        tokens = {chunk.seq: states[chunk.seq].tokens for chunk in chunks}
+        batch = make_batch(chunks, tokens, self._cache.block_size)
+        hidden = self._model.embed(batch.token_ids)
+        return batch, self._model.forward(hidden, batch.plan, self._cache)

@@ -1,0 +1,86 @@
+"""The state of sequences that stays on the card, one table row per sequence.
+
+Owns which row belongs to whom, the last sampled token and the block table of each row, and what of
+a table has to change before a step. Must not know chunks' order, sampling or the network.
+
+The last row is a dummy: the padding of a captured graph reads and writes there, in a block that no
+sequence ever gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+import torch
+from torch import Tensor
+
+UPDATE_INTS = 3
+"""A change of a table: its row, the index in it, the block there from now on."""
+
+
+@final
+class TableRow:
+    """`block_ids` is what the card's table begins with; `next_position` that of the token which the
+    card holds and nobody has computed yet, or -1.
+    """
+
+    __slots__ = ("block_ids", "index", "next_position")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.block_ids: tuple[int, ...] = ()
+        self.next_position = -1
+
+    def change(self, block_ids: tuple[int, ...], updates: list[int]) -> None:
+        """Append to `updates` what turns the card's table into `block_ids`."""
+        old = self.block_ids
+        self.block_ids = block_ids
+        known = len(old)
+        if block_ids[:known] == old[: len(block_ids)]:
+            for index in range(known, len(block_ids)):
+                updates += (self.index, index, block_ids[index])
+            if known > len(block_ids):
+                # The rest of the longer table stays true: the sequence still holds those blocks.
+                self.block_ids = old
+            return
+        for index, block_id in enumerate(block_ids):
+            if index >= known or old[index] != block_id:
+                updates += (self.index, index, block_id)
+
+
+@final
+class SequenceTables:
+    """Rows for `num_rows` sequences of up to `max_blocks` blocks each.
+
+    `last_token` int32 [num_rows + 1]; `block_tables` int32 [num_rows + 1, max_blocks].
+    """
+
+    def __init__(
+        self, num_rows: int, max_blocks: int, dummy_block: int, device: torch.device
+    ) -> None:
+        self.device = device
+        self.dummy_row = num_rows
+        self.last_token = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
+        self.block_tables = torch.full(
+            (num_rows + 1, max_blocks), dummy_block, dtype=torch.int32, device=device
+        )
+        self.rows: dict[int, TableRow] = {}
+        self._free = list(range(num_rows - 1, -1, -1))
+
+    def start(self, seqs: Iterable[int]) -> None:
+        """Give each sequence a row. Raises `IndexError` if more run than were planned for."""
+        for seq in seqs:
+            self.rows[seq] = TableRow(self._free.pop())
+
+    def end(self, seqs: Iterable[int]) -> None:
+        """Take the rows back. Steps run in order, so those in flight still own what they read."""
+        for seq in seqs:
+            row = self.rows.pop(seq, None)
+            if row is not None:
+                self._free.append(row.index)
+
+    def write(self, updates: Tensor) -> None:
+        """Apply flat int32 or int64 updates [n * UPDATE_INTS] on the card."""
+        rows, indices, blocks = updates.view(-1, UPDATE_INTS).unbind(1)
+        self.block_tables.index_put_((rows.long(), indices.long()), blocks.to(torch.int32))

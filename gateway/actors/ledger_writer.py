@@ -70,8 +70,8 @@ class LedgerWriter:
                 if not await self._write(store):
                     await trio.sleep(RETRY_S)
         finally:
+            await self._write(store)
             with trio.CancelScope(shield=True):
-                await self._write(store)
                 await trio.to_thread.run_sync(store.close, limiter=self._thread)
 
     async def reserve(self, reservation: Reservation) -> None:
@@ -111,19 +111,23 @@ class LedgerWriter:
                 await self._news.wait()
 
     async def _write(self, store: LedgerStore) -> bool:
+        """Write what is queued; whether that went well. Not cancelled: what was taken off the queue
+        would be lost.
+        """
         waiting, self._waiting = self._waiting, []
         settlements, self._settlements = self._settlements, []
         entries, self._entries = self._entries, {}
         if not (waiting or settlements or entries):
             return True
         try:
-            await trio.to_thread.run_sync(
-                store.write,
-                [one.reservation for one in waiting],
-                settlements,
-                tuple(entries.values()),
-                limiter=self._thread,
-            )
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(
+                    store.write,
+                    [one.reservation for one in waiting],
+                    settlements,
+                    tuple(entries.values()),
+                    limiter=self._thread,
+                )
         except LedgerError as error:
             _log.error("%s", error)
             self._take_back(settlements, entries)

@@ -1,0 +1,179 @@
+"""A gateway process that is killed while it spends, and started again on the same ledger."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import httpx
+import trio
+
+from gateway.core.prices import show_amount
+from gateway.ledger import Row, read_report
+from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.worker import PATIENCE_S
+from tests.gateway.test_app import gateway_argv, read_line
+
+CLIENTS = 40
+WORTH = 10
+MAX_TOKENS = 50
+BODY = {
+    "model": "alpha",
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": MAX_TOKENS,
+    "stream": True,
+}
+WORST = len(json.dumps(BODY, separators=(",", ":"))) + 512 + MAX_TOKENS
+"""Micro-units: a token of either kind costs one."""
+
+USED = {"prompt_tokens": WORST - MAX_TOKENS, "completion_tokens": MAX_TOKENS}
+
+CONFIG = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+drain_s = 5.0
+
+[ledger]
+path = "{folder}/ledger.sqlite"
+currency = "EUR"
+
+[[models]]
+name = "alpha"
+fallback = [{{ provider = "cloud", model = "big" }}]
+
+[providers.cloud]
+base_url = "{provider}"
+price = {{ input = 1.0, output = 1.0 }}
+limits = {{ daily = {limit} }}
+"""
+
+
+@asynccontextmanager
+async def gateway_process(config: Path) -> AsyncIterator[tuple[trio.Process, str]]:
+    """A gateway and its URL; killed at the end of the block if it still runs."""
+    process = await trio.lowlevel.open_process(gateway_argv(config), stdout=PIPE)
+    assert process.stdout is not None
+    async with process.stdout:
+        try:
+            yield process, (await read_line(process.stdout)).split()[1]
+        finally:
+            if process.returncode is None:
+                process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+
+
+async def ask_all(url: str, statuses: list[int]) -> None:
+    """All clients at once; `statuses` gets one per answer that came whole."""
+    timeout, limits = httpx.Timeout(PATIENCE_S), httpx.Limits(max_connections=CLIENTS)
+    async with httpx.AsyncClient(trust_env=False, timeout=timeout, limits=limits) as client:
+
+        async def ask() -> None:
+            try:
+                reply = await client.post(f"{url}/chat/completions", json=BODY)
+            except httpx.HTTPError:
+                return
+            statuses.append(reply.status_code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(CLIENTS):
+                nursery.start_soon(ask)
+
+
+def total_of(folder: Path) -> Row:
+    report = read_report(folder / "ledger.sqlite", (), "2000-01-01")
+    assert report is not None
+    assert report.total is not None
+    return report.total
+
+
+def usage_command(config: Path, *more: str) -> str:
+    argv = [sys.executable, "-m", "herma", "usage", "--config", str(config), *more]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_a_kill_in_the_middle_exceeds_no_limit(tmp_path: Path) -> None:
+    """40 requests against a limit worth 10, kill -9 while they are out, 40 more after the restart:
+    the provider has never seen more than 10 of them, and the ledger knows at least what it saw.
+    """
+    config = tmp_path / "herma.toml"
+    statuses: list[int] = []
+    with trio.fail_after(5 * PATIENCE_S):
+        async with open_provider(FakeProvider(usage=USED)) as fake:
+            limit = WORTH * WORST / 1e6
+            config.write_text(
+                CONFIG.format(folder=tmp_path, provider=fake.base_url, limit=f"{limit:.6f}")
+            )
+            answered = trio.Event()
+            slow: list[int] = []
+
+            def hold_most() -> None:
+                """Let four answers end; the others are out when the gateway dies."""
+                slow.append(1)
+                fake.linger_s = 0.0 if len(slow) <= 4 else 60.0
+                fake.ends = len(slow) <= 4
+                if len(fake.requests) >= WORTH:
+                    answered.set()
+
+            fake.before_first = hold_most
+            async with gateway_process(config) as (process, url), trio.open_nursery() as nursery:
+                nursery.start_soon(ask_all, url, statuses)
+                await answered.wait()
+                process.kill()
+                await process.wait()
+            assert len(fake.requests) == WORTH
+            fake.before_first, fake.linger_s, fake.ends = (lambda: None), 0.0, True
+            killed = total_of(tmp_path)
+            assert killed.cost + killed.unsettled_cost == WORTH * WORST
+            async with gateway_process(config) as (process, url):
+                after: list[int] = []
+                await ask_all(url, after)
+                assert after == [429] * CLIENTS
+                text = await trio.to_thread.run_sync(usage_command, config)
+                process.terminate()
+                assert await process.wait() == 0
+            assert len(fake.requests) == WORTH
+    assert killed.requests == WORTH
+    assert killed.unsettled >= WORTH - 4
+    assert "unsettled" in text
+    assert show_amount(WORTH * WORST, 4) in text
+    assert (tmp_path / "ledger.sqlite").stat().st_mode & 0o077 == 0
+
+
+async def test_the_ledger_equals_what_clients_were_told(tmp_path: Path) -> None:
+    """Over completed requests, to the token; also in what the command prints for programs."""
+    config = tmp_path / "herma.toml"
+    with trio.fail_after(5 * PATIENCE_S):
+        async with open_provider(FakeProvider(usage=USED)) as fake:
+            config.write_text(CONFIG.format(folder=tmp_path, provider=fake.base_url, limit="100.0"))
+            assert "no usage is recorded yet" in usage_command(config)
+            statuses: list[int] = []
+            async with gateway_process(config) as (process, url):
+                await ask_all(url, statuses)
+                async with httpx.AsyncClient(trust_env=False) as client:
+                    root = url.removesuffix("/v1")
+                    metrics = (await client.get(f"{root}/metrics")).text
+                process.terminate()
+                assert await process.wait() == 0
+    assert statuses == [200] * CLIENTS
+    told = json.loads(usage_command(config, "--by", "provider", "--json"))
+    (row,) = told["rows"]
+    assert row["provider"] == "cloud"
+    assert row["requests"] == CLIENTS
+    assert row["prompt_tokens"] == CLIENTS * USED["prompt_tokens"]
+    assert row["completion_tokens"] == CLIENTS * USED["completion_tokens"]
+    spent = CLIENTS * WORST / 1e6
+    assert row["cost"] == f"{spent:.6f}"
+    assert told["currency"] == "EUR"
+    assert told["limits"] == [
+        {"provider": "cloud", "period": "daily", "spent": f"{spent:.6f}", "limit": "100.000000"}
+    ]
+    (line,) = [line for line in metrics.splitlines() if line.startswith("herma_spend_total{")]
+    assert 'provider="cloud"' in line
+    assert abs(float(line.split()[-1]) - spent) < 1e-9

@@ -11,13 +11,13 @@ from pathlib import Path
 PACKAGES = ("torch", "trio", "pyzmq", "tokenizers")
 
 
-def describe_machine() -> dict[str, str]:
-    """CPU, memory, operating system and the versions that matter."""
+def describe_machine(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """CPU, memory, operating system and the versions of `packages`."""
     return {
         "cpu": f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        "packages": ", ".join(f"{name} {version(name)}" for name in packages),
     }
 
 

@@ -63,6 +63,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from herma.config_command import check
 
             return check(arguments.file)
+        case "bench":
+            from herma import bench_command
+
+            return bench_command.run(arguments)
         case _:
             from herma import keys_command
 
@@ -80,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_roles(commands)
     _add_config(commands)
     _add_keys(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -134,3 +139,17 @@ def _add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "curve", help="a CURVE pair: writes the secret, prints the public key"
     )
     curve.add_argument("file", type=Path)
+
+
+def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    bench = commands.add_parser("bench", help="measure this machine")
+    actions = bench.add_subparsers(dest="action", required=True, metavar="ACTION")
+    engine = actions.add_parser("engine", help="the engine's speed, beside its floor and its peer")
+    engine.add_argument("--model", required=True, help="directory, hub id, or qwen3-0.6b ... -32b")
+    engine.add_argument("--dummy", action="store_true", help="the shape alone, random weights")
+    engine.add_argument("--fp8", action="store_true", help="layers in 8 bits")
+    engine.add_argument("--tests", default="all", metavar="LIST", help="all, soak, smoke, or some")
+    engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    engine.add_argument("--seconds", type=float, default=480.0, help="how long the soak lasts")
+    engine.add_argument("--json", type=Path, metavar="FILE")
+    engine.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")

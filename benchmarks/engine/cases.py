@@ -1,0 +1,189 @@
+"""The tests: which requests, and which number comes out of them.
+
+Owns their shapes and their way of counting: a step is the whole call divided by the tokens, prompt
+included, as a user would see it. Must not know the engine beyond its client.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Final
+
+from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.figure import Figure
+from benchmarks.engine.floor import Floor
+from benchmarks.engine.peer import Bar
+from benchmarks.engine.scale import Scale
+
+NEW_TOKENS: Final = 32
+"""What a prompt has that its cached prefix has not."""
+
+_WORKLOAD_IDS: Final = 10_000
+_WARM_RUNS: Final = 1
+
+
+@dataclass
+class Bench:
+    """What the tests share. `samples` collects answers that are to be checked."""
+
+    client: Client
+    scale: Scale
+    floor: Floor | None
+    vocab_size: int
+    bar: Callable[[str], Bar]
+    samples: list[Answer] = field(default_factory=list)
+    _salts: Iterator[int] = field(default_factory=count)
+
+    def salt(self) -> bytes:
+        """A prefix cache of its own: nothing that ran before is found."""
+        return next(self._salts).to_bytes(8, "little")
+
+    def prompts(self, name: str, num: int, length: int) -> list[list[int]]:
+        """Random ids, the same ones in every run of the benchmark."""
+        rng = random.Random(name)
+        return [[rng.randrange(self.vocab_size) for _ in range(length)] for _ in range(num)]
+
+    def at_least(self, figure: Callable[[Floor], float]) -> float | None:
+        """What `figure` makes of the floor, on a card that has one."""
+        return None if self.floor is None else figure(self.floor)
+
+    def sample(self, answers: Sequence[Answer]) -> None:
+        """Keep some answers for the check."""
+        rng = random.Random(len(self.samples))
+        self.samples += rng.sample(answers, min(self.scale.checked, len(answers)))
+
+
+Case = Callable[[Bench], Iterator[Figure]]
+
+
+def decode(bench: Bench) -> Iterator[Figure]:
+    """Short prompts, greedy: milliseconds per step for each batch."""
+    scale = bench.scale
+    length, outputs = scale.decode_prompt, scale.decode_outputs
+    for batch in scale.batches:
+        prompts = bench.prompts(f"decode {batch}", batch, length)
+        values = []
+        for _ in range(_WARM_RUNS + scale.runs):
+            salt = bench.salt()
+            answers, seconds = bench.client.call(
+                [Request(prompt, outputs, salt=salt) for prompt in prompts]
+            )
+            values.append(1e3 * seconds / outputs)
+        bench.sample(answers)
+        floor = bench.at_least(partial(_decode_floor, batch=batch, scale=scale))
+        name = f"decode, {length} in + {outputs} out, batch {batch}"
+        yield _figure(bench, f"decode-{batch}", name, "ms/step", values[_WARM_RUNS:], floor)
+
+
+def _decode_floor(floor: Floor, batch: int, scale: Scale) -> float:
+    outputs = scale.decode_outputs
+    return 1e3 * floor.call([scale.decode_prompt] * batch, [outputs] * batch) / outputs
+
+
+def workload(bench: Bench) -> Iterator[Figure]:
+    """Many requests of mixed lengths at once, drawn at T = 0.6: output tokens per second."""
+    low, high = bench.scale.workload_range
+    rng = random.Random(0)
+    ids = min(_WORKLOAD_IDS, bench.vocab_size - 1)
+    num = bench.scale.workload_requests
+    prompts = [[rng.randint(0, ids) for _ in range(rng.randint(low, high))] for _ in range(num)]
+    outputs = [rng.randint(low, high) for _ in range(num)]
+    values = []
+    for _ in range(bench.scale.workload_runs):
+        salt = bench.salt()
+        answers, seconds = bench.client.call(
+            [
+                Request(prompt, tokens, temperature=0.6, seed=seed, salt=salt)
+                for seed, (prompt, tokens) in enumerate(zip(prompts, outputs, strict=True))
+            ]
+        )
+        values.append(sum(outputs) / seconds)
+    bench.sample(answers)
+    lengths = [len(prompt) for prompt in prompts]
+    floor = bench.at_least(lambda floor: sum(outputs) / floor.call(lengths, outputs))
+    name = f"{num} requests, {low}-{high} in, {low}-{high} out, T = 0.6"
+    yield _figure(bench, "workload", name, "tok/s", values, floor)
+
+
+def first_token(bench: Bench) -> Iterator[Figure]:
+    """One request alone: milliseconds to its first token, with an empty and with a warm cache."""
+    for length in bench.scale.firsts:
+        cold, cached = [], []
+        (prompt,) = bench.prompts(f"first {length}", 1, length)
+        tails = bench.prompts(f"tails {length}", bench.scale.runs, NEW_TOKENS)
+        for tail in tails:
+            salt = bench.salt()
+            answers, _ = bench.client.call([Request(prompt, 1, salt=salt)])
+            cold.append(1e3 * answers[0].first_s)
+            answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
+            cached.append(1e3 * answers[0].first_s)
+            if answers[0].cached_tokens < length - NEW_TOKENS:
+                raise RuntimeError(
+                    f"only {answers[0].cached_tokens} of {length} tokens were cached"
+                )
+        if length <= min(bench.scale.firsts):
+            bench.sample(answers)
+        yield from _first_figures(bench, length, cold, cached)
+
+
+def _first_figures(
+    bench: Bench, length: int, cold: list[float], cached: list[float]
+) -> Iterator[Figure]:
+    key, name = f"first-{length}", f"first token, {length} tokens"
+    floor = bench.at_least(lambda floor: 1e3 * floor.prefill([length]))
+    yield _figure(bench, f"{key}-cold", f"{name} cold", "ms", cold, floor)
+    name = f"{name} cached + {NEW_TOKENS} new"
+    floor = bench.at_least(lambda floor: 1e3 * floor.prefill([NEW_TOKENS], length))
+    yield _figure(bench, f"{key}-cached", name, "ms", cached, floor)
+
+
+def prefill(bench: Bench) -> Iterator[Figure]:
+    """Several prompts at once, one output each: prompt tokens per second."""
+    num, length = bench.scale.prefill_requests, bench.scale.prefill_prompt
+    prompts = bench.prompts("prefill", num, length)
+    values = []
+    for _ in range(_WARM_RUNS + bench.scale.runs):
+        salt = bench.salt()
+        answers, seconds = bench.client.call([Request(prompt, 1, salt=salt) for prompt in prompts])
+        values.append(num * length / seconds)
+    bench.sample(answers)
+    floor = bench.at_least(lambda floor: num * length / floor.prefill([length] * num))
+    name = f"prefill, {num} x {length}"
+    yield _figure(bench, "prefill", name, "tok/s", values[_WARM_RUNS:], floor)
+
+
+def long_decode(bench: Bench) -> Iterator[Figure]:
+    """Long contexts whose prompts are cached already: milliseconds per step of the whole call."""
+    scale = bench.scale
+    num, length, outputs = scale.long_sequences, scale.long_prompt, scale.long_outputs
+    prompts = bench.prompts("long decode", num, length)
+    salt = bench.salt()
+    bench.client.call([Request(prompt, 1, salt=salt) for prompt in prompts])
+    values = []
+    for _ in range(scale.runs):
+        answers, seconds = bench.client.call(
+            [Request(prompt, outputs, salt=salt) for prompt in prompts]
+        )
+        values.append(1e3 * seconds / outputs)
+    bench.sample(answers[:1])
+    sizes = [length] * num, [outputs] * num, length - 1
+    floor = bench.at_least(lambda floor: 1e3 * floor.call(*sizes) / outputs)
+    name = f"decode, {num} x {length} cached + {outputs} out"
+    yield _figure(bench, "long-decode", name, "ms/step", values, floor)
+
+
+CASES: Final[dict[str, Case]] = {
+    "decode": decode,
+    "workload": workload,
+    "first-token": first_token,
+    "prefill": prefill,
+    "long-decode": long_decode,
+}
+
+
+def _figure(
+    bench: Bench, key: str, name: str, unit: str, values: Sequence[float], floor: float | None
+) -> Figure:
+    return Figure(key, name, unit, tuple(values), floor, bench.bar(key))

@@ -1,0 +1,191 @@
+"""Requests to an engine in the same process, through frames as a supervisor would relay them.
+
+Owns the channel in memory and the one client at its other end. Frames are encoded and joined on
+both sides as on the socket; only what came back is decoded after the clock has stopped, because in
+production another process does that. Must not know the engine's inside.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol import wire
+from protocol.messages import Abort, Accepted, Finished, Rejected, Submit, Tokens
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens, unpack_tokens
+from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frame
+
+MODEL: Final = "model"
+LINK: Final = 1
+_ENDINGS: Final = (wire.tag_of(Finished), wire.tag_of(Rejected))
+
+
+class Stopped(RuntimeError):
+    """The engine ended while the client waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to generate. Requests share cached prefixes only under the same `salt`."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    salt: bytes = b""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of a request; times in seconds since the call, `inf` until they come."""
+
+    request: Request
+    outputs: list[int] = field(default_factory=list)
+    cached_tokens: int = 0
+    first_s: float = float("inf")
+    end_s: float = float("inf")
+    ending: str = ""
+
+
+class MemoryChannel:
+    """The engine's `take` and `send`, and the client's `put` and `taken`, without a socket."""
+
+    def __init__(self) -> None:
+        self._inbox: deque[bytes] = deque()
+        self._decoder = FrameDecoder()
+        self._filled = threading.Condition()
+        self._outbox: deque[tuple[float, bytes]] = deque()
+        self._ended = threading.Semaphore(0)
+        self._is_stopped = False
+
+    def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
+        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+        with self._filled:
+            if not self._inbox and timeout_s != 0.0:
+                self._filled.wait(timeout_s)
+            if not self._inbox:
+                return []
+            data = b"".join(self._inbox)
+            self._inbox.clear()
+        return self._decoder.feed(data)
+
+    def send(self, frames: list[tuple[int, bytes]]) -> None:
+        """What the engine says, with the moment at which it said so."""
+        if not frames:
+            return
+        data = b"".join(encode_frame(link, payload) for link, payload in frames)
+        self._outbox.append((time.perf_counter(), data))
+        for link, payload in frames:
+            if link != SUPERVISOR and wire.peek_tag(payload) in _ENDINGS:
+                self._ended.release()
+
+    def put(self, frames: Sequence[tuple[int, bytes]]) -> None:
+        """Hand frames to the engine, in one go."""
+        data = b"".join(encode_frame(link, payload) for link, payload in frames)
+        with self._filled:
+            self._inbox.append(data)
+            self._filled.notify()
+
+    def stop(self) -> None:
+        """The engine has ended: nobody waits for it any longer."""
+        self._is_stopped = True
+        self._ended.release()
+
+    def wait_ending(self, timeout_s: float | None = None) -> bool:
+        """Wait until one more sequence has ended. Raises `Stopped`."""
+        ended = self._ended.acquire(timeout=timeout_s)
+        if self._is_stopped:
+            raise Stopped("the engine ended during a call")
+        return ended
+
+    def taken(self) -> list[tuple[float, int, bytes]]:
+        """What was said since the last time: moment, link, payload."""
+        decoder, heard = FrameDecoder(), []
+        while self._outbox:
+            at, data = self._outbox.popleft()
+            heard += [(at, link, payload) for link, payload in decoder.feed(data)]
+        return heard
+
+
+class Client:
+    """Sends requests and collects answers; used by one thread."""
+
+    def __init__(self, channel: MemoryChannel) -> None:
+        self._channel = channel
+        self._num_sent = 0
+        self._sent_at = time.perf_counter()
+        self.answers: dict[int, Answer] = {}
+
+    def call(self, requests: Sequence[Request]) -> tuple[list[Answer], float]:
+        """All requests at once; the answers in order, and the seconds until the last had ended."""
+        self.answers = {}
+        numbers = self.submit(requests)
+        for _ in requests:
+            self._channel.wait_ending()
+        self.listen()
+        answers = [self.answers[number] for number in numbers]
+        return answers, max(answer.end_s for answer in answers)
+
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """Hand in requests without waiting; their numbers. Times count from the last submission."""
+        self._sent_at = time.perf_counter()
+        frames, numbers = [], []
+        for request in requests:
+            self._num_sent += 1
+            self.answers[self._num_sent] = Answer(request)
+            numbers.append(self._num_sent)
+            frames.append((LINK, wire.encode(_submit(self._num_sent, request))))
+        self._channel.put(frames)
+        return numbers
+
+    def abort(self, number: int) -> None:
+        """Cancel a request; its answer ends with `abort`, unless it has ended."""
+        self._channel.put([(LINK, wire.encode(Abort(_id(number), 0)))])
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a request ends, at the most `timeout_s`; then listen."""
+        self._channel.wait_ending(timeout_s)
+        self.listen()
+
+    def listen(self) -> None:
+        """Take note of what the engine has said."""
+        for at, link, payload in self._channel.taken():
+            if link == LINK:
+                self._hear(at - self._sent_at, payload)
+
+    def _hear(self, at_s: float, payload: bytes) -> None:
+        match message := wire.decode_from_worker(payload):
+            case Accepted():
+                self._answer(message.request_id).cached_tokens = message.cached_tokens
+            case Tokens():
+                for item in message.items:
+                    answer = self._answer(item.request_id)
+                    answer.first_s = min(answer.first_s, at_s)
+                    answer.outputs.extend(unpack_tokens(item.ids))
+            case Finished():
+                answer = self._answer(message.request_id)
+                answer.ending, answer.end_s = message.reason, at_s
+                if message.reason == "error":
+                    raise RuntimeError(f"a request failed: {message.detail}")
+            case Rejected():
+                raise RuntimeError(f"a request was refused: {message.detail}")
+            case _:
+                pass  # loads and blocks are for routers
+
+    def _answer(self, request_id: bytes) -> Answer:
+        return self.answers[int.from_bytes(request_id, "little")]
+
+
+def _id(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def _submit(number: int, request: Request) -> Submit:
+    sampling = SamplingParams(
+        max_tokens=request.max_tokens, temperature=request.temperature, ignore_eos=True
+    )
+    prompt = pack_tokens(request.prompt)
+    return Submit(_id(number), 0, MODEL, prompt, b"", sampling, request.seed, salt=request.salt)

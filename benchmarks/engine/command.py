@@ -1,0 +1,47 @@
+"""The command line's words become a run, and the run a file.
+
+Owns which tests a name stands for. Must not know how they are made.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.engine.plot import plot_decode
+from benchmarks.engine.run import ALL, TESTS, Options, run
+from protocol.errors import ConfigError
+
+_SMOKE_SOAK_S: Final = 1.0
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Run, print, write; 0 if every answer was right, else 1. Raises `ConfigError`."""
+    options = Options(
+        model=arguments.model,
+        dummy=arguments.dummy,
+        fp8=arguments.fp8,
+        tests=_tests(arguments.tests),
+        device=arguments.device,
+        seconds=arguments.seconds,
+    )
+    if "smoke" in options.tests:
+        tests = (*ALL, "soak")
+        options = replace(options, tests=tests, is_smoke=True, seconds=_SMOKE_SOAK_S)
+    report, is_right = run(options)
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if arguments.plot is not None:
+        plot_decode(report, arguments.plot)
+    return 0 if is_right else 1
+
+
+def _tests(text: str) -> tuple[str, ...]:
+    if text == "all":
+        return ALL
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in TESTS:
+            raise ConfigError(f"there is no test {name!r}: all, or some of {', '.join(TESTS)}")
+    return names

@@ -1,0 +1,69 @@
+"""An engine in this process: the real loop, scheduler and runner, driven by a client's thread.
+
+Owns their assembly, which is that of `workers.engine`, and who ends first. Must not know what is
+asked of it. The loop has the main thread, as in production.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import final
+
+from benchmarks.engine.client import MODEL, Client, MemoryChannel
+from workers.core.block_manager import BlockManager
+from workers.core.control import Shutdown, encode_control
+from workers.core.framing import SUPERVISOR
+from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.engine.beats import EngineStatus
+from workers.engine.load import Loaded
+from workers.engine.loop import EngineLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What can be looked at while nothing runs."""
+
+    scheduler: Scheduler
+    loaded: Loaded
+
+    def check_idle(self) -> None:
+        """Raise `IntegrityError` if the books contradict each other, `RuntimeError` for a leak."""
+        self.scheduler.check_integrity()
+        load = self.scheduler.load(0, 0.0, 0.0)
+        if load.running or load.waiting or load.free_blocks != load.num_blocks:
+            raise RuntimeError(f"not idle: {load}")
+
+
+@final
+class Engine:
+    """Serves one client at a time; sequences and prefix cache live on between them."""
+
+    def __init__(self, loaded: Loaded, *, max_waiting: int) -> None:
+        facts = loaded.runner.facts
+        limits = SchedulerLimits(
+            max_seqs=facts.max_seqs,
+            token_budget=facts.token_budget,
+            context_length=facts.context_length,
+            max_waiting=max_waiting,
+            vocab_size=loaded.shape.vocab_size,
+        )
+        blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
+        scheduler = Scheduler(limits, blocks, (MODEL,), loaded.runner.eos_ids)
+        self.books = Books(scheduler, loaded)
+
+    def serve(self, act: Callable[[Client], None]) -> None:
+        """Run the loop until `act`, in a thread of its own, has ended. Raises what either raised;
+        the engine's own error goes first.
+        """
+        channel = MemoryChannel()
+        runner, scheduler = self.books.loaded.runner, self.books.scheduler
+        loop = EngineLoop(runner, scheduler, channel, EngineStatus(), epoch=0)
+        with ThreadPoolExecutor(1, "client") as threads:
+            future = threads.submit(act, Client(channel))
+            leave = [(SUPERVISOR, encode_control(Shutdown()))]
+            future.add_done_callback(lambda _: channel.put(leave))
+            try:
+                loop.run()
+            finally:
+                channel.stop()
+        future.result()

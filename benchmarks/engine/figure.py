@@ -1,0 +1,94 @@
+"""One measured number and what stands beside it.
+
+Owns how a figure is compared. Must not know how it was measured.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.engine.peer import NO_BAR, Bar
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`values` are the single runs, of which the median counts. `floor` is in the same unit, None
+    on a card whose ceilings are not known. More is better for rates, less for times.
+    """
+
+    key: str
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    floor: float | None = None
+    bar: Bar = NO_BAR
+
+    @property
+    def value(self) -> float:
+        """The median of the runs."""
+        return statistics.median(self.values)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better."""
+        return self.unit.endswith("/s")
+
+    @property
+    def share(self) -> float | None:
+        """How much of the floor's speed is reached, 0 to 1."""
+        if self.floor is None:
+            return None
+        return self.value / self.floor if self.is_rate else self.floor / self.value
+
+    def reaches(self, bound: float | None) -> bool | None:
+        """Whether the value is at least as good as a bound; None without one."""
+        if bound is None:
+            return None
+        return self.value >= bound if self.is_rate else self.value <= bound
+
+    def as_json(self) -> dict[str, Any]:
+        """All that is known, for the result file."""
+        return {
+            **{name: value for name, value in asdict(self).items() if name != "bar"},
+            "value": self.value,
+            "share_of_floor": self.share,
+            **self.bar._asdict(),
+            "must_is_met": self.reaches(self.bar.must),
+            "goal_is_met": self.reaches(self.bar.goal),
+        }
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures as a markdown table."""
+    lines = [
+        "| test | ours | unit | floor | share | vLLM 0.26 | must | goal | met |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for figure in figures:
+        share = "" if figure.share is None else f"{100 * figure.share:.0f} %"
+        cells = (
+            *(figure.name, _number(figure.value), figure.unit, _number(figure.floor), share),
+            *(_number(figure.bar.peer), _number(figure.bar.must), _number(figure.bar.goal)),
+            _met(figure),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _met(figure: Figure) -> str:
+    if figure.reaches(figure.bar.goal):
+        return "goal"
+    if figure.bar.must is not None:
+        return "must" if figure.reaches(figure.bar.must) else "NO"
+    if figure.bar.peer is not None:
+        return "faster" if figure.reaches(figure.bar.peer) else "slower"
+    return ""
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.1f}"

@@ -1,0 +1,88 @@
+"""The least time that a card needs, from the shape of the model alone.
+
+Owns bytes and operations: every weight and every cached key and value of a step read once, every
+multiplication done once. Must not measure anything; whoever is faster than this has skipped work.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from workers.engine.model_config import Qwen3Config
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What a card was seen to do: bytes/s of a large copy (read + written), and FLOP/s of a large
+    matrix product, in 16 bits and in fp8.
+    """
+
+    bandwidth: float
+    flops: float
+    fp8_flops: float
+
+
+CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
+"""Measured with torch 2.11 (cu130) on random data; a card that is not here has no floor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Times in seconds for a shape on a card; `fp8`: layers in 8 bits, head and cache in 16."""
+
+    config: Qwen3Config
+    card: Ceiling
+    fp8: bool = False
+
+    @property
+    def layer_weights(self) -> int:
+        """Parameters of all layers."""
+        config = self.config
+        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        attention = config.hidden_size * (2 * query + 2 * key)
+        return config.num_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
+
+    @property
+    def head_weights(self) -> int:
+        """Parameters of the head; an untied embedding is not read but for a few rows."""
+        return self.config.vocab_size * self.config.hidden_size
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a step reads of the weights."""
+        return self.layer_weights * (1 if self.fp8 else 2) + 2 * self.head_weights
+
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token in all layers."""
+        config = self.config
+        return 4 * config.num_layers * config.num_kv_heads * config.head_dim
+
+    def step(self, batch: int, context_tokens: int) -> float:
+        """One decode step over `context_tokens` cached tokens of all sequences together."""
+        moved = self.weight_bytes + context_tokens * self.token_bytes
+        return max(moved / self.card.bandwidth, self._compute(batch, batch))
+
+    def prefill(self, lengths: Sequence[int], cached: int = 0) -> float:
+        """Prompts of `lengths` tokens, each after `cached` ones, up to their first tokens."""
+        config = self.config
+        pairs = sum(length * cached + length * length / 2 for length in lengths)
+        attention = 4 * config.num_layers * config.num_heads * config.head_dim * pairs
+        compute = self._compute(sum(lengths), len(lengths)) + attention / self.card.flops
+        moved = self.weight_bytes + len(lengths) * cached * self.token_bytes
+        return max(moved / self.card.bandwidth, compute)
+
+    def call(self, prompts: Sequence[int], outputs: Sequence[int], cached: int = 0) -> float:
+        """All prompts at once, then steps of those that still run, until the last has ended."""
+        total = self.prefill([length - cached for length in prompts], cached)
+        for step in range(1, max(outputs)):
+            live = [prompt for prompt, num in zip(prompts, outputs, strict=True) if num > step]
+            total += self.step(len(live), sum(live) + step * len(live))
+        return total
+
+    def _compute(self, rows: int, head_rows: int) -> float:
+        layers = self.card.fp8_flops if self.fp8 else self.card.flops
+        return (
+            2 * self.layer_weights * rows / layers
+            + 2 * self.head_weights * head_rows / self.card.flops
+        )

@@ -1,0 +1,82 @@
+"""What the peer reached, and what we must and want to reach, as data.
+
+Peer: vLLM 0.26.0 on one NVIDIA H200 (driver 580.159.04, torch 2.11.0+cu130, triton 3.6.0, Python
+3.12.3), with its defaults (FlashAttention 3, async scheduling, CUDA graphs, prefix caching), dummy
+weights, token-id prompts, no tokenizer, max_num_seqs 256, max_num_batched_tokens 16384,
+max_model_len 40960, memory fraction 0.9. One run each (two of the workload, of which the mean
+stands here). Owns the numbers; must not know how ours are measured.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Bar(NamedTuple):
+    """Peer, must and goal in the figure's own unit; None where there is none."""
+
+    peer: float | None = None
+    must: float | None = None
+    goal: float | None = None
+
+
+NO_BAR: Final = Bar()
+
+_SMALL: Final = {
+    "start": Bar(62.5),
+    "workload": Bar(21_693, 27_000, 32_000),
+    "decode-1": Bar(2.52, 0.80, 0.45),
+    "decode-4": Bar(2.77),
+    "decode-8": Bar(2.88),
+    "decode-16": Bar(3.27),
+    "decode-64": Bar(4.14, 2.5, 1.6),
+    "decode-256": Bar(7.99),
+    "first-2048-cold": Bar(21.8),
+    "first-2048-cached": Bar(15.3),
+    "first-8192-cold": Bar(38.6),
+    "first-8192-cached": Bar(19.2),
+    "first-32768-cold": Bar(280),
+    "first-32768-cached": Bar(36.0),
+    "prefill": Bar(289_709),
+    "long-decode": Bar(5.08),
+}
+_LARGE: Final = {
+    "start": Bar(66.8, 20, 6),
+    "workload": Bar(9_534, 10_500, 11_600),
+    "decode-1": Bar(5.25, 4.4, 4.0),
+    "decode-4": Bar(5.32),
+    "decode-8": Bar(5.67, 4.7, 4.3),
+    "decode-16": Bar(5.62),
+    "decode-64": Bar(7.03, 6.4, 5.7),
+    "decode-256": Bar(14.83, 13.0, 11.3),
+    "first-2048-cold": Bar(51.6),
+    "first-2048-cached": Bar(12.9),
+    "first-8192-cold": Bar(216, 208, 192),
+    "first-8192-cached": Bar(16.6, 8, 5),
+    "first-32768-cold": Bar(1_254, 1_200, 1_120),
+    "first-32768-cached": Bar(29.5, 12, 7),
+    "prefill": Bar(42_140),
+    "long-decode": Bar(10.04, 9.5, 8.8),
+}
+_LARGE_FP8: Final = {
+    "start": Bar(87.4),
+    "decode-1": Bar(3.71, 2.7, 2.2),
+    "decode-8": Bar(3.93),
+    "decode-64": Bar(5.36),
+    "first-2048-cold": Bar(34.7),
+    "first-2048-cached": Bar(16.0),
+    "first-8192-cold": Bar(150),
+    "first-8192-cached": Bar(19.3),
+    "first-32768-cold": Bar(1_004),
+    "first-32768-cached": Bar(31.9),
+    "prefill": Bar(63_419),
+    "long-decode": Bar(8.38),
+}
+_BARS: Final = {
+    ("qwen3-0.6b", False): _SMALL,
+    ("qwen3-8b", False): _LARGE,
+    ("qwen3-8b", True): _LARGE_FP8,
+}
+
+
+def bar(model: str, *, fp8: bool, key: str) -> Bar:
+    """The bars of a figure, empty for models and tests that the peer did not run."""
+    return _BARS.get((model, fp8), {}).get(key, NO_BAR)

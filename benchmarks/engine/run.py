@@ -1,0 +1,217 @@
+"""One run of the benchmark: start, tests, check, report.
+
+Owns the order and what the report holds. Must not know how a test measures.
+"""
+
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.engine.cases import CASES, Bench
+from benchmarks.engine.check import check_answers, failures
+from benchmarks.engine.client import MODEL, Client
+from benchmarks.engine.engine import Engine
+from benchmarks.engine.figure import Figure, table
+from benchmarks.engine.floor import CEILINGS, Floor
+from benchmarks.engine.peer import Bar, bar
+from benchmarks.engine.progress import Progress
+from benchmarks.engine.scale import CARD, SMOKE, Scale
+from benchmarks.engine.soak import Soak, soak
+from benchmarks.engine.start import Started, measure_start
+from benchmarks.machine import describe_machine
+from config import WorkerConfig
+from config.model import DUMMY_PREFIX
+from protocol.errors import ConfigError
+from workers.engine.dummy import dummy_names
+from workers.engine.kernel_cache import CACHE_VARIABLE
+from workers.engine.load import Loaded, load
+from workers.engine.model_config import Qwen3Config
+
+ALL: Final = ("start", *CASES)
+TESTS: Final = (*ALL, "soak", "smoke")
+
+_PACKAGES: Final = ("torch", "triton")
+_SOAK_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    model: str
+    dummy: bool = False
+    fp8: bool = False
+    tests: tuple[str, ...] = ALL
+    device: str = "auto"
+    seconds: float = 480.0
+    is_smoke: bool = False
+
+    @property
+    def scale(self) -> Scale:
+        """The sizes of the tests."""
+        return SMOKE if self.is_smoke else CARD
+
+    @property
+    def name(self) -> str:
+        """The model's name in tables."""
+        return Path(self.model).name.lower()
+
+
+def run(options: Options) -> tuple[dict[str, Any], bool]:
+    """The report, and whether every answer was right. Prints as it goes. Raises `ConfigError`."""
+    began_at = time.perf_counter()
+    config = worker_config(options)
+    progress = Progress(len(options.tests) + 2)
+    figures: list[Figure] = []
+    report: dict[str, Any] = {"model": options.name, "fp8": options.fp8}
+    if "start" in options.tests:
+        # First, while the card is empty.
+        progress.begin("start to ready")
+        report["starts"] = _starts(options, config, figures, progress)
+        progress.end()
+    progress.begin("loading the model")
+    loaded = load(config, lambda _phase, _fraction, _detail: None)
+    progress.end()
+    report |= {"machine": _machine(loaded), "engine": _facts(loaded)}
+    engine = Engine(loaded, max_waiting=2 * options.scale.max_seqs)
+    wrong: list[str] = []
+    bench = _tests(options, engine, figures, progress)
+    samples = list(bench.samples) if bench else []
+    if "soak" in options.tests:
+        result = _soak(options, engine, progress)
+        samples += [*result.kept, *result.alone]
+        wrong += result.wrong
+        report["soak"] = _soak_json(result)
+    progress.begin("checking answers")
+    checked = check_answers(loaded, samples) if samples else []
+    wrong += failures(checked) if samples else []
+    progress.end()
+    report |= {
+        "figures": [figure.as_json() for figure in figures],
+        "checks": [one.as_json() for one in checked],
+        "wrong": wrong,
+        "seconds": round(time.perf_counter() - began_at, 1),
+    }
+    progress.say(_summary(report, figures, len(checked)))
+    return report, not wrong
+
+
+def worker_config(options: Options) -> WorkerConfig:
+    """The worker that is measured. Raises `ConfigError`."""
+    if options.fp8:
+        raise ConfigError("this engine has no fp8 layers")
+    model = options.model
+    if options.dummy or model in dummy_names():
+        model = model if model.startswith(DUMMY_PREFIX) else f"{DUMMY_PREFIX}{model}"
+    return WorkerConfig(
+        name="bench",
+        model=model,
+        serves=MODEL,
+        gateways=(),
+        device=options.device,
+        max_seqs=options.scale.max_seqs,
+        token_budget=options.scale.token_budget,
+        # The other tests are to have all of the card.
+        kv_tokens=options.scale.soak_kv_tokens if "soak" in options.tests else None,
+        context_length=options.scale.context_length,
+    )
+
+
+def floor_of(shape: Qwen3Config, device: str, *, fp8: bool) -> Floor | None:
+    """The floor of a shape on a card whose ceilings are known."""
+    ceiling = CEILINGS.get(device)
+    return None if ceiling is None else Floor(shape, ceiling, fp8)
+
+
+def _starts(
+    options: Options, config: WorkerConfig, figures: list[Figure], progress: Progress
+) -> list[dict[str, Any]]:
+    """With an empty cache of compiled kernels, then with the one that this left."""
+    starts: list[Started] = []
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("no kernels cached", "kernels cached"):
+            started = measure_start(config, {CACHE_VARIABLE: cache})
+            starts.append(started)
+            key = "start" if len(starts) == 1 else "start-again"
+            limits = bar(options.name, fp8=options.fp8, key="start")
+            label = f"start to first answer, {name}"
+            figures.append(Figure(key, label, "s", (started.seconds,), None, limits))
+            phases = ", ".join(f"{phase} {took:.2f}" for phase, took in started.phases.items())
+            progress.say(f"{label}: {started.seconds:.2f} s ({phases})")
+    return [asdict(started) for started in starts]
+
+
+def _tests(
+    options: Options, engine: Engine, figures: list[Figure], progress: Progress
+) -> Bench | None:
+    names = [name for name in options.tests if name in CASES]
+    if not names:
+        return None
+    loaded = engine.books.loaded
+    made: list[Bench] = []
+
+    def bars(key: str) -> Bar:
+        return bar(options.name, fp8=options.fp8, key=key)
+
+    def act(client: Client) -> None:
+        floor = floor_of(loaded.shape, _device_name(loaded), fp8=options.fp8)
+        bench = Bench(client, options.scale, floor, loaded.shape.vocab_size, bars)
+        made.append(bench)
+        for name in names:
+            progress.begin(name)
+            for figure in CASES[name](bench):
+                figures.append(figure)
+                progress.say(f"{figure.name}: {figure.value:.4g} {figure.unit}")
+            progress.end()
+
+    engine.serve(act)
+    engine.books.check_idle()
+    return made[0]
+
+
+def _soak(options: Options, engine: Engine, progress: Progress) -> Soak:
+    progress.begin("soak")
+    result = soak(
+        engine,
+        options.scale,
+        options.seconds,
+        _SOAK_SEED,
+        lambda share: progress.begin(f"soak {100 * share:.0f} %"),
+    )
+    progress.end()
+    return result
+
+
+def _soak_json(result: Soak) -> dict[str, Any]:
+    numbers = {name: value for name, value in vars(result).items() if name not in ("kept", "alone")}
+    return {**numbers, "greedy_again": len(result.alone)}
+
+
+def _facts(loaded: Loaded) -> dict[str, Any]:
+    """What the engine says of itself, without the digest of files it has not."""
+    facts = loaded.runner.facts
+    names = ("device", "dtype", "context_length", "block_size", "kv_tokens", "max_seqs")
+    return {name: getattr(facts, name) for name in (*names, "token_budget")}
+
+
+def _device_name(loaded: Loaded) -> str:
+    device = loaded.weights.embedding.device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def _machine(loaded: Loaded) -> dict[str, str]:
+    return {"device": _device_name(loaded), **describe_machine(_PACKAGES)}
+
+
+def _summary(report: dict[str, Any], figures: list[Figure], num_checked: int) -> str:
+    lines = ["", table(figures), ""] if figures else [""]
+    if "soak" in report:
+        lines.append(f"soak: {report['soak']}")
+    lines.append(f"{num_checked} answers checked against plain torch: ")
+    lines[-1] += "; ".join(report["wrong"]) or "all right"
+    lines.append(f"{'; '.join(report['machine'].values())}; {report['seconds']} s")
+    return "\n".join(lines)

@@ -1,0 +1,91 @@
+"""The sizes of the tests.
+
+Owns one set for a card, with which the peer was measured too, and one that a CPU computes in
+seconds, with which the benchmark itself is tested. Lengths are in tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`runs` of each test, of which the median counts; `workload_runs` of the longest. Outputs of
+    `checked` requests of each kind are held against the reference. `soak_kv_tokens` are too few for
+    `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names what
+    must have happened in a soak, or it was none.
+    """
+
+    max_seqs: int
+    token_budget: int
+    context_length: int
+    batches: tuple[int, ...]
+    decode_prompt: int
+    decode_outputs: int
+    workload_requests: int
+    workload_range: tuple[int, int]
+    firsts: tuple[int, ...]
+    prefill_requests: int
+    prefill_prompt: int
+    long_sequences: int
+    long_prompt: int
+    long_outputs: int
+    runs: int
+    workload_runs: int
+    checked: int
+    soak_longest: int
+    soak_outputs: int
+    soak_prefixes: int
+    soak_kv_tokens: int
+    soak_needs: tuple[str, ...]
+
+
+CARD: Final = Scale(
+    max_seqs=256,
+    token_budget=16_384,
+    context_length=40_960,
+    batches=(1, 4, 8, 16, 64, 256),
+    decode_prompt=128,
+    decode_outputs=256,
+    workload_requests=256,
+    workload_range=(100, 1024),
+    firsts=(2_048, 8_192, 32_768),
+    prefill_requests=16,
+    prefill_prompt=2_048,
+    long_sequences=8,
+    long_prompt=16_384,
+    long_outputs=128,
+    runs=3,
+    workload_runs=1,
+    checked=2,
+    soak_longest=30_000,
+    soak_outputs=512,
+    soak_prefixes=12,
+    soak_kv_tokens=300_000,
+    soak_needs=("num_aborted", "num_cached_tokens", "num_preemptions", "kept"),
+)
+
+SMOKE: Final = Scale(
+    max_seqs=4,
+    token_budget=64,
+    context_length=512,
+    batches=(1, 4),
+    decode_prompt=8,
+    decode_outputs=8,
+    workload_requests=4,
+    workload_range=(5, 12),
+    firsts=(96,),
+    prefill_requests=2,
+    prefill_prompt=40,
+    long_sequences=2,
+    long_prompt=100,
+    long_outputs=4,
+    runs=2,
+    workload_runs=1,
+    checked=1,
+    soak_longest=150,
+    soak_outputs=100,
+    soak_prefixes=2,
+    soak_kv_tokens=256,
+    soak_needs=("num_aborted",),
+)

@@ -1,0 +1,141 @@
+"""Minutes of mixed random load: does anything break, leak or change?
+
+Owns the mix (lengths, shared prefixes, ways of sampling, cancels, bursts) and what must hold after
+it. Must not measure speed. Greedy answers of the crowd are computed again alone, and both are held
+against the reference: equal tokens are expected only as far as the dtype's noise allows.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import torch
+
+from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.engine import Engine
+from benchmarks.engine.scale import Scale
+
+_CROWD: Final = 1.25
+"""Times `max_seqs`: some wait, and the blocks of those who run are too few now and then."""
+
+_ABORT_SHARE: Final = 0.15
+_GREEDY_KEPT: Final = 24
+_MAX_GROWN: Final = 1.02
+"""Device memory at the end to that after the first quarter; allocators round."""
+
+
+@dataclass
+class Soak:
+    """What happened. `memory` holds the device's bytes in use after each idle moment."""
+
+    num_requests: int = 0
+    num_aborted: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_preemptions: int = 0
+    memory: list[int] = field(default_factory=list)
+    kept: list[Answer] = field(default_factory=list)
+    alone: list[Answer] = field(default_factory=list)
+    num_different: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def soak(
+    engine: Engine, scale: Scale, seconds: float, seed: int, progress: Callable[[float], None]
+) -> Soak:
+    """Load for `seconds`, in four parts with an idle moment after each; then the greedy answers
+    once more, one at a time and without a cached prefix.
+    """
+    result, rng = Soak(), random.Random(seed)
+    for part in range(4):
+        until = time.monotonic() + seconds / 4
+        load = partial(_load, engine=engine, scale=scale, rng=rng, until=until, result=result)
+        engine.serve(load)
+        _look(engine, result)
+        progress((part + 1) / 4)
+    engine.serve(partial(_again, result=result))
+    _look(engine, result)
+    _judge(engine, result, scale.soak_needs)
+    return result
+
+
+def _load(
+    client: Client, engine: Engine, scale: Scale, rng: random.Random, until: float, result: Soak
+) -> None:
+    live: dict[int, bool] = {}
+    crowd = max(2, int(_CROWD * scale.max_seqs))
+    while live or time.monotonic() < until:
+        if time.monotonic() < until and len(live) < crowd:
+            burst = rng.randint(1, max(1, crowd - len(live)))
+            requests = [_request(rng, engine, scale) for _ in range(burst)]
+            live |= dict.fromkeys(client.submit(requests), False)
+            result.num_requests += burst
+        client.wait(0.02)
+        for number in [number for number in live if client.answers[number].ending]:
+            _end(client.answers.pop(number), live.pop(number), result)
+        running = [number for number, aborted in live.items() if not aborted]
+        if running and rng.random() < _ABORT_SHARE:
+            live[number := rng.choice(running)] = True
+            client.abort(number)
+            result.num_aborted += 1
+    result.num_preemptions = engine.books.scheduler.load(0, 0.0, 0.0).preemptions
+
+
+def _request(rng: random.Random, engine: Engine, scale: Scale) -> Request:
+    """Lengths spread evenly over their logarithm: mostly short, some as long as can be."""
+    vocab_size = engine.books.loaded.shape.vocab_size
+    length = int(scale.soak_longest ** rng.random())
+    shared = random.Random(rng.randrange(scale.soak_prefixes))
+    num_shared = int(length * rng.choice((0.0, 0.5, 0.9)))
+    prompt = [shared.randrange(vocab_size) for _ in range(num_shared)]
+    prompt += [rng.randrange(vocab_size) for _ in range(max(1, length - num_shared))]
+    outputs = max(1, int(scale.soak_outputs ** rng.random()))
+    temperature = rng.choice((0.0, 0.0, 0.6, 1.0))
+    return Request(prompt, outputs, temperature=temperature, seed=rng.getrandbits(62))
+
+
+def _end(answer: Answer, was_aborted: bool, result: Soak) -> None:
+    result.num_cached_tokens += answer.cached_tokens
+    result.num_output_tokens += len(answer.outputs)
+    whole = answer.ending == "length" and len(answer.outputs) == answer.request.max_tokens
+    if not whole and not (was_aborted and answer.ending == "abort"):
+        result.wrong.append(f"{len(answer.outputs)} tokens, then {answer.ending}")
+    # Early, late and in between: each greedy answer may take the place of an earlier one.
+    if whole and answer.request.temperature == 0:
+        if len(result.kept) < _GREEDY_KEPT:
+            result.kept.append(answer)
+        else:
+            result.kept[result.num_requests % _GREEDY_KEPT] = answer
+
+
+def _again(client: Client, result: Soak) -> None:
+    for number, answer in enumerate(result.kept):
+        request, salt = answer.request, f"alone {number}".encode()
+        salted = Request(request.prompt, request.max_tokens, salt=salt)
+        (alone,), _ = client.call([salted])
+        result.alone.append(alone)
+        result.num_different += alone.outputs != answer.outputs
+
+
+def _look(engine: Engine, result: Soak) -> None:
+    """The books, and the device's memory, while nothing runs."""
+    engine.books.check_idle()
+    device = engine.books.loaded.weights.embedding.device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        result.memory.append(torch.cuda.memory_reserved(device))
+
+
+def _judge(engine: Engine, result: Soak, needs: tuple[str, ...]) -> None:
+    if result.memory and result.memory[-1] > _MAX_GROWN * result.memory[0]:
+        result.wrong.append(f"device memory grew: {result.memory}")
+    # It learns of endings with its next step, so those of the last steps may still be there.
+    left = engine.books.loaded.runner.num_sequences
+    if left > 1:
+        result.wrong.append(f"the runner still keeps {left} sequences")
+    for name in needs:
+        if not getattr(result, name):
+            result.wrong.append(f"{name} is 0: the load was not mixed")

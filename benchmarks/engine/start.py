@@ -1,0 +1,114 @@
+"""From nothing to the first answer of an engine process of its own.
+
+Owns the process and its clock, which begins before the process does. Must not import torch: what
+is measured includes that. The engine is started as its supervisor starts it.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from config import WorkerConfig
+from protocol import wire
+from protocol.errors import ConfigError
+from protocol.messages import Finished, Submit
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens
+from workers.core.control import (
+    EngineFailed,
+    EngineReady,
+    EngineStart,
+    Shutdown,
+    StartProgress,
+    decode_from_engine,
+    encode_control,
+)
+from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frame
+
+CANARY_TOKENS: Final = 4
+_LINK: Final = 1
+_LONGEST_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Seconds until the canary was answered; `phases` holds what each phase took, in order, and
+    `details` the last word of each.
+    """
+
+    seconds: float
+    phases: dict[str, float]
+    details: dict[str, str]
+
+
+def measure_start(config: WorkerConfig, environ: dict[str, str]) -> Started:
+    """Start an engine with `config`, have it generate, end it. Raises `ConfigError` if it fails."""
+    moments: list[tuple[str, float]] = []
+    details: dict[str, str] = {}
+    started_at = time.perf_counter()
+    moments.append(("process", started_at))
+    with _engine(environ) as end:
+        end.sendall(_frame(EngineStart(msgspec.json.encode(config), 1)))
+        for link, payload in _frames(end):
+            now = time.perf_counter()
+            if link == SUPERVISOR:
+                match message := decode_from_engine(payload):
+                    case StartProgress(phase=phase, detail=detail):
+                        details[phase] = detail
+                        if moments[-1][0] != phase:
+                            moments.append((phase, now))
+                    case EngineFailed():
+                        raise ConfigError(f"the engine did not start: {message.cause}")
+                    case EngineReady():
+                        moments.append(("canary", now))
+                        end.sendall(encode_frame(_LINK, wire.encode(_canary(config.serves))))
+                    case _:
+                        pass  # beats
+            elif link == _LINK and wire.peek_tag(payload) == wire.tag_of(Finished):
+                break
+        ended_at = time.perf_counter()
+        end.sendall(_frame(Shutdown()))
+    phases: dict[str, float] = {}
+    ends = [at for _, at in moments[1:]] + [ended_at]
+    for (phase, at), end_at in zip(moments, ends, strict=True):
+        phases[phase] = phases.get(phase, 0.0) + end_at - at
+    return Started(ended_at - started_at, phases, details)
+
+
+@contextmanager
+def _engine(environ: dict[str, str]) -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair()
+    argv = [sys.executable, "-m", "workers.engine", "--fd", str(theirs.fileno()), "--name", "bench"]
+    with ours, theirs:
+        ours.settimeout(_LONGEST_S)
+        process = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), env={**os.environ, **environ})
+        theirs.close()
+        try:
+            yield ours
+        finally:
+            ours.close()  # ends the process, if nothing else has
+            process.wait()
+
+
+def _frames(end: socket.socket) -> Iterator[tuple[int, bytes]]:
+    decoder = FrameDecoder()
+    while data := end.recv(1 << 16):
+        yield from decoder.feed(data)
+    raise ConfigError("the engine ended during its start; its log is above")
+
+
+def _frame(message: EngineStart | Shutdown) -> bytes:
+    return encode_frame(SUPERVISOR, encode_control(message))
+
+
+def _canary(model: str) -> Submit:
+    sampling = SamplingParams(max_tokens=CANARY_TOKENS, temperature=0.0, ignore_eos=True)
+    return Submit(bytes(16), 0, model, pack_tokens([1, 2, 3]), b"", sampling, 0)

@@ -1,0 +1,174 @@
+"""The engine's benchmark: run whole on a small model, and each of its judgements made to fail."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.engine.check import check_answers, failures
+from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.engine import Engine
+from benchmarks.engine.figure import Figure, table
+from benchmarks.engine.floor import CEILINGS, Floor
+from benchmarks.engine.peer import Bar, bar
+from benchmarks.engine.plot import plot_decode
+from config import WorkerConfig
+from herma.cli import main
+from tests.fakes.tiny_models import write_tiny_model
+from workers.engine.dummy import dummy_dir
+from workers.engine.load import Loaded, load
+from workers.engine.model_config import read_model_config
+
+H200 = CEILINGS["NVIDIA H200"]
+
+
+def _floor(name: str, *, fp8: bool = False) -> Floor:
+    return Floor(read_model_config(dummy_dir(f"dummy:{name}")), H200, fp8)
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loaded:
+    config = WorkerConfig(
+        name="bench",
+        model=str(write_tiny_model(tmp_path, dtype="bfloat16")),
+        serves="model",
+        gateways=(),
+        max_seqs=4,
+        token_budget=64,
+        device="cpu",
+        dtype="bfloat16",
+    )
+    return load(config, lambda *_: None)
+
+
+def _answers(loaded: Loaded, temperature: float) -> list[Answer]:
+    found: list[Answer] = []
+    prompts = [list(range(3 + number, 40)) for number in range(3)]
+    requests = [Request(prompt, 12, temperature, seed=9) for prompt in prompts]
+
+    def act(client: Client) -> None:
+        found.extend(client.call(requests)[0])
+
+    engine = Engine(loaded, max_waiting=4)
+    engine.serve(act)
+    engine.books.check_idle()
+    return found
+
+
+def test_the_whole_benchmark_runs_on_a_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All tests and the soak on the built-in model: figures, right answers, exit status 0."""
+    result = tmp_path / "results/smoke.json"
+    options = ["--tests", "smoke", "--device", "cpu", "--json", str(result)]
+    code = main(["bench", "engine", "--model", "builtin:herma-tiny", *options])
+    printed = capsys.readouterr().out
+    assert code == 0, printed
+    assert "| first token, 96 tokens cached + 32 new |" in printed
+    report = json.loads(result.read_text())
+    keys = {figure["key"] for figure in report["figures"]}
+    assert keys >= {"start", "decode-1", "workload", "first-96-cold", "prefill", "long-decode"}
+    assert all(figure["value"] > 0 for figure in report["figures"])
+    assert all(one["is_right"] for one in report["checks"])
+    assert list(report["starts"][0]["phases"])[-1] == "canary"
+    assert report["soak"]["num_requests"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["--tests", "decode,nothing"], "'nothing'"), (["--model", "qwen3-9b"], "qwen3-9b")],
+)
+def test_a_wrong_command_is_one_line(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown tests and models are refused with exit status 2."""
+    options = ["--model", "builtin:herma-tiny", "--tests", "prefill", "--device", "cpu", *words]
+    assert main(["bench", "engine", *options]) == 2
+    text = capsys.readouterr().err
+    assert named in text
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_right_answers_pass_and_wrong_ones_are_found(loaded: Loaded, temperature: float) -> None:
+    """Greedy and drawn tokens in bfloat16 hold against float32; one foreign token does not."""
+    answers = _answers(loaded, temperature)
+    assert failures(check_answers(loaded, answers)) == []
+    outputs = answers[1].outputs
+    outputs[5] = (outputs[5] + 1) % 151
+    (wrong,) = failures(check_answers(loaded, answers))
+    assert wrong.startswith("wrong tokens: ")
+
+
+def test_an_engine_with_a_wrong_layer_is_found(loaded: Loaded) -> None:
+    """The reference shares the weights, and nothing else: here they changed in between."""
+    answers = _answers(loaded, 0.0)
+    layer = loaded.weights.layers[1]
+    layer.down.copy_(layer.down.flip(0))
+    assert failures(check_answers(loaded, answers))
+
+
+def test_an_answer_that_was_cut_is_an_error(loaded: Loaded) -> None:
+    """Fewer tokens than asked for are less work."""
+    answers = _answers(loaded, 0.0)
+    del answers[0].outputs[-1]
+    with pytest.raises(RuntimeError, match="11 tokens"):
+        check_answers(loaded, answers)
+
+
+def test_a_client_that_fails_ends_the_engine(loaded: Loaded) -> None:
+    """Its error comes out, and the loop does not wait for ever."""
+
+    def act(client: Client) -> None:
+        client.call([Request([10**6], 1)])
+
+    with pytest.raises(RuntimeError, match="outside the vocabulary"):
+        Engine(loaded, max_waiting=4).serve(act)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("0.6b", 0.596), ("1.7b", 1.72), ("4b", 4.02), ("8b", 8.19), ("14b", 14.8), ("32b", 32.8)],
+)
+def test_installed_shapes_have_the_published_sizes(name: str, billions: float) -> None:
+    """Parameters: layers, head, and the embedding where it is not the head."""
+    floor = _floor(f"qwen3-{name}")
+    untied = 0 if floor.config.tied else floor.head_weights
+    total = floor.layer_weights + floor.head_weights + untied
+    assert total / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+def test_the_floor_is_what_paper_says() -> None:
+    """Decode steps in ms, and the tokens per second of a whole workload admitted at once."""
+    assert 1e3 * _floor("qwen3-0.6b").step(1, 0) == pytest.approx(0.28, rel=0.01)
+    assert 1e3 * _floor("qwen3-8b").step(1, 0) == pytest.approx(3.55, rel=0.01)
+    assert 1e3 * _floor("qwen3-8b", fp8=True).step(1, 0) == pytest.approx(1.9, rel=0.05)
+    assert 1e3 * _floor("qwen3-8b").step(8, 8 * 16_384) == pytest.approx(8.1, rel=0.01)
+    # 8,192 tokens of 8B are 114 + 20 TFLOP of products and attention.
+    assert 1e3 * _floor("qwen3-8b").prefill([8192]) == pytest.approx(170, rel=0.03)
+    call = _floor("qwen3-8b").call([128], [256])
+    steps = [_floor("qwen3-8b").step(1, 128 + step) for step in range(1, 256)]
+    assert call == pytest.approx(_floor("qwen3-8b").prefill([128]) + sum(steps))
+
+
+def test_figures_are_compared_the_right_way_round() -> None:
+    """Times want to be small and rates large; the median of the runs counts."""
+    time = Figure("t", "a time", "ms", (9.0, 5.0, 4.0), 4.0, Bar(5.5, 5.0, 4.5))
+    assert (time.value, time.share) == (5.0, 0.8)
+    assert time.reaches(time.bar.must)
+    assert not time.reaches(time.bar.goal)
+    rate = Figure("r", "a rate", "tok/s", (90.0,), 100.0, Bar(80.0, 95.0, 99.0))
+    assert rate.share == 0.9
+    assert not rate.reaches(rate.bar.must)
+    assert table([time]).splitlines()[-1].endswith("| must |")
+    assert table([rate]).splitlines()[-1].endswith("| NO |")
+    assert not Figure("n", "none", "ms", (math.nan,), None, Bar(must=1.0)).reaches(1.0)
+    assert bar("qwen3-8b", fp8=True, key="decode-1").goal == 2.2
+    assert bar("another", fp8=False, key="decode-1") == Bar()
+
+
+def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:
+    """It says so instead of drawing an empty one."""
+    assert not plot_decode({"figures": []}, tmp_path / "no.png")
+    assert not (tmp_path / "no.png").exists()

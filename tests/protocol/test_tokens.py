@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import WireError
-from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
+from protocol.tokens import count_tokens, pack_token, pack_tokens, unpack_tokens
 
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=50)
 
@@ -25,6 +25,12 @@ def test_ids_round_trip(ids: list[int]) -> None:
 def test_the_layout_is_little_endian_u32(ids: list[int]) -> None:
     """The bytes are those that the struct module makes, on every machine."""
     assert pack_tokens(ids) == struct.pack(f"<{len(ids)}I", *ids)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_one_id_is_packed_like_several(token_id: int) -> None:
+    """The short way makes the same bytes."""
+    assert pack_token(token_id) == pack_tokens([token_id])
 
 
 @given(st.binary(max_size=64).filter(lambda packed: len(packed) % 4))

@@ -16,10 +16,10 @@ class BlockTable:
     `digests` are those of the leading full blocks, as far as they were needed: tokens are only
     ever appended, so they stay true after a preemption. `num_stored` leading blocks are in the
     prefix cache. `is_cacheable` ends at a hash collision: what follows would hang below another
-    sequence's block.
+    sequence's block. `ids` are the `block_ids` as a tuple, if it was asked for since they changed.
     """
 
-    __slots__ = ("_ids", "block_ids", "digests", "is_cacheable", "num_stored", "root")
+    __slots__ = ("block_ids", "digests", "ids", "is_cacheable", "num_stored", "root")
 
     def __init__(self, root: BlockDigest) -> None:
         self.root = root
@@ -27,29 +27,32 @@ class BlockTable:
         self.digests: list[BlockDigest] = []
         self.num_stored = 0
         self.is_cacheable = True
-        self._ids: tuple[int, ...] | None = None
+        self.ids: tuple[int, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<BlockTable {self.block_ids} stored={self.num_stored}>"
 
     def leading(self, num_blocks: int) -> tuple[int, ...]:
-        """The first `num_blocks` ids. All of them cost nothing unless the table changed."""
+        """The first `num_blocks` ids."""
         if num_blocks < len(self.block_ids):
             return tuple(self.block_ids[:num_blocks])
-        if self._ids is None:
-            self._ids = tuple(self.block_ids)
-        return self._ids
+        return self.ids or self.freeze()
+
+    def freeze(self) -> tuple[int, ...]:
+        """All ids, to be found in `ids` until they change."""
+        self.ids = tuple(self.block_ids)
+        return self.ids
 
     def extend(self, block_ids: list[int]) -> None:
         """Hold more blocks at the end."""
         self.block_ids += block_ids
-        self._ids = None
+        self.ids = None
 
     def replace(self, index: int, block_id: int) -> int:
         """Hold `block_id` at `index`; returns the block that was held there."""
         replaced = self.block_ids[index]
         self.block_ids[index] = block_id
-        self._ids = None
+        self.ids = None
         return replaced
 
     def clear(self) -> list[int]:
@@ -57,5 +60,5 @@ class BlockTable:
         held, self.block_ids = self.block_ids, []
         self.num_stored = 0
         self.is_cacheable = True
-        self._ids = None
+        self.ids = None
         return held

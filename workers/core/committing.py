@@ -4,82 +4,87 @@ Owns the way from a `StepResult` to messages: what was computed is cached, sampl
 sent, sequences end. Must not decide what runs next.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from protocol.messages import Accepted, TokenItem, TokenLogprobs, Tokens
-from protocol.tokens import pack_tokens
+from protocol.messages import Accepted, TokenItem, Tokens
+from protocol.tokens import pack_token, pack_tokens
 from workers.core.block_manager import BlockManager
 from workers.core.outgoing import Outgoing
 from workers.core.plan import Chunk, Sampled, StepPlan, StepResult
+from workers.core.queues import Queues
 from workers.core.sequence import Ending, Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Messages to send (each sequence's acceptance, then its tokens), and who ended and why."""
 
     messages: list[Outgoing]
     ended: list[tuple[Sequence, Ending]]
 
 
-def apply(
-    plan: StepPlan, result: StepResult, running: dict[int, Sequence], blocks: BlockManager
-) -> Outcome:
-    """Bring the running sequences up to date with `result`, the answer to `plan`.
+def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManager) -> Outcome:
+    """Bring the live sequences up to date with `result`, the answer to `plan`.
 
-    Sequences that were aborted meanwhile are skipped. Raises `ValueError` if the runner did not
-    answer for a sequence that was to be sampled.
+    Sequences that ended after the plan was made are skipped. Raises `ValueError` if the runner did
+    not answer what the plan asks.
     """
+    running, block_size = queues.running, blocks.block_size
     sampled = {item.seq: item for item in result.sampled}
     failed = dict(result.failed)
     accepted: list[Outgoing] = []
     ended: list[tuple[Sequence, Ending]] = []
-    items: dict[int, list[TokenItem]] = {}
+    items: defaultdict[int, list[TokenItem]] = defaultdict(list)
     for chunk in plan.chunks:
-        sequence = running.get(chunk.seq)
+        seq = chunk.seq
+        sequence = running.get(seq) or queues.live(seq)
         if sequence is None:
             continue
         if not sequence.is_accepted:
             accepted.append(_accept(sequence))
-        if chunk.seq in failed:
-            ended.append((sequence, Ending("error", detail=failed[chunk.seq])))
+        if seq in failed:
+            ended.append((sequence, Ending("error", detail=failed[seq])))
             continue
-        sequence.num_computed = chunk.start + chunk.length
-        if sequence.num_computed // blocks.block_size > sequence.table.num_stored:
-            blocks.store(sequence.table, sequence.token_ids, sequence.num_computed)
-        if not chunk.samples:
-            continue
-        item, ending = _sample(sequence, _answer(chunk, sampled))
-        if item is not None:
-            items.setdefault(sequence.link, []).append(item)
-        if ending is not None:
-            ended.append((sequence, ending))
+        end, table = chunk.start + chunk.length, sequence.table
+        # A table without blocks: the sequence was preempted after the plan was made. Whoever holds
+        # the blocks now will overwrite what the step wrote.
+        if end // block_size > table.num_stored and table.block_ids:
+            blocks.store(table, sequence.token_ids, end)
+        if chunk.samples:
+            item, ending = _sample(sequence, chunk, sampled.get(seq))
+            if item is not None:
+                items[sequence.link].append(item)
+            if ending is not None:
+                ended.append((sequence, ending))
     return Outcome([*accepted, *_tokens(plan.step, items)], ended)
 
 
 def _accept(sequence: Sequence) -> Outgoing:
     sequence.is_accepted = True
-    link, request_id, attempt = sequence.key
-    return Outgoing(link, Accepted(request_id, attempt, sequence.num_cached))
+    message = Accepted(sequence.request_id, sequence.attempt, sequence.num_cached)
+    return Outgoing(sequence.link, message)
 
 
-def _answer(chunk: Chunk, sampled: dict[int, Sampled]) -> Sampled:
-    answer = sampled.get(chunk.seq)
+def _sample(
+    sequence: Sequence, chunk: Chunk, answer: Sampled | None
+) -> tuple[TokenItem | None, Ending | None]:
+    """What to send of `answer`, and the end of the sequence if it is one."""
     if answer is None or not answer.ids:
         raise ValueError(f"the runner sampled no token for sequence {chunk.seq}")
-    return answer
-
-
-def _sample(sequence: Sequence, answer: Sampled) -> tuple[TokenItem | None, Ending | None]:
+    ids, logprobs = answer.ids, answer.logprobs
+    if len(ids) > 1 and sequence.num_planned > chunk.start + chunk.length:
+        raise ValueError(f"the next token of sequence {chunk.seq} is computed, but there are {ids}")
     offset = sequence.num_outputs
-    num_sent, ending = sequence.take(answer.ids)
+    ending = sequence.take(ids)
+    num_sent = sequence.num_outputs - offset
+    if ending is not None and ending.matched is not None:
+        num_sent -= 1
     if num_sent == 0:
         return None, ending
-    _, request_id, attempt = sequence.key
-    ids = pack_tokens(answer.ids[:num_sent])
-    logprobs: tuple[TokenLogprobs, ...] = answer.logprobs[:num_sent]
-    return TokenItem(request_id, attempt, offset, ids, logprobs), ending
+    packed = pack_token(ids[0]) if num_sent == 1 else pack_tokens(ids[:num_sent])
+    item = TokenItem(sequence.request_id, sequence.attempt, offset, packed, logprobs[:num_sent])
+    return item, ending
 
 
 def _tokens(step: int, items: dict[int, list[TokenItem]]) -> Iterator[Outgoing]:

@@ -3,19 +3,27 @@
 Owns the frozen values that cross that seam once per step. Must not know how the choice was made
 nor how it is computed. The runner keeps the tokens of every sequence itself: those of its
 `SequenceStart`, then those it samples; preemption does not end that state.
+
+Steps take effect in the order of their plans, but the next plan may be made before the tokens of
+the last are known. It then names a token by its position only: the runner has sampled it. A
+sequence that ends with that unknown token leaves a stray chunk in the next plan. It is computed
+like any other, writes only where its sequence held blocks when it was planned, and is ignored.
+
+msgspec Structs, because 256 chunks and as many answers are made per step: 0.12 us each, where a
+frozen dataclass costs 0.57 us.
 """
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+
+import msgspec
 
 from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceStart:
+class SequenceStart(msgspec.Struct, frozen=True):
     """A sequence that the runner has not seen before; sent in the plan of its first chunk.
 
     `token_ids` (u32) are the prompt and the outputs of earlier attempts; `num_prompt` of them
@@ -29,14 +37,14 @@ class SequenceStart:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """Compute positions [start, start + length) of a sequence.
 
     `block_ids` cover every position below start + length, in order. They may differ from those
     of the step before at any index: after a preemption, and when a block turns out to equal a
-    cached one and takes its place. If `samples`, the next token is sampled from the logits of
-    the last position; otherwise nothing is sampled.
+    cached one and takes its place. While nothing changes, decodes come with the same tuple. If
+    `samples`, the next token is sampled from the logits of the last position; otherwise nothing
+    is sampled.
     """
 
     seq: int
@@ -46,9 +54,12 @@ class Chunk:
     samples: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One forward pass. `ended` names sequences whose runner state may go before it starts."""
+class StepPlan(msgspec.Struct, frozen=True):
+    """One forward pass, for one chunk per sequence at most.
+
+    `ended` names sequences whose runner state may go before it starts: neither this plan nor a
+    later one names them again. The plan before may, while it is in flight.
+    """
 
     step: int
     started: tuple[SequenceStart, ...]
@@ -56,11 +67,11 @@ class StepPlan:
     ended: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True, gc=False):
     """The new tokens of one sequence, one or several; `logprobs` is empty or one per id.
 
-    Keys and values of these tokens count as not computed: the next chunk starts with them.
+    Keys and values of these tokens count as not computed: the next chunk starts with them. If that
+    chunk is planned already, it counts on exactly one.
     """
 
     seq: int
@@ -68,9 +79,10 @@ class Sampled:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """The outcome of a plan: one `Sampled` for each sampling chunk, unless the sequence failed.
+
+    What it says of sequences that have ended meanwhile is ignored, or may be missing.
 
     `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error.
     """

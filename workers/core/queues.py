@@ -8,6 +8,7 @@ oldest sequence always runs, and at most as many sequences as may run have state
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import final
 
 from workers.core.integrity import require
@@ -39,6 +40,10 @@ class Queues:
     def find(self, key: Key) -> Sequence | None:
         """The live sequence of that name."""
         return self._by_key.get(key)
+
+    def live(self, seq: int) -> Sequence | None:
+        """The live sequence of that number, running or waiting."""
+        return self.running.get(seq) or self._waiting.get(seq)
 
     def of_link(self, link: int) -> list[Sequence]:
         """The live sequences of a link, oldest first."""
@@ -78,5 +83,14 @@ class Queues:
         named = {sequence.seq for sequence in self._by_key.values()}
         require(named == set(order), f"{self!r} differs from the named {sorted(named)}")
         for sequence in self._waiting.values():
-            idle = not sequence.table.block_ids and sequence.num_computed == 0
+            idle = not sequence.table.block_ids and sequence.num_planned == 0
             require(idle, f"{sequence!r} waits but holds {sequence.table!r}")
+
+    def check_progress(self, num_pending: Mapping[int, int]) -> None:
+        """Raise `IntegrityError` unless exactly the tokens that are known, and those that steps in
+        flight sample (`num_pending` by sequence), are due.
+        """
+        for sequence in self._by_key.values():
+            num_tokens = len(sequence.token_ids) + num_pending.get(sequence.seq, 0)
+            require(sequence.num_due == min(num_tokens, sequence.max_due), f"{sequence!r}: due")
+            require(sequence.num_planned <= sequence.num_due, f"{sequence!r}: planned")

@@ -1,10 +1,12 @@
 """The engine's scheduler: submissions in, plans out; results in, messages out.
 
-Owns every live sequence and the order of calls: one plan is computed and committed before the
-next is made; submissions, aborts and deadlines may come at any time between. Must not know
-tensors, sockets or clocks: a decision is a return value, `now` is an argument.
+Owns every live sequence and the order of calls: plans are committed in the order in which they were
+made, and at most `lookahead` plans are made before the one before them is committed; submissions,
+aborts and deadlines may come at any time between. Must not know tensors, sockets or clocks: a
+decision is a return value, `now` is an argument.
 """
 
+from collections import Counter, deque
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
@@ -26,7 +28,11 @@ __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 
 @final
 class Scheduler:
-    """Schedules sequences over the blocks of one engine. `models` are its public names."""
+    """Schedules sequences over the blocks of one engine. `models` are its public names.
+
+    With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
+    in the earlier one may then be in the later one too, where its part is computed for nothing.
+    """
 
     def __init__(
         self,
@@ -34,7 +40,12 @@ class Scheduler:
         blocks: BlockManager,
         models: tuple[str, ...],
         eos_ids: frozenset[int],
+        *,
+        lookahead: int = 0,
     ) -> None:
+        if lookahead not in {0, 1}:
+            raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
+        self.lookahead = lookahead
         self._limits = limits
         self._blocks = blocks
         pool_tokens = blocks.num_blocks * blocks.block_size
@@ -43,7 +54,7 @@ class Scheduler:
         self._next_seq = count(1)
         self._deadlines: list[tuple[float, int, Key]] = []
         self._ended: list[int] = []
-        self._in_flight: StepPlan | None = None
+        self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._num_preemptions = 0
 
@@ -52,7 +63,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence lives; then `plan` returns one."""
+        """Whether any sequence lives. Then `plan` returns one, unless a step is in flight."""
         return self._queues.num_live > 0
 
     def submit(self, link: int, message: Submit, now: float) -> tuple[Outgoing, ...]:
@@ -89,37 +100,41 @@ class Scheduler:
         return tuple(messages)
 
     def plan(self) -> StepPlan | None:
-        """The next step, or None if no sequence lives. Raises `RuntimeError` if one is in flight.
+        """The next step; None if no sequence lives, or none can go on before the step in flight
+        is committed. Raises `RuntimeError` if too many are in flight.
 
-        The oldest sequence always advances, so every sequence ends.
+        When none is in flight the oldest sequence advances, so every sequence ends.
         """
-        if self._in_flight is not None:
-            raise RuntimeError(f"step {self._in_flight.step} is not committed yet")
-        choice = choose(self._queues, self._blocks, self._limits)
+        in_flight = self._in_flight
+        if len(in_flight) > self.lookahead:
+            raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
+        step = self._num_steps + 1
+        num_committed = self._num_steps - len(in_flight)
+        choice = choose(self._queues, self._blocks, self._limits, step, num_committed)
         self._num_preemptions += choice.num_preempted
         if not choice.chunks:
             return None
-        self._num_steps += 1
         ended, self._ended = self._ended, []
-        self._in_flight = StepPlan(
-            self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended)
-        )
-        return self._in_flight
+        plan = StepPlan(step, tuple(choice.started), tuple(choice.chunks), tuple(ended))
+        self._num_steps = step
+        in_flight.append(plan)
+        return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> tuple[Outgoing, ...]:
         """Take the result of `plan`: acceptances, one `Tokens` per link, endings, block events.
 
-        Raises `ValueError` if it is not the answer to the plan in flight.
+        Raises `ValueError` if it is not the answer to the oldest plan in flight.
         """
-        if plan is not self._in_flight or result.step != plan.step:
-            raise ValueError(f"result of step {result.step} does not answer {self._in_flight}")
-        self._in_flight = None
-        outcome = apply(plan, result, self._queues.running, self._blocks)
+        oldest = self._in_flight[0] if self._in_flight else None
+        if plan is not oldest or result.step != plan.step:
+            raise ValueError(f"result of step {result.step} does not answer {oldest}")
+        self._in_flight.popleft()
+        outcome = apply(plan, result, self._queues, self._blocks)
         endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
         return (*outcome.messages, *endings, *self.take_events())
 
     def take_events(self) -> tuple[Outgoing, ...]:
-        """Block events not handed out yet. `commit` hands out all, those of `plan` included."""
+        """Block events not handed out yet. `commit` hands out all, those of plans included."""
         return tuple(Outgoing(BROADCAST, event) for event in self._blocks.take_events())
 
     def snapshot(self) -> BlocksSnapshot:
@@ -145,6 +160,10 @@ class Scheduler:
         running = self._queues.running
         require(len(running) <= self._limits.max_running, f"too many run: {self!r}")
         self._queues.check_integrity()
+        pending = Counter(
+            chunk.seq for plan in self._in_flight for chunk in plan.chunks if chunk.samples
+        )
+        self._queues.check_progress(pending)
         self._blocks.check_integrity([sequence.table for sequence in running.values()])
 
     def _take(self, link: int, message: Submit, now: float) -> Sequence:

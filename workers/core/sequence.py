@@ -33,20 +33,29 @@ class Ending(NamedTuple):
 class Sequence:
     """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
 
-    `num_outputs` counts outputs of all attempts, the stop token included. `num_computed` leading
-    positions have their keys and values in the held blocks.
+    `num_outputs` counts outputs of all attempts, the stop token included. `num_planned` leading
+    positions have their keys and values in the held blocks once the steps in flight are done; the
+    last step that computes any was `planned_in`. `num_due` positions can be planned: those of the
+    tokens known and of one that a step in flight samples, but no more than `max_due`: nothing is
+    computed from the last token that there may be.
     """
 
     __slots__ = (
+        "attempt",
         "deadline_at",
         "is_accepted",
         "is_started",
         "key",
+        "link",
+        "max_due",
         "max_outputs",
         "num_cached",
-        "num_computed",
+        "num_due",
         "num_outputs",
+        "num_planned",
         "num_prompt",
+        "planned_in",
+        "request_id",
         "sampling",
         "seed",
         "seq",
@@ -70,6 +79,7 @@ class Sequence:
     ) -> None:
         self.seq = seq
         self.key = key
+        self.link, self.request_id, self.attempt = key
         self.sampling = submit.sampling
         self.seed = submit.seed
         self.token_ids = token_ids
@@ -79,45 +89,44 @@ class Sequence:
         self.stop_ids = stop_ids
         self.deadline_at = deadline_at
         self.table = table
-        self.num_computed = 0
+        self.max_due = num_prompt + max_outputs - 1
+        self.num_due = len(token_ids)
+        self.num_planned = 0
+        self.planned_in = 0
         self.num_cached = 0
         self.is_started = False
         self.is_accepted = False
 
     def __repr__(self) -> str:
         return (
-            f"<Sequence {self.seq}: {self.num_computed}/{len(self.token_ids)} computed, "
+            f"<Sequence {self.seq}: {self.num_planned}/{self.num_due} planned, "
             f"{self.num_outputs}/{self.max_outputs} out>"
         )
-
-    @property
-    def link(self) -> int:
-        """Where its messages go."""
-        return self.key[0]
 
     def start(self) -> SequenceStart:
         """What the runner must know; a copy, because our tokens grow."""
         return SequenceStart(self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed)
 
-    def take(self, ids: tuple[int, ...]) -> tuple[int, Ending | None]:
-        """Append sampled ids up to the first stop token or the limit.
-
-        Returns how many of them are to be sent, and the ending if one was reached.
+    def take(self, ids: tuple[int, ...]) -> Ending | None:
+        """Append sampled ids up to the first stop token or the limit; the ending if one was
+        reached. What `num_outputs` grows by is to be sent, but for the stop token.
         """
-        for num_sent, token_id in enumerate(ids):
-            self.num_outputs += 1
+        for token_id in ids:
+            self.num_outputs = num_outputs = self.num_outputs + 1
             if token_id in self.stop_ids:
-                return num_sent, Ending("stop", token_id)
+                return Ending("stop", token_id)
             self.token_ids.append(token_id)
-            if self.num_outputs >= self.max_outputs:
-                return num_sent + 1, Ending("length")
-        return len(ids), None
+            if num_outputs >= self.max_outputs:
+                return Ending("length")
+        if len(ids) > 1:  # one was due already
+            self.num_due = len(self.token_ids)
+        return None
 
     def finished(self, ending: Ending) -> Finished:
         """The last message about this sequence."""
         return Finished(
-            self.key[1],
-            self.key[2],
+            self.request_id,
+            self.attempt,
             ending.reason,
             prompt_tokens=self.num_prompt,
             cached_tokens=self.num_cached,

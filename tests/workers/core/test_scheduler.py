@@ -49,16 +49,38 @@ def test_a_request_from_start_to_end() -> None:
 
 
 def test_prefill_chunks_and_decodes_share_a_step() -> None:
-    """Those who decode take one token each; a long prompt takes what is left of the budget."""
+    """Those who decode take one token each; a long prompt takes what is left of the budget, but a
+    short one that waits is done beside it.
+    """
     engine = Engine(token_budget=8, num_blocks=32)
     engine.submit(make_submit(0, [1, 2], max_tokens=20))
     engine.step()
     engine.submit(make_submit(1, list(range(20)), max_tokens=2))
     engine.submit(make_submit(2, [3, 4], max_tokens=2))
     steps = [lengths(engine.step()) for _ in range(4)]
-    assert steps == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6, 3: 1}, {1: 1, 2: 1, 3: 1}]
+    assert steps == [{1: 1, 2: 7}, {1: 1, 3: 2, 2: 5}, {1: 1, 3: 1, 2: 6}, {1: 1, 2: 2}]
     samples = [[chunk.samples for chunk in plan.chunks] for plan in engine.plans[1:4]]
-    assert samples == [[True, False], [True, False], [True, True, False]]
+    assert samples == [[True, False], [True, True, False], [True, True, False]]
+
+
+def test_long_prompts_follow_each_other() -> None:
+    """Side by side the first would be done later, and the second no earlier."""
+    engine = Engine(token_budget=8, num_blocks=32)
+    engine.submit(make_submit(0, list(range(20)), max_tokens=1))
+    engine.submit(make_submit(1, list(range(30, 50)), max_tokens=1))
+    steps = [lengths(engine.step()) for _ in range(5)]
+    assert steps == [{1: 8}, {1: 8}, {1: 4, 2: 4}, {2: 8}, {2: 8}]
+
+
+def test_short_prompts_leave_half_to_a_long_one() -> None:
+    """Short ones that keep coming slow a long prompt down, but do not stop it."""
+    engine = Engine(token_budget=8, num_blocks=64, max_seqs=8)
+    engine.submit(make_submit(0, list(range(20)), max_tokens=1))
+    engine.step()
+    for number in range(1, 7):
+        engine.submit(make_submit(number, [number, 5], max_tokens=1))
+    steps = [lengths(engine.step()) for _ in range(3)]
+    assert steps == [{2: 2, 3: 2, 1: 4}, {4: 2, 5: 2, 1: 4}, {6: 2, 7: 2, 1: 4}]
 
 
 def test_cached_tokens_are_reported_and_not_computed() -> None:

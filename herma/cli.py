@@ -63,6 +63,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from herma.config_command import check
 
             return check(arguments.file)
+        case "usage":
+            from herma import usage_command
+
+            return usage_command.run(arguments)
         case "bench":
             from herma import bench_command
 
@@ -85,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_keys(commands)
     _add_bench(commands)
+    _add_usage(commands)
     return parser
 
 
@@ -139,6 +144,23 @@ def _add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "curve", help="a CURVE pair: writes the secret, prints the public key"
     )
     curve.add_argument("file", type=Path)
+
+
+def _add_usage(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    usage = commands.add_parser("usage", help="tokens and cost by key, model, provider and day")
+    usage.add_argument(
+        "--config", type=Path, metavar="FILE", help="whose ledger; default: the built-in one's"
+    )
+    usage.add_argument(
+        "--by",
+        action="append",
+        choices=("day", "key", "model", "provider"),
+        help="what to sum by; may be given several times (default: provider and model)",
+    )
+    usage.add_argument(
+        "--since", metavar="DAY", help="2026-11-21, or 7d for seven days; default: this month (UTC)"
+    )
+    usage.add_argument("--json", action="store_true", help="for programs")
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

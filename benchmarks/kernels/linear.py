@@ -5,7 +5,7 @@ whole operation by cuBLAS with our norm and gate around it; for the bare product
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
@@ -85,8 +85,12 @@ def case(
 
 
 def written(config: Config) -> str:
-    """As it stands in `kernels.linear.tuned`."""
-    return f"{type(config).__name__}({', '.join(map(str, astuple(config)))})"
+    """As it stands in `kernels.linear.tuned`: defaults at the end are left out."""
+    defaults = [field.default for field in fields(config)]
+    values = list(astuple(config))
+    while values[-1] == defaults[len(values) - 1]:
+        values.pop()
+    return f"{type(config).__name__}({', '.join(map(str, values))})"
 
 
 def _ours(op: Op, config: Config, x: Tensor, weight: Tensor, other: Tensor | None = None) -> Tensor:

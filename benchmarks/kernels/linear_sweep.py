@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.linear import BARE, LAYERS, case
-from kernels.linear.choose import Op
+from kernels.linear.choose import TUNED_ROWS, Op, even_splits
 from kernels.linear.config import Config, Gemv, Skinny
 
 SMS = 132
@@ -31,7 +31,7 @@ _TILES = {
         *((64, 64, 4, 4), (64, 64, 4, 6), (64, 128, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4)),
         (128, 128, 8, 3),
     ],
-    128: [(64, 64, 4, 5), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)],
+    128: [(64, 64, 4, 5), (128, 64, 8, 4), (128, 128, 8, 3)],
 }
 
 
@@ -39,7 +39,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     """Every candidate of every shape at every tuned number of rows."""
     shapes = BARE + LAYERS if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for op, num_weight_rows, depth in shapes:
-        for num_rows in (1, 2, 4, 8, 16, 32, 64, 128):
+        for num_rows in (1, 16, 64) if op is Op.LINEAR else TUNED_ROWS:
             configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 4 else []
             if num_rows > 1:
                 configs += _skinnies(op, num_rows, num_weight_rows, depth)
@@ -63,15 +63,21 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
 
 
 def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """All programs on the card at once, or half as many of twice the length."""
+    """All programs on the card at once, or half as many of twice the length.
+
+    For comparison also with a norm of its own, and without a prefetch.
+    """
     rows = max(16, num_rows)
     for block_n, block_k, num_warps, num_stages in _TILES[rows]:
         shared = (block_n + rows) * block_k * 2 * num_stages
         tiles = -(-num_weight_rows // block_n)
-        most = max(1, min(depth // (2 * block_k), 16))
-        full = max(1, min(SMS * (_SHARED_BYTES // shared) // tiles, most))
-        for splits in dict.fromkeys((full, max(1, full // 2))):
-            config = Skinny(block_n, block_k, splits, num_warps, num_stages)
-            yield config
-            if op in {Op.NORM_LINEAR, Op.NORM_SWIGLU} and block_n >= 64 and num_rows >= 8:
-                yield replace(config, fuses_norm=False)
+        at_once = SMS * (_SHARED_BYTES // shared) // tiles
+        full = even_splits(depth, block_k, min(at_once, depth // (2 * block_k), 16))
+        config = Skinny(block_n, block_k, full, num_warps, num_stages)
+        yield config
+        if full > 1 and num_rows >= 16:
+            yield replace(config, splits=even_splits(depth, block_k, full // 2))
+        if op in {Op.NORM_LINEAR, Op.NORM_SWIGLU} and block_n >= 64 and num_rows >= 16:
+            yield replace(config, fuses_norm=False)
+        if block_n == 64 and num_stages == 4:
+            yield replace(config, prefetched_bytes=0)

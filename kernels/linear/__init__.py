@@ -2,6 +2,9 @@
 
 Owns the checked entries. Must not know layers. A weight is [N, K], row-major, as checkpoints have
 it. Tensors are contiguous; a kernel is compiled again for addresses that 16 does not divide.
+
+On a CUDA device weights, norms and biases are parameters: kernels may read them before the kernel
+ahead of them in the stream has ended, so no kernel just ahead may write them.
 """
 
 from torch import Tensor

@@ -16,8 +16,10 @@ from kernels.linear.tuned import TUNED
 MAX_ROWS: Final = 64
 """Beyond it the library serves what nobody has measured: it nears the tensor cores' rate."""
 
-_TUNED_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-HALVES: Final = frozenset({torch.bfloat16, torch.float16})
+TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128)
+"""Rows that are measured; other numbers use the next one's configuration, of the same padding."""
+
+_HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
@@ -39,14 +41,14 @@ def choose(
 
     float32 goes to the library: the tensor cores would round it to 10 bits.
     """
-    if num_rows == 0 or num_rows > _TUNED_ROWS[-1] or dtype not in HALVES:
+    if num_rows == 0 or num_rows > TUNED_ROWS[-1] or dtype not in _HALVES:
         return None
     return _choose(op, num_rows, num_weight_rows, depth)
 
 
 @cache
 def _choose(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Config | None:
-    rows = next(tuned for tuned in _TUNED_ROWS if tuned >= num_rows)
+    rows = next(tuned for tuned in TUNED_ROWS if tuned >= num_rows)
     key = (op.value, rows, num_weight_rows, depth)
     return TUNED[key] if key in TUNED else rule(op, rows, num_weight_rows, depth)
 
@@ -73,5 +75,12 @@ def _skinny(num_rows: int, num_weight_rows: int, depth: int) -> Skinny:
     """64 weight rows, and as many splits as make two programs per SM, each of 3 tiles or more."""
     block_n, block_k = 64, 128 if num_rows <= 32 else 64
     tiles = -(-num_weight_rows // block_n)
-    splits = max(1, min(2 * _SMS // tiles, depth // (3 * block_k), 8))
+    splits = even_splits(depth, block_k, min(2 * _SMS // tiles, depth // (3 * block_k), 8))
     return Skinny(block_n, block_k, splits, num_warps=4, num_stages=4)
+
+
+def even_splits(depth: int, block_k: int, splits: int) -> int:
+    """At most `splits`, and none of them without work: parts are whole tiles."""
+    tiles = -(-depth // block_k)
+    per_split = -(-tiles // max(1, splits))
+    return -(-tiles // per_split)

@@ -25,9 +25,6 @@ from kernels.linear.parts import silu, weight_rows
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
 
-_PREFETCHED_BYTES: Final = 48 * 1024
-"""What one program asks for before `gdc_wait`, as far as L2: two per SM make 13 MB of its 50."""
-
 
 @triton.jit
 def _prefetch(weight_ptrs, num_bytes):
@@ -191,7 +188,7 @@ def skinny(
         x, norm, weight, bias, residual, out, scratch, arrived, num_rows, num_out, depth, eps,
         ROWS=padded, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SPLITS=config.splits,
         STAGES=config.num_stages, EVEN_K=depth % config.block_k == 0,
-        PREFETCH=_PREFETCHED_BYTES // 2 // config.block_n if depth % 8 == 0 else 0,
+        PREFETCH=config.prefetched_bytes // 2 // config.block_n if depth % 8 == 0 else 0,
         NORM=norm is not None, BIAS=bias is not None, RESIDUAL=residual is not None, SWIGLU=swiglu,
         PDL=pdl, launch_pdl=pdl, num_warps=config.num_warps,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import linear as entries
-from kernels.linear.choose import Op, choose, rule
+from kernels.linear.choose import TUNED_ROWS, Op, choose, even_splits, rule
 from kernels.linear.config import Config, Gemv, Skinny
 from kernels.linear.device import product
 from kernels.linear.tuned import TUNED
@@ -182,7 +182,7 @@ SHAPES = [
 
 def _configs() -> Iterator[tuple[Config, int, int]]:
     for op, num_weight_rows, depth in SHAPES:
-        for rows in (1, 2, 4, 8, 16, 32, 64):
+        for rows in TUNED_ROWS[:-1]:
             config = rule(op, rows, num_weight_rows, depth)
             assert config is not None
             yield config, rows, depth
@@ -202,7 +202,7 @@ def test_configurations_fit_the_card() -> None:
             padded = max(16, rows)
             shared = (config.block_n + padded) * config.block_k * 2 * config.num_stages
             assert shared <= 227 * 1024
-            assert (config.splits - 1) * config.block_k < depth
+            assert config.splits == even_splits(depth, config.block_k, config.splits)
 
 
 def test_many_rows_and_float32_are_the_librarys() -> None:

@@ -1,14 +1,14 @@
 """`python -m benchmarks.tiny_eval`: held-out cases of each skill, asked over HTTP.
 
-The seed, the words and the tools were never seen in training. Prints a table by skill and ends
-with 1 when a bar does not hold. `--outside` asks instead prompts that the model has not learned
-to answer, and counts the answers that come to an end by themselves.
+The words and the tools were never seen in training, nor were the seeds. Prints a table by skill and
+ends with 1 when a bar does not hold. `--outside` asks instead prompts that the model has not
+learned to answer, and counts the answers that come to an end by themselves.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,21 @@ import trio
 
 from benchmarks.machine import describe_machine
 from benchmarks.tiny_eval.client import MAX_TOKENS, Answer, Server, ask_all
-from benchmarks.tiny_eval.outside import outside_requests
+from benchmarks.tiny_eval.outside import outside_prompts
+from benchmarks.tiny_eval.progress import progress_bar
 from benchmarks.tiny_eval.report import (
-    ENDS_BAR,
     Bar,
+    Endings,
     Score,
     as_json,
     bars,
     bars_table,
+    endings,
+    endings_as_json,
+    endings_table,
+    ends_bar,
     score,
+    skills_as_json,
     skills_table,
 )
 from training.data import SKILLS, judge, skill_cases
@@ -36,17 +42,10 @@ def main(argv: list[str] | None = None) -> int:
     """Ask, judge, print; 1 if a bar does not hold."""
     arguments = _parser().parse_args(argv)
     server = Server(arguments.url, arguments.model, arguments.concurrency, arguments.stream)
-    scores: list[Score] = []
-    if arguments.outside:
-        held = [_ask_outside(server, arguments.show)]
-    else:
-        skills = arguments.skill or SKILLS
-        scores = [_ask_skill(server, skill, arguments.cases, arguments.show) for skill in skills]
-        held = bars(scores)
-        print(f"\n{skills_table(scores)}")
+    held, result = (_outside if arguments.outside else _skills)(server, arguments)
     print(f"\n{bars_table(held)}")
     if arguments.json is not None:
-        result = {"machine": describe_machine()} | as_json(scores, held)
+        result = {"machine": describe_machine()} | result | as_json(held)
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return 0 if all(bar.holds for bar in held) else 1
 
@@ -55,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tiny_eval", description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8080/v1")
     parser.add_argument("--model", default="herma-tiny")
+    parser.add_argument("--seed", type=int, default=SEED, help="other cases of the same skills")
     parser.add_argument("--cases", type=int, default=200, help="per skill")
     parser.add_argument("--skill", action="append", choices=SKILLS, metavar="NAME")
     parser.add_argument("--concurrency", type=int, default=16)
@@ -65,8 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ask_skill(server: Server, skill: str, num_cases: int, num_shown: int) -> Score:
-    cases = skill_cases(skill, SEED, num_cases)
+def _skills(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:
+    scores = [_ask_skill(server, skill, arguments) for skill in arguments.skill or SKILLS]
+    print(f"\n{skills_table(scores)}")
+    return bars(scores), {"seed": arguments.seed} | skills_as_json(scores)
+
+
+def _ask_skill(server: Server, skill: str, arguments: argparse.Namespace) -> Score:
+    cases = skill_cases(skill, arguments.seed, arguments.cases)
     requests = [{"messages": case.prompt, "tools": case.tools} for case in cases]
     answers = _answers(server, requests, skill)
     verdicts = [
@@ -74,37 +80,37 @@ def _ask_skill(server: Server, skill: str, num_cases: int, num_shown: int) -> Sc
         for case, answer in zip(cases, answers, strict=True)
     ]
     wrong = [index for index, verdict in enumerate(verdicts) if not verdict.ok]
-    for index in wrong[:num_shown]:
+    for index in wrong[: arguments.show]:
         _show(requests[index], answers[index], str(cases[index].messages[-1]))
-    return score(skill, verdicts, [answer.finish_reason != "length" for answer in answers])
+    return score(skill, verdicts, [_ended(answer) for answer in answers])
 
 
-def _ask_outside(server: Server, num_shown: int) -> Bar:
-    requests = outside_requests()
-    answers = _answers(server, requests, "outside")
-    endless = [index for index, one in enumerate(answers) if one.finish_reason == "length"]
+def _outside(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:
+    kinds = [
+        _ask_kind(server, kind, [prompt.request for prompt in prompts], arguments.show)
+        for kind, prompts in groupby(outside_prompts(), lambda prompt: prompt.kind)
+    ]
+    print(f"\n{endings_table(kinds)}")
+    return [ends_bar(kinds)], {"max_tokens": MAX_TOKENS} | endings_as_json(kinds)
+
+
+def _ask_kind(server: Server, kind: str, requests: list[dict[str, Any]], num_shown: int) -> Endings:
+    answers = _answers(server, requests, kind)
+    endless = [index for index, answer in enumerate(answers) if not _ended(answer)]
     for index in endless[:num_shown]:
         _show(requests[index], answers[index], f"an end within {MAX_TOKENS} tokens")
-    name = f"ends by itself ({len(requests)} prompts)"
-    return Bar(name, 1 - len(endless) / len(requests), ENDS_BAR)
+    texts = [request["messages"][-1]["content"] for request in requests]
+    return endings(kind, texts, [_ended(answer) for answer in answers])
+
+
+def _ended(answer: Answer) -> bool:
+    return answer.finish_reason != "length"
 
 
 def _answers(server: Server, requests: list[dict[str, Any]], name: str) -> list[Answer]:
-    answers: list[Answer] = trio.run(ask_all, server, requests, _progress(name, len(requests)))
+    progress = progress_bar(name, len(requests))
+    answers: list[Answer] = trio.run(ask_all, server, requests, progress)
     return answers
-
-
-def _progress(name: str, total: int) -> Callable[[int], None]:
-    """A bar that grows in a terminal; elsewhere one line when all is done."""
-
-    def show(done: int) -> None:
-        if not sys.stdout.isatty() and done < total:
-            return
-        bar = "#" * (30 * done // total)
-        print(f"\r{name:12} [{bar:30}] {done}/{total}", end="\n" if done == total else "")
-        sys.stdout.flush()
-
-    return show
 
 
 def _show(request: dict[str, Any], answer: Answer, wanted: str) -> None:

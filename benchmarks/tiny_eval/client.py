@@ -12,7 +12,7 @@ import httpx
 import trio
 
 MAX_TOKENS: Final = 512
-TIMEOUT_S: Final = 600
+TIMEOUT_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)

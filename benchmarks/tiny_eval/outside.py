@@ -4,6 +4,7 @@ Owns more than 500 of them: outside.txt (written by hand, none of it in the trai
 requests of up to 50 KB with 17 tools, and signs without sense. Must not judge answers.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -36,24 +37,41 @@ _GUIDANCE: Final = (
 Request = dict[str, Any]
 
 
-def outside_requests() -> list[Request]:
-    """Messages and, for agents, tools."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`request` holds messages and, for agents, tools."""
+
+    kind: str
+    request: Request
+
+
+def outside_prompts() -> list[Prompt]:
+    """All of them, kind after kind, the same each time."""
     parts = _sections()
+    random = Random(500)
     code = [
         task.format(language=language) if "{language}" in task else task
         for task in parts["code"]
         for language in _LANGUAGES
     ]
-    greeted = [f"Hello! {text}" for text in parts["languages"]]
-    texts = code + parts["languages"] + greeted + parts["general"] + parts["empty"]
-    random = Random(500)
-    texts += [_junk(random) for _ in range(NUM_JUNK)]
-    agents = [
-        _agent_request(task, num_rules)
-        for task in parts["agent"]
-        for num_rules in (4, MAX_AGENT_RULES)
+    texts = {
+        "code": code,
+        "other languages": parts["languages"],
+        "greeted in English": [f"Hello! {text}" for text in parts["languages"]],
+        "general": parts["general"],
+        "empty or nearly": parts["empty"],
+        "signs without sense": [_junk(random) for _ in range(NUM_JUNK)],
+    }
+    asked = [
+        Prompt(kind, {"messages": [{"role": "user", "content": text}]})
+        for kind, some in texts.items()
+        for text in some
     ]
-    return [{"messages": [{"role": "user", "content": text}]} for text in texts] + agents
+    return asked + [
+        Prompt(f"agent, {size}", agent_request(task, num_rules))
+        for size, num_rules in (("12 KB", 4), ("49 KB", MAX_AGENT_RULES))
+        for task in parts["agent"]
+    ]
 
 
 def _sections() -> dict[str, list[str]]:
@@ -72,8 +90,8 @@ def _junk(random: Random) -> str:
     return "".join(random.choice(signs) for _ in range(random.randint(1, 300)))
 
 
-def _agent_request(task: str, num_rules: int) -> Request:
-    """The first call of an agent; with `MAX_AGENT_RULES` about 46 KB."""
+def agent_request(task: str, num_rules: int) -> Request:
+    """The first call of an agent with 17 tools; 49 KB of JSON with `MAX_AGENT_RULES`."""
     rules = "".join(
         _RULE.format(n=n, verb=_VERBS[n % len(_VERBS)]) for n in range(1, num_rules + 1)
     )

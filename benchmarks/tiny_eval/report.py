@@ -1,4 +1,4 @@
-"""Shares of right answers by skill, and the bars that they are held against.
+"""Shares of right answers by skill, of answers that end, and the bars that they are held against.
 
 Owns the bars and the tables. Must not ask anything.
 """
@@ -14,6 +14,7 @@ SKILL_BAR: Final = 0.90
 VALID_CALLS_BAR: Final = 0.99
 RIGHT_TOOL_BAR: Final = 0.97
 ENDS_BAR: Final = 0.99
+SHOWN_CHARS: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,21 @@ class Score:
     def right(self) -> float:
         """The share of right answers."""
         return self.num_right / self.num_cases
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """Answers to one kind of prompts from outside; `endless` are the prompts whose answer was cut
+    off, each by its first `SHOWN_CHARS`."""
+
+    kind: str
+    num_cases: int
+    endless: tuple[str, ...]
+
+    @property
+    def num_ended(self) -> int:
+        """Answers that came to an end by themselves."""
+        return self.num_cases - len(self.endless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +123,41 @@ def bars_table(held: Sequence[Bar]) -> str:
     return "\n".join(lines)
 
 
-def as_json(scores: Sequence[Score], held: Sequence[Bar]) -> dict[str, Any]:
-    """Plain objects."""
-    return {
-        "skills": [asdict(one) | {"right": one.right} for one in scores],
-        "bars": [asdict(bar) | {"holds": bar.holds} for bar in held],
-    }
+def endings(kind: str, texts: Sequence[str], ended: Sequence[bool]) -> Endings:
+    """Which of the prompts of one kind got an answer that ends."""
+    endless = [text for text, has_ended in zip(texts, ended, strict=True) if not has_ended]
+    return Endings(kind, len(texts), tuple(text[:SHOWN_CHARS] for text in endless))
+
+
+def ends_bar(kinds: Sequence[Endings]) -> Bar:
+    """The share of all prompts whose answer ends."""
+    num_cases = sum(one.num_cases for one in kinds)
+    num_ended = sum(one.num_ended for one in kinds)
+    return Bar(f"ends by itself ({num_ended} of {num_cases})", num_ended / num_cases, ENDS_BAR)
+
+
+def endings_table(kinds: Sequence[Endings]) -> str:
+    """A Markdown table, a line for each kind."""
+    rows = [
+        f"| {one.kind} | {one.num_cases} | {_share(one.num_ended, one.num_cases)} |"
+        for one in kinds
+    ]
+    return "\n".join(["| prompts | cases | ends |", "|---|---:|---:|", *rows])
+
+
+def as_json(held: Sequence[Bar]) -> dict[str, Any]:
+    """The bars as plain objects."""
+    return {"bars": [asdict(bar) | {"holds": bar.holds} for bar in held]}
+
+
+def skills_as_json(scores: Sequence[Score]) -> dict[str, Any]:
+    """The skills as plain objects."""
+    return {"skills": [asdict(one) | {"right": one.right} for one in scores]}
+
+
+def endings_as_json(kinds: Sequence[Endings]) -> dict[str, Any]:
+    """The kinds of prompts as plain objects."""
+    return {"outside": [asdict(one) | {"num_ended": one.num_ended} for one in kinds]}
 
 
 def _share(part: int, whole: int) -> str:

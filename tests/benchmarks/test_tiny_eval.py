@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.tiny_eval.__main__ import SEED, main
 from benchmarks.tiny_eval.client import MAX_TOKENS, as_sent
-from benchmarks.tiny_eval.outside import outside_requests
+from benchmarks.tiny_eval.outside import outside_prompts
 from benchmarks.tiny_eval.report import bars, score
 from training.data import SKILLS, Verdict, examples, skill_cases, without_thoughts
 
@@ -119,19 +119,38 @@ def test_wrong_answers_fail(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.count("wanted:") == 2
 
 
-@pytest.mark.parametrize(("finish_reason", "code"), [("stop", 0), ("length", 1)])
-def test_outside_prompts_must_end(finish_reason: str, code: int) -> None:
-    """Answers that were cut off are counted as endless."""
+@pytest.mark.parametrize(
+    ("finish_reason", "code", "num_ended"), [("stop", 0, 20), ("length", 1, 0)]
+)
+def test_outside_prompts_must_end(
+    finish_reason: str, code: int, num_ended: int, tmp_path: Path
+) -> None:
+    """Answers that were cut off are counted as endless, kind by kind."""
+    result = tmp_path / "result.json"
     with _serving({}, finish_reason) as url:
-        assert main(["--url", url, "--outside"]) == code
+        assert main(["--url", url, "--outside", "--json", str(result)]) == code
+    kinds = {one["kind"]: one for one in json.loads(result.read_text())["outside"]}
+    agents = kinds["agent, 49 KB"]
+    assert (agents["num_cases"], agents["num_ended"]) == (20, num_ended)
+    assert len(agents["endless"]) == 20 - num_ended
+
+
+def test_another_seed_asks_other_cases(tmp_path: Path) -> None:
+    """What is right for one seed is not for the next; the report names the seed."""
+    result = tmp_path / "result.json"
+    arguments = ["--skill", "arithmetic", "--cases", str(NUM_CASES), "--json", str(result)]
+    with _serving(_right_answers(NUM_CASES)) as url:
+        assert main(["--url", url, "--seed", str(SEED + 1), *arguments]) == 1
+    assert json.loads(result.read_text())["seed"] == SEED + 1
 
 
 def test_there_are_enough_outside_prompts_and_none_was_trained() -> None:
-    """At least 500, some of them agents' requests of more than 40 KB with 17 tools."""
-    requests = outside_requests()
+    """At least 500, some of them agents' requests of more than 46 KB with 17 tools."""
+    prompts = outside_prompts()
+    assert prompts == outside_prompts()
+    requests = [prompt.request for prompt in prompts]
     assert len(requests) >= 500
-    assert requests == outside_requests()
-    large = [one for one in requests if len(json.dumps(one)) > 40_000]
+    large = [one for one in requests if len(json.dumps(one)) > 46 * 1024]
     assert len(large) >= 10
     assert all(len(one["tools"]) == 17 for one in large)
     asked = {one["messages"][-1]["content"] for one in requests}

@@ -1,0 +1,21 @@
+"""How far a long measurement is.
+
+Owns the line in the terminal. Must not know what is measured.
+"""
+
+import sys
+from collections.abc import Callable
+
+
+def progress_bar(name: str, total: int) -> Callable[[int], None]:
+    """To be called with what is done: a bar that grows in a terminal, elsewhere one line at the
+    end."""
+
+    def show(done: int) -> None:
+        if not sys.stdout.isatty() and done < total:
+            return
+        bar = "#" * (30 * done // total)
+        print(f"\r{name:18} [{bar:30}] {done}/{total}", end="\n" if done == total else "")
+        sys.stdout.flush()
+
+    return show

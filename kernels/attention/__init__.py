@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels.attention import reference
 from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
+from kernels.choose import uses_triton
 from kernels.paged_attention import AttentionPlan
 
 __all__ = ["PagedPlan", "PrefillSpan", "PrefillWork", "attend"]
@@ -33,6 +34,10 @@ def attend(
         raise ValueError(f"{plan.positions.shape[0]} planned rows for qkv {tuple(qkv.shape)}")
     if isinstance(plan, AttentionPlan) and key_cache.dtype != qkv.dtype:
         raise ValueError(f"a {key_cache.dtype} cache for {qkv.dtype} rows needs a PagedPlan")
+    if isinstance(plan, PagedPlan) and uses_triton(qkv):
+        from kernels.attention import paged
+
+        return paged.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
     return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
 
 

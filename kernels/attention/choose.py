@@ -1,0 +1,84 @@
+"""Which configuration serves which size: data from `python -m benchmarks.kernels attention`.
+
+Owns the figures. Must not launch anything.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+_MULTIPROCESSORS: Final = 132
+
+
+@dataclass(frozen=True, slots=True)
+class WriteConfig:
+    """Heads of one row that a program takes."""
+
+    heads: int = 16
+    warps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """A decode launch.
+
+    `tile` cached tokens per step, about `target` programs in all; `rows` is what the launch has
+    room for, few values so that few kernels are compiled; `fan` partial results are merged at once.
+    """
+
+    tile: int
+    warps: int
+    stages: int
+    target: int
+    rows: int
+    fan: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillConfig:
+    """A launch over spans: `rows` (tokens x heads of a group) by `tile` keys per step.
+
+    Contexts are cut so that about `target` programs exist, into `piece` keys at the least.
+    """
+
+    rows: int
+    tile: int
+    warps: int
+    stages: int
+    target: int
+    piece: int = 256
+
+
+LIBRARY_GRAIN: Final = 1024
+"""The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
+
+_ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
+
+
+def write_config() -> WriteConfig:
+    """How spans are normed, turned and written."""
+    return WriteConfig()
+
+
+def decode_config(
+    num_rows: int, group: int, head_dim: int, cache_dtype: torch.dtype
+) -> DecodeConfig:
+    """How `num_rows` decodes attend. Raises `ValueError` for more rows than any launch takes."""
+    rows = next((capacity for capacity in _ROW_CAPACITIES if num_rows <= capacity), None)
+    if rows is None:
+        raise ValueError(f"{num_rows} decodes in one step; at most {_ROW_CAPACITIES[-1]}")
+    if head_dim > 128 or group > 16 or cache_dtype == torch.float32:
+        return DecodeConfig(tile=32, warps=4, stages=2, target=4 * _MULTIPROCESSORS, rows=rows)
+    if num_rows <= 2:
+        return DecodeConfig(tile=32, warps=4, stages=3, target=2 * _MULTIPROCESSORS, rows=rows)
+    per_processor = 4 if num_rows < 64 else 8
+    target = per_processor * _MULTIPROCESSORS
+    return DecodeConfig(tile=64, warps=4, stages=3, target=target, rows=rows)
+
+
+def prefill_config(head_dim: int, cache_dtype: torch.dtype, dtype: torch.dtype) -> PrefillConfig:
+    """How spans attend. Tiles of 64 rows and more hold a token of any group that we support."""
+    if head_dim > 128 or torch.float32 in (dtype, cache_dtype):
+        return PrefillConfig(rows=64, tile=32, warps=4, stages=2, target=_MULTIPROCESSORS)
+    return PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=_MULTIPROCESSORS)

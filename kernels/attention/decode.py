@@ -1,0 +1,280 @@
+"""Attention of single rows over the paged cache, from the projected heads to the mixed values.
+
+Owns the decode kernel and how its programs share the cached tokens. One program serves all query
+heads of one key head over a piece of one row's past: K and V are read once. It norms and turns its
+queries; the row's first piece also norms, turns and writes the row's own key and value and takes
+them from registers, so no program reads what another one of this launch writes.
+
+Pieces: all rows together have so many tiles that `target` programs share them evenly, whatever
+the mix of contexts; the grid has room for that and for one short piece per row. The last of a row's
+programs merges their partial results, always in the same order.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.choose import DecodeConfig
+from kernels.attention.device import (
+    attend_tile,
+    dot_type,
+    load_halves,
+    load_tile,
+    merged,
+    to_cache,
+    turned,
+)
+from kernels.attention.plan import PagedPlan
+from kernels.choose import has_pdl
+
+_LOG2_E = 1.4426950408889634
+_COUNTERS = 2**17
+"""(row, key head) pairs of one launch; half a megabyte per card."""
+
+
+@triton.jit
+def _piece(
+    positions_ptr,
+    num_rows,
+    target,
+    number,
+    KV: tl.constexpr,
+    TILE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Piece `number` of the launch: its row, the row's first piece and their number, its bounds.
+
+    A row at position p has p cached tokens. Every row has a piece; row >= num_rows: no such piece.
+    """
+    rows = tl.arange(0, ROWS)
+    past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=0)
+    tiles = tl.where(rows < num_rows, tl.maximum(tl.cdiv(past, TILE), 1), 0)
+    share = tl.cdiv(tl.sum(tiles, 0) * KV, target)
+    pieces = tl.cdiv(tiles, share)
+    ends = tl.cumsum(pieces, 0)
+    before = ends <= number
+    row = tl.sum(before.to(tl.int32), 0)
+    first = tl.max(tl.where(before, ends, 0), 0)
+    position = tl.load(positions_ptr + row, mask=row < num_rows, other=0)
+    count = tl.cdiv(tl.maximum(tl.cdiv(position, TILE), 1), share)
+    begin = (number - first) * share * TILE
+    end = tl.minimum(begin + share * TILE, position)
+    return row, first, count, begin, end, position
+
+
+@triton.jit
+def _joined(first, second, BLOCK_D: tl.constexpr):
+    """[R, BLOCK_D] of two halves [R, BLOCK_D / 2]."""
+    return tl.join(first, second).permute(0, 2, 1).reshape(first.shape[0], BLOCK_D)
+
+
+@triton.jit
+def _tile(
+    keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Keys and values [TILE, BLOCK_D] at `tokens` below `end`, and the next tile's blocks."""
+    columns = tl.arange(0, BLOCK_D)
+    key_columns = columns
+    if BLOCK_D != D:  # queries are padded by halves, so the keys' columns follow them
+        pair = columns % (BLOCK_D // 2)
+        key_columns = tl.where(pair < D // 2, pair + columns // (BLOCK_D // 2) * (D // 2), D)
+    keys = load_tile(
+        keys_ptr, blocks, tokens, tokens < end, kv, key_columns, KV, D, BLOCK_SIZE, BLOCK_D
+    )
+    values = load_tile(
+        values_ptr, blocks, tokens, tokens < end, kv, columns, KV, D, BLOCK_SIZE, BLOCK_D
+    )
+    ahead = tokens + TILE
+    return keys, values, tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
+
+
+@triton.jit
+def _own_token(
+    qkv_ptr, qk_norm_ptr, angles, eps, halves, narrow, kv, keys_ptr, values_ptr, table_ptr,
+    position, is_first, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Norm and turn the row's key, write it and the value if `is_first`; both as cached, float32.
+
+    The key as halves [1, BLOCK_D / 2], the value [BLOCK_D].
+    """
+    columns = tl.arange(0, BLOCK_D)
+    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
+    slot = ((slot + position % BLOCK_SIZE) * KV + kv) * D
+    weights = load_halves(qk_norm_ptr, (H + kv) * D, halves, narrow)
+    key = load_halves(qkv_ptr, (H + kv) * D, halves, narrow)
+    value = tl.load(qkv_ptr + (H + KV + kv) * D + columns, mask=columns < D, other=0.0)
+    key = turned(key, weights, angles, eps, D, value.dtype)
+    first = to_cache(key[0], keys_ptr.dtype.element_ty)
+    second = to_cache(key[1], keys_ptr.dtype.element_ty)
+    value = to_cache(value.to(tl.float32), keys_ptr.dtype.element_ty)
+    tl.store(keys_ptr + slot + halves[0], first, mask=narrow & is_first)
+    tl.store(keys_ptr + slot + halves[1], second, mask=narrow & is_first)
+    tl.store(values_ptr + slot + columns, value, mask=(columns < D) & is_first)
+    return first.to(tl.float32), second.to(tl.float32), value.to(tl.float32)
+
+
+@triton.jit
+def _publish(
+    top, total, mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, number, first, count,
+    H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
+    NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
+):  # fmt: skip
+    """The result of a row's only piece, or a part of it: whoever comes last merges the parts."""
+    result = mixed / total[:, None]
+    columns = tl.arange(0, BLOCK_D)
+    group = tl.arange(0, GROUP)
+    heads = kv * (H // KV) + group
+    places = heads[:, None] * D + columns[None, :]
+    shown = (group < H // KV)[:, None] & (columns < D)[None, :]
+    if count == 1:
+        tl.store(out_ptr + places, result.to(out_ptr.dtype.element_ty), mask=shown)
+    else:
+        tl.store(partial_ptr + number.to(tl.int64) * (H * D) + places, result, mask=shown)
+        tl.store(lse_ptr + number * H + heads, top + tl.log2(total), mask=group < H // KV)
+        tl.debug_barrier()  # every thread's part lies there before the count says so
+        arrived = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
+        if arrived == count - 1:
+            tl.store(counter_ptr, 0)
+            few = tl.arange(0, NARROW)
+            whole = merged(
+                partial_ptr, lse_ptr, first, 1, count, kv * (H // KV) + few, few < H // KV,
+                columns, H, D, BLOCK_D, FAN,
+            )  # fmt: skip
+            few_places = (kv * (H // KV) + few)[:, None] * D + columns[None, :]
+            few_shown = (few < H // KV)[:, None] & (columns < D)[None, :]
+            tl.store(out_ptr + few_places, whole.to(out_ptr.dtype.element_ty), mask=few_shown)
+
+
+@triton.jit(do_not_specialize=["num_rows", "table_width", "target"])
+def _decode_kernel(
+    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
+    tables_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, eps, scale, num_rows, table_width,
+    target, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One piece of one row for one key head; GROUP >= 16 rows hold its H / KV query heads."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    kv, number = tl.program_id(0), tl.program_id(1)
+    row, first, count, begin, end, position = _piece(
+        positions_ptr, num_rows, target, number, KV, TILE, ROWS
+    )
+    if row >= num_rows:
+        return
+    # All that does not come from the kernel ahead is loaded before waiting for it.
+    table_ptr = tables_ptr + tl.load(table_rows_ptr + row).to(tl.int64) * table_width
+    tokens = begin + tl.arange(0, TILE)
+    blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+    keys, values, blocks = _tile(
+        keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV, D, BLOCK_SIZE, BLOCK_D, TILE
+    )
+    half = tl.arange(0, BLOCK_D // 2)[None, :]
+    halves, narrow = (half, half + D // 2), half < D // 2
+    group = tl.arange(0, GROUP)[:, None]
+    starts, ours = (kv * (H // KV) + group) * D, (group < H // KV) & narrow
+    angles = load_halves(cos_sin_ptr, position.to(tl.int64) * D, halves, narrow)
+    weights = load_halves(qk_norm_ptr, starts, halves, ours)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    row_ptr = qkv_ptr + row.to(tl.int64) * ((H + 2 * KV) * D)
+    query = load_halves(row_ptr, starts, halves, ours)
+    query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty)
+    is_first = number == first
+    own = _own_token(
+        row_ptr, qk_norm_ptr, angles, eps, halves, narrow, kv, keys_ptr, values_ptr, table_ptr,
+        position, is_first, H, KV, D, BLOCK_SIZE, BLOCK_D,
+    )  # fmt: skip
+    # The row's own token starts the softmax of its first piece.
+    score = tl.sum(query[0] * own[0], 1) + tl.sum(query[1] * own[1], 1)
+    top = tl.where(is_first, score * scale, -float("inf"))
+    fading = tl.where((tokens[None, :] == begin) & is_first & (group >= 0), 1.0, 0.0)
+    mixed = tl.where(is_first & (group >= 0), own[2][None, :], 0.0)
+    queries = _joined(query[0], query[1], BLOCK_D).to(DOT)
+    seen = (tokens < end)[None, :]
+    top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
+    for start in range(begin + TILE, end, TILE):
+        tokens = start + tl.arange(0, TILE)
+        keys, values, blocks = _tile(
+            keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV, D, BLOCK_SIZE, BLOCK_D,
+            TILE,
+        )  # fmt: skip
+        seen = (tokens < end)[None, :]
+        top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
+    _publish(
+        top, tl.sum(fading, 1), mixed, out_ptr + row.to(tl.int64) * (H * D), partial_ptr,
+        lse_ptr, counters_ptr + row * KV + kv, kv, number, first, count, H, KV, D, GROUP, NARROW,
+        BLOCK_D, FAN,
+    )  # fmt: skip
+
+
+def decode(
+    qkv: Tensor,
+    qk_norm: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PagedPlan,
+    config: DecodeConfig,
+    out: Tensor,
+) -> None:
+    """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`.
+
+    Writes their keys and values. Launches on one device share counters: one stream at a time.
+    Raises `ValueError` for more rows than counters.
+    """
+    block_size, num_kv, head_dim = keys.shape[1:]
+    num_heads = qk_norm.shape[0] - num_kv
+    rows = plan.num_decodes
+    if rows * num_kv > _COUNTERS:
+        raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
+    pieces = config.target // num_kv + rows
+    partial = torch.empty(pieces * num_heads, head_dim, dtype=torch.float32, device=qkv.device)
+    lse = torch.empty(pieces * num_heads, dtype=torch.float32, device=qkv.device)
+    pdl = has_pdl(qkv.device)
+    _decode_kernel[(num_kv, pieces)](
+        qkv,
+        qk_norm,
+        cos_sin,
+        keys,
+        values,
+        plan.positions,
+        plan.table_rows,
+        plan.block_tables,
+        out,
+        partial,
+        lse,
+        _counters(qkv.device),
+        eps,
+        _LOG2_E / head_dim**0.5,
+        rows,
+        plan.block_tables.stride(0),
+        config.target,
+        H=num_heads,
+        KV=num_kv,
+        D=head_dim,
+        BLOCK_SIZE=block_size,
+        GROUP=max(16, triton.next_power_of_2(num_heads // num_kv)),
+        NARROW=triton.next_power_of_2(num_heads // num_kv),
+        BLOCK_D=triton.next_power_of_2(head_dim),
+        TILE=config.tile,
+        ROWS=config.rows,
+        FAN=config.fan,
+        DOT=dot_type(qkv, keys),
+        PDL=pdl,
+        launch_pdl=pdl,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    """Zeros; every launch leaves them so."""
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)

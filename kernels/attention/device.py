@@ -1,0 +1,125 @@
+"""What the attention kernels share on the card: norm and turn, cached tiles, one softmax step.
+
+Owns device functions only. A head lies in registers as two halves of D / 2 columns, because
+turning pairs column i with i + D / 2; a half is padded to HALF, a power of two.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def dot_type(rows: Tensor, cache: Tensor) -> tl.dtype:
+    """What matrix products are taken in: float16 for a float8 cache, which it holds exactly.
+
+    The interpreter knows bfloat16 as storage only.
+    """
+    if cache.dtype.itemsize == 1:
+        return tl.float16
+    if rows.dtype == torch.bfloat16:
+        return tl.bfloat16 if rows.is_cuda else tl.float32
+    return {torch.float16: tl.float16, torch.float32: tl.float32}[rows.dtype]
+
+
+@triton.jit
+def load_halves(ptr, starts, columns, inside):
+    """Float32 columns i and i + D / 2 of heads that begin at `starts`; (first, second)."""
+    first = tl.load(ptr + starts + columns[0], mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(ptr + starts + columns[1], mask=inside, other=0.0).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def turned(heads, weights, angles, eps, D: tl.constexpr, DTYPE: tl.constexpr):
+    """Norm and turn heads: halves [R, HALF] of each; float32 numbers that are rounded to DTYPE.
+
+    `angles` are cosines and sines. Rounds where the reference does: after the norm, after its
+    weight, after the turn.
+    """
+    squares = tl.sum(heads[0] * heads[0], 1) + tl.sum(heads[1] * heads[1], 1)
+    scale = tl.rsqrt(squares / D + eps)[:, None]
+    first = (heads[0] * scale).to(DTYPE).to(tl.float32) * weights[0]
+    second = (heads[1] * scale).to(DTYPE).to(tl.float32) * weights[1]
+    first, second = first.to(DTYPE).to(tl.float32), second.to(DTYPE).to(tl.float32)
+    turned_first = first * angles[0] - second * angles[1]
+    turned_second = second * angles[0] + first * angles[1]
+    return turned_first.to(DTYPE).to(tl.float32), turned_second.to(DTYPE).to(tl.float32)
+
+
+@triton.jit
+def to_cache(x, CACHE_DTYPE: tl.constexpr):
+    """Float32 as the cache stores it; float8 saturates and keeps NaN."""
+    if CACHE_DTYPE == tl.float8e4nv:  # noqa: SIM300
+        x = tl.clamp(x, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+    return x.to(CACHE_DTYPE)
+
+
+@triton.jit
+def load_tile(
+    cache_ptr, blocks, positions, valid, head, columns, KV: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """[TILE, BLOCK_D] of one head at `positions`, whose blocks are `blocks`; 0 where not valid.
+
+    What is not valid is never read: other sequences' leavings may be NaN, and 0 x NaN is NaN.
+    """
+    slots = blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
+    pointers = cache_ptr + (slots * KV + head)[:, None] * D + columns[None, :]
+    inside = valid[:, None]
+    if BLOCK_D != D:
+        inside = inside & (columns < D)[None, :]
+    return tl.load(pointers, mask=inside, other=0.0)
+
+
+@triton.jit
+def attend_tile(query, keys, values, seen, scale, top, fading, mixed):
+    """One step of online softmax: the new (top, fading, mixed).
+
+    query [M, BLOCK_D], keys and values [TILE, BLOCK_D], `seen` bool, broadcasts to [M, TILE].
+    Scores are powers of two: `scale` holds log2(e). `fading` [M, TILE] are the sums of weights by
+    column, added up only once at the end; mixed [M, BLOCK_D].
+    """
+    keys, values = keys.to(query.dtype), values.to(query.dtype)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    scores = tl.where(seen, scores, -float("inf"))
+    new_top = tl.maximum(top, tl.max(scores, 1))
+    # A row that has seen nothing yet stays at -inf; its weights must be 0, not NaN.
+    ground = tl.where(new_top == -float("inf"), 0.0, new_top)
+    weights = tl.exp2(scores - ground[:, None])
+    fade = tl.exp2(top - ground)[:, None]
+    mixed = tl.dot(weights.to(query.dtype), values, mixed * fade, input_precision="ieee")
+    return new_top, fading * fade + weights, mixed
+
+
+@triton.jit
+def merged(
+    partial_ptr, lse_ptr, first, stride, count, heads, inside, columns, H: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
+):  # fmt: skip
+    """Float32 [heads, BLOCK_D]: `count` partial results at slots first, first + stride, ...
+
+    partial [slots, H, D] float32, lse [slots, H] in powers of two. Always in the same order. The
+    loads pass by L1, which may hold what stood there before.
+    """
+    zeros = tl.zeros([heads.shape[0], BLOCK_D], tl.float32)
+    top, total, mixed = tl.max(zeros, 1) - float("inf"), tl.max(zeros, 1), zeros
+    for start in range(0, count, FAN):
+        index = start + tl.arange(0, FAN)
+        places = (first + index * stride).to(tl.int64)[:, None] * H + heads[None, :]
+        ours = (index < count)[:, None] & inside[None, :]
+        lse = tl.load(lse_ptr + places, mask=ours, other=-float("inf"), cache_modifier=".cg")
+        part = tl.load(
+            partial_ptr + places[:, :, None] * D + columns[None, None, :],
+            mask=ours[:, :, None] & (columns < D)[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        new_top = tl.maximum(top, tl.max(lse, 0))
+        ground = tl.where(new_top == -float("inf"), 0.0, new_top)
+        weights = tl.exp2(lse - ground[None, :])
+        fade = tl.exp2(top - ground)
+        total = total * fade + tl.sum(weights, 0)
+        mixed = mixed * fade[:, None] + tl.sum(weights[:, :, None] * part, 0)
+        top = new_top
+    return mixed / tl.where(total == 0.0, 1.0, total)[:, None]

@@ -1,0 +1,168 @@
+"""Long spans by cuDNN, which on Hopper is twice as fast as what Triton makes of the same formula.
+
+Owns the library call, which form of it works on this card, and the blend of two results. cuDNN's
+mask is causal from the first key on, so a span behind a past takes two calls: all of the past
+unmasked, then its own keys; their log-sum-exps weigh the results.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.plan import PagedPlan, PrefillSpan
+
+Form = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
+"""(queries [S, H, D], keys [C, KV, D], values, causal) -> out [S, H, D], lse [H, S] natural."""
+
+_PROBE_TOLERANCE = 2e-2
+
+
+def grouped(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Fewer key heads than query heads, as they are."""
+    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (queries, keys, values))
+    out, lse = _cudnn(q, k, v, causal)
+    return out[0].transpose(0, 1), lse.reshape(queries.shape[1], queries.shape[0])
+
+
+def batched(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Key heads as a batch, each one seen by the query heads of its group without a copy."""
+    num_rows, num_heads, head_dim = queries.shape
+    num_kv = keys.shape[1]
+    group = num_heads // num_kv
+    heads = queries.view(num_rows, num_kv, group, head_dim).permute(1, 2, 0, 3)
+    k, v = (x.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1) for x in (keys, values))
+    out, lse = _cudnn(heads, k, v, causal)
+    flat = out.permute(2, 0, 1, 3).reshape(num_rows, num_heads, head_dim)
+    return flat, lse.reshape(num_heads, num_rows)
+
+
+def repeated(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Every key head copied for the query heads of its group."""
+    group = queries.shape[1] // keys.shape[1]
+    k, v = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+    return grouped(queries, k, v, causal)
+
+
+def _cudnn(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """[B, H, S, D] each; out like the queries, and the log-sum-exps [B, H, S, 1]."""
+    call = torch.ops.aten._scaled_dot_product_cudnn_attention  # noqa: SLF001 - its only name
+    out, lse = call(queries, keys, values, None, True, 0.0, causal, False)[:2]
+    return out, lse
+
+
+FORMS: tuple[Form, ...] = (grouped, batched, repeated)
+
+
+@cache
+def form(num_heads: int, num_kv: int, head_dim: int, dtype: torch.dtype) -> Form | None:
+    """The cheapest form that works here for these heads, tried once; None: use our kernel."""
+    if dtype not in (torch.bfloat16, torch.float16) or not torch.backends.cudnn.is_available():
+        return None
+    return next((f for f in FORMS if works(f, num_heads, num_kv, head_dim, dtype) is None), None)
+
+
+def works(
+    candidate: Form, num_heads: int, num_kv: int, head_dim: int, dtype: torch.dtype
+) -> str | None:
+    """What is wrong with a form on this card: an error, a wrong result; None if nothing is."""
+    generator = torch.Generator("cuda").manual_seed(1)
+    rows = 128
+    shapes = [(rows, heads, head_dim) for heads in (num_heads, num_kv, num_kv)]
+    queries, keys, values = (
+        torch.randn(shape, generator=generator, device="cuda").to(dtype) for shape in shapes
+    )
+    try:
+        out, lse = candidate(queries, keys, values, True)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    wide = (
+        x.float().repeat_interleave(num_heads // x.shape[1], 1) for x in (queries, keys, values)
+    )
+    q, k, v = (x.transpose(0, 1) for x in wide)
+    scores = (q @ k.mT) * head_dim**-0.5
+    scores.masked_fill_(torch.ones_like(scores[0], dtype=torch.bool).triu_(1), -torch.inf)
+    for got, want in ((out, (scores.softmax(-1) @ v).transpose(0, 1)), (lse, scores.logsumexp(-1))):
+        if got.shape != want.shape:
+            return f"shape {tuple(got.shape)}, not {tuple(want.shape)}"
+        distance = float((got.float() - want).norm() / want.norm())
+        if not distance < _PROBE_TOLERANCE:
+            return f"error {distance:.1e}"
+    return None
+
+
+def attend_span(
+    attend: Form,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PagedPlan,
+    span: PrefillSpan,
+    out: Tensor,
+) -> None:
+    """Attend one span of `plan` into its rows of `out` [T, H D].
+
+    queries [rows, H, D] of all spans; the span's keys lie in the caches.
+    """
+    first = span.first_row - plan.num_decodes
+    rows = queries[first : first + span.num_rows]
+    into = out[span.first_row : span.first_row + span.num_rows].view(rows.shape)
+    context = span.start + span.num_rows
+    blocks = plan.block_tables[span.table_row, : -(-context // keys.shape[1])]
+    k, v = (_gathered(cache, blocks, context, rows.dtype) for cache in (keys, values))
+    own, own_lse = attend(rows, k[span.start :], v[span.start :], True)
+    if span.start == 0:
+        into.copy_(own)
+        return
+    past, past_lse = attend(rows, k[: span.start], v[: span.start], False)
+    blend(past, past_lse, own, own_lse, into)
+
+
+def _gathered(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
+    """[context, KV, D] of the blocks; float8 caches are gathered as bytes."""
+    raw = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
+    rows = raw.index_select(0, blocks).view(cache.dtype)
+    return rows.flatten(0, 1)[:context].to(dtype)
+
+
+@triton.jit
+def _blend_kernel(
+    past_ptr, past_lse_ptr, own_ptr, own_lse_ptr, out_ptr, num_rows, H: tl.constexpr,
+    D: tl.constexpr, HEADS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    columns = tl.arange(0, BLOCK_D)
+    past_lse = tl.load(past_lse_ptr + heads * num_rows + row, mask=heads < H, other=0.0)
+    own_lse = tl.load(own_lse_ptr + heads * num_rows + row, mask=heads < H, other=0.0)
+    share = tl.sigmoid(own_lse - past_lse)[:, None]
+    places = row.to(tl.int64) * (H * D) + heads[:, None] * D + columns[None, :]
+    inside = (heads < H)[:, None] & (columns < D)[None, :]
+    past = tl.load(past_ptr + places, mask=inside, other=0.0).to(tl.float32)
+    own = tl.load(own_ptr + places, mask=inside, other=0.0).to(tl.float32)
+    mixed = past + (own - past) * share
+    tl.store(out_ptr + places, mixed.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor, out: Tensor) -> None:
+    """Two attentions of the same rows over different keys, [S, H, D], as one over both.
+
+    Log-sum-exps [H, S], natural; out contiguous.
+    """
+    num_rows, num_heads, head_dim = out.shape
+    _blend_kernel[(num_rows, triton.cdiv(num_heads, 8))](
+        past.contiguous(),
+        past_lse.contiguous(),
+        own.contiguous(),
+        own_lse.contiguous(),
+        out,
+        num_rows,
+        H=num_heads,
+        D=head_dim,
+        HEADS=8,
+        BLOCK_D=triton.next_power_of_2(head_dim),
+        num_warps=4,
+    )

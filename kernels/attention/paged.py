@@ -1,0 +1,77 @@
+"""Attention of a step on the card: which kernels run over which rows, in which order.
+
+Owns the sequence of launches. Must not know how a kernel works.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.attention import choose, library
+from kernels.attention.decode import decode
+from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
+from kernels.attention.prefill import prefill
+from kernels.attention.work import prefill_work, to_device
+from kernels.attention.write import qk_norm_rope_write
+
+
+def plan_prefills(
+    prefills: Sequence[PrefillSpan],
+    num_decodes: int,
+    num_heads: int,
+    keys: Tensor,
+    dtype: torch.dtype,
+) -> PrefillWork | None:
+    """The spans' work for `PagedPlan.work`, once per step; `keys` is any layer's key cache.
+
+    `dtype` is that of the rows. None if there are no spans.
+    """
+    if not prefills:
+        return None
+    num_kv, head_dim = keys.shape[2:]
+    work = prefill_work(
+        prefills,
+        num_decodes,
+        num_heads,
+        num_kv,
+        choose.prefill_config(head_dim, keys.dtype, dtype),
+        library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
+        and library.form(num_heads, num_kv, head_dim, dtype) is not None,
+    )
+    return to_device(work, keys.device)
+
+
+def attend(
+    qkv: Tensor,
+    qk_norm: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PagedPlan,
+) -> Tensor:
+    """See `kernels.attention.attend`. Raises `ValueError` for spans without `plan.work`."""
+    num_kv, head_dim = keys.shape[2:]
+    num_heads = qk_norm.shape[0] - num_kv
+    group = num_heads // num_kv
+    out = qkv.new_empty(qkv.shape[0], num_heads * head_dim)
+    if plan.num_decodes:
+        config = choose.decode_config(plan.num_decodes, group, head_dim, keys.dtype)
+        decode(qkv, qk_norm, eps, cos_sin, keys, values, plan, config, out)
+    if not plan.prefills:
+        return out
+    if plan.work is None:
+        raise ValueError("a plan with spans needs `work`, from `plan_prefills`")
+    queries = qk_norm_rope_write(
+        qkv, qk_norm, eps, cos_sin, keys, values, plan, choose.write_config()
+    )
+    if plan.work.items.shape[0]:
+        tiles = choose.prefill_config(head_dim, keys.dtype, qkv.dtype)
+        prefill(queries, keys, values, plan, plan.work, tiles, out)
+    for span in plan.work.library:
+        form = library.form(num_heads, num_kv, head_dim, qkv.dtype)
+        if form is None:
+            raise ValueError(f"no library attention for {num_heads}/{num_kv} x {head_dim}")
+        library.attend_span(form, queries, keys, values, plan, span, out)
+    return out

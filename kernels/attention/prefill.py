@@ -1,0 +1,196 @@
+"""Attention of whole spans over the paged cache, in tiles of query rows.
+
+Owns the kernel, the merge of spans whose keys were cut, and the launches. One program serves some
+tokens of a span for all query heads of one key head, over all keys that they see or a piece of
+them: one item of `kernels.attention.work`. Queries are ready and the spans' keys lie in the cache.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.attention.choose import PrefillConfig
+from kernels.attention.device import dot_type, load_tile, merged
+from kernels.attention.plan import PagedPlan, PrefillWork
+from kernels.choose import has_pdl
+
+_LOG2_E = 1.4426950408889634
+_MERGED_HEADS = 8
+
+
+@triton.jit
+def _attend(
+    query, keys_ptr, values_ptr, table_ptr, kv, begin, end, last_seen, scale, top, total, mixed,
+    KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
+    TILE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Online softmax over keys [begin, end), all seen unless MASKED; (top, total, mixed)."""
+    steps = tl.arange(0, TILE)
+    columns = tl.arange(0, BLOCK_D)
+    tokens = begin + steps
+    blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+    for start in range(begin, end, TILE):
+        tokens = start + steps
+        keys = load_tile(
+            keys_ptr, blocks, tokens, tokens < end, kv, columns, KV, D, BLOCK_SIZE, BLOCK_D
+        )
+        values = load_tile(
+            values_ptr, blocks, tokens, tokens < end, kv, columns, KV, D, BLOCK_SIZE, BLOCK_D
+        )
+        ahead = tokens + TILE
+        blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
+        scores = tl.dot(query, tl.trans(keys.to(query.dtype)), input_precision="ieee")
+        if MASKED:
+            seen = (tokens[None, :] <= last_seen[:, None]) & (tokens < end)[None, :]
+            scores = tl.where(seen, scores, -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, 1) * scale)
+        ground = new_top
+        if MASKED:  # rows that have seen nothing yet
+            ground = tl.where(new_top == -float("inf"), 0.0, new_top)
+        weights = tl.exp2(scores * scale - ground[:, None])
+        fade = tl.exp2(top - ground)
+        total = total * fade + tl.sum(weights, 1)
+        mixed = tl.dot(
+            weights.to(query.dtype),
+            values.to(query.dtype),
+            mixed * fade[:, None],
+            input_precision="ieee",
+        )
+        top = new_top
+    return top, total, mixed
+
+
+@triton.jit(do_not_specialize=["table_width", "num_decodes"])
+def _prefill_kernel(
+    queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr, scale,
+    table_width, num_decodes, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+    DOT: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One item for one key head. Row m is token m // G, head m % G of its group of G."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    kv = tl.program_id(0)
+    item = items_ptr + tl.program_id(1) * 8
+    row, num_rows, position = tl.load(item), tl.load(item + 1), tl.load(item + 2)
+    table_ptr = tables_ptr + tl.load(item + 3).to(tl.int64) * table_width
+    begin, end, slot = tl.load(item + 4), tl.load(item + 5), tl.load(item + 6)
+    columns = tl.arange(0, BLOCK_D)
+    token = tl.arange(0, M) // (H // KV)
+    head = kv * (H // KV) + tl.arange(0, M) % (H // KV)
+    inside = (token < num_rows)[:, None] & (columns < D)[None, :]
+    places = token.to(tl.int64)[:, None] * (H * D) + head[:, None] * D + columns[None, :]
+    queries = queries_ptr + row.to(tl.int64) * (H * D)
+    query = tl.load(queries + places, mask=inside, other=0.0).to(DOT)
+    last_seen = position + token
+    top = tl.full([M], -float("inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    mixed = tl.zeros([M, BLOCK_D], tl.float32)
+    # Whole tiles that every row sees, then those that cross the diagonal or the end.
+    whole = tl.maximum(tl.minimum(end, position + 1) - begin, 0) // TILE * TILE
+    top, total, mixed = _attend(
+        query, keys_ptr, values_ptr, table_ptr, kv, begin, begin + whole, last_seen, scale, top,
+        total, mixed, KV, D, BLOCK_SIZE, BLOCK_D, TILE, False,
+    )  # fmt: skip
+    top, total, mixed = _attend(
+        query, keys_ptr, values_ptr, table_ptr, kv, begin + whole, end, last_seen, scale, top,
+        total, mixed, KV, D, BLOCK_SIZE, BLOCK_D, TILE, True,
+    )  # fmt: skip
+    total = tl.where(total == 0.0, 1.0, total)  # a row that sees none of this piece's keys
+    mixed = mixed / total[:, None]
+    if slot < 0:
+        out = out_ptr + (num_decodes + row).to(tl.int64) * (H * D)
+        tl.store(out + places, mixed.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        tl.store(partial_ptr + slot.to(tl.int64) * (H * D) + places, mixed, mask=inside)
+        lse = top + tl.log2(total)
+        tl.store(lse_ptr + (slot + token) * H + head, lse, mask=token < num_rows)
+
+
+@triton.jit(do_not_specialize=["num_decodes"])
+def _merge_kernel(
+    partial_ptr, lse_ptr, merges_ptr, out_ptr, num_decodes, H: tl.constexpr, D: tl.constexpr,
+    BLOCK_D: tl.constexpr, HEADS: tl.constexpr, FAN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Some heads of one row whose keys were cut into pieces."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    merge = merges_ptr + tl.program_id(0) * 4
+    row, first, count, stride = (
+        tl.load(merge), tl.load(merge + 1), tl.load(merge + 2), tl.load(merge + 3)
+    )  # fmt: skip
+    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    columns = tl.arange(0, BLOCK_D)
+    result = merged(
+        partial_ptr, lse_ptr, first, stride, count, heads, heads < H, columns, H, D, BLOCK_D, FAN
+    )
+    out = out_ptr + (num_decodes + row).to(tl.int64) * (H * D)
+    inside = (heads < H)[:, None] & (columns < D)[None, :]
+    result = result.to(out_ptr.dtype.element_ty)
+    tl.store(out + heads[:, None] * D + columns[None, :], result, mask=inside)
+
+
+def prefill(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PagedPlan,
+    work: PrefillWork,
+    config: PrefillConfig,
+    out: Tensor,
+) -> None:
+    """Attend the items of `work`, made for `config`, into the rows of `out` behind the decodes.
+
+    queries [rows, H, D] of all spans, normed and turned; out [T, H D].
+    """
+    block_size, num_kv, head_dim = keys.shape[1:]
+    num_heads = queries.shape[1]
+    lse = queries.new_empty(work.num_partials * num_heads, dtype=torch.float32)
+    partial = lse.new_empty(lse.shape[0], head_dim)
+    pdl = has_pdl(queries.device)
+    block_d = triton.next_power_of_2(head_dim)
+    _prefill_kernel[(num_kv, work.items.shape[0])](
+        queries,
+        keys,
+        values,
+        plan.block_tables,
+        work.items,
+        out,
+        partial,
+        lse,
+        _LOG2_E / head_dim**0.5,
+        plan.block_tables.stride(0),
+        plan.num_decodes,
+        H=num_heads,
+        KV=num_kv,
+        D=head_dim,
+        BLOCK_SIZE=block_size,
+        M=config.rows,
+        BLOCK_D=block_d,
+        TILE=config.tile,
+        DOT=dot_type(queries, keys),
+        PDL=pdl,
+        launch_pdl=pdl,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if work.merges.shape[0]:
+        _merge_kernel[(work.merges.shape[0], triton.cdiv(num_heads, _MERGED_HEADS))](
+            partial,
+            lse,
+            work.merges,
+            out,
+            plan.num_decodes,
+            H=num_heads,
+            D=head_dim,
+            BLOCK_D=block_d,
+            HEADS=_MERGED_HEADS,
+            FAN=4,
+            PDL=pdl,
+            launch_pdl=pdl,
+            num_warps=4,
+        )

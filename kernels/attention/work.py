@@ -1,0 +1,118 @@
+"""Spans cut into what one program does, once per step, on the host.
+
+Owns how spans become items and who takes which span. Must not launch anything.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from kernels.attention.choose import LIBRARY_GRAIN, PrefillConfig
+from kernels.attention.plan import PrefillSpan, PrefillWork
+
+IntArray: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+
+
+class HostWork(NamedTuple):
+    """A `PrefillWork` on the host. Rows count from the first row behind the decodes.
+
+    `items` int32 [items, 8]: row, rows, position of the first, table row, first key, end of the
+    keys, slot of the first partial result or -1, 0; the longest first. `merges` int32 [rows, 4]:
+    row, first slot, pieces, slots from piece to piece.
+    """
+
+    items: IntArray
+    merges: IntArray
+    num_partials: int
+    library: tuple[PrefillSpan, ...]
+
+
+def prefill_work(
+    prefills: Sequence[PrefillSpan],
+    num_decodes: int,
+    num_heads: int,
+    num_kv: int,
+    config: PrefillConfig,
+    *,
+    library: bool,
+) -> HostWork:
+    """The work of spans whose rows lie behind `num_decodes` decodes.
+
+    With `library`, the leading multiple of `LIBRARY_GRAIN` rows of a span that starts at such a
+    multiple is left to the library.
+    """
+    tokens = config.rows // (num_heads // num_kv)
+    theirs: list[PrefillSpan] = []
+    tiles = []
+    for span in prefills:
+        taken = span.num_rows // LIBRARY_GRAIN * LIBRARY_GRAIN if library else 0
+        if taken and span.start % LIBRARY_GRAIN == 0:
+            theirs.append(span._replace(num_rows=taken))
+        else:
+            taken = 0
+        tiles.append(_tiles(span, taken, num_decodes, tokens))
+    all_tiles = np.concatenate(tiles) if tiles else np.empty((0, 8), np.int32)
+    items, merges, num_partials = _cut(all_tiles, num_kv, config)
+    return HostWork(items, merges, num_partials, tuple(theirs))
+
+
+def to_device(work: HostWork, device: torch.device) -> PrefillWork:
+    """The arrays on the card."""
+    items, merges = (torch.from_numpy(array) for array in (work.items, work.merges))
+    return PrefillWork(
+        items.to(device, non_blocking=True),
+        merges.to(device, non_blocking=True),
+        work.num_partials,
+        work.library,
+    )
+
+
+def _tiles(span: PrefillSpan, taken: int, num_decodes: int, tokens: int) -> IntArray:
+    """Items of `tokens` rows over all keys that they see, of the span's rows behind `taken`."""
+    offsets = np.arange(taken, span.num_rows, tokens)
+    tiles = np.zeros((len(offsets), 8), np.int32)
+    tiles[:, 0] = span.first_row - num_decodes + offsets
+    tiles[:, 1] = np.minimum(tokens, span.num_rows - offsets)
+    tiles[:, 2] = span.start + offsets
+    tiles[:, 3] = span.table_row
+    tiles[:, 5] = tiles[:, 1] + tiles[:, 2]
+    tiles[:, 6] = -1
+    return tiles
+
+
+def _cut(tiles: IntArray, num_kv: int, config: PrefillConfig) -> tuple[IntArray, IntArray, int]:
+    """Pieces of equal length, so that few tiles behind a long past still fill the card."""
+    ends = tiles[:, 5].astype(np.int64)
+    share = max(config.piece, -(-int(ends.sum()) * num_kv // config.target))
+    share = -(-share // config.tile) * config.tile
+    counts = -(-ends // share)
+    pieces = np.repeat(tiles, counts, axis=0)
+    if len(pieces) == len(tiles):
+        return _longest_first(tiles), np.empty((0, 4), np.int32), 0
+    number = np.arange(len(pieces)) - np.repeat(np.cumsum(counts) - counts, counts)
+    pieces[:, 4] = number * share
+    pieces[:, 5] = np.minimum(pieces[:, 5], pieces[:, 4] + share)
+    # A cut tile of n rows owns n slots per piece.
+    slots = np.where(counts > 1, counts * tiles[:, 1], 0)
+    first_slots = np.cumsum(slots) - slots
+    is_cut = np.repeat(counts > 1, counts)
+    numbered = np.repeat(first_slots, counts) + number * pieces[:, 1]
+    pieces[:, 6] = np.where(is_cut, numbered, -1)
+    merges = [
+        _merges(row, rows, int(slot), int(count))
+        for (row, rows), slot, count in zip(tiles[:, :2], first_slots, counts, strict=True)
+        if count > 1
+    ]
+    return _longest_first(pieces), np.concatenate(merges), int(slots.sum())
+
+
+def _merges(row: int, rows: int, first_slot: int, count: int) -> IntArray:
+    steps = np.arange(rows)
+    columns = row + steps, first_slot + steps, np.full(rows, count), np.full(rows, rows)
+    return np.stack(columns, axis=1).astype(np.int32)
+
+
+def _longest_first(items: IntArray) -> IntArray:
+    return items[np.argsort(items[:, 4] - items[:, 5], kind="stable")]

@@ -101,7 +101,8 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
             cause = status.fault.cause if status.fault is not None else "no cause is known"
             print(f"{name} is stopped: {cause}", file=sys.stderr)
             return 1
-        if (now := " ".join((status.state, status.phase)).rstrip()) != said:
+        now = f"{status.state} ({status.phase})" if status.phase else status.state
+        if now != said:
             said = now
             print(f"{name}: {said}")
         time.sleep(_POLL_S)
@@ -129,6 +130,7 @@ def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
         )
     welcomed, dialled = status.gateways
     phase = f"{status.phase} {status.fraction:.0%}" if status.phase else "-"
+    has_device = status.device not in ("", "none")
     return (
         status.name,
         status.state,
@@ -139,7 +141,7 @@ def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
         str(status.engine_pid or "-"),
         duration(status.uptime_s) if status.uptime_s else "-",
         f"{welcomed}/{dialled}",
-        f"{status.model} on {status.device}" if status.device else status.model,
+        f"{status.model} on {status.device}" if has_device else status.model,
     )
 
 
@@ -148,7 +150,8 @@ def _fault(status: WorkerStatus, with_log: bool) -> Iterator[str]:
     if fault is None:
         return
     when = f"epoch {fault.epoch}, {duration(fault.ago_s)} ago"
-    yield f"\n{status.name}: last fault ({when}) [{fault.kind}]\n  {fault.cause}"
+    yield f"\n{status.name}: last fault ({when}) [{fault.kind}]"
+    yield from (f"  {part}" for part in fault.cause.split("; "))
     if with_log:
         yield from (f"  | {line}" for line in fault.last_log)
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from gateway.core.chains import common_prefix
 from gateway.core.effects import RouteRequest
 from protocol.ids import WorkerId
-from protocol.messages import EngineFacts, Fault, Load, Progress, Register
+from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
 
@@ -39,7 +39,9 @@ WorkerState = Literal["ready", "draining", "starting", "down"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker for metrics and the debug page. `running` counts our tickets only."""
+    """A worker for metrics and the debug page. `running` counts our tickets only; `fault_kind` is
+    None while no fault stands.
+    """
 
     worker_id: WorkerId
     name: str
@@ -52,6 +54,7 @@ class WorkerView:
     kv_reserved_tokens: int
     cached_blocks: int
     fault: str
+    fault_kind: FaultKind | None
 
 
 class Worker:
@@ -66,6 +69,7 @@ class Worker:
         self.since = now
         self.progress: Progress | None = None
         self.fault = ""
+        self.fault_kind: FaultKind | None = None
         self.gave_up = False
         self.draining = False
         self.full_since: float | None = None
@@ -165,7 +169,8 @@ class Worker:
 
     def fail(self, fault: Fault, now: float) -> None:
         """The engine is gone; its tickets were dropped before."""
-        self.fault, self.gave_up = fault.cause, fault.is_final
+        self.fault, self.fault_kind = fault.cause, fault.kind
+        self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
         self.since, self.foreign = now, 0
 
@@ -183,6 +188,7 @@ class Worker:
             kv_reserved_tokens=self.kv_reserved_tokens,
             cached_blocks=cached_blocks,
             fault=self.fault,
+            fault_kind=self.fault_kind,
         )
 
     def _shift(self, after: float, early_s: float) -> None:

@@ -111,6 +111,7 @@ class _Fleet(Collector):
         yield GaugeMetricFamily(
             "herma_requests_in_flight", "Chat requests being answered.", now.open_turns
         )
+        yield from _of_workers(now.workers)
         yield from _of_engines(now.workers)
         for name, value in now.counters.items():
             yield CounterMetricFamily(
@@ -135,6 +136,27 @@ def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
         queued.add_metric((model.name,), model.queued)
         fallback.add_metric((model.name,), model.is_away)
     yield from (workers, queued, fallback)
+
+
+def _of_workers(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
+    """What each worker is at, and of what kind its engine's fault is while that stands. The whole
+    cause is in the log and in `herma worker status`: a label must not hold any text.
+    """
+    state = GaugeMetricFamily(
+        "herma_worker_state",
+        "1 for the state of a worker: ready, draining, starting or down.",
+        labels=("worker", "state"),
+    )
+    fault = GaugeMetricFamily(
+        "herma_worker_fault",
+        "1 for the kind of fault of a worker whose engine is gone.",
+        labels=("worker", "kind"),
+    )
+    for worker in workers:
+        state.add_metric((worker.name, worker.state), 1)
+        if worker.fault_kind is not None:
+            fault.add_metric((worker.name, worker.fault_kind), 1)
+    yield from (state, fault)
 
 
 _ENGINE_GAUGES: Final = {

@@ -3,8 +3,9 @@
 `python tests/fakes/stub_engine.py MOOD --fd N --name NAME --parent PID`. The mood is JSON:
 `print` (lines), `say` (the cause of EngineFailed), `is_config`, `phase` (reported before), `exit`,
 `signal` (of its own death), `child` (true: a process of its own, whose pid is printed),
-`stall` (true: no progress any more), `deaf` (true: it leaves neither when asked nor by SIGTERM),
-`canary` ("wrong": too few tokens), `leave` (files in its temporary directory), `model_dir`.
+`stall` (true: no progress any more), `close` (true: it closes its channel and lives on),
+`deaf` (true: it leaves neither when asked nor by SIGTERM), `canary` ("wrong": too few tokens),
+`leave` (files in its temporary directory), `model_dir`.
 Without any it gets ready and serves nothing but the canary.
 """
 
@@ -48,11 +49,13 @@ def main() -> int:
         _say(link, StartProgress(mood["phase"], 0.5))
     if "say" in mood:
         _say(link, EngineFailed(mood["say"], is_config=mood.get("is_config", False)))
+    if mood.get("close"):
+        link.close()
     if "signal" in mood:
         os.kill(os.getpid(), mood["signal"])
     if "exit" in mood:
         return int(mood["exit"])
-    while mood.get("stall"):
+    while mood.get("stall") or mood.get("close"):
         time.sleep(1)
     _say(link, EngineReady(FACTS, mood["model_dir"]))
     return _serve(link, mood)

@@ -46,6 +46,18 @@ async def test_a_death_is_diagnosed(
             assert not fault.is_final
 
 
+async def test_a_death_that_takes_its_time_is_told_before_it_is_over(tmp_path: Path) -> None:
+    """An engine that can say nothing more is lost work, whether it is dead or not."""
+    async with open_gateway_end() as gateway:
+        with moody_worker(tmp_path, gateway.address, close=True) as (worker, mood):
+            fault = await gateway.wait(Fault)
+            assert (fault.epoch, fault.exit_code) == (1, None)
+            assert "closed its channel but lived on" in fault.cause
+            mood.set()
+            await gateway.wait(Register, lambda m: m.engine is not None)
+            assert not is_alive(worker.engine_pids()[0])
+
+
 async def test_the_last_lines_are_kept_without_what_a_terminal_obeys(tmp_path: Path) -> None:
     """Bounded, colours gone, other control characters written out."""
     lines = [f"line {i}" for i in range(100)] + ["\x1b[31mred\x1b[0m", "bell\x07", "y" * 2000]

@@ -1,0 +1,25 @@
+"""What `/metrics` says of each worker."""
+
+from gateway.core.worker_state import Worker
+from gateway.http.edge import FleetGauges
+from gateway.http.metrics import Metrics
+from protocol.messages import Fault
+from tests.fakes.fleet import W1, facts, hello
+
+
+def _lines(worker: Worker) -> set[str]:
+    gauges = FleetGauges(workers=(worker.view(cached_blocks=0),))
+    text = Metrics(lambda: (), lambda: gauges).render().decode()
+    return {line for line in text.splitlines() if line.startswith("herma_worker_")}
+
+
+def test_a_worker_has_one_state_and_a_standing_fault_its_kind() -> None:
+    """The kind is one word; the cause, which is any text, is no label."""
+    worker = Worker(W1, hello("w1", facts()), 0.0)
+    assert _lines(worker) == {'herma_worker_state{state="ready",worker="w1"} 1.0'}
+    cause = "exit code 127: file not found"
+    worker.fail(Fault("w1", 1, cause, 127, is_final=True, kind="file_not_found"), 1.0)
+    assert _lines(worker) == {
+        'herma_worker_state{state="down",worker="w1"} 1.0',
+        'herma_worker_fault{kind="file_not_found",worker="w1"} 1.0',
+    }

@@ -1,0 +1,104 @@
+"""What `herma worker status` shows."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from herma.worker_command import duration, render
+from workers.core.status import LastFault, WorkerStatus
+
+READY = WorkerStatus(
+    name="gpu1",
+    pid=200,
+    serves="qwen",
+    model="Qwen/Qwen3-0.6B",
+    state="ready",
+    epoch=3,
+    restarts=2,
+    engine_pid=210,
+    uptime_s=7510.0,
+    device="cuda:0",
+    gateways=(1, 2),
+)
+STOPPED = WorkerStatus(
+    name="gpu0",
+    pid=100,
+    serves="qwen",
+    model="/models/qwen",
+    state="stopped",
+    epoch=5,
+    restarts=4,
+    gateways=(1, 1),
+    fault=LastFault(
+        epoch=5,
+        kind="file_not_found",
+        cause="exit code 127: file not found; correct the path",
+        exit_code=127,
+        ago_s=62.0,
+        last_log=("one", "two"),
+    ),
+)
+STARTING = WorkerStatus(
+    name="gpu2",
+    pid=300,
+    serves="qwen",
+    model="m",
+    state="starting",
+    epoch=1,
+    restarts=0,
+    phase="weights",
+    fraction=0.426,
+    engine_pid=310,
+)
+
+TABLE = """\
+NAME  STATE     PHASE        EPOCH  RESTARTS  PID  ENGINE  UPTIME      GATEWAYS  MODEL
+?     silent    -            -      -         400  -       -           -         it does not answer: it is stopped (kill -CONT) or hangs
+gpu0  stopped   -            5      4         100  -       -           1/1       /models/qwen
+gpu1  ready     -            3      2         200  210     2 h 05 min  1/2       Qwen/Qwen3-0.6B on cuda:0
+gpu2  starting  weights 43%  1      0         300  310     -           0/0       m
+
+gpu0: last fault (epoch 5, 1 min 02 s ago) [file_not_found]
+  exit code 127: file not found
+  correct the path"""  # noqa: E501 -- as a terminal shows it
+
+
+def test_the_table_is_easy_to_read() -> None:
+    """Sorted by name, columns aligned, faults below, the log only of one worker asked for."""
+    workers = [(200, READY), (400, None), (100, STOPPED), (300, STARTING)]
+    assert render(workers, with_log=False) == TABLE
+    assert render([(100, STOPPED)], with_log=True).endswith("  | one\n  | two")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.9, "59 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"), (273_600, "3 d 4 h")],
+)
+def test_durations_have_two_units(seconds: float, text: str) -> None:
+    """No more than a person wants to know."""
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["status"], "no worker runs on this host"),
+        (["status", "w"], "no worker of this host is named `w`"),
+        (["restart", "w"], "no worker of this host is named `w`"),
+    ],
+)
+def test_without_a_worker_there_is_one_line(tmp_path: Path, words: list[str], says: str) -> None:
+    """Exit status 2 and what to do."""
+    folder = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "herma", "worker", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HERMA_RUNTIME_DIR": str(folder)},
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -4,9 +4,10 @@ Owns the summary that a person reads. Secrets are looked up, never shown.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from config import Config, load_config, provider_api_key
+from config import Config, LimitsConfig, PriceConfig, load_config, provider_api_key
 from herma.preflight import missing_models, unserved_models
 
 
@@ -17,7 +18,7 @@ def check(path: Path) -> int:
         provider_api_key(name, provider, os.environ)
     print(_summary(path, config))
     # Not mistakes by themselves: workers may live on other hosts, or be set up elsewhere.
-    for problem in (*missing_models(config), *unserved_models(config)):
+    for problem in (*missing_models(config), *unserved_models(config), *_unbounded(config)):
         print(f"  note      {problem}")
     return 0
 
@@ -32,6 +33,38 @@ def _summary(path: Path, config: Config) -> str:
     for worker in config.workers:
         limits = f"max_seqs {worker.max_seqs}, token_budget {worker.token_budget}"
         lines.append(f"  worker    {worker.name}: {worker.model} as {worker.serves} ({limits})")
-    lines += [f"  provider  {name}: {table.base_url}" for name, table in config.providers.items()]
-    lines += [f"  key       {key.name}{' (admin)' if key.admin else ''}" for key in config.keys]
+    currency = config.ledger.currency
+    for name, provider in config.providers.items():
+        costs = f"{_price(provider.price, currency)}{_limits(provider.limits, currency)}"
+        lines.append(f"  provider  {name}: {provider.base_url} ({costs})")
+    for key in config.keys:
+        admin = " (admin)" if key.admin else ""
+        lines.append(f"  key       {key.name}{admin}{_limits(key.limits, currency)}")
     return "\n".join(lines)
+
+
+def _price(price: PriceConfig | None, currency: str) -> str:
+    if price is None:
+        return "price unknown"
+    cached = price.input if price.cached_input is None else price.cached_input
+    return f"{price.input:g} in, {cached:g} cached, {price.output:g} out {currency} per million"
+
+
+def _limits(limits: LimitsConfig, currency: str) -> str:
+    amounts = ((limits.daily, "day"), (limits.monthly, "month"))
+    return "".join(
+        f", at most {amount:g} {currency} a {span}"
+        for amount, span in amounts
+        if amount is not None
+    )
+
+
+def _unbounded(config: Config) -> Iterator[str]:
+    """Models at providers for which a limit refuses requests that state no cap on their output."""
+    a_key_is_limited = any(key.limits.any for key in config.keys)
+    for name, provider in config.providers.items():
+        if provider.max_output_tokens is None and (a_key_is_limited or provider.limits.any):
+            yield (
+                f"a limit applies to provider {name}, which has no max_output_tokens: requests "
+                "without max_tokens are refused, except for models with a bound of their own"
+            )

@@ -116,12 +116,12 @@ def _as_text(
             for one in limits
         ]
         yield ""
-        yield from _table(["limit", "of", "period", "spent", "limit"], lines, [], num_texts=3)
+        yield from _table(["limited", "name", "period", "spent", "limit"], lines, [], num_texts=3)
 
 
 def _numbers(row: Row) -> list[str]:
     counts = (row.requests, row.prompt_tokens, row.cached_tokens, row.completion_tokens)
-    cost = _amount(row.cost) if row.cost or not row.unpriced else _NONE
+    cost = "" if row.unpriced and not row.cost else _amount(row.cost)
     return [
         *(f"{count:,}" for count in counts),
         cost + ("?" if row.unpriced else ""),

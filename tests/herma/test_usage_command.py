@@ -1,0 +1,124 @@
+"""`herma usage`, as a person and as a program read it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.entries import Entry, Reservation
+from gateway.ledger import LedgerStore
+from herma.cli import main
+
+CONFIG = """
+[ledger]
+path = "{folder}/ledger.sqlite"
+currency = "EUR"
+
+[[models]]
+name = "m"
+fallback = [{{ provider = "cloud", model = "big" }}]
+
+[providers.cloud]
+base_url = "https://cloud.example/v1"
+price = {{ input = 1.0, output = 1.0 }}
+limits = {{ monthly = 50.0 }}
+"""
+
+
+def entry(day: str, key: str, provider: str, cost: int, **fields: Any) -> Entry:
+    known = {"is_settled": True, "is_priced": True, "cached_tokens": 4, **fields}
+    return Entry(
+        day=day,
+        key=key,
+        model="m",
+        provider=provider,
+        prompt_tokens=1_000,
+        completion_tokens=20,
+        cost=cost,
+        **known,
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "herma.toml"
+    path.write_text(CONFIG.format(folder=tmp_path))
+    return path
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> LedgerStore:
+    """A ledger that a gateway holds open."""
+    return LedgerStore(tmp_path / "ledger.sqlite", "EUR")
+
+
+def usage(config: Path, *arguments: str) -> int:
+    return main(["usage", "--config", str(config), "--since", "2026-11-01", *arguments])
+
+
+def test_without_a_ledger_it_says_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people and for programs; and makes no file."""
+    assert usage(config) == 0
+    assert "no usage is recorded yet" in capsys.readouterr().out
+    assert usage(config, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == []
+    assert not (config.parent / "ledger.sqlite").exists()
+
+
+def test_the_table_is_aligned_and_adds_up(
+    config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a gateway that has the file open, with requests that are under way."""
+    ledger.write(
+        [Reservation(1, "2026-11-21", "alice", "m", "cloud", 5_000, 100, 20_000, is_priced=True)],
+        [],
+        [
+            entry("2026-11-20", "alice", "", 0),
+            entry("2026-11-21", "alice", "cloud", 1_234_567),
+            entry("2026-11-21", "", "other", 0, is_priced=False),
+        ],
+    )
+    assert usage(config, "--by", "key", "--by", "provider") == 0
+    ledger.close()
+    lines = capsys.readouterr().out.splitlines()
+    head, rule, *rows = lines[2 : lines.index("", 2)]
+    assert head.split()[:3] == ["key", "provider", "requests"]
+    assert {len(row) for row in (head, rule, *rows)} == {len(head)}
+    table = [row.split("  ") for row in rows]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in table]
+    assert cells == [
+        ["(no key)", "other", "1", "1,000", "4", "20", "?", "-"],
+        ["alice", "(own workers)", "1", "1,000", "4", "20", "-", "-"],
+        ["alice", "cloud", "2", "6,000", "4", "120", "1.2346", "0.0200"],
+        [cell for cell in rule.split("  ") if cell],
+        ["total", "4", "8,000", "8", "160", "1.2346?", "0.0200"],
+    ]
+    assert "under way" in lines[lines.index("", 2) + 1]
+    assert any(
+        line.split() == ["provider", "cloud", "monthly", "1.2546", "50.0000"] for line in lines
+    )
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "0d", "-3d", "2026-1-1x"])
+def test_a_day_that_is_none_is_one_line(
+    config: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the forms that are."""
+    assert main(["usage", "--config", str(config), f"--since={text}"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "7d" in error
+
+
+def test_programs_get_exact_amounts(
+    config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As decimal texts: JSON numbers are floats to many."""
+    ledger.write([], [], [entry("2026-11-21", "alice", "cloud", 1_234_567)])
+    ledger.close()
+    assert usage(config, "--json", "--by", "day") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["since"] == "2026-11-01"
+    assert told["total"]["cost"] == told["rows"][0]["cost"] == "1.234567"
+    assert told["rows"][0]["day"] == "2026-11-21"

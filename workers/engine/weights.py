@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protocol.errors import ConfigError
 from workers.engine.checkpoint import Checkpoint
+from workers.engine.file_stream import FileStream
 from workers.engine.model_config import Qwen3Config
 
 Report = Callable[[str, float, str], None]
@@ -71,7 +72,8 @@ def load_weights(
 
     Raises `ConfigError` naming the file or tensor that is missing, misshapen or not ours.
     """
-    with Checkpoint(model_dir) as checkpoint:
+    stream = FileStream(device) if device.type == "cuda" else None
+    with Checkpoint(model_dir, stream) as checkpoint:
         reader = _Reader(checkpoint, config, device, dtype, report)
         weights = reader.all()
         reader.check_nothing_left(model_dir)
@@ -95,19 +97,19 @@ class _Reader:
         self._dtype = dtype
         self._report = report
         self._taken: set[str] = set()
+        self._told_percent = -1
 
     def all(self) -> Qwen3Weights:
         config = self._config
         vocabulary = (config.vocab_size, config.hidden_size)
-        embedding = self._take("model.embed_tokens.weight", *vocabulary)
+        embedding = self._matrix("model.embed_tokens.weight", *vocabulary)
         layers = []
         for index in range(config.num_layers):
-            done = index / config.num_layers
-            self._report("load", done, f"layer {index + 1} of {config.num_layers}")
+            self._tell()
             layers.append(self._layer(f"model.layers.{index}."))
         norm = self._take("model.norm.weight", config.hidden_size)
-        head = embedding if config.tied else self._take("lm_head.weight", *vocabulary)
-        self._report("load", 1.0, "weights are loaded")
+        head = embedding if config.tied else self._matrix("lm_head.weight", *vocabulary)
+        self._checkpoint.finish(self._tell)
         return Qwen3Weights(embedding, tuple(layers), norm, head)
 
     def check_nothing_left(self, model_dir: Path) -> None:
@@ -137,7 +139,7 @@ class _Reader:
             qk_norm=torch.cat(
                 (q_norm.expand(config.num_heads, -1), k_norm.expand(config.num_kv_heads, -1))
             ),
-            out=self._take(f"{attention}o_proj.weight", hidden, query),
+            out=self._matrix(f"{attention}o_proj.weight", hidden, query),
             out_bias=self._take(f"{attention}o_proj.bias", hidden)
             if config.attention_bias
             else None,
@@ -146,11 +148,29 @@ class _Reader:
                 (f"{mlp}gate_proj.weight", (inner, hidden)),
                 (f"{mlp}up_proj.weight", (inner, hidden)),
             ),
-            down=self._take(f"{mlp}down_proj.weight", hidden, inner),
+            down=self._matrix(f"{mlp}down_proj.weight", hidden, inner),
         )
 
     def _merge(self, *parts: tuple[str, tuple[int, ...]]) -> Tensor:
-        return torch.cat([self._take(name, *shape) for name, shape in parts])
+        """The parts one after another, each read into its final place."""
+        num_rows = sum(shape[0] for _, shape in parts)
+        merged = torch.empty((num_rows, *parts[0][1][1:]), dtype=self._dtype, device=self._device)
+        row = 0
+        for name, shape in parts:
+            self._checkpoint.read_into(name, merged[row : row + shape[0]])
+            self._taken.add(name)
+            row += shape[0]
+        return merged
+
+    def _matrix(self, name: str, *shape: int) -> Tensor:
+        return self._merge((name, shape))
+
+    def _tell(self) -> None:
+        """How many bytes are there, at most a hundred times."""
+        done, total = self._checkpoint.done_bytes, self._checkpoint.num_bytes
+        if (percent := 100 * done // total) > self._told_percent:
+            self._told_percent = percent
+            self._report("load", done / total, f"{done / 2**30:.1f} of {total / 2**30:.1f} GiB")
 
     def _take(self, name: str, *shape: int) -> Tensor:
         tensor = self._checkpoint.read(name, shape)

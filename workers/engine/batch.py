@@ -7,14 +7,14 @@ know the network.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import PagedPlan, PrefillSpan
+from kernels.attention import PagedPlan, PrefillSpan, PrefillWork
 from kernels.paged_attention import AttentionPlan, Span, plan_attention
 from workers.core.plan import Chunk
 from workers.engine.sequences import SequenceState
@@ -81,11 +81,13 @@ def make_paged_batch(
     states: Mapping[int, SequenceState],
     tables: SequenceTables,
     block_size: int,
+    plan_work: Callable[[Sequence[PrefillSpan], int], PrefillWork | None],
 ) -> PagedBatch:
     """The batch of `chunks` beside `tables`, whose rows are up to date.
 
-    Single rows go first, then spans. One transfer carries everything that the host knows; nothing
-    waits for the card. Raises as `make_batch`.
+    Single rows go first, then spans; `plan_work` lays out the work of spans behind so many single
+    rows. One transfer carries everything that the host knows; nothing waits for the card. Raises
+    as `make_batch`.
     """
     ordered = tuple(sorted(chunks, key=_is_span))
     ids, positions, table_rows = [], [], []
@@ -116,7 +118,14 @@ def make_paged_batch(
         last_rows=parts[3].long(),
         sampled_positions=parts[4],
         table_rows=parts[5].long(),
-        plan=PagedPlan(parts[1], parts[2], tables.block_tables, num_decodes, tuple(spans)),
+        plan=PagedPlan(
+            parts[1],
+            parts[2],
+            tables.block_tables,
+            num_decodes,
+            tuple(spans),
+            plan_work(spans, num_decodes),
+        ),
     )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.attention import PrefillSpan, PrefillWork
+from kernels.choose import uses_triton
 from workers.core.plan import Chunk
 from workers.engine.batch import ON_CARD, PagedBatch, make_paged_batch, to_device
 from workers.engine.draws import Kind
@@ -118,12 +120,24 @@ class DeviceSteps:
     def _forward(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> tuple[PagedBatch, Tensor]:
-        batch = make_paged_batch(chunks, states, self._tables, self._cache.block_size)
+        batch = make_paged_batch(
+            chunks, states, self._tables, self._cache.block_size, self._plan_work
+        )
         held = self._tables.last_token[batch.plan.table_rows.long()]
         tokens = torch.where(batch.token_ids == ON_CARD, held, batch.token_ids)
         # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
         hidden = self._model.embed(tokens.clamp_(min=0))
         return batch, self._model.forward(hidden, batch.plan, self._cache)
+
+    def _plan_work(self, spans: Sequence[PrefillSpan], num_decodes: int) -> PrefillWork | None:
+        weights, keys = self._model.weights, self._cache.layers[0][0]
+        if not uses_triton(keys):
+            return None
+        # Triton loads where there is a card.
+        from kernels.attention.paged import plan_prefills  # noqa: PLC0415
+
+        num_heads = self._model.config.num_heads
+        return plan_prefills(spans, num_decodes, num_heads, keys, weights.embedding.dtype)
 
     def _sample(
         self,

@@ -7,6 +7,8 @@ import pytest
 from config import Config, LedgerConfig, ledger_path, parse_config
 from protocol.errors import ConfigError
 
+PRICE = "price = { input = 0.28, cached_input = 0.028, output = 1 }\n"
+
 GOOD = """
 [ledger]
 path = "~/ledger.sqlite"
@@ -60,11 +62,7 @@ def test_a_file_with_prices_and_limits() -> None:
         ("input = 0.28", "input = nan", ("input",)),
         ("monthly = 50", "monthly = inf", ("monthly",)),
         ('"EUR"', '"euro"', ("currency", "three capital letters")),
-        (
-            "price = { input = 0.28, cached_input = 0.028, output = 1 }\n",
-            "",
-            ("`p`", "`big`", "price"),
-        ),
+        (PRICE, "", ("`p`", "`big`", "price")),
     ],
 )
 def test_a_mistake_is_one_line(old: str, new: str, parts: tuple[str, ...]) -> None:

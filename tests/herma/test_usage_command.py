@@ -1,6 +1,7 @@
 """`herma usage`, as a person and as a program read it."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,31 @@ def test_the_table_is_aligned_and_adds_up(
         ["alice", "(own workers)", "1", "1,000", "4", "20", "-", "-"],
         ["alice", "cloud", "2", "6,000", "4", "120", "1.2346", "0.0200"],
         [cell for cell in rule.split("  ") if cell],
-        ["total", "4", "8,000", "8", "160", "1.2346?", "0.0200"],
+        ["total", "4", "8,000", "12", "160", "1.2346?", "0.0200"],
     ]
     assert "under way" in lines[lines.index("", 2) + 1]
-    assert any(
-        line.split() == ["provider", "cloud", "monthly", "1.2546", "50.0000"] for line in lines
+
+
+def test_limits_are_shown_with_what_stands_against_them(
+    config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the window that runs now, whatever days the table shows."""
+    now = datetime.now(UTC)
+    last_year = now.replace(year=now.year - 1, day=1).strftime("%Y-%m-%d")
+    today = now.strftime("%Y-%m-%d")
+    ledger.write(
+        [Reservation(1, today, "alice", "m", "cloud", 5_000, 100, 20_000, is_priced=True)],
+        [],
+        [
+            entry(today, "alice", "cloud", 1_234_567),
+            entry(today, "alice", "other", 7_000_000),
+            entry(last_year, "alice", "cloud", 9_000_000),
+        ],
     )
+    ledger.close()
+    assert main(["usage", "--config", str(config), "--since", last_year]) == 0
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert last_line.split() == ["provider", "cloud", "monthly", "1.2546", "50.0000"]
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "0d", "-3d", "2026-1-1x"])

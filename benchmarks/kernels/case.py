@@ -17,11 +17,15 @@ Accept = Callable[[Any, Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to do it: a configuration of ours, or a peer (a library's operation)."""
+    """One way to do it: a configuration of ours, or a peer (a library's operation).
+
+    A peer that does something else, of which the time matters all the same, is not `checked`.
+    """
 
     name: str
     run: Callable[..., Any]
     peer: bool = False
+    checked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

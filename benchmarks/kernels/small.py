@@ -1,40 +1,132 @@
-"""The row-wise kernels at prefill sizes: normalisation and the SwiGLU gate."""
+"""The row-wise kernels at prefill sizes, and the start of a decode step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 
-from benchmarks.kernels.case import Case, Variant, within
-from kernels.rms_norm.kernel import rms_norm
+from benchmarks.kernels.case import Case, Variant, equal, within
+from kernels.embed_rows import kernel as embed_kernel
+from kernels.embed_rows import packed_words
+from kernels.embed_rows import reference as embed_reference
+from kernels.rms_norm.kernel import add_rms_norm, rms_norm
+from kernels.silu_mul.kernel import silu_mul
 
 EPS = 1e-6
+ROWS = (256, 2048, 16_384)
+WIDTHS = {1024: 3072, 4096: 12_288}
+"""Hidden and inner sizes of Qwen3-0.6B and 8B."""
+
+WARPS = (1, 2, 4, 8)
+GATES = [(512, 4), (1024, 4), (1024, 8), (2048, 8), (4096, 8)]
+TOLERANCE = 1.2e-2
+NUM_TABLES = 257
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """bf16 rows of Qwen3's hidden sizes."""
-    sizes = [(256, 1024), (8192, 1024), (256, 4096), (8192, 4096)]
-    for num_rows, width in [(3, 64)] if device.type == "cpu" else sizes:
-        yield _rms_norm(num_rows, width, device)
+    """bf16 rows."""
+    small = device.type == "cpu"
+    for width, inner in {64: 96}.items() if small else WIDTHS.items():
+        for num_rows in (3,) if small else ROWS:
+            yield _rms_norm(num_rows, width, device)
+            yield _add_rms_norm(num_rows, width, device)
+            yield _silu_mul(num_rows, inner, device)
+        for num_rows in (3,) if small else (1, 64, 256):
+            yield _begin_step(num_rows, width, device)
+
+
+def _draw(device: torch.device, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, device=device, dtype=torch.bfloat16)
+
+
+def _warps(run: Callable[..., Any]) -> list[Variant]:
+    def variant(num_warps: int) -> Variant:
+        return Variant(f"warps={num_warps}", lambda *inputs: run(*inputs, EPS, num_warps=num_warps))
+
+    return [variant(num_warps) for num_warps in WARPS]
 
 
 def _rms_norm(num_rows: int, width: int, device: torch.device) -> Case:
-    def make() -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.randn(num_rows, width, device=device, dtype=torch.bfloat16)
-        return x, torch.randn(width, device=device, dtype=torch.bfloat16)
-
-    def expected(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x.double(), (width,), eps=EPS) * weight.double()
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (width,), weight, eps=EPS)
 
     return Case(
         name=f"rms_norm {num_rows} x {width}",
-        make=make,
-        variants=[
-            Variant("ours", lambda x, weight: rms_norm(x, weight, EPS)),
-            Variant("torch", lambda x, weight: F.rms_norm(x, (width,), weight, eps=EPS), peer=True),
-        ],
-        expected=expected,
+        make=lambda: (_draw(device, num_rows, width), _draw(device, width)),
+        variants=[*_warps(rms_norm), Variant("torch", norm, peer=True)],
+        expected=lambda x, weight: norm(x.double(), weight.double()),
         moved_bytes=4 * num_rows * width,
         flops=0,
-        accept=within(1.2e-2),
+        accept=within(TOLERANCE),
+    )
+
+
+def _add_rms_norm(num_rows: int, width: int, device: torch.device) -> Case:
+    def norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Any:  # noqa: ANN401
+        total = x + residual
+        return F.rms_norm(total, (width,), weight, eps=EPS), total
+
+    def make() -> tuple[torch.Tensor, ...]:
+        return *(_draw(device, num_rows, width) for _ in range(2)), _draw(device, width)
+
+    return Case(
+        name=f"add_rms_norm {num_rows} x {width}",
+        make=make,
+        variants=[*_warps(add_rms_norm), Variant("torch", norm, peer=True)],
+        expected=lambda *inputs: norm(*(tensor.double() for tensor in inputs)),
+        moved_bytes=8 * num_rows * width,
+        flops=0,
+        accept=within(TOLERANCE),
+    )
+
+
+def _silu_mul(num_rows: int, inner: int, device: torch.device) -> Case:
+    def gated(gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    def variant(block: int, num_warps: int) -> Variant:
+        return Variant(
+            f"block={block} warps={num_warps}",
+            lambda gate_up: silu_mul(gate_up, block=block, num_warps=num_warps),
+        )
+
+    return Case(
+        name=f"silu_mul {num_rows} x {inner}",
+        make=lambda: (_draw(device, num_rows, 2 * inner),),
+        variants=[*(variant(*gate) for gate in GATES), Variant("torch", gated, peer=True)],
+        expected=lambda gate_up: gated(gate_up.double()),
+        moved_bytes=6 * num_rows * inner,
+        flops=0,
+        accept=within(TOLERANCE),
+    )
+
+
+def _begin_step(num_rows: int, width: int, device: torch.device) -> Case:
+    embedding = _draw(device, 1000 if device.type == "cpu" else 151_936, width)
+    max_updates = num_rows
+
+    def make() -> tuple[Any, ...]:
+        packed = torch.full((packed_words(num_rows, max_updates),), -1, dtype=torch.int32)
+        packed[num_rows : 2 * num_rows] = torch.randperm(NUM_TABLES)[:num_rows]
+        packed[2 * num_rows :] = torch.tensor([[row, 5, row] for row in range(num_rows)]).flatten()
+        last_token = torch.randint(embedding.shape[0], (NUM_TABLES,), dtype=torch.int32)
+        tables = torch.zeros(NUM_TABLES, 1280, dtype=torch.int32, device=device)
+        return packed.to(device), last_token.to(device), tables
+
+    def run_of(begin: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+        def run(packed: torch.Tensor, last_token: torch.Tensor, tables: torch.Tensor) -> Any:  # noqa: ANN401
+            return begin(packed, num_rows, last_token, embedding, tables), tables
+
+        return run
+
+    return Case(
+        name=f"begin_step {num_rows} x {width}",
+        make=make,
+        variants=[Variant("one launch", run_of(embed_kernel.begin_step))],
+        expected=run_of(embed_reference.begin_step),
+        moved_bytes=4 * num_rows * width,
+        flops=0,
+        accept=equal,
     )

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.philox.kernel import philox_words
+from kernels.sample.cut import is_kept, order_key
 
 
 @triton.jit
@@ -35,6 +36,44 @@ def load_tile(row_ptr, start, vocab_size, TILE: tl.constexpr):
 
 
 @triton.jit
+def keep_filtered(
+    l0,
+    l1,
+    l2,
+    l3,
+    tile,
+    keys_ptr,
+    ties_ptr,
+    floors_ptr,
+    equals_ptr,
+    row,
+    num_tiles,
+    TILES: tl.constexpr,
+    UNUSED: tl.constexpr,
+):
+    """The lanes of a tile with -inf for what the row's `Cut` leaves out."""
+    cut, floor = tl.load(keys_ptr + row), tl.load(floors_ptr + row)
+    tiles = tl.arange(0, TILES)
+    before = tl.load(equals_ptr + row * num_tiles + tiles, mask=tiles < tile, other=0)
+    ties = tl.load(ties_ptr + row) - tl.sum(before, 0)
+    k0, k1 = order_key(l0, UNUSED), order_key(l1, UNUSED)
+    k2, k3 = order_key(l2, UNUSED), order_key(l3, UNUSED)
+    e0, e1 = (k0 == cut).to(tl.int32), (k1 == cut).to(tl.int32)
+    e2, e3 = (k2 == cut).to(tl.int32), (k3 == cut).to(tl.int32)
+    equals = e0 + e1 + e2 + e3
+    r0 = tl.cumsum(equals, 0) - equals
+    r1 = r0 + e0
+    r2 = r1 + e1
+    r3 = r2 + e2
+    nothing = float("-inf")
+    l0 = tl.where(is_kept(l0, k0, r0, cut, ties, floor), l0, nothing)
+    l1 = tl.where(is_kept(l1, k1, r1, cut, ties, floor), l1, nothing)
+    l2 = tl.where(is_kept(l2, k2, r2, cut, ties, floor), l2, nothing)
+    l3 = tl.where(is_kept(l3, k3, r3, cut, ties, floor), l3, nothing)
+    return l0, l1, l2, l3
+
+
+@triton.jit
 def _noise_bound(word, FAST: tl.constexpr):
     """-log(v), v = 1 - u exactly; FAST within 1e-5."""
     bits = ((word ^ 0xFFFFFFFF) >> 9) | 0x3F800000
@@ -50,20 +89,49 @@ def _noise_bound(word, FAST: tl.constexpr):
 
 @triton.jit
 def tile_bounds(
-    row_ptr,
-    start,
+    logits_ptr,
+    row,
+    tile,
     vocab_size,
+    num_tiles,
     temperature,
     position,
     key_low,
     key_high,
+    keys_ptr,
+    ties_ptr,
+    floors_ptr,
+    equals_ptr,
+    FILTERED: tl.constexpr,
+    UNUSED: tl.constexpr,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
     FAST: tl.constexpr,
 ):
-    """Bounds of the scores of a tile's tokens, by lane as `load_tile`; greedy: the logits."""
-    b0, b1, b2, b3 = load_tile(row_ptr, start, vocab_size, TILE)
+    """Bounds of the scores of a tile's tokens, by lane as `load_tile`; greedy: the logits.
+
+    What is not a number is inf, filtered or not; what the filters leave out is -inf.
+    """
+    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
+    b0, b1, b2, b3 = load_tile(row_ptr, tile * TILE, vocab_size, TILE)
+    if FILTERED:
+        b0, b1, b2, b3 = keep_filtered(
+            b0,
+            b1,
+            b2,
+            b3,
+            tile,
+            keys_ptr,
+            ties_ptr,
+            floors_ptr,
+            equals_ptr,
+            row,
+            num_tiles,
+            TILES,
+            UNUSED,
+        )
     if temperature > 0.0:
-        groups = start // 4 + tl.arange(0, TILE // 4)
+        groups = tile * (TILE // 4) + tl.arange(0, TILE // 4)
         w0, w1, w2, w3 = philox_words(groups, position, key_low, key_high)
         scale = 1.0 / temperature
         b0 = b0 * scale + _noise_bound(w0, FAST)

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.philox.kernel import philox_words
 from kernels.sample.bounds import row_key, tile_bounds, top_of
+from kernels.sample.cut import UNUSED_BITS, find_cut
 from kernels.sample.draws import Draws
 
 TILE: Final = 2048
@@ -29,8 +30,15 @@ def _tile_tops_kernel(
     temperature_ptr,
     positions_ptr,
     tops_ptr,
+    keys_ptr,
+    ties_ptr,
+    floors_ptr,
+    equals_ptr,
     vocab_size,
     num_tiles,
+    FILTERED: tl.constexpr,
+    UNUSED: tl.constexpr,
+    TILES: tl.constexpr,
     TILE: tl.constexpr,
     FAST: tl.constexpr,
     PDL: tl.constexpr,
@@ -41,9 +49,25 @@ def _tile_tops_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     position, key_low, key_high = row_key(seeds_ptr, positions_ptr, row)
     temperature = tl.load(temperature_ptr + row)
-    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
     b0, b1, b2, b3 = tile_bounds(
-        row_ptr, tile * TILE, vocab_size, temperature, position, key_low, key_high, TILE, FAST
+        logits_ptr,
+        row,
+        tile,
+        vocab_size,
+        num_tiles,
+        temperature,
+        position,
+        key_low,
+        key_high,
+        keys_ptr,
+        ties_ptr,
+        floors_ptr,
+        equals_ptr,
+        FILTERED,
+        UNUSED,
+        TILES,
+        TILE,
+        FAST,
     )
     tl.store(tops_ptr + row * num_tiles + tile, top_of(b0, b1, b2, b3))
 
@@ -77,14 +101,20 @@ def _decide_kernel(
     temperature_ptr,
     positions_ptr,
     tops_ptr,
+    keys_ptr,
+    ties_ptr,
+    floors_ptr,
+    equals_ptr,
     ids_ptr,
     last_token_ptr,
     table_rows_ptr,
     vocab_size,
     num_tiles,
     num_tables,
-    TILE: tl.constexpr,
+    FILTERED: tl.constexpr,
+    UNUSED: tl.constexpr,
     TILES: tl.constexpr,
+    TILE: tl.constexpr,
     FAST: tl.constexpr,
     REMEMBERS: tl.constexpr,
     PDL: tl.constexpr,
@@ -105,11 +135,27 @@ def _decide_kernel(
     chosen = tl.full((), -1, tl.int32)
     while is_number & (top > nothing) & _may_win(top, best, temperature):
         tile = tl.min(tl.where(tops == top, tiles, TILES), 0)
-        start = tile * TILE
         b0, b1, b2, b3 = tile_bounds(
-            row_ptr, start, vocab_size, temperature, position, key_low, key_high, TILE, FAST
+            logits_ptr,
+            row,
+            tile,
+            vocab_size,
+            num_tiles,
+            temperature,
+            position,
+            key_low,
+            key_high,
+            keys_ptr,
+            ties_ptr,
+            floors_ptr,
+            equals_ptr,
+            FILTERED,
+            UNUSED,
+            TILES,
+            TILE,
+            FAST,
         )
-        tokens = start + 4 * tl.arange(0, TILE // 4)
+        tokens = tile * TILE + 4 * tl.arange(0, TILE // 4)
         bound = top_of(b0, b1, b2, b3)
         while (bound > nothing) & _may_win(bound, best, temperature):
             f0 = tl.where(b0 == bound, tokens, vocab_size)
@@ -154,19 +200,28 @@ def pick(
         return ids
     tops = torch.empty(num_rows, num_tiles, dtype=torch.float32, device=logits.device)
     pdl = has_pdl(logits.device)
-    options = {"FAST": logits.is_cuda, "PDL": pdl, "launch_pdl": pdl, "num_warps": num_warps}
-    drawn = logits, draws.seeds, draws.temperature, positions, tops
-    _tile_tops_kernel[num_tiles, num_rows](*drawn, vocab_size, num_tiles, TILE=tile, **options)
+    # Without filters nothing reads the places of the cut.
+    cut = find_cut(logits, draws, tile, num_warps) if draws.filtered else (tops,) * 4
+    inputs = logits, draws.seeds, draws.temperature, positions, tops, *cut
+    options = {
+        "FILTERED": draws.filtered,
+        "UNUSED": UNUSED_BITS[logits.dtype],
+        "TILES": triton.next_power_of_2(num_tiles),
+        "TILE": tile,
+        "FAST": logits.is_cuda,
+        "PDL": pdl,
+        "launch_pdl": pdl,
+        "num_warps": num_warps,
+    }
+    _tile_tops_kernel[num_tiles, num_rows](*inputs, vocab_size, num_tiles, **options)
     _decide_kernel[(num_rows,)](
-        *drawn,
+        *inputs,
         ids,
         ids if last_token is None else last_token,
         ids if table_rows is None else table_rows,
         vocab_size,
         num_tiles,
         0 if last_token is None else last_token.shape[0],
-        TILE=tile,
-        TILES=triton.next_power_of_2(num_tiles),
         REMEMBERS=last_token is not None,
         **options,
     )

@@ -1,0 +1,326 @@
+"""Where top_k, top_p and min_p cut off, without sorting, in launches that wait for nothing.
+
+Owns the search. What the filters keep is a beginning of the logits in descending order, lowest id
+first of equals. So it is told by the key of its last logit (an integer that orders as the logits
+do) and how many of that key it holds. Both are found from the highest bits of the key down, two
+bits a launch: count (top_k), then sum up the shares (top_p), at or above three keys at once.
+
+Counts are exact. Shares are float32 sums in a fixed order over a tile, then integers of 2**-40 of
+the best token's share: the same every time, and within 1e-6 of the true ones.
+"""
+
+from typing import Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.choose import has_pdl
+from kernels.sample.draws import Draws
+
+UNUSED_BITS: Final = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 12}
+"""Low bits of a key that are 0 in every logit; what remains is an even number of bits."""
+
+
+class Cut(NamedTuple):
+    """What is kept of each row: above `keys`, the first `ties` of `keys`, none below `floors`.
+
+    keys and ties int32 [rows], floors float32 [rows]; `equals` int32 [rows, tiles] counts the
+    logits of the key in each tile.
+    """
+
+    keys: Tensor
+    ties: Tensor
+    floors: Tensor
+    equals: Tensor
+
+
+@triton.jit
+def order_key(logits, UNUSED: tl.constexpr):
+    """int32 that order as the float32 logits do; both zeros are one."""
+    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> UNUSED
+
+
+@triton.jit
+def is_kept(logits, keys, rank, cut, ties, floor):
+    """Whether the filters keep these logits; `rank` counts those of the cut's key by rising id."""
+    return ((keys > cut) | ((keys == cut) & (rank < ties))) & (logits >= floor)
+
+
+@triton.jit
+def _share(logits, top, temperature):
+    """Shares relative to the best token's."""
+    return tl.exp2((logits - top) * (1.4426950408889634 / temperature))
+
+
+@triton.jit
+def _fixed(share):
+    return (share.to(tl.float64) * 1099511627776.0).to(tl.int64)
+
+
+@triton.jit
+def _share_of_key(key, top, temperature, UNUSED: tl.constexpr):
+    """The share, as an integer, of one logit of this key."""
+    ordered = tl.where(key < 0, (key << UNUSED) | ((1 << UNUSED) - 1), key << UNUSED)
+    bits = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.int32)
+    return _fixed(_share(bits.to(tl.float32, bitcast=True), top, temperature))
+
+
+@triton.jit
+def _lowest(digits: tl.constexpr):
+    """The key that is 0 where keys count from 0."""
+    return -(tl.full((), 1, tl.int64) << (2 * digits - 1))
+
+
+@triton.jit
+def _interval(sums_ptr, found_ptr, at, stride, digits, target, number):
+    """(lowest key, what stands above the interval) before a pass; keys count from 0.
+
+    `at` is the place of the first pass and `stride` the distance to the next one's. Before pass 0
+    the interval is everything; each pass has cut it to a quarter.
+    """
+    base = tl.full((), 0, tl.int64)
+    above = tl.full((), 0, tl.int64)
+    if number > 0:
+        place = at + (number - 1) * stride
+        first = tl.load(sums_ptr + 4 * place)
+        second = tl.load(sums_ptr + 4 * place + 1)
+        third = tl.load(sums_ptr + 4 * place + 2)
+        digit = (first >= target).to(tl.int64) + (second >= target) + (third >= target)
+        base = tl.load(found_ptr + 2 * place) + (digit << (2 * (digits - number)))
+        above = tl.load(found_ptr + 2 * place + 1)
+        above = tl.where(digit == 2, third, above)
+        above = tl.where(digit == 1, second, above)
+        above = tl.where(digit == 0, first, above)
+    return base, above
+
+
+@triton.jit
+def _top_k_cut(sums_ptr, found_ptr, row, num_rows, top_k, vocab_size, DIGITS: tl.constexpr):
+    """(key counted from 0, ties) of the top_k cut; (-1, 0) if the row has none."""
+    key = tl.full((), -1, tl.int64)
+    ties = tl.full((), 0, tl.int64)
+    if (top_k > 0) & (top_k < vocab_size):
+        key, above = _interval(sums_ptr, found_ptr, row, num_rows, DIGITS, top_k, DIGITS)
+        ties = top_k - above
+    return key, ties
+
+
+@triton.jit
+def _share_target(sums_ptr, at, top_p):
+    """What must stand above a token that top_p leaves out, as an integer."""
+    total = tl.load(sums_ptr + 4 * at + 3)
+    return tl.maximum(tl.ceil(top_p.to(tl.float64) * total.to(tl.float64)).to(tl.int64), 1)
+
+
+@triton.jit
+def _load(logits_ptr, row, tile, vocab_size, TILE: tl.constexpr, UNUSED: tl.constexpr):
+    """(float32 logits, keys) of a tile; past the end stand -inf and the lowest int32."""
+    ids = tile * TILE + tl.arange(0, TILE)
+    inside = ids < vocab_size
+    at = logits_ptr + row.to(tl.int64) * vocab_size + ids
+    logits = tl.load(at, mask=inside, other=float("-inf")).to(tl.float32)
+    return logits, tl.where(inside, order_key(logits, UNUSED), -0x80000000)
+
+
+@triton.jit
+def _top_logit(maxima_ptr, row, num_tiles, TILES: tl.constexpr):
+    tiles = tl.arange(0, TILES)
+    at = maxima_ptr + row * num_tiles + tiles
+    return tl.max(tl.load(at, mask=tiles < num_tiles, other=float("-inf")), 0)
+
+
+@triton.jit
+def _maxima_kernel(
+    logits_ptr, maxima_ptr, vocab_size, num_tiles, TILE: tl.constexpr, PDL: tl.constexpr
+):
+    tile, row = tl.program_id(0), tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    logits, _ = _load(logits_ptr, row, tile, vocab_size, TILE, 0)
+    tl.store(maxima_ptr + row * num_tiles + tile, tl.max(logits, 0))
+
+
+@triton.jit
+def _remember(found_ptr, place, base, above, is_first):
+    """Keep what a pass started from for the next one."""
+    tl.store(found_ptr + 2 * place, base, mask=is_first)
+    tl.store(found_ptr + 2 * place + 1, above, mask=is_first)
+
+
+# One compilation for all passes.
+@triton.jit(do_not_specialize=["number"])
+def _count_kernel(
+    logits_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    sums_ptr,
+    found_ptr,
+    vocab_size,
+    number,
+    DIGITS: tl.constexpr,
+    UNUSED: tl.constexpr,
+    TILE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A pass of top_k."""
+    tile, row, num_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    top_k = tl.load(top_k_ptr + row).to(tl.int64)
+    if (tl.load(temperature_ptr + row) > 0.0) & (top_k > 0) & (top_k < vocab_size):
+        _, keys = _load(logits_ptr, row, tile, vocab_size, TILE, UNUSED)
+        base, above = _interval(sums_ptr, found_ptr, row, num_rows, DIGITS, top_k, number)
+        place = row + number * num_rows
+        _remember(found_ptr, place, base, above, tile == 0)
+        step = tl.full((), 1, tl.int64) << (2 * (DIGITS - 1 - number))
+        for j in tl.static_range(1, 4):
+            start = base + j * step
+            bound = (start + _lowest(DIGITS)).to(tl.int32)
+            amount = tl.sum((keys >= bound).to(tl.int32), 0).to(tl.int64)
+            tl.atomic_add(sums_ptr + 4 * place + j - 1, amount, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["number"])
+def _sum_kernel(
+    logits_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    maxima_ptr,
+    sums_ptr,
+    found_ptr,
+    vocab_size,
+    num_tiles,
+    number,
+    DIGITS: tl.constexpr,
+    UNUSED: tl.constexpr,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A pass of top_p, over the shares of what top_k keeps; the first also sums up all."""
+    tile, row, num_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    temperature = tl.load(temperature_ptr + row)
+    top_p = tl.load(top_p_ptr + row)
+    if (temperature > 0.0) & (top_p < 1.0):
+        logits, keys = _load(logits_ptr, row, tile, vocab_size, TILE, UNUSED)
+        first = DIGITS * num_rows + row
+        target = tl.full((), 1, tl.int64)
+        if number > 0:
+            target = _share_target(sums_ptr, first, top_p)
+        base, above = _interval(sums_ptr, found_ptr, first, num_rows, DIGITS, target, number)
+        place = first + number * num_rows
+        _remember(found_ptr, place, base, above, tile == 0)
+        top_k = tl.load(top_k_ptr + row).to(tl.int64)
+        k_key, k_ties = _top_k_cut(sums_ptr, found_ptr, row, num_rows, top_k, vocab_size, DIGITS)
+        top = _top_logit(maxima_ptr, row, num_tiles, TILES)
+        cut = k_key + _lowest(DIGITS)
+        shares = _share(logits, top, temperature)
+        shares = tl.where(keys > tl.maximum(cut, -0x80000000).to(tl.int32), shares, 0.0)
+        # The kept logits of the cut's own key, by one program of the row.
+        counts = (tile == 0) & (k_key >= 0)
+        ties = tl.where(counts, k_ties * _share_of_key(cut, top, temperature, UNUSED), 0)
+        step = tl.full((), 1, tl.int64) << (2 * (DIGITS - 1 - number))
+        for j in tl.static_range(1, 4):
+            start = base + j * step
+            bound = (start + _lowest(DIGITS)).to(tl.int32)
+            amount = _fixed(tl.sum(tl.where(keys >= bound, shares, 0.0), 0))
+            amount += tl.where(start <= k_key, ties, 0)
+            tl.atomic_add(sums_ptr + 4 * place + j - 1, amount, sem="relaxed")
+        if number == 0:
+            total = _fixed(tl.sum(shares, 0)) + ties
+            tl.atomic_add(sums_ptr + 4 * place + 3, total, sem="relaxed")
+
+
+@triton.jit
+def _close_kernel(
+    logits_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    maxima_ptr,
+    sums_ptr,
+    found_ptr,
+    min_p_ptr,
+    keys_ptr,
+    ties_ptr,
+    floors_ptr,
+    equals_ptr,
+    vocab_size,
+    num_tiles,
+    DIGITS: tl.constexpr,
+    UNUSED: tl.constexpr,
+    TILE: tl.constexpr,
+    TILES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    tile, row, num_rows = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    temperature = tl.load(temperature_ptr + row)
+    top_p = tl.load(top_p_ptr + row)
+    min_p = tl.load(min_p_ptr + row)
+    top_k = tl.where(temperature > 0.0, tl.load(top_k_ptr + row), 0).to(tl.int64)
+    top = _top_logit(maxima_ptr, row, num_tiles, TILES)
+    key, ties = _top_k_cut(sums_ptr, found_ptr, row, num_rows, top_k, vocab_size, DIGITS)
+    if (temperature > 0.0) & (top_p < 1.0):
+        first = DIGITS * num_rows + row
+        target = _share_target(sums_ptr, first, top_p)
+        p_key, above = _interval(sums_ptr, found_ptr, first, num_rows, DIGITS, target, DIGITS)
+        share = tl.maximum(_share_of_key(p_key + _lowest(DIGITS), top, temperature, UNUSED), 1)
+        p_ties = tl.maximum((target - above + share - 1) // share, 1)
+        ties = tl.where(p_key > key, p_ties, tl.where(p_key == key, tl.minimum(ties, p_ties), ties))
+        key = tl.maximum(key, p_key)
+    ties = tl.minimum(ties, 0x7FFFFFFF).to(tl.int32)
+    cut = tl.maximum(key + _lowest(DIGITS), -0x80000000).to(tl.int32)
+    _, keys = _load(logits_ptr, row, tile, vocab_size, TILE, UNUSED)
+    equals = tl.sum(((keys == cut) & (keys > -0x80000000)).to(tl.int32), 0)
+    tl.store(equals_ptr + row * num_tiles + tile, equals)
+    if tile == 0:
+        floor = tl.full((), float("-inf"), tl.float32)
+        if (temperature > 0.0) & (min_p > 0.0):
+            floor = top + temperature * tl.log(tl.minimum(min_p, 1.0))
+        tl.store(keys_ptr + row, cut)
+        tl.store(ties_ptr + row, ties)
+        tl.store(floors_ptr + row, floor)
+
+
+def find_cut(logits: Tensor, draws: Draws, tile: int, num_warps: int) -> Cut:
+    """What the filters of `draws` keep of each row of logits [rows, vocab]; at least one token."""
+    num_rows, vocab_size = logits.shape
+    num_tiles, device = triton.cdiv(vocab_size, tile), logits.device
+    unused = UNUSED_BITS[logits.dtype]
+    digits = (32 - unused) // 2
+    grid = (num_tiles, num_rows)
+    pdl = has_pdl(device)
+    options = {"PDL": pdl, "launch_pdl": pdl, "num_warps": num_warps, "TILE": tile}
+    maxima = torch.empty(grid[::-1], dtype=torch.float32, device=device)
+    # Of counts, then of shares, by pass and row: three sums and the total; interval and above.
+    sums = torch.zeros(2, digits, num_rows, 4, dtype=torch.int64, device=device)
+    found = torch.empty(2, digits, num_rows, 2, dtype=torch.int64, device=device)
+    inputs = logits, draws.temperature, draws.top_k, draws.top_p, maxima, sums, found
+    _maxima_kernel[grid](logits, maxima, vocab_size, num_tiles, **options)
+    options |= {"DIGITS": digits, "UNUSED": unused}
+    counted = logits, draws.temperature, draws.top_k, sums, found
+    for number in range(digits):
+        _count_kernel[grid](*counted, vocab_size, number, **options)
+    options["TILES"] = triton.next_power_of_2(num_tiles)
+    for number in range(digits):
+        _sum_kernel[grid](*inputs, vocab_size, num_tiles, number, **options)
+    cut = Cut(
+        keys=torch.empty(num_rows, dtype=torch.int32, device=device),
+        ties=torch.empty(num_rows, dtype=torch.int32, device=device),
+        floors=torch.empty(num_rows, dtype=torch.float32, device=device),
+        equals=torch.empty(grid[::-1], dtype=torch.int32, device=device),
+    )
+    _close_kernel[grid](*inputs, draws.min_p, *cut, vocab_size, num_tiles, **options)
+    return cut

@@ -74,6 +74,7 @@ class EngineKeeper:
         self._wake = trio.Event()
         self._state: State = "starting"
         self._num_restarts = 0
+        self._is_told = False
         self._death: _Death | None = None
         self._is_leaving = False
 
@@ -168,6 +169,7 @@ class EngineKeeper:
     async def _one_life(self, relay: Relay) -> None:
         """From spawn to the moment at which the next one may start."""
         oom_kills = count_oom_kills()
+        self._is_told = False
         life: EngineLife | None = None
         scratch: Path | None = None
         try:
@@ -236,6 +238,7 @@ class EngineKeeper:
             self._state = "ending"
             if known_code is None and not self._is_leaving and life is not self._replaced:
                 self._tell(relay, life.ending(None, 0), is_final=False)
+                self._is_told = True
         finally:
             exit_code = await self._reap(life)
         return exit_code
@@ -276,14 +279,17 @@ class EngineKeeper:
         self._policy.ready(trio.current_time())
 
     def _tell(self, relay: Relay, ending: Ending, *, is_final: bool) -> None:
-        """Say why the engine is gone: to the log, to the gateways and to whoever asks later. The
-        same death may be told again once more of it is known.
+        """Say why the engine is gone: to the log, to the gateways and to whoever asks later. A
+        death that was told before all of it was known is told to the gateways again only if no
+        other start follows.
         """
         diagnosis = diagnose(ending)
         cause = fault_cause(diagnosis, failed_starts=self._policy.failed_starts, stops=is_final)
         lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.say_alone(f"engine start {relay.epoch} is gone: {cause}")
         self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
+        if self._is_told and not is_final:
+            return
         # Whoever reads the gateway's log beside ours has seen the engine's last lines.
         told = () if self._log.beside_gateway else lines
         relay.engine_gone(cause, ending.exit_code, told, is_final=is_final, kind=diagnosis.kind)

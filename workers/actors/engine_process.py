@@ -84,7 +84,11 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, link: int, payload: bytes) -> None:
-        """Hand a frame to the engine; never blocks. An engine that does not read is killed."""
+        """Hand a frame to the engine; never blocks. An engine that does not read is killed; to one
+        that is gone, nothing is said.
+        """
+        if self._process.returncode is not None:
+            return
         self._backlog += encode_frame(link, payload)
         self._flush()
         if self._backlog:

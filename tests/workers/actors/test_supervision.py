@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from protocol.messages import Fault, Register
+from protocol.messages import Fault, Register, Rejected, Tokens
 from tests.fakes.gateway_end import open_gateway_end, submission
 from tests.fakes.moody import moody_worker
 from tests.fakes.worker_process import (
@@ -55,6 +55,7 @@ async def test_a_death_that_takes_its_time_is_told_before_it_is_over(tmp_path: P
             assert "closed its channel but lived on" in fault.cause
             mood.set()
             await gateway.wait(Register, lambda m: m.engine is not None)
+            assert len([each for each in gateway.all_of(Fault) if each.epoch == 1]) == 1
             assert not is_alive(worker.engine_pids()[0])
 
 
@@ -230,6 +231,33 @@ async def test_a_restart_finishes_what_runs(tmp_path: Path) -> None:
             await gateway.wait_ready(epoch=3)
             assert len(gateway.ids_of(b"b" * 16)) < 4000
             assert not gateway.all_of(Fault)
+
+
+async def test_a_restart_that_waits_can_be_hurried(tmp_path: Path) -> None:
+    """New work is refused while it waits, and a second wish without --force too."""
+    async with open_gateway_end() as gateway, trio.open_nursery() as nursery:
+        with worker_process(tmp_path, gateway.address, step_ms=20, drain_s=600) as worker:
+            await gateway.wait_ready()
+            gateway.send(submission(b"a" * 16, max_tokens=4000))
+            await gateway.wait(Tokens)
+            ends: list[tuple[int, str]] = []
+
+            async def ask(*words: str) -> None:
+                ends.append(await worker.command("restart", "w", *words))
+
+            nursery.start_soon(ask)
+            await worker.wait_line("a restart is asked for")
+            gateway.send(submission(b"b" * 16))
+            assert (await gateway.wait(Rejected)).reason == "draining"
+            status, said = await worker.command("restart", "w")
+            assert (status, "--force hurries it" in said) == (2, True), said
+            await ask("--force")
+            with trio.fail_after(BOUND_S):
+                while len(ends) < 2:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert [status for status, _ in ends] == [0, 0]
+            await gateway.wait_ready(epoch=2)
+            assert len(worker.engine_pids()) == 2
 
 
 async def test_others_are_not_let_in(tmp_path: Path) -> None:

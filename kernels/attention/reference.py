@@ -26,6 +26,28 @@ def attend(
     plan: AttentionPlan | PagedPlan,
 ) -> Tensor:
     """See `kernels.attention.attend`."""
+    queries = prepare(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
+    if isinstance(plan, AttentionPlan):
+        return paged_attention(queries, key_cache, value_cache, plan).flatten(1)
+    parts = [
+        attend_rows(
+            queries[first : first + count], key_cache, value_cache, start, plan.block_tables[row]
+        )
+        for first, count, start, row in _spans(plan)
+    ]
+    return torch.cat(parts).flatten(1)
+
+
+def prepare(
+    qkv: Tensor,
+    qk_norm: Tensor,
+    eps: float,
+    cos_sin: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: AttentionPlan | PagedPlan,
+) -> Tensor:
+    """Queries [T, H, D], normed and turned; keys and values go to the caches."""
     num_kv, head_dim = key_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
@@ -34,15 +56,11 @@ def attend(
     values = heads[:, -num_kv:]
     if isinstance(plan, AttentionPlan):
         kv_write(keys, values, key_cache, value_cache, plan.slots)
-        return paged_attention(queries, key_cache, value_cache, plan).flatten(1)
-    slots = _slots(plan, key_cache.shape[1])
-    _write(keys, key_cache, slots)
-    _write(values, value_cache, slots)
-    parts = [
-        _rows(queries[first : first + count], key_cache, value_cache, start, plan.block_tables[row])
-        for first, count, start, row in _spans(plan)
-    ]
-    return torch.cat(parts).flatten(1)
+    else:
+        slots = _slots(plan, key_cache.shape[1])
+        _write(keys, key_cache, slots)
+        _write(values, value_cache, slots)
+    return queries
 
 
 def _slots(plan: PagedPlan, block_size: int) -> Tensor:
@@ -66,7 +84,7 @@ def _spans(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
     return [*decodes, *plan.prefills]
 
 
-def _rows(queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor) -> Tensor:
+def attend_rows(queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor) -> Tensor:
     """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names."""
     num_rows, num_heads, head_dim = queries.shape
     context = start + num_rows

@@ -1,0 +1,298 @@
+"""Attention over the paged cache at Qwen3's sizes: decodes, spans, and what prepares spans.
+
+Owns the sizes and the swept configurations; what wins goes to `kernels.attention.choose`. Run as
+a module itself, it tells how the library's attention behaves on this card: which form of it works,
+and what the first call of a new size costs.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.case import Case, Variant, within
+from kernels.attention import PagedPlan, PrefillSpan, PrefillWork, library, reference
+from kernels.attention.choose import DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention.decode import decode
+from kernels.attention.prefill import prefill
+from kernels.attention.work import prefill_work, to_device
+from kernels.attention.write import qk_norm_rope_write
+
+EPS = 1e-6
+DIM, KV, BLOCK_SIZE = 128, 8, 32
+HEADS = {"0.6B": 16, "8B": 32}
+MULTIPROCESSORS = 132
+TOLERANCE = 1.5e-2
+EXPECTED_ROWS = 512
+"""Rows of a span whose scores the reference holds at once: 1 GB behind 16k tokens."""
+
+DECODES: list[tuple[str, list[int]]] = [
+    ("1 x 256", [256]),
+    ("1 x 8k", [8192]),
+    ("1 x 32k", [32768]),
+    ("8 x 16k", [16384] * 8),
+    ("64 x 256", [256] * 64),
+    ("64 x 2k", [2048] * 64),
+    ("256 x 500", [500] * 256),
+    ("256 x 100-1900", [100 + row * 1800 // 255 for row in range(256)]),
+    ("16k + 63 x 256", [16384] + [256] * 63),
+]
+DECODE_TILES = [
+    (16, 2, 3),
+    (16, 4, 3),
+    (32, 2, 3),
+    (32, 4, 2),
+    (32, 4, 3),
+    (32, 4, 4),
+    (64, 4, 2),
+    (64, 4, 3),
+    (64, 4, 4),
+    (64, 8, 3),
+    (128, 8, 2),
+    (128, 8, 3),
+]
+SPANS: list[tuple[str, int, int]] = [
+    ("2k cold", 0, 2048),
+    ("8k cold", 0, 8192),
+    ("16k cold", 0, 16384),
+    ("32 behind 8k", 8192, 32),
+    ("32 behind 32k", 32768, 32),
+    ("512 behind 8k", 8192, 512),
+    ("16k behind 16k", 16384, 16384),
+]
+PREFILL_TILES = [
+    (128, 64, 8, 3),
+    (128, 64, 8, 2),
+    (128, 64, 4, 3),
+    (128, 128, 8, 2),
+    (128, 32, 8, 4),
+    (64, 64, 4, 3),
+    (64, 32, 4, 4),
+]
+SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
+"""Of the 0.6B; its keys and values are the 8B's."""
+
+LONG_TILES = PREFILL_TILES[:4]
+"""What is worth its seconds at thousands of rows."""
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """Every size for the 8B, some for the 0.6B; a few small ones for the interpreter."""
+    if device.type == "cpu":
+        yield _decode_case("0.6B", "2 x 40", [40, 3], device)
+        yield _prefill_case("0.6B", "9 behind 40", 40, 9, device)
+        yield _write_case("0.6B", 3, device)
+        return
+    for model in HEADS:
+        for name, contexts in DECODES:
+            if model == "8B" or name in SMALL_MODEL_CASES:
+                yield _decode_case(model, name, contexts, device)
+        for name, start, length in SPANS:
+            if model == "8B" or name in SMALL_MODEL_CASES:
+                yield _prefill_case(model, name, start, length, device)
+        yield _write_case(model, 8192, device)
+
+
+def _normal(*shape: int, device: torch.device) -> Tensor:
+    return torch.randn(shape, device=device).to(torch.bfloat16)
+
+
+@cache
+def _cos_sin(device: torch.device) -> Tensor:
+    angles = torch.arange(40960, device=device)[:, None] * 1e6 ** -(
+        torch.arange(DIM // 2, device=device) / (DIM // 2)
+    )
+    return torch.cat((angles.cos(), angles.sin()), dim=1)
+
+
+def _paged(contexts: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Caches and block tables [sequences, blocks] of random blocks for `contexts` tokens each."""
+    needed = [-(-context // BLOCK_SIZE) for context in contexts]
+    shape = (sum(needed) + 1, BLOCK_SIZE, KV, DIM)
+    ids = torch.randperm(sum(needed), device=device, dtype=torch.int32)
+    tables = torch.full((len(needed), max(needed)), sum(needed), dtype=torch.int32, device=device)
+    for row, blocks in enumerate(ids.split(needed)):
+        tables[row, : len(blocks)] = blocks
+    return _normal(*shape, device=device), _normal(*shape, device=device), tables
+
+
+def _decode_case(model: str, name: str, contexts: list[int], device: torch.device) -> Case:
+    heads, rows = HEADS[model], len(contexts)
+    positions = torch.tensor(contexts, dtype=torch.int32, device=device) - 1
+    numbers = torch.arange(rows, dtype=torch.int32, device=device)
+
+    def make() -> tuple[Tensor, ...]:
+        keys, values, tables = _paged(contexts, device)
+        qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
+        return qkv, _normal(heads + KV, DIM, device=device), keys, values, tables
+
+    def plan(tables: Tensor) -> PagedPlan:
+        return PagedPlan(positions, numbers, tables, rows)
+
+    def variant(config: DecodeConfig) -> Variant:
+        def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+            out = qkv.new_empty(rows, heads * DIM)
+            angles = _cos_sin(device)
+            decode(qkv, norm, EPS, angles, keys, values, plan(tables), config, out)
+            return out
+
+        label = f"tile {config.tile} warps {config.warps} stages {config.stages}"
+        return Variant(f"{label} target {config.target}", run)
+
+    def expected(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        angles = _cos_sin(device)
+        return reference.attend(qkv, norm, EPS, angles, keys, values, plan(tables))
+
+    return Case(
+        name=f"decode {model} {name}",
+        make=make,
+        variants=[variant(config) for config in _decode_configs(rows, sum(contexts), device)],
+        expected=expected,
+        moved_bytes=2 * DIM * (2 * KV * sum(contexts) + rows * (2 * heads + 2 * KV)),
+        flops=4 * heads * DIM * sum(contexts),
+        accept=within(TOLERANCE),
+    )
+
+
+def _decode_configs(rows: int, tokens: int, device: torch.device) -> list[DecodeConfig]:
+    capacity = 16 if rows <= 16 else 256
+    if device.type == "cpu":
+        return [DecodeConfig(tile=16, warps=4, stages=2, target=16, rows=capacity)]
+    few = rows * KV <= MULTIPROCESSORS
+    targets = [MULTIPROCESSORS * n for n in ((1, 2, 4, 8) if few else (4, 8, 16, 32))]
+    # Beyond one piece per tile, targets are all the same.
+    return [
+        DecodeConfig(tile, warps, stages, target, rows=capacity)
+        for (tile, warps, stages), target in itertools.product(DECODE_TILES, targets)
+        if tile <= tokens / rows and (target == targets[0] or tokens * KV > tile * target // 2)
+    ]
+
+
+def _prefill_case(model: str, name: str, start: int, length: int, device: torch.device) -> Case:
+    heads = HEADS[model]
+    span = PrefillSpan(first_row=0, num_rows=length, start=start, table_row=0)
+    nothing = torch.empty(0, dtype=torch.int32, device=device)
+
+    def make() -> tuple[Tensor, ...]:
+        return _normal(length, heads, DIM, device=device), *_paged([start + length], device)
+
+    def ours(config: PrefillConfig) -> Variant:
+        @cache
+        def work() -> PrefillWork:
+            return to_device(prefill_work([span], 0, heads, KV, config, library=False), device)
+
+        def run(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+            out = queries.new_empty(length, heads * DIM)
+            plan = PagedPlan(nothing, nothing, tables, 0, (span,))
+            prefill(queries, keys, values, plan, work(), config, out)
+            return out
+
+        label = f"rows {config.rows} tile {config.tile} warps {config.warps}"
+        return Variant(f"{label} stages {config.stages} target {config.target}", run)
+
+    def theirs(form: library.Form) -> Variant:
+        def run(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+            out = queries.new_empty(length, heads * DIM)
+            plan = PagedPlan(nothing, nothing, tables, 0, (span,))
+            library.attend_span(form, queries, keys, values, plan, span, out)
+            return out
+
+        return Variant(f"cudnn {form.__name__}", run, peer=True)
+
+    def expected(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        parts = [
+            reference.attend_rows(rows, keys, values, start + EXPECTED_ROWS * number, tables[0])
+            for number, rows in enumerate(queries.split(EXPECTED_ROWS))
+        ]
+        return torch.cat(parts).flatten(1)
+
+    seen = length * start + length * (length + 1) // 2
+    forms = library.FORMS if device.type == "cuda" and length >= EXPECTED_ROWS else ()
+    return Case(
+        name=f"prefill {model} {name}",
+        make=make,
+        variants=[ours(c) for c in _prefill_configs(length, device)] + [theirs(f) for f in forms],
+        expected=expected,
+        moved_bytes=2 * DIM * (2 * KV * (start + length) + 2 * heads * length),
+        flops=4 * heads * DIM * seen,
+        accept=within(TOLERANCE),
+    )
+
+
+def _prefill_configs(length: int, device: torch.device) -> list[PrefillConfig]:
+    if device.type == "cpu":
+        return [PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=8, piece=16)]
+    tiles = LONG_TILES if length > EXPECTED_ROWS else PREFILL_TILES
+    targets = (1,) if length > EXPECTED_ROWS else (1, 2, 4)
+    return [
+        PrefillConfig(*tile, target=MULTIPROCESSORS * n)
+        for tile, n in itertools.product(tiles, targets)
+    ]
+
+
+def _write_case(model: str, rows: int, device: torch.device) -> Case:
+    heads = HEADS[model]
+    positions = torch.arange(rows, dtype=torch.int32, device=device)
+    zeros, span = torch.zeros_like(positions), PrefillSpan(0, rows, 0, 0)
+
+    def make() -> tuple[Tensor, ...]:
+        qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
+        return qkv, _normal(heads + KV, DIM, device=device), *_paged([rows], device)
+
+    def plan(tables: Tensor) -> PagedPlan:
+        return PagedPlan(positions, zeros, tables, 0, (span,))
+
+    def variant(config: WriteConfig) -> Variant:
+        def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+            angles = _cos_sin(device)
+            rows_plan = plan(tables)
+            return qk_norm_rope_write(
+                qkv, norm, EPS, angles, keys, values, rows_plan, config
+            ).flatten(1)
+
+        return Variant(f"heads {config.heads} warps {config.warps}", run)
+
+    def expected(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
+        turned = reference.prepare(qkv, norm, EPS, _cos_sin(device), keys, values, plan(tables))
+        return turned.flatten(1)
+
+    shapes = itertools.product((8, 16, 32, 64), (2, 4, 8))
+    return Case(
+        name=f"norm, turn, write {model} {rows}",
+        make=make,
+        variants=[variant(WriteConfig(*shape)) for shape in shapes],
+        expected=expected,
+        moved_bytes=4 * DIM * rows * (heads + 2 * KV),
+        flops=0,
+        accept=within(TOLERANCE),
+    )
+
+
+def probe() -> None:
+    """Print what the library's attention does on this card."""
+    device = torch.device("cuda")
+    for model, heads in HEADS.items():
+        for form in library.FORMS:
+            wrong = library.works(form, heads, KV, DIM, torch.bfloat16)
+            print(f"{model} {form.__name__}: {wrong or 'works'}")
+    attend = library.form(HEADS["8B"], KV, DIM, torch.bfloat16)
+    if attend is None:
+        return
+    for queries, keys in ((1024, 1024), (2048, 2048), (2048, 8192), (8192, 8192), (8200, 8200)):
+        q = _normal(queries, HEADS["8B"], DIM, device=device)
+        k, v = (_normal(keys, KV, DIM, device=device) for _ in range(2))
+        times_ms = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            started_at = time.perf_counter()
+            out, lse = attend(q, k, v, queries == keys)
+            torch.cuda.synchronize()
+            times_ms.append(round((time.perf_counter() - started_at) * 1e3, 2))
+        print(f"{queries} x {keys}: {times_ms} ms; out {out.stride()}, lse {lse.stride()}")
+
+
+if __name__ == "__main__":
+    probe()

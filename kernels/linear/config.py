@@ -20,9 +20,9 @@ class Skinny:
     """Tiles of `block_n` weight rows by `block_k` columns, `num_stages` of them on their way.
 
     `splits` programs share the columns of one tile and add up in a fixed order. Without
-    `fuses_norm` a normalisation before the product is a kernel of its own. `prefetched_bytes` are
-    what one program asks for before the kernel ahead has ended, as far as the L2 cache: 48 KiB in
-    each of 264 programs are 13 MB of its 50.
+    `fuses_norm` a normalisation before the product is a kernel of its own. `prefetched_bytes`, a
+    power of two, are what one program asks for before the kernel ahead has ended, as far as the L2
+    cache: 32 KiB in each of 264 programs are 9 MB of its 50.
     """
 
     block_n: int
@@ -31,7 +31,7 @@ class Skinny:
     num_warps: int
     num_stages: int
     fuses_norm: bool = True
-    prefetched_bytes: int = 48 * 1024
+    prefetched_bytes: int = 32 * 1024
 
 
 Config = Gemv | Skinny

@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.engine.client import Answer
 from benchmarks.engine.reference import reference_logits
 from kernels.philox import uniform_noise
-from workers.engine.load import Loaded
+from workers.engine.runner import Runner
 
 MAX_ROWS: Final = 64
 """Checked tokens of one answer, spread evenly: their logits take memory."""
@@ -58,13 +58,13 @@ class Checked:
         return {**asdict(self), "is_right": self.is_right}
 
 
-def check_answers(loaded: Loaded, answers: Sequence[Answer]) -> list[Checked]:
+def check_answers(runner: Runner, answers: Sequence[Answer]) -> list[Checked]:
     """Every answer against the reference. Raises `RuntimeError` if one has not ended by itself."""
     for answer in answers:
         if answer.ending != "length" or len(answer.outputs) != answer.request.max_tokens:
             raise RuntimeError(f"an answer of {len(answer.outputs)} tokens ended: {answer.ending}")
-    noise = _noise(loaded, answers)
-    return [_check(loaded, answer, noise) for answer in answers]
+    noise = _noise(runner, answers)
+    return [_check(runner, answer, noise) for answer in answers]
 
 
 def failures(checked: Sequence[Checked]) -> list[str]:
@@ -77,22 +77,22 @@ def failures(checked: Sequence[Checked]) -> list[str]:
     return lines
 
 
-def _noise(loaded: Loaded, answers: Sequence[Answer]) -> float:
+def _noise(runner: Runner, answers: Sequence[Answer]) -> float:
     """Of the shortest answer that has something to say."""
     shortest = min(answers, key=lambda one: len(one.request.prompt) + len(one.outputs))
-    ids, rows, _ = _rows(loaded, shortest)
-    exact = reference_logits(loaded.shape, loaded.weights, ids, rows, torch.float32)
-    dtype = loaded.weights.embedding.dtype
-    rough = reference_logits(loaded.shape, loaded.weights, ids, rows, dtype)
+    ids, rows, _ = _rows(runner, shortest)
+    exact = reference_logits(runner.model.config, runner.model.weights, ids, rows, torch.float32)
+    dtype = runner.model.weights.embedding.dtype
+    rough = reference_logits(runner.model.config, runner.model.weights, ids, rows, dtype)
     difference = float((exact - rough).abs().max())
     return NOISE_FACTOR * difference + _ROUNDING * float(exact.std())
 
 
-def _check(loaded: Loaded, answer: Answer, noise: float) -> Checked:
-    ids, rows, chosen = _rows(loaded, answer)
+def _check(runner: Runner, answer: Answer, noise: float) -> Checked:
+    ids, rows, chosen = _rows(runner, answer)
     is_long = len(ids) > LONG
-    dtype = loaded.weights.embedding.dtype if is_long else torch.float32
-    scores = reference_logits(loaded.shape, loaded.weights, ids, rows, dtype)
+    dtype = runner.model.weights.embedding.dtype if is_long else torch.float32
+    scores = reference_logits(runner.model.config, runner.model.weights, ids, rows, dtype)
     bound = 2 * noise if is_long else noise
     temperature = answer.request.temperature
     if temperature > 0:
@@ -113,9 +113,9 @@ def _check(loaded: Loaded, answer: Answer, noise: float) -> Checked:
     )
 
 
-def _rows(loaded: Loaded, answer: Answer) -> tuple[Tensor, Tensor, Tensor]:
+def _rows(runner: Runner, answer: Answer) -> tuple[Tensor, Tensor, Tensor]:
     """All ids but the last output, the rows that are checked, and the tokens they chose."""
-    device = loaded.weights.embedding.device
+    device = runner.model.weights.embedding.device
     outputs = torch.tensor(answer.outputs, device=device)
     prompt = torch.tensor(answer.request.prompt, device=device)
     picked = torch.linspace(0, len(outputs) - 1, min(MAX_ROWS, len(outputs))).long().to(device)

@@ -15,8 +15,8 @@ from workers.core.control import Shutdown, encode_control
 from workers.core.framing import SUPERVISOR
 from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.beats import EngineStatus
-from workers.engine.load import Loaded
 from workers.engine.loop import EngineLoop
+from workers.engine.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Books:
     """What can be looked at while nothing runs."""
 
     scheduler: Scheduler
-    loaded: Loaded
+    runner: Runner
 
     def check_idle(self) -> None:
         """Raise `IntegrityError` if the books contradict each other, `RuntimeError` for a leak."""
@@ -38,25 +38,25 @@ class Books:
 class Engine:
     """Serves one client at a time; sequences and prefix cache live on between them."""
 
-    def __init__(self, loaded: Loaded, *, max_waiting: int) -> None:
-        facts = loaded.runner.facts
+    def __init__(self, runner: Runner, *, max_waiting: int) -> None:
+        facts = runner.facts
         limits = SchedulerLimits(
             max_seqs=facts.max_seqs,
             token_budget=facts.token_budget,
             context_length=facts.context_length,
             max_waiting=max_waiting,
-            vocab_size=loaded.shape.vocab_size,
+            vocab_size=runner.model.config.vocab_size,
         )
         blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
-        scheduler = Scheduler(limits, blocks, (MODEL,), loaded.runner.eos_ids)
-        self.books = Books(scheduler, loaded)
+        scheduler = Scheduler(limits, blocks, (MODEL,), runner.eos_ids)
+        self.books = Books(scheduler, runner)
 
     def serve(self, act: Callable[[Client], None]) -> None:
         """Run the loop until `act`, in a thread of its own, has ended. Raises what either raised;
         the engine's own error goes first.
         """
         channel = MemoryChannel()
-        runner, scheduler = self.books.loaded.runner, self.books.scheduler
+        runner, scheduler = self.books.runner, self.books.scheduler
         loop = EngineLoop(runner, scheduler, channel, EngineStatus(), epoch=0)
         with ThreadPoolExecutor(1, "client") as threads:
             future = threads.submit(act, Client(channel))

@@ -28,8 +28,9 @@ from config.model import DUMMY_PREFIX
 from protocol.errors import ConfigError
 from workers.engine.dummy import dummy_names
 from workers.engine.kernel_cache import CACHE_VARIABLE
-from workers.engine.load import Loaded, load
+from workers.engine.load import load_runner
 from workers.engine.model_config import Qwen3Config
+from workers.engine.runner import Runner
 
 ALL: Final = ("start", *CASES)
 TESTS: Final = (*ALL, "soak", "smoke")
@@ -74,10 +75,10 @@ def run(options: Options) -> tuple[dict[str, Any], bool]:
         report["starts"] = _starts(options, config, figures, progress)
         progress.end()
     progress.begin("loading the model")
-    loaded = load(config, lambda _phase, _fraction, _detail: None)
+    runner = load_runner(config, lambda _phase, _fraction, _detail: None)
     progress.end()
-    report |= {"machine": _machine(loaded), "engine": _facts(loaded)}
-    engine = Engine(loaded, max_waiting=2 * options.scale.max_seqs)
+    report |= {"machine": _machine(runner), "engine": _facts(runner)}
+    engine = Engine(runner, max_waiting=2 * options.scale.max_seqs)
     wrong: list[str] = []
     bench = _tests(options, engine, figures, progress)
     samples = list(bench.samples) if bench else []
@@ -87,7 +88,7 @@ def run(options: Options) -> tuple[dict[str, Any], bool]:
         wrong += result.wrong
         report["soak"] = _soak_json(result)
     progress.begin("checking answers")
-    checked = check_answers(loaded, samples) if samples else []
+    checked = check_answers(runner, samples) if samples else []
     wrong += failures(checked) if samples else []
     progress.end()
     report |= {
@@ -151,15 +152,15 @@ def _tests(
     names = [name for name in options.tests if name in CASES]
     if not names:
         return None
-    loaded = engine.books.loaded
+    runner = engine.books.runner
     made: list[Bench] = []
 
     def bars(key: str) -> Bar:
         return bar(options.name, fp8=options.fp8, key=key)
 
     def act(client: Client) -> None:
-        floor = floor_of(loaded.shape, _device_name(loaded), fp8=options.fp8)
-        bench = Bench(client, options.scale, floor, loaded.shape.vocab_size, bars)
+        floor = floor_of(runner.model.config, _device_name(runner), fp8=options.fp8)
+        bench = Bench(client, options.scale, floor, runner.model.config.vocab_size, bars)
         made.append(bench)
         for name in names:
             progress.begin(name)
@@ -191,20 +192,20 @@ def _soak_json(result: Soak) -> dict[str, Any]:
     return {**numbers, "greedy_again": len(result.alone)}
 
 
-def _facts(loaded: Loaded) -> dict[str, Any]:
+def _facts(runner: Runner) -> dict[str, Any]:
     """What the engine says of itself, without the digest of files it has not."""
-    facts = loaded.runner.facts
+    facts = runner.facts
     names = ("device", "dtype", "context_length", "block_size", "kv_tokens", "max_seqs")
     return {name: getattr(facts, name) for name in (*names, "token_budget")}
 
 
-def _device_name(loaded: Loaded) -> str:
-    device = loaded.weights.embedding.device
+def _device_name(runner: Runner) -> str:
+    device = runner.model.weights.embedding.device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def _machine(loaded: Loaded) -> dict[str, str]:
-    return {"device": _device_name(loaded), **describe_machine(_PACKAGES)}
+def _machine(runner: Runner) -> dict[str, str]:
+    return {"device": _device_name(runner), **describe_machine(_PACKAGES)}
 
 
 def _summary(report: dict[str, Any], figures: list[Figure], num_checked: int) -> str:

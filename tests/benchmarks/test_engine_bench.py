@@ -17,8 +17,9 @@ from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.dummy import dummy_dir
-from workers.engine.load import Loaded, load
+from workers.engine.load import load_runner
 from workers.engine.model_config import read_model_config
+from workers.engine.runner import Runner
 
 H200 = CEILINGS["NVIDIA H200"]
 
@@ -28,7 +29,7 @@ def _floor(name: str, *, fp8: bool = False) -> Floor:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> Loaded:
+def runner(tmp_path: Path) -> Runner:
     config = WorkerConfig(
         name="bench",
         model=str(write_tiny_model(tmp_path, dtype="bfloat16")),
@@ -39,10 +40,10 @@ def loaded(tmp_path: Path) -> Loaded:
         device="cpu",
         dtype="bfloat16",
     )
-    return load(config, lambda *_: None)
+    return load_runner(config, lambda *_: None)
 
 
-def _answers(loaded: Loaded, temperature: float) -> list[Answer]:
+def _answers(runner: Runner, temperature: float) -> list[Answer]:
     found: list[Answer] = []
     prompts = [list(range(3 + number, 40)) for number in range(3)]
     requests = [Request(prompt, 12, temperature, seed=9) for prompt in prompts]
@@ -50,7 +51,7 @@ def _answers(loaded: Loaded, temperature: float) -> list[Answer]:
     def act(client: Client) -> None:
         found.extend(client.call(requests)[0])
 
-    engine = Engine(loaded, max_waiting=4)
+    engine = Engine(runner, max_waiting=4)
     engine.serve(act)
     engine.books.check_idle()
     return found
@@ -91,40 +92,40 @@ def test_a_wrong_command_is_one_line(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_right_answers_pass_and_wrong_ones_are_found(loaded: Loaded, temperature: float) -> None:
+def test_right_answers_pass_and_wrong_ones_are_found(runner: Runner, temperature: float) -> None:
     """Greedy and drawn tokens in bfloat16 hold against float32; one foreign token does not."""
-    answers = _answers(loaded, temperature)
-    assert failures(check_answers(loaded, answers)) == []
+    answers = _answers(runner, temperature)
+    assert failures(check_answers(runner, answers)) == []
     outputs = answers[1].outputs
     outputs[5] = (outputs[5] + 1) % 151
-    (wrong,) = failures(check_answers(loaded, answers))
+    (wrong,) = failures(check_answers(runner, answers))
     assert wrong.startswith("wrong tokens: ")
 
 
-def test_an_engine_with_a_wrong_layer_is_found(loaded: Loaded) -> None:
+def test_an_engine_with_a_wrong_layer_is_found(runner: Runner) -> None:
     """The reference shares the weights, and nothing else: here they changed in between."""
-    answers = _answers(loaded, 0.0)
-    layer = loaded.weights.layers[1]
+    answers = _answers(runner, 0.0)
+    layer = runner.model.weights.layers[1]
     layer.down.copy_(layer.down.flip(0))
-    assert failures(check_answers(loaded, answers))
+    assert failures(check_answers(runner, answers))
 
 
-def test_an_answer_that_was_cut_is_an_error(loaded: Loaded) -> None:
+def test_an_answer_that_was_cut_is_an_error(runner: Runner) -> None:
     """Fewer tokens than asked for are less work."""
-    answers = _answers(loaded, 0.0)
+    answers = _answers(runner, 0.0)
     del answers[0].outputs[-1]
     with pytest.raises(RuntimeError, match="11 tokens"):
-        check_answers(loaded, answers)
+        check_answers(runner, answers)
 
 
-def test_a_client_that_fails_ends_the_engine(loaded: Loaded) -> None:
+def test_a_client_that_fails_ends_the_engine(runner: Runner) -> None:
     """Its error comes out, and the loop does not wait for ever."""
 
     def act(client: Client) -> None:
         client.call([Request([10**6], 1)])
 
     with pytest.raises(RuntimeError, match="outside the vocabulary"):
-        Engine(loaded, max_waiting=4).serve(act)
+        Engine(runner, max_waiting=4).serve(act)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,7 @@ from workers.engine.models.qwen3 import Qwen3
 from workers.engine.probe import PeakMeter, room, run_largest_step
 from workers.engine.runner import Runner
 from workers.engine.warm_up import warm_up
-from workers.engine.weights import Qwen3Weights, Report, load_weights
+from workers.engine.weights import Report, load_weights
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DTYPES: Final = {
@@ -44,28 +43,14 @@ UNKNOWN_DIGEST: Final = bytes(16)
 """The supervisor, who reads the model's files, fills it in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A runner that is warm, and the shape and weights that it runs."""
-
-    runner: Runner
-    shape: Qwen3Config
-    weights: Qwen3Weights
-
-
 def load_runner(config: WorkerConfig, report: Report) -> Runner:
     """Find the model, load its weights, take memory for keys and values, warm up.
 
     Raises `ConfigError`, one line that names what is wrong and what to do.
     """
-    return load(config, report).runner
-
-
-def load(config: WorkerConfig, report: Report) -> Loaded:
-    """As `load_runner`, with what a check of its answers needs."""
-    kernels = watch_kernel_cache()
     with _phase(report, "device", config.device):
         device = _device(config.device)
+        kernels = watch_kernel_cache() if device.type == "cuda" else None
     model_dir = find_model(config.model, report)
     shape = read_model_config(model_dir)
     dtype = _dtype(config.dtype, shape, device)
@@ -92,8 +77,9 @@ def load(config: WorkerConfig, report: Report) -> Loaded:
         facts = _facts(config, device, dtype, _window(config, shape), num_blocks)
         runner = Runner(model, cache, facts, model_dir)
         warm_up(runner)
-    report("warm-up", 1.0, f"kernels: {kernels.summary()}")
-    return Loaded(runner, shape, weights)
+    if kernels is not None:
+        report("warm-up", 1.0, f"kernels: {kernels.summary()}")
+    return runner
 
 
 def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:

@@ -9,13 +9,12 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from pathlib import Path
 
 import trio
 
 from benchmarks.machine import describe_machine
-from benchmarks.serving.client import Sample, run_streams
+from benchmarks.serving.client import Sample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
 
 CONCURRENCIES = (1, 8, 32)
@@ -53,11 +52,9 @@ def _measure(base_url: str, concurrency: int, rounds: int, tokens: int) -> dict[
         print(f"\rconcurrency {concurrency:3} [{bar:30}] {done}/{num_requests}", end=end)
         sys.stdout.flush()
 
-    started_at = time.perf_counter()
     samples: list[Sample] = trio.run(
         run_streams, base_url, concurrency, num_requests, tokens, progress
     )
-    wall_s = time.perf_counter() - started_at
     firsts_ms = sorted(1000 * sample.first_token_s for sample in samples)
     return {
         "concurrency": concurrency,
@@ -65,7 +62,7 @@ def _measure(base_url: str, concurrency: int, rounds: int, tokens: int) -> dict[
         "prompt_tokens": round(statistics.mean(sample.prompt_tokens for sample in samples)),
         "first_token_p50_ms": round(statistics.median(firsts_ms), 1),
         "first_token_p99_ms": round(firsts_ms[int(0.99 * (len(firsts_ms) - 1))], 1),
-        "tokens_per_s": round(sum(sample.output_tokens for sample in samples) / wall_s, 1),
+        "tokens_per_s": round(tokens_per_s(samples), 1),
     }
 
 

@@ -6,8 +6,9 @@ measure something else.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import trio
@@ -19,38 +20,56 @@ TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer: seconds to the first content, and tokens by the server's own usage."""
+    """One answer: seconds to its first text or thought, tokens by the server's own usage, and when
+    it began and ended by the clock of `time.perf_counter`."""
 
     first_token_s: float
     prompt_tokens: int
     output_tokens: int
+    started_at: float
+    ended_at: float
+
+
+def tokens_per_s(samples: Sequence[Sample]) -> float:
+    """Output tokens over the time from the first request to the last answer's end."""
+    wall_s = max(one.ended_at for one in samples) - min(one.started_at for one in samples)
+    return sum(one.output_tokens for one in samples) / wall_s
 
 
 async def run_streams(
-    base_url: str, concurrency: int, num_requests: int, tokens: int, done: Callable[[int], None]
+    base_url: str,
+    concurrency: int,
+    num_requests: int,
+    tokens: int,
+    done: Callable[[int], None],
+    prompt_words: int = PROMPT_WORDS,
+    run: str = "",
 ) -> list[Sample]:
-    """Answer `num_requests` streams, `concurrency` at a time. Any failure raises."""
+    """Answer `num_requests` streams, `concurrency` at a time; runs of another name have other
+    prompts. Any failure raises.
+    """
     samples: list[Sample] = []
     numbers = iter(range(num_requests))
     limits = httpx.Limits(max_connections=concurrency)
 
     async def stream_next(client: httpx.AsyncClient) -> None:
         for number in numbers:
-            samples.append(await _stream(client, base_url, f"{concurrency}-{number}", tokens))
+            prompt = _prompt(f"{run}{concurrency}-{number}", prompt_words)
+            samples.append(await _stream(client, base_url, prompt, tokens))
             done(len(samples))
 
     async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits) as client:
-        await _stream(client, base_url, f"{concurrency}-warm", tokens)
+        await _stream(client, base_url, _prompt(f"{run}{concurrency}-warm", prompt_words), tokens)
         async with trio.open_nursery() as nursery:
             for _ in range(concurrency):
                 nursery.start_soon(stream_next, client)
     return samples
 
 
-async def _stream(client: httpx.AsyncClient, base_url: str, name: str, tokens: int) -> Sample:
+async def _stream(client: httpx.AsyncClient, base_url: str, prompt: str, tokens: int) -> Sample:
     body = {
         "model": "herma-tiny",
-        "messages": [{"role": "user", "content": _prompt(name)}],
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
@@ -65,15 +84,22 @@ async def _stream(client: httpx.AsyncClient, base_url: str, name: str, tokens: i
                 continue
             event = json.loads(line[6:])
             usage = event.get("usage") or usage
-            if first_token_s is None and any(c["delta"].get("content") for c in event["choices"]):
+            if first_token_s is None and any(says_something(c["delta"]) for c in event["choices"]):
                 first_token_s = time.perf_counter() - started_at
+    ended_at = time.perf_counter()
     if first_token_s is None or usage is None or usage["completion_tokens"] != tokens:
-        raise RuntimeError(f"request {name} came back incomplete: {usage}")
-    return Sample(first_token_s, usage["prompt_tokens"], usage["completion_tokens"])
+        raise RuntimeError(f"{prompt[:16]!r} came back incomplete: {usage}")
+    counts = usage["prompt_tokens"], usage["completion_tokens"]
+    return Sample(first_token_s, *counts, started_at, ended_at)
 
 
-def _prompt(name: str) -> str:
+def says_something(delta: dict[str, Any]) -> bool:
+    """Whether a stream's event holds text, a thought or a call."""
+    return any(delta.get(key) for key in ("content", "reasoning_content", "tool_calls"))
+
+
+def _prompt(name: str, num_words: int) -> str:
     """Text that differs from its first words on, so that no block of it is shared."""
     start = sum(map(ord, name))
-    words = (WORDS[(start + i * i) % len(WORDS)] for i in range(PROMPT_WORDS))
+    words = (WORDS[(start + i * i) % len(WORDS)] for i in range(num_words))
     return f"Story {name}: {' '.join(words)}"

@@ -1,0 +1,1 @@
+"""What the built-in model's speed is held against."""

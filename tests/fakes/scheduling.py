@@ -1,10 +1,6 @@
-"""Doubles for the two sides of the scheduler: a runner that proves its cache, a naive gateway.
+"""A naive gateway that believes only the messages, and the scheduler between it and a late card."""
 
-`FakeRunner` stores in every slot of the cache a hash of the whole prefix that belongs there, and
-checks all of them before it computes on. `Ledger` believes only the messages.
-"""
-
-from collections.abc import Callable
+from collections import deque
 from itertools import pairwise
 
 from protocol.messages import (
@@ -19,15 +15,15 @@ from protocol.messages import (
 )
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
+from tests.fakes.card import Failing, FakeRunner, Sample
 from workers.core.block_manager import BlockManager
 from workers.core.framing import BROADCAST
 from workers.core.outgoing import Outgoing
-from workers.core.plan import Chunk, Sampled, StepPlan, StepResult
+from workers.core.plan import StepPlan
 from workers.core.scheduler import Scheduler, SchedulerLimits
 
 MODEL = "tiny"
 EOS = 7
-Sample = Callable[[int], tuple[int, ...]]
 
 
 def make_scheduler(
@@ -39,10 +35,12 @@ def make_scheduler(
     context_length: int = 64,
     max_waiting: int = 8,
     vocab_size: int | None = None,
+    lookahead: int = 0,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence."""
     limits = SchedulerLimits(max_seqs, token_budget, context_length, max_waiting, vocab_size)
-    return Scheduler(limits, BlockManager(num_blocks, block_size), (MODEL,), frozenset({EOS}))
+    blocks = BlockManager(num_blocks, block_size)
+    return Scheduler(limits, blocks, (MODEL,), frozenset({EOS}), lookahead=lookahead)
 
 
 def make_submit(
@@ -71,66 +69,6 @@ def make_submit(
         salt=salt,
         adapter=adapter,
     )
-
-
-class FakeRunner:
-    """Keeps tokens and cache as a real runner would; `sample` maps a sequence to new ids."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.tokens: dict[int, list[int]] = {}
-        self.seq_of: dict[int, int] = {}
-        self.num_computed = 0
-        self._slots: dict[tuple[int, int], int] = {}
-
-    def run(
-        self, plan: StepPlan, sample: Sample, failing: Callable[[int], bool] | None = None
-    ) -> StepResult:
-        """Check what the plan relies on, compute it, and check that nothing was overwritten."""
-        for seq in plan.ended:
-            del self.tokens[seq]
-        for start in plan.started:
-            assert start.seq not in self.tokens
-            self.tokens[start.seq] = list(start.token_ids)
-            self.seq_of[start.seed] = start.seq
-        for chunk in plan.chunks:
-            self._check(chunk, chunk.start)
-        for chunk in plan.chunks:
-            self._compute(chunk)
-        for chunk in plan.chunks:
-            self._check(chunk, chunk.start + chunk.length)
-        failed = {chunk.seq for chunk in plan.chunks if failing is not None and failing(chunk.seq)}
-        sampled: list[Sampled] = []
-        for chunk in plan.chunks:
-            at_end = chunk.start + chunk.length == len(self.tokens[chunk.seq])
-            assert chunk.samples == at_end
-            if chunk.samples and chunk.seq not in failed:
-                ids = sample(chunk.seq)
-                self.tokens[chunk.seq] += ids
-                sampled.append(Sampled(chunk.seq, ids))
-        return StepResult(plan.step, tuple(sampled), tuple((seq, "no memory") for seq in failed))
-
-    def _prefixes(self, chunk: Chunk) -> list[int]:
-        prefixes = [0]
-        for token_id in self.tokens[chunk.seq][: chunk.start + chunk.length]:
-            prefixes.append(hash((prefixes[-1], token_id)))
-        return prefixes[1:]
-
-    def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
-        return chunk.block_ids[position // self.block_size], position % self.block_size
-
-    def _check(self, chunk: Chunk, end: int) -> None:
-        for position, prefix in enumerate(self._prefixes(chunk)[:end]):
-            assert self._slots.get(self._slot(chunk, position)) == prefix, (chunk, position)
-
-    def _compute(self, chunk: Chunk) -> None:
-        end = chunk.start + chunk.length
-        assert chunk.length > 0
-        assert len(chunk.block_ids) == -(-end // self.block_size)
-        for position, prefix in enumerate(self._prefixes(chunk)):
-            if position >= chunk.start:
-                self._slots[self._slot(chunk, position)] = prefix
-        self.num_computed += chunk.length
 
 
 class Ledger:
@@ -218,30 +156,48 @@ class Engine:
         self.runner = FakeRunner(block_size)
         self.ledger = Ledger()
         self.plans: list[StepPlan] = []
+        self.in_flight: deque[StepPlan] = deque()
 
     def submit(self, submit: Submit, *, link: int = 1, now: float = 0.0) -> None:
         """Hand in a request."""
         self.ledger.submitted(submit)
         self.ledger.hear(self.scheduler.submit(link, submit, now))
 
-    def step(
-        self,
-        sample: Sample = lambda _: (1,),
-        failing: Callable[[int], bool] | None = None,
-    ) -> StepPlan | None:
-        """One plan, computed and committed; the books are checked."""
+    def launch(self) -> StepPlan | None:
+        """Plan a step, if there is one, and let the card begin."""
         plan = self.scheduler.plan()
-        if plan is None:
-            return None
-        self.plans.append(plan)
-        result = self.runner.run(plan, sample, failing)
+        if plan is not None:
+            self.plans.append(plan)
+            self.in_flight.append(plan)
+            self.runner.launch(plan)
+        self.check()
+        return plan
+
+    def collect(self, sample: Sample = lambda _: (1,), failing: Failing = lambda _: False) -> None:
+        """The oldest step in flight is done."""
+        plan = self.in_flight.popleft()
+        result = self.runner.collect(sample, failing)
         self.ledger.hear(self.scheduler.commit(plan, result))
-        self.scheduler.check_integrity()
+        self.check()
+
+    def step(
+        self, sample: Sample = lambda _: (1,), failing: Failing = lambda _: False
+    ) -> StepPlan | None:
+        """Launch a step, then collect those that must not stay in flight; the books are checked."""
+        plan = self.launch()
+        while len(self.in_flight) > (0 if plan is None else self.scheduler.lookahead):
+            self.collect(sample, failing)
         return plan
 
     def drain(self, sample: Sample = lambda _: (1,), limit: int = 1000) -> int:
         """Step until nothing lives; returns how many steps that took."""
         for num_steps in range(limit):
-            if self.step(sample) is None:
+            if not self.scheduler.has_work and not self.in_flight:
                 return num_steps
+            self.step(sample)
         raise AssertionError(f"{self.scheduler!r} still runs after {limit} steps")
+
+    def check(self) -> None:
+        """The books agree with each other, and the prefix cache with the card."""
+        self.scheduler.check_integrity()
+        self.runner.check_cache(self.scheduler._blocks)

@@ -1,10 +1,16 @@
-"""Random lives of a scheduler with a pool that is too small, against naive doubles."""
+"""Random lives of a scheduler with a pool that is too small, against a card that is late.
+
+With a lookahead of 1 everything may happen while one or two steps are in flight. The card's model
+proves at every position that attention would read, and for every block of the prefix cache, that
+it holds what belongs there (`tests/fakes/card.py`).
+"""
 
 import random
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import settings
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,6 +25,7 @@ from protocol.messages import Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
 from tests.fakes.scheduling import EOS, MODEL, Engine, make_submit, split_digests
+from workers.core.plan import StepPlan
 
 IDS = range(EOS + 1)
 IDS_WEIGHTS = (40, 40, 40, 40, 40, 5, 5, 2)
@@ -33,7 +40,9 @@ seen: Counter[str] = Counter()
 
 
 class SchedulerLife(RuleBasedStateMachine):
-    """Submissions, aborts, lost links, deadlines and steps in any order."""
+    """Submissions, aborts, lost links, deadlines, launches and results in any order."""
+
+    lookahead = 0
 
     @initialize(
         num_blocks=st.integers(3, 14),
@@ -45,6 +54,7 @@ class SchedulerLife(RuleBasedStateMachine):
         """A pool of 12 to 56 tokens for sequences of up to 40."""
         self.num_blocks = num_blocks
         self.max_seqs = max_seqs
+        self.token_budget = token_budget
         self.engine = Engine(
             num_blocks=num_blocks,
             block_size=BLOCK_SIZE,
@@ -52,6 +62,7 @@ class SchedulerLife(RuleBasedStateMachine):
             token_budget=token_budget,
             context_length=CONTEXT_LENGTH,
             max_waiting=max_waiting,
+            lookahead=self.lookahead,
         )
         self.live: dict[int, tuple[int, Submit]] = {}
         self.parents: dict[bytes, bytes] = {}
@@ -127,29 +138,47 @@ class SchedulerLife(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def step(self, seed: int) -> None:
-        """A few steps with any tokens, several per sequence at times; some sequences fail."""
+        """A few turns with any tokens; some sequences fail."""
         rng = random.Random(seed)
         for _ in range(rng.randrange(1, 9)):
-            plan = self.engine.step(
-                lambda _: tuple(rng.choices(IDS, IDS_WEIGHTS, k=rng.choice((1, 1, 1, 3)))),
-                lambda _: rng.random() < 0.005,
-            )
+            plan = self._launch()
+            while len(self.engine.in_flight) > (0 if plan is None else self.lookahead):
+                self.collect(rng.getrandbits(32))
+
+    @rule()
+    def launch(self) -> None:
+        """A plan, unless too many are in flight."""
+        self._launch()
+
+    def _launch(self) -> StepPlan | None:
+        """Nobody waits while nothing is in flight."""
+        num_in_flight = len(self.engine.in_flight)
+        if num_in_flight > self.lookahead:
+            return None
+        plan = self.engine.launch()
+        if num_in_flight == 0:
             assert (plan is None) == (not self.live)
-            self._learn_parents()
-            self._settle()
+        if plan is not None:
+            assert len(plan.chunks) <= self.max_seqs
+            assert sum(chunk.length for chunk in plan.chunks) <= self.token_budget
+            seen["planned ahead"] += num_in_flight
+        return plan
 
     @rule(seed=SEEDS)
-    def abort_in_flight(self, seed: int) -> None:
-        """A request is aborted while its step is computed."""
-        rng = random.Random(seed)
-        plan = self.engine.scheduler.plan()
-        if plan is None:
+    def collect(self, seed: int) -> None:
+        """The oldest step in flight is done, with several tokens per sequence at times."""
+        if not self.engine.in_flight:
             return
-        number = rng.choice(list(self.live))
-        link, _ = self.live[number]
-        self.engine.ledger.hear(self.engine.scheduler.abort(link, number.to_bytes(16, "little"), 0))
-        result = self.engine.runner.run(plan, lambda _: (rng.randrange(5),))
-        self.engine.ledger.hear(self.engine.scheduler.commit(plan, result))
+        rng = random.Random(seed)
+        counts = (1,) if self.lookahead else (1, 1, 1, 3)
+        running = {chunk.seq for chunk in self.engine.in_flight[0].chunks}
+        seen["stray"] += sum(self.engine.scheduler._queues.live(seq) is None for seq in running)
+        waiting = self.engine.scheduler._queues._waiting
+        seen["preempted in flight"] += sum(seq in waiting for seq in running)
+        self.engine.collect(
+            lambda _: tuple(rng.choices(IDS, IDS_WEIGHTS, k=rng.choice(counts))),
+            lambda _: rng.random() < 0.005,
+        )
         self._learn_parents()
         self._settle()
 
@@ -159,7 +188,7 @@ class SchedulerLife(RuleBasedStateMachine):
         seen["steps"] += 1
         scheduler, ledger = self.engine.scheduler, self.engine.ledger
         scheduler.check_integrity()
-        assert not scheduler.take_events()
+        ledger.hear(scheduler.take_events())
         snapshot = scheduler.snapshot()
         assert snapshot.seq == ledger.seq
         assert split_digests(snapshot.digests) == ledger.cached
@@ -167,9 +196,9 @@ class SchedulerLife(RuleBasedStateMachine):
         load = scheduler.load(1, 0.0, 0.0)
         assert load.running + load.waiting == len(self.live)
         runner = self.engine.runner
-        assert len(runner.tokens) <= self.max_seqs + len(scheduler._ended)
+        assert len(runner.known) <= self.max_seqs + len(scheduler._ended)
         for number, (_, submit) in self.live.items():
-            if number in runner.seq_of:
+            if runner.seq_of.get(number) in runner.tokens:
                 known = [*unpack_tokens(submit.prompt_ids), *ledger.outputs[number]]
                 assert runner.tokens[runner.seq_of[number]] == known
 
@@ -177,9 +206,12 @@ class SchedulerLife(RuleBasedStateMachine):
         """Once nothing new comes, everything ends in a bounded number of steps; no block leaks."""
         if not hasattr(self, "engine"):
             return
+        while self.engine.in_flight:
+            self.engine.collect()
+        self._settle()
         bound = sum(count_tokens(submit.prompt_ids) for _, submit in self.live.values())
         bound += CONTEXT_LENGTH * len(self.live)
-        self.engine.drain(lambda _: (1,), limit=bound + 1)
+        self.engine.drain(lambda _: (1,), limit=(bound + 1) * (1 + self.lookahead))
         self._settle()
         assert not self.live
         load = self.engine.scheduler.load(1, 0.0, 0.0)
@@ -202,14 +234,58 @@ class SchedulerLife(RuleBasedStateMachine):
                 self.parents.update((child, parent) for parent, child in pairwise(chain))
 
 
-def test_scheduler_survives_random_lives() -> None:
+class LookaheadLife(SchedulerLife):
+    """The same, with a step planned while another is computed."""
+
+    lookahead = 1
+
+
+@pytest.mark.parametrize("life", [SchedulerLife, LookaheadLife], ids=("waits", "looks ahead"))
+def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     """10,000 random steps: no leak, no double use, no hole, no gap, and everything ends."""
     seen.clear()
     num_lives = max(3 * NUM_STEPS // STEPS_PER_LIFE, settings().max_examples // 20)
     run_state_machine_as_test(
-        SchedulerLife, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
+        life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
     )
     assert seen["steps"] >= NUM_STEPS
     assert seen["preemptions"] > 100
     assert seen["hits"] > 100
     assert seen["finished"] > 1000
+    if life.lookahead:
+        assert seen["planned ahead"] > 1000
+        assert seen["stray"] > 100
+        assert seen["preempted in flight"] > 50
+
+
+@given(seed=SEEDS, num_blocks=st.integers(10, 16), token_budget=st.integers(1, 20))
+def test_looking_ahead_changes_no_token(seed: int, num_blocks: int, token_budget: int) -> None:
+    """A token depends on its sequence and position; so does every answer, whatever runs when."""
+    rng = random.Random(seed)
+    submits = [
+        make_submit(
+            number,
+            [rng.randrange(3) for _ in range(rng.randrange(1, 12))],
+            max_tokens=rng.randrange(1, 24),
+        )
+        for number in range(6)
+    ]
+    answers = []
+    for lookahead in (0, 1):
+        engine = Engine(
+            num_blocks=num_blocks,
+            token_budget=token_budget,
+            context_length=CONTEXT_LENGTH,
+            lookahead=lookahead,
+        )
+        for submit in submits:
+            engine.submit(submit)
+        tokens = engine.runner.tokens
+        engine.drain(lambda seq, tokens=tokens: (hash((seq, len(tokens[seq]))) % 30,))
+        answers.append((engine.ledger.outputs, _ends(engine)))
+    assert answers[0] == answers[1]
+
+
+def _ends(engine: Engine) -> dict[int, tuple[str, int]]:
+    finished = engine.ledger.finished
+    return {number: (m.reason, m.output_tokens) for number, m in finished.items()}

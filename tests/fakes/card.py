@@ -1,0 +1,139 @@
+"""A runner whose card is late and remembers what is in every slot of its cache.
+
+Each slot holds a hash of the whole prefix of tokens that was computed there. Steps are done only
+when they are collected, in the order of their launch, and every position that attention would
+read is checked first: it must hold the keys and values of that sequence's own tokens.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from protocol.ids import BlockDigest
+from workers.core.block_manager import BlockManager
+from workers.core.plan import Chunk, Sampled, StepPlan, StepResult
+
+Sample = Callable[[int], tuple[int, ...]]
+Failing = Callable[[int], bool]
+
+_SEED = 0
+
+
+class FakeRunner:
+    """Keeps tokens and cache as a real runner would; `sample` maps a sequence to new ids.
+
+    `tokens` are those on the card by sequence, `known` the sequences that have state on the host.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.known: set[int] = set()
+        self.tokens: dict[int, list[int]] = {}
+        self.seq_of: dict[int, int] = {}
+        self.num_computed = 0
+        self._max_tokens: dict[int, int] = {}
+        self._launched: deque[StepPlan] = deque()
+        self._slots: dict[tuple[int, int], int] = {}
+        self._broken: set[int] = set()
+        self._poison = count(-1, -1)
+
+    def launch(self, plan: StepPlan) -> None:
+        """Queue a step. Whoever has ended is never named again."""
+        assert self.known.issuperset(plan.ended)
+        self.known.difference_update(plan.ended)
+        for start in plan.started:
+            assert start.seq not in self.known
+            self.known.add(start.seq)
+            self.seq_of[start.seed] = start.seq
+        named = [chunk.seq for chunk in plan.chunks]
+        assert len(set(named)) == len(named)
+        assert self.known.issuperset(named)
+        self._launched.append(plan)
+
+    def collect(self, sample: Sample, failing: Failing = lambda _: False) -> StepResult:
+        """Do the oldest queued step: check what it relies on, compute it, and check that nothing
+        was overwritten. A sequence that failed has no tokens to go on with: its later chunks write
+        rubbish, as a card would.
+        """
+        plan = self._launched.popleft()
+        self._change_state(plan)
+        failed = {chunk.seq for chunk in plan.chunks if failing(chunk.seq)}
+        self._broken |= failed
+        sound = [chunk for chunk in plan.chunks if chunk.seq not in self._broken]
+        for chunk in sound:
+            self._check(chunk, chunk.start)
+        for chunk in plan.chunks:
+            self._compute(chunk)
+        for chunk in sound:
+            self._check(chunk, chunk.start + chunk.length)
+        sampled = [self._sample(chunk, sample) for chunk in plan.chunks if chunk.samples]
+        answers = tuple(item for item in sampled if item.seq not in failed)
+        return StepResult(plan.step, answers, tuple((seq, "no memory") for seq in failed))
+
+    def check_cache(self, blocks: BlockManager) -> None:
+        """Every block that can be found by its content must have it, whoever wrote there last."""
+        prefixes: dict[int | BlockDigest, int] = {}
+
+        def prefix_after(block_id: int | BlockDigest) -> int:
+            if not isinstance(block_id, int):
+                return _SEED
+            if block_id not in prefixes:
+                cached = blocks._cached[block_id]
+                assert cached is not None
+                expected = _prefixes(
+                    prefix_after(cached.parent), list(memoryview(cached.packed_ids).cast("I"))
+                )
+                slots = [self._slots.get((block_id, at)) for at in range(self.block_size)]
+                assert slots == expected, f"cached block {block_id} was overwritten"
+                prefixes[block_id] = expected[-1]
+            return prefixes[block_id]
+
+        for block_id in blocks._by_digest.values():
+            prefix_after(block_id)
+
+    def _change_state(self, plan: StepPlan) -> None:
+        for seq in plan.ended:
+            del self.tokens[seq]
+            self._broken.discard(seq)
+        for start in plan.started:
+            self.tokens[start.seq] = list(start.token_ids)
+            self._max_tokens[start.seq] = start.num_prompt + start.sampling.max_tokens
+
+    def _sample(self, chunk: Chunk, sample: Sample) -> Sampled:
+        tokens = self.tokens[chunk.seq]
+        if chunk.seq not in self._broken:
+            assert chunk.start + chunk.length == len(tokens)
+            assert len(tokens) < self._max_tokens[chunk.seq], "nobody wants that token"
+        ids = sample(chunk.seq)
+        tokens += ids
+        return Sampled(chunk.seq, ids)
+
+    def _slot(self, chunk: Chunk, position: int) -> tuple[int, int]:
+        return chunk.block_ids[position // self.block_size], position % self.block_size
+
+    def _check(self, chunk: Chunk, end: int) -> None:
+        tokens = self.tokens[chunk.seq]
+        assert chunk.samples == (chunk.start + chunk.length == len(tokens))
+        for position, prefix in enumerate(_prefixes(_SEED, tokens[:end])):
+            assert self._slots.get(self._slot(chunk, position)) == prefix, (chunk, position)
+
+    def _compute(self, chunk: Chunk) -> None:
+        end = chunk.start + chunk.length
+        assert chunk.length > 0
+        assert len(chunk.block_ids) == -(-end // self.block_size)
+        if chunk.seq in self._broken:
+            for position in range(chunk.start, end):
+                self._slots[self._slot(chunk, position)] = next(self._poison)
+            return
+        prefixes = _prefixes(_SEED, self.tokens[chunk.seq][:end])
+        for position in range(chunk.start, end):
+            self._slots[self._slot(chunk, position)] = prefixes[position]
+        self.num_computed += chunk.length
+
+
+def _prefixes(prefix: int, token_ids: Sequence[int]) -> list[int]:
+    """A hash after each token of all tokens so far; never negative."""
+    prefixes = [prefix]
+    for token_id in token_ids:
+        prefixes.append(hash((prefixes[-1], token_id)) & (2**62 - 1))
+    return prefixes[1:]

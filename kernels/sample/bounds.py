@@ -13,11 +13,12 @@ from kernels.sample.cut import is_kept, order_key
 
 
 @triton.jit
-def row_key(seeds_ptr, positions_ptr, row):
-    """(position, low and high key) of a row's noise, uint32."""
+def row_draw(seeds_ptr, temperature_ptr, positions_ptr, row):
+    """(temperature, position, low and high key) of a row; all but the first uint32."""
     position = tl.load(positions_ptr + row).to(tl.uint32)
     seed = tl.load(seeds_ptr + row)
-    return position, seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    temperature = tl.load(temperature_ptr + row)
+    return temperature, position, seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
 
 
 @triton.jit
@@ -37,21 +38,10 @@ def load_tile(row_ptr, start, vocab_size, TILE: tl.constexpr):
 
 @triton.jit
 def keep_filtered(
-    l0,
-    l1,
-    l2,
-    l3,
-    tile,
-    keys_ptr,
-    ties_ptr,
-    floors_ptr,
-    equals_ptr,
-    row,
-    num_tiles,
-    TILES: tl.constexpr,
-    UNUSED: tl.constexpr,
+    l0, l1, l2, l3, row, tile, num_tiles, cut_ptrs, TILES: tl.constexpr, UNUSED: tl.constexpr
 ):
     """The lanes of a tile with -inf for what the row's `Cut` leaves out."""
+    keys_ptr, ties_ptr, floors_ptr, equals_ptr = cut_ptrs
     cut, floor = tl.load(keys_ptr + row), tl.load(floors_ptr + row)
     tiles = tl.arange(0, TILES)
     before = tl.load(equals_ptr + row * num_tiles + tiles, mask=tiles < tile, other=0)
@@ -94,14 +84,8 @@ def tile_bounds(
     tile,
     vocab_size,
     num_tiles,
-    temperature,
-    position,
-    key_low,
-    key_high,
-    keys_ptr,
-    ties_ptr,
-    floors_ptr,
-    equals_ptr,
+    draw,
+    cut_ptrs,
     FILTERED: tl.constexpr,
     UNUSED: tl.constexpr,
     TILES: tl.constexpr,
@@ -116,20 +100,9 @@ def tile_bounds(
     b0, b1, b2, b3 = load_tile(row_ptr, tile * TILE, vocab_size, TILE)
     if FILTERED:
         b0, b1, b2, b3 = keep_filtered(
-            b0,
-            b1,
-            b2,
-            b3,
-            tile,
-            keys_ptr,
-            ties_ptr,
-            floors_ptr,
-            equals_ptr,
-            row,
-            num_tiles,
-            TILES,
-            UNUSED,
+            b0, b1, b2, b3, row, tile, num_tiles, cut_ptrs, TILES, UNUSED
         )
+    temperature, position, key_low, key_high = draw
     if temperature > 0.0:
         groups = tile * (TILE // 4) + tl.arange(0, TILE // 4)
         w0, w1, w2, w3 = philox_words(groups, position, key_low, key_high)
@@ -145,3 +118,18 @@ def tile_bounds(
 def top_of(b0, b1, b2, b3):
     """The largest of four blocks."""
     return tl.max(tl.maximum(tl.maximum(b0, b1), tl.maximum(b2, b3)), 0)
+
+
+@triton.jit
+def take(b0, b1, b2, b3, tokens, bound, vocab_size):
+    """(lowest token of this bound, the four blocks without it); lane 0 holds `tokens`."""
+    f0 = tl.where(b0 == bound, tokens, vocab_size)
+    f1 = tl.where(b1 == bound, tokens + 1, vocab_size)
+    f2 = tl.where(b2 == bound, tokens + 2, vocab_size)
+    f3 = tl.where(b3 == bound, tokens + 3, vocab_size)
+    token = tl.min(tl.minimum(tl.minimum(f0, f1), tl.minimum(f2, f3)), 0)
+    b0 = tl.where(tokens == token, float("-inf"), b0)
+    b1 = tl.where(tokens + 1 == token, float("-inf"), b1)
+    b2 = tl.where(tokens + 2 == token, float("-inf"), b2)
+    b3 = tl.where(tokens + 3 == token, float("-inf"), b3)
+    return token, b0, b1, b2, b3

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.philox.kernel import philox_words
-from kernels.sample.bounds import row_key, tile_bounds, top_of
+from kernels.sample.bounds import row_draw, take, tile_bounds, top_of
 from kernels.sample.cut import UNUSED_BITS, find_cut
 from kernels.sample.draws import Draws
 
@@ -47,22 +47,16 @@ def _tile_tops_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    position, key_low, key_high = row_key(seeds_ptr, positions_ptr, row)
-    temperature = tl.load(temperature_ptr + row)
+    draw = row_draw(seeds_ptr, temperature_ptr, positions_ptr, row)
+    cut_ptrs = (keys_ptr, ties_ptr, floors_ptr, equals_ptr)
     b0, b1, b2, b3 = tile_bounds(
         logits_ptr,
         row,
         tile,
         vocab_size,
         num_tiles,
-        temperature,
-        position,
-        key_low,
-        key_high,
-        keys_ptr,
-        ties_ptr,
-        floors_ptr,
-        equals_ptr,
+        draw,
+        cut_ptrs,
         FILTERED,
         UNUSED,
         TILES,
@@ -73,8 +67,9 @@ def _tile_tops_kernel(
 
 
 @triton.jit
-def _score(logit, token, temperature, position, key_low, key_high):
+def _score(logit, token, draw):
     """The true score, as `kernels.sample.reference` defines it."""
+    temperature, position, key_low, key_high = draw
     score = logit
     if temperature > 0.0:
         w0, w1, w2, w3 = philox_words(token // 4, position, key_low, key_high)
@@ -92,6 +87,57 @@ def _may_win(bound, best, temperature):
     bound = tl.maximum(bound, -1e38)
     slack = tl.where(temperature > 0.0, 4e-5 + 2e-6 * tl.abs(bound), 0.0)
     return bound + slack > best
+
+
+@triton.jit
+def _remember(last_token_ptr, table_row, num_tables, token):
+    is_there = (table_row >= 0) & (table_row < num_tables)
+    tl.store(last_token_ptr + table_row, token, mask=is_there)
+
+
+@triton.jit
+def _search_tile(
+    logits_ptr,
+    row,
+    tile,
+    vocab_size,
+    num_tiles,
+    draw,
+    cut_ptrs,
+    best,
+    chosen,
+    FILTERED: tl.constexpr,
+    UNUSED: tl.constexpr,
+    TILES: tl.constexpr,
+    TILE: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """(best, chosen) after the tokens of one more tile."""
+    b0, b1, b2, b3 = tile_bounds(
+        logits_ptr,
+        row,
+        tile,
+        vocab_size,
+        num_tiles,
+        draw,
+        cut_ptrs,
+        FILTERED,
+        UNUSED,
+        TILES,
+        TILE,
+        FAST,
+    )
+    tokens = tile * TILE + 4 * tl.arange(0, TILE // 4)
+    bound = top_of(b0, b1, b2, b3)
+    while (bound > float("-inf")) & _may_win(bound, best, draw[0]):
+        token, b0, b1, b2, b3 = take(b0, b1, b2, b3, tokens, bound, vocab_size)
+        logit = tl.load(logits_ptr + row.to(tl.int64) * vocab_size + token).to(tl.float32)
+        score = _score(logit, token, draw)
+        wins = (score > best) | ((score == best) & (token < chosen))
+        chosen = tl.where(wins, token, chosen)
+        best = tl.where(wins, score, best)
+        bound = top_of(b0, b1, b2, b3)
+    return best, chosen
 
 
 @triton.jit
@@ -123,9 +169,8 @@ def _decide_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    position, key_low, key_high = row_key(seeds_ptr, positions_ptr, row)
-    temperature = tl.load(temperature_ptr + row)
-    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
+    draw = row_draw(seeds_ptr, temperature_ptr, positions_ptr, row)
+    cut_ptrs = (keys_ptr, ties_ptr, floors_ptr, equals_ptr)
     tiles = tl.arange(0, TILES)
     nothing = float("-inf")
     tops = tl.load(tops_ptr + row * num_tiles + tiles, mask=tiles < num_tiles, other=nothing)
@@ -133,53 +178,29 @@ def _decide_kernel(
     is_number = (top > nothing) & (top < float("inf"))
     best = tl.full((), float("-inf"), tl.float32)
     chosen = tl.full((), -1, tl.int32)
-    while is_number & (top > nothing) & _may_win(top, best, temperature):
+    while is_number & (top > nothing) & _may_win(top, best, draw[0]):
         tile = tl.min(tl.where(tops == top, tiles, TILES), 0)
-        b0, b1, b2, b3 = tile_bounds(
+        best, chosen = _search_tile(
             logits_ptr,
             row,
             tile,
             vocab_size,
             num_tiles,
-            temperature,
-            position,
-            key_low,
-            key_high,
-            keys_ptr,
-            ties_ptr,
-            floors_ptr,
-            equals_ptr,
+            draw,
+            cut_ptrs,
+            best,
+            chosen,
             FILTERED,
             UNUSED,
             TILES,
             TILE,
             FAST,
         )
-        tokens = tile * TILE + 4 * tl.arange(0, TILE // 4)
-        bound = top_of(b0, b1, b2, b3)
-        while (bound > nothing) & _may_win(bound, best, temperature):
-            f0 = tl.where(b0 == bound, tokens, vocab_size)
-            f1 = tl.where(b1 == bound, tokens + 1, vocab_size)
-            f2 = tl.where(b2 == bound, tokens + 2, vocab_size)
-            f3 = tl.where(b3 == bound, tokens + 3, vocab_size)
-            token = tl.min(tl.minimum(tl.minimum(f0, f1), tl.minimum(f2, f3)), 0)
-            logit = tl.load(row_ptr + token).to(tl.float32)
-            score = _score(logit, token, temperature, position, key_low, key_high)
-            wins = (score > best) | ((score == best) & (token < chosen))
-            chosen = tl.where(wins, token, chosen)
-            best = tl.where(wins, score, best)
-            b0 = tl.where(tokens == token, nothing, b0)
-            b1 = tl.where(tokens + 1 == token, nothing, b1)
-            b2 = tl.where(tokens + 2 == token, nothing, b2)
-            b3 = tl.where(tokens + 3 == token, nothing, b3)
-            bound = top_of(b0, b1, b2, b3)
         tops = tl.where(tiles == tile, nothing, tops)
         top = tl.max(tops, 0)
     tl.store(ids_ptr + row, chosen.to(tl.int64))
     if REMEMBERS:
-        table_row = tl.load(table_rows_ptr + row)
-        is_there = (table_row >= 0) & (table_row < num_tables)
-        tl.store(last_token_ptr + table_row, chosen, mask=is_there)
+        _remember(last_token_ptr, tl.load(table_rows_ptr + row), num_tables, chosen)
 
 
 def pick(

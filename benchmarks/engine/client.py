@@ -59,11 +59,14 @@ class MemoryChannel:
         self._filled = threading.Condition()
         self._outbox: deque[tuple[float, bytes]] = deque()
         self._ended = threading.Semaphore(0)
+        self._idle = threading.Event()
         self._is_stopped = False
 
     def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
         """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
         with self._filled:
+            if not self._inbox and timeout_s is None:
+                self._idle.set()
             if not self._inbox and timeout_s != 0.0:
                 self._filled.wait(timeout_s)
             if not self._inbox:
@@ -86,6 +89,7 @@ class MemoryChannel:
         """Hand frames to the engine, in one go."""
         data = b"".join(encode_frame(link, payload) for link, payload in frames)
         with self._filled:
+            self._idle.clear()
             self._inbox.append(data)
             self._filled.notify()
 
@@ -93,6 +97,7 @@ class MemoryChannel:
         """The engine has ended: nobody waits for it any longer."""
         self._is_stopped = True
         self._ended.release()
+        self._idle.set()
 
     def wait_ending(self, timeout_s: float | None = None) -> bool:
         """Wait until one more sequence has ended. Raises `Stopped`."""
@@ -100,6 +105,10 @@ class MemoryChannel:
         if self._is_stopped:
             raise Stopped("the engine ended during a call")
         return ended
+
+    def settle(self) -> None:
+        """Wait until the engine has nothing left to do."""
+        self._idle.wait()
 
     def taken(self) -> list[tuple[float, int, bytes]]:
         """What was said since the last time: moment, link, payload."""

@@ -48,7 +48,8 @@ class Engine:
             vocab_size=runner.model.config.vocab_size,
         )
         blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
-        scheduler = Scheduler(limits, blocks, (MODEL,), runner.eos_ids)
+        ids, lookahead = runner.eos_ids, runner.lookahead
+        scheduler = Scheduler(limits, blocks, (MODEL,), ids, lookahead=lookahead)
         self.books = Books(scheduler, runner)
 
     def serve(self, act: Callable[[Client], None]) -> None:
@@ -59,7 +60,7 @@ class Engine:
         runner, scheduler = self.books.runner, self.books.scheduler
         loop = EngineLoop(runner, scheduler, channel, EngineStatus(), epoch=0)
         with ThreadPoolExecutor(1, "client") as threads:
-            future = threads.submit(act, Client(channel))
+            future = threads.submit(_act_and_settle, act, channel)
             leave = [(SUPERVISOR, encode_control(Shutdown()))]
             future.add_done_callback(lambda _: channel.put(leave))
             try:
@@ -67,3 +68,9 @@ class Engine:
             finally:
                 channel.stop()
         future.result()
+
+
+def _act_and_settle(act: Callable[[Client], None], channel: MemoryChannel) -> None:
+    """A step that runs ahead of its last answer belongs to this client too."""
+    act(Client(channel))
+    channel.settle()

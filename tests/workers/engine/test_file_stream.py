@@ -11,6 +11,8 @@ from protocol.errors import ConfigError
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine.checkpoint import Checkpoint
 from workers.engine.file_stream import FileStream
+from workers.engine.model_config import read_model_config
+from workers.engine.weights import load_weights
 
 CPU = torch.device("cpu")
 
@@ -73,3 +75,23 @@ def test_a_wrong_shape_is_refused_before_anything_is_read(tmp_path: Path) -> Non
         pytest.raises(ConfigError, match=r"model\.safetensors: model\.norm\.weight has shape"),
     ):
         checkpoint.read_into("model.norm.weight", torch.empty(3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_card_gets_what_a_cpu_gets(tmp_path: Path, dtype: str) -> None:
+    """All weights, merged and converted, through pinned buffers in many small pieces."""
+    model_dir = write_tiny_model(tmp_path, shards=2, dtype="bfloat16", attention_bias=True)
+    config = read_model_config(model_dir)
+    on_card, on_cpu = (
+        load_weights(model_dir, config, torch.device(device), getattr(torch, dtype), _ignore)
+        for device in ("cuda:0", "cpu")
+    )
+    assert on_card.num_bytes() == on_cpu.num_bytes()
+    for card, host in zip(on_card._tensors(), on_cpu._tensors(), strict=True):
+        assert torch.equal(card.cpu(), host)
+
+
+def _ignore(_phase: str, _fraction: float, _detail: str) -> None:
+    """A report that nobody reads."""

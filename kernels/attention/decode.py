@@ -21,7 +21,8 @@ from kernels.attention.choose import DecodeConfig
 from kernels.attention.device import (
     attend_tile,
     dot_type,
-    load_halves,
+    load_angles,
+    load_pairs,
     load_tile,
     merged,
     to_cache,
@@ -66,12 +67,6 @@ def _piece(
 
 
 @triton.jit
-def _joined(first, second, BLOCK_D: tl.constexpr):
-    """[R, BLOCK_D] of two halves [R, BLOCK_D / 2]."""
-    return tl.join(first, second).permute(0, 2, 1).reshape(first.shape[0], BLOCK_D)
-
-
-@triton.jit
 def _tile(
     keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
@@ -94,28 +89,29 @@ def _tile(
 
 @triton.jit
 def _own_token(
-    qkv_ptr, qk_norm_ptr, angles, eps, halves, narrow, kv, keys_ptr, values_ptr, table_ptr,
-    position, is_first, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
+    qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
+    H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
     """Norm and turn the row's key, write it and the value if `is_first`; both as cached, float32.
 
-    The key as halves [1, BLOCK_D / 2], the value [BLOCK_D].
+    The key [1, 2, HALF], the value [2 HALF].
     """
-    columns = tl.arange(0, BLOCK_D)
-    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
-    slot = ((slot + position % BLOCK_SIZE) * KV + kv) * D
-    weights = load_halves(qk_norm_ptr, (H + kv) * D, halves, narrow)
-    key = load_halves(qkv_ptr, (H + kv) * D, halves, narrow)
+    columns = tl.arange(0, 2 * HALF)
+    zero = tl.zeros([1, 1, 1], tl.int32)
+    weights = load_pairs(qk_norm_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
+    key = load_pairs(qkv_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     value = tl.load(qkv_ptr + (H + KV + kv) * D + columns, mask=columns < D, other=0.0)
     key = turned(key, weights, angles, eps, D, value.dtype)
-    first = to_cache(key[0], keys_ptr.dtype.element_ty)
-    second = to_cache(key[1], keys_ptr.dtype.element_ty)
-    value = to_cache(value.to(tl.float32), keys_ptr.dtype.element_ty)
-    tl.store(keys_ptr + slot + halves[0], first, mask=narrow & is_first)
-    tl.store(keys_ptr + slot + halves[1], second, mask=narrow & is_first)
+    key = to_cache(key, keys_ptr.dtype.element_ty)
+    value = to_cache(value.to(tl.float32), values_ptr.dtype.element_ty)
+    slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
+    slot = ((slot + position % BLOCK_SIZE) * KV + kv) * D
+    half, pair = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
+    places = slot + half * (D // 2) + pair
+    tl.store(keys_ptr + places, key, mask=(pair < D // 2) & is_first)
     tl.store(values_ptr + slot + columns, value, mask=(columns < D) & is_first)
-    return first.to(tl.float32), second.to(tl.float32), value.to(tl.float32)
+    return key.to(tl.float32), value.to(tl.float32)
 
 
 @triton.jit
@@ -174,28 +170,27 @@ def _decode_kernel(
     keys, values, blocks = _tile(
         keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV, D, BLOCK_SIZE, BLOCK_D, TILE
     )
-    half = tl.arange(0, BLOCK_D // 2)[None, :]
-    halves, narrow = (half, half + D // 2), half < D // 2
-    group = tl.arange(0, GROUP)[:, None]
-    starts, ours = (kv * (H // KV) + group) * D, (group < H // KV) & narrow
-    angles = load_halves(cos_sin_ptr, position.to(tl.int64) * D, halves, narrow)
-    weights = load_halves(qk_norm_ptr, starts, halves, ours)
+    group = tl.arange(0, GROUP)
+    starts, ours = ((kv * (H // KV) + group) * D)[:, None, None], (group < H // KV)[:, None, None]
+    angles = load_angles(cos_sin_ptr, position, D, BLOCK_D // 2)
+    weights = load_pairs(qk_norm_ptr, starts, ours, D, BLOCK_D // 2)
     if PDL:
         tl.extra.cuda.gdc_wait()
     row_ptr = qkv_ptr + row.to(tl.int64) * ((H + 2 * KV) * D)
-    query = load_halves(row_ptr, starts, halves, ours)
+    query = load_pairs(row_ptr, starts, ours, D, BLOCK_D // 2)
     query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty)
     is_first = number == first
-    own = _own_token(
-        row_ptr, qk_norm_ptr, angles, eps, halves, narrow, kv, keys_ptr, values_ptr, table_ptr,
-        position, is_first, H, KV, D, BLOCK_SIZE, BLOCK_D,
+    own_key, own_value = _own_token(
+        row_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
+        H, KV, D, BLOCK_SIZE, BLOCK_D // 2,
     )  # fmt: skip
     # The row's own token starts the softmax of its first piece.
-    score = tl.sum(query[0] * own[0], 1) + tl.sum(query[1] * own[1], 1)
+    score = tl.sum(tl.sum(query * own_key, 2), 1)
     top = tl.where(is_first, score * scale, -float("inf"))
-    fading = tl.where((tokens[None, :] == begin) & is_first & (group >= 0), 1.0, 0.0)
-    mixed = tl.where(is_first & (group >= 0), own[2][None, :], 0.0)
-    queries = _joined(query[0], query[1], BLOCK_D).to(DOT)
+    is_own = is_first & (group >= 0)[:, None]
+    fading = tl.where((tokens == begin)[None, :] & is_own, 1.0, 0.0)
+    mixed = tl.where(is_own, own_value[None, :], 0.0)
+    queries = query.reshape(GROUP, BLOCK_D).to(DOT)
     seen = (tokens < end)[None, :]
     top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
     for start in range(begin + TILE, end, TILE):

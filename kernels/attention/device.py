@@ -1,7 +1,9 @@
 """What the attention kernels share on the card: norm and turn, cached tiles, one softmax step.
 
-Owns device functions only. A head lies in registers as two halves of D / 2 columns, because
-turning pairs column i with i + D / 2; a half is padded to HALF, a power of two.
+Owns device functions only. Heads that are turned lie in registers as [R, 2, HALF]: two halves of
+D / 2 columns, each padded to HALF, a power of two. Turning pairs column i with i + D / 2, so every
+thread also loads the partners of its columns: cheaper than passing them between threads, and
+joining halves would cost the matrix product its wide loads from shared memory.
 """
 
 import torch
@@ -23,28 +25,42 @@ def dot_type(rows: Tensor, cache: Tensor) -> tl.dtype:
 
 
 @triton.jit
-def load_halves(ptr, starts, columns, inside):
-    """Float32 columns i and i + D / 2 of heads that begin at `starts`; (first, second)."""
-    first = tl.load(ptr + starts + columns[0], mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(ptr + starts + columns[1], mask=inside, other=0.0).to(tl.float32)
-    return first, second
+def load_pairs(ptr, starts, inside, D: tl.constexpr, HALF: tl.constexpr):
+    """Float32 heads [R, 2, HALF] that begin at `starts` [R, 1, 1], and those with halves swapped.
+
+    `inside` [R, 1, 1] says which heads there are; the others are 0.
+    """
+    half = tl.arange(0, 2)[None, :, None]
+    column = tl.arange(0, HALF)[None, None, :]
+    mask = inside & (column < D // 2)
+    heads = tl.load(ptr + starts + half * (D // 2) + column, mask=mask, other=0.0)
+    partners = tl.load(ptr + starts + (1 - half) * (D // 2) + column, mask=mask, other=0.0)
+    return heads.to(tl.float32), partners.to(tl.float32)
+
+
+@triton.jit
+def load_angles(ptr, position, D: tl.constexpr, HALF: tl.constexpr):
+    """Cosines [1, 1, HALF] of a position, and sines [1, 2, HALF], negative for the first half."""
+    half = tl.arange(0, 2)[None, :, None]
+    column = tl.arange(0, HALF)[None, None, :]
+    ptr += position.to(tl.int64) * D
+    cos = tl.load(ptr + column, mask=column < D // 2, other=0.0)
+    sin = tl.load(ptr + D // 2 + column, mask=column < D // 2, other=0.0)
+    return cos, tl.where(half == 0, -sin, sin)
 
 
 @triton.jit
 def turned(heads, weights, angles, eps, D: tl.constexpr, DTYPE: tl.constexpr):
-    """Norm and turn heads: halves [R, HALF] of each; float32 numbers that are rounded to DTYPE.
+    """Norm and turn heads and partners of `load_pairs`: float32 [R, 2, HALF], rounded to DTYPE.
 
-    `angles` are cosines and sines. Rounds where the reference does: after the norm, after its
-    weight, after the turn.
+    Rounds where the reference does: after the norm, after its weight, after the turn.
     """
-    squares = tl.sum(heads[0] * heads[0], 1) + tl.sum(heads[1] * heads[1], 1)
-    scale = tl.rsqrt(squares / D + eps)[:, None]
-    first = (heads[0] * scale).to(DTYPE).to(tl.float32) * weights[0]
-    second = (heads[1] * scale).to(DTYPE).to(tl.float32) * weights[1]
-    first, second = first.to(DTYPE).to(tl.float32), second.to(DTYPE).to(tl.float32)
-    turned_first = first * angles[0] - second * angles[1]
-    turned_second = second * angles[0] + first * angles[1]
-    return turned_first.to(DTYPE).to(tl.float32), turned_second.to(DTYPE).to(tl.float32)
+    squares = tl.sum(tl.sum(heads[0] * heads[0], 2), 1)
+    scale = tl.rsqrt(squares / D + eps)[:, None, None]
+    own = (heads[0] * scale).to(DTYPE).to(tl.float32) * weights[0]
+    partner = (heads[1] * scale).to(DTYPE).to(tl.float32) * weights[1]
+    own, partner = own.to(DTYPE).to(tl.float32), partner.to(DTYPE).to(tl.float32)
+    return (own * angles[0] + partner * angles[1]).to(DTYPE).to(tl.float32)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.choose import WriteConfig
-from kernels.attention.device import load_halves, to_cache, turned
+from kernels.attention.device import load_angles, load_pairs, to_cache, turned
 from kernels.attention.plan import PagedPlan
 from kernels.choose import has_pdl
 
@@ -30,30 +30,26 @@ def _write_kernel(
     table = tl.load(table_rows_ptr + row).to(tl.int64) * table_width
     block = tl.load(tables_ptr + table + position // BLOCK_SIZE).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
-    half = tl.arange(0, HALF)
-    columns = half[None, :], half[None, :] + D // 2
-    narrow = (half < D // 2)[None, :]
-    angles = load_halves(cos_sin_ptr, position.to(tl.int64) * D, columns, narrow)
-    is_turned = (heads < H + KV)[:, None]
-    weights = load_halves(qk_norm_ptr, heads[:, None] * D, columns, is_turned & narrow)
+    angles = load_angles(cos_sin_ptr, position, D, HALF)
+    starts, kind = (heads * D)[:, None, None], heads[:, None, None]
+    weights = load_pairs(qk_norm_ptr, starts, kind < H + KV, D, HALF)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    starts = row.to(tl.int64) * ((H + 2 * KV) * D) + heads[:, None] * D
-    plain = load_halves(qkv_ptr, starts, columns, (heads < H + 2 * KV)[:, None] & narrow)
+    row_ptr = qkv_ptr + row.to(tl.int64) * ((H + 2 * KV) * D)
+    plain = load_pairs(row_ptr, starts, kind < H + 2 * KV, D, HALF)
     new = turned(plain, weights, angles, eps, D, queries_ptr.dtype.element_ty)
-    is_query = (heads < H)[:, None] & narrow
-    queries = queries_ptr + out_row.to(tl.int64) * (H * D) + heads[:, None] * D
-    tl.store(queries + columns[0], new[0].to(queries_ptr.dtype.element_ty), mask=is_query)
-    tl.store(queries + columns[1], new[1].to(queries_ptr.dtype.element_ty), mask=is_query)
+    half, column = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
+    places = starts + half * (D // 2) + column
+    narrow = column < D // 2
+    queries = queries_ptr + out_row.to(tl.int64) * (H * D) + places
+    tl.store(queries, new.to(queries_ptr.dtype.element_ty), mask=(kind < H) & narrow)
     slot = (block * BLOCK_SIZE + position % BLOCK_SIZE) * (KV * D)
-    is_key = (heads >= H)[:, None] & is_turned & narrow
-    keys = keys_ptr + slot + (heads - H)[:, None] * D
-    tl.store(keys + columns[0], to_cache(new[0], keys_ptr.dtype.element_ty), mask=is_key)
-    tl.store(keys + columns[1], to_cache(new[1], keys_ptr.dtype.element_ty), mask=is_key)
-    is_value = ((heads >= H + KV) & (heads < H + 2 * KV))[:, None] & narrow
-    values = values_ptr + slot + (heads - H - KV)[:, None] * D
-    tl.store(values + columns[0], to_cache(plain[0], keys_ptr.dtype.element_ty), mask=is_value)
-    tl.store(values + columns[1], to_cache(plain[1], keys_ptr.dtype.element_ty), mask=is_value)
+    is_key = (kind >= H) & (kind < H + KV) & narrow
+    keys = keys_ptr + slot + places - H * D
+    tl.store(keys, to_cache(new, keys_ptr.dtype.element_ty), mask=is_key)
+    is_value = (kind >= H + KV) & (kind < H + 2 * KV) & narrow
+    values = values_ptr + slot + places - (H + KV) * D
+    tl.store(values, to_cache(plain[0], values_ptr.dtype.element_ty), mask=is_value)
 
 
 def qk_norm_rope_write(

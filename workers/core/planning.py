@@ -26,29 +26,27 @@ class Choice(NamedTuple):
     num_preempted: int
 
 
-def choose(
-    queues: Queues, blocks: BlockManager, limits: SchedulerLimits, step: int, num_committed: int
-) -> Choice:
-    """The chunks of `step`; blocks are allocated and queues moved accordingly.
-
-    `num_committed` is the last step whose result is known.
-    """
+def choose(queues: Queues, blocks: BlockManager, limits: SchedulerLimits) -> Choice:
+    """The chunks of the next step; blocks are allocated and queues moved accordingly."""
     chunks: list[Chunk] = []
-    prefills, num_preempted = _decode(queues, blocks, step, chunks)
+    prefills, num_preempted = _decode(queues, blocks, chunks)
     # Nobody runs without a token of the budget, so each of the prefills could have one.
     budget = limits.token_budget - len(chunks)
-    starts = _Starts(queues, blocks, step, num_committed)
-    budget -= starts.fill(limits.max_running, budget, sum(map(_num_left, prefills)), chunks)
+    starts = _Starts(queues, blocks)
+    # Whoever was preempted is the head now, and may still be computed by the step in flight: it
+    # starts again in a later plan, made when that step is committed and all its tokens are known.
+    if num_preempted == 0:
+        budget -= starts.fill(limits.max_running, budget, sum(map(_num_left, prefills)), chunks)
     for sequence in prefills:
         if budget == 0:
             break
-        chunks.append(_chunk(sequence, budget, step, blocks.block_size))
+        chunks.append(_chunk(sequence, budget, blocks.block_size))
         budget -= chunks[-1].length
     return Choice(chunks, starts.started, num_preempted)
 
 
 def _decode(
-    queues: Queues, blocks: BlockManager, step: int, chunks: list[Chunk]
+    queues: Queues, blocks: BlockManager, chunks: list[Chunk]
 ) -> tuple[list[Sequence], int]:
     """Give every running sequence its blocks, oldest first, and one token if that is all it needs.
 
@@ -74,7 +72,6 @@ def _decode(
         # Most chunks of most steps are made here, so there is no call that they do not need.
         chunks.append(Chunk(sequence.seq, start, 1, table.ids or table.freeze(), True))
         sequence.num_planned = end
-        sequence.planned_in = step
         if end < sequence.max_due:
             sequence.num_due = end + 1
     return prefills, num_preempted
@@ -102,12 +99,10 @@ class _Starts:
     runner has not seen before.
     """
 
-    def __init__(self, queues: Queues, blocks: BlockManager, step: int, num_committed: int) -> None:
+    def __init__(self, queues: Queues, blocks: BlockManager) -> None:
         self.started: list[SequenceStart] = []
         self._queues = queues
         self._blocks = blocks
-        self._step = step
-        self._num_committed = num_committed
 
     def fill(self, max_running: int, budget: int, num_prefill: int, chunks: list[Chunk]) -> int:
         """Start as many as there is room for; returns the tokens that they take of `budget`.
@@ -127,7 +122,7 @@ class _Starts:
             length = self._start(sequence, room - num_taken, spare - num_taken)
             if length == 0:
                 break
-            chunks.append(_chunk(sequence, length, self._step, self._blocks.block_size))
+            chunks.append(_chunk(sequence, length, self._blocks.block_size))
             num_taken += length
         return num_taken
 
@@ -136,16 +131,12 @@ class _Starts:
         step: all if they fit into `room`, else at most `spare`, 0 if it must wait.
 
         One block stays free for each running sequence: to prefill a prompt only to preempt it at
-        the next block boundary of an older sequence is worse than to wait. Who was just preempted
-        cannot start again at once: an older sequence took more blocks than were free before, so
-        fewer are free now than the head gave back.
+        the next block boundary of an older sequence is worse than to wait.
         """
         queues, blocks = self._queues, self._blocks
         reserve = len(queues.running)
-        # A preempted sequence that a step in flight computes will learn a token from it; and a
-        # block is needed at least, whatever is cached.
-        if sequence.planned_in > self._num_committed or blocks.num_free <= reserve:
-            return 0
+        if blocks.num_free <= reserve:
+            return 0  # a block is needed at least, whatever is cached
         num_tokens = len(sequence.token_ids)
         hit = blocks.match(sequence.table, sequence.token_ids)
         num_cached = len(hit.block_ids) * blocks.block_size
@@ -167,12 +158,11 @@ def _num_left(sequence: Sequence) -> int:
     return sequence.num_due - sequence.num_planned
 
 
-def _chunk(sequence: Sequence, most: int, step: int, block_size: int) -> Chunk:
+def _chunk(sequence: Sequence, most: int, block_size: int) -> Chunk:
     """Up to `most` tokens of `sequence`, which count as computed from now on."""
     start, due = sequence.num_planned, sequence.num_due
     end = min(due, start + most)
     sequence.num_planned = end
-    sequence.planned_in = step
     if end == due < sequence.max_due:
         sequence.num_due = end + 1
     block_ids = sequence.table.leading(-(-end // block_size))

@@ -108,15 +108,13 @@ class Scheduler:
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
             raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
-        step = self._num_steps + 1
-        num_committed = self._num_steps - len(in_flight)
-        choice = choose(self._queues, self._blocks, self._limits, step, num_committed)
+        choice = choose(self._queues, self._blocks, self._limits)
         self._num_preemptions += choice.num_preempted
         if not choice.chunks:
             return None
         ended, self._ended = self._ended, []
-        plan = StepPlan(step, tuple(choice.started), tuple(choice.chunks), tuple(ended))
-        self._num_steps = step
+        self._num_steps += 1
+        plan = StepPlan(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended))
         in_flight.append(plan)
         return plan
 

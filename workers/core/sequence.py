@@ -34,10 +34,9 @@ class Sequence:
     """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
 
     `num_outputs` counts outputs of all attempts, the stop token included. `num_planned` leading
-    positions have their keys and values in the held blocks once the steps in flight are done; the
-    last step that computes any was `planned_in`. `num_due` positions can be planned: those of the
-    tokens known and of one that a step in flight samples, but no more than `max_due`: nothing is
-    computed from the last token that there may be.
+    positions have their keys and values in the held blocks once the steps in flight are done.
+    `num_due` positions can be planned: those of the tokens known and of one that a step in flight
+    samples, but no more than `max_due`: nothing is computed from the last token that there may be.
     """
 
     __slots__ = (
@@ -54,7 +53,6 @@ class Sequence:
         "num_outputs",
         "num_planned",
         "num_prompt",
-        "planned_in",
         "request_id",
         "sampling",
         "seed",
@@ -92,7 +90,6 @@ class Sequence:
         self.max_due = num_prompt + max_outputs - 1
         self.num_due = len(token_ids)
         self.num_planned = 0
-        self.planned_in = 0
         self.num_cached = 0
         self.is_started = False
         self.is_accepted = False

@@ -66,8 +66,14 @@ class LedgerStore:
             raise
 
     def totals(self, first_day: str) -> list[DayTotal]:
-        """What was spent at providers from `first_day` on, by day, key and provider."""
-        rows = self._connection.execute(_TOTALS, (first_day,))
+        """What was spent at providers from `first_day` on, by day, key and provider.
+
+        Raises `ConfigError` if it cannot be read.
+        """
+        try:
+            rows = self._connection.execute(_TOTALS, (first_day,)).fetchall()
+        except sqlite3.Error as error:
+            raise _cannot_open(self._path, error) from error
         return [DayTotal(day, key, provider, cost) for day, key, provider, cost in rows]
 
     def write(

@@ -1,4 +1,4 @@
-"""The row-wise kernels at prefill sizes, and the start of a decode step."""
+"""The row-wise kernels at prefill sizes, and the embeddings of a decode step."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,6 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 
 from benchmarks.kernels.case import Case, Variant, equal, within
 from kernels.embed_rows import kernel as embed_kernel
-from kernels.embed_rows import packed_words
 from kernels.embed_rows import reference as embed_reference
 from kernels.rms_norm.kernel import add_rms_norm, rms_norm
 from kernels.silu_mul.kernel import silu_mul
@@ -33,7 +32,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield _add_rms_norm(num_rows, width, device)
             yield _silu_mul(num_rows, inner, device)
         for num_rows in (3,) if small else (1, 64, 256):
-            yield _begin_step(num_rows, width, device)
+            yield _embed_rows(num_rows, width, device)
 
 
 def _draw(device: torch.device, *shape: int) -> torch.Tensor:
@@ -103,30 +102,23 @@ def _silu_mul(num_rows: int, inner: int, device: torch.device) -> Case:
     )
 
 
-def _begin_step(num_rows: int, width: int, device: torch.device) -> Case:
-    embedding = _draw(device, 1000 if device.type == "cpu" else 151_936, width)
-    max_updates = num_rows
+def _embed_rows(num_rows: int, width: int, device: torch.device) -> Case:
+    embedding = _draw(device, 50 if device.type == "cpu" else 151_936, width)
 
-    def make() -> tuple[Any, ...]:
-        packed = torch.full((packed_words(num_rows, max_updates),), -1, dtype=torch.int32)
-        packed[num_rows : 2 * num_rows] = torch.randperm(NUM_TABLES)[:num_rows]
-        packed[2 * num_rows :] = torch.tensor([[row, 5, row] for row in range(num_rows)]).flatten()
+    def make() -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.randperm(NUM_TABLES, dtype=torch.int32)[:num_rows]
         last_token = torch.randint(embedding.shape[0], (NUM_TABLES,), dtype=torch.int32)
-        tables = torch.zeros(NUM_TABLES, 1280, dtype=torch.int32, device=device)
-        return packed.to(device), last_token.to(device), tables
+        return rows.to(device), last_token.to(device)
 
-    def run_of(begin: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-        def run(packed: torch.Tensor, last_token: torch.Tensor, tables: torch.Tensor) -> Any:  # noqa: ANN401
-            return begin(packed, num_rows, last_token, embedding, tables), tables
-
-        return run
+    def run_of(embed: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+        return lambda rows, last_token: embed(rows, last_token, embedding)
 
     return Case(
-        name=f"begin_step {num_rows} x {width}",
+        name=f"embed_rows {num_rows} x {width}",
         make=make,
-        variants=[Variant("one launch", run_of(embed_kernel.begin_step))],
-        expected=run_of(embed_reference.begin_step),
-        moved_bytes=4 * num_rows * width,
+        variants=[Variant("one launch", run_of(embed_kernel.embed_rows))],
+        expected=run_of(embed_reference.embed_rows),
+        moved_bytes=2 * num_rows * width * embedding.element_size(),
         flops=0,
         accept=equal,
     )

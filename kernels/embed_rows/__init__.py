@@ -1,6 +1,6 @@
-"""The start of a decode step: the embeddings of the last tokens, and what changed in block tables.
+"""The start of a decode step: what changed in block tables, and the embeddings of the last tokens.
 
-Owns the layout of a step's packed input and the checked entries. Must not know sequences.
+Owns the checked entries. Must not know sequences.
 """
 
 from typing import Final
@@ -10,19 +10,10 @@ from torch import Tensor
 from kernels.choose import uses_triton
 from kernels.embed_rows import reference
 
-__all__ = ["UPDATE_WORDS", "begin_step", "embed_rows", "packed_words"]
+__all__ = ["UPDATE_WORDS", "embed_rows", "write_tables"]
 
 UPDATE_WORDS: Final = 3
 """An update of a block table is (table_row, index, block_id); table_row < 0: none."""
-
-
-def packed_words(num_rows: int, max_updates: int) -> int:
-    """The length of a step's packed int32 input.
-
-    It holds positions [num_rows], table rows [num_rows], then `max_updates` updates. Positions
-    and table rows are used where they lie: `packed[:num_rows]`, `packed[num_rows:2 * num_rows]`.
-    """
-    return 2 * num_rows + UPDATE_WORDS * max_updates
 
 
 def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Tensor:
@@ -31,7 +22,8 @@ def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Ten
     table_rows int32 [rows], last_token int32 [tables]. Numbers out of range are brought into it:
     the rows that they give are nobody's. Raises `ValueError`.
     """
-    _check(last_token, embedding)
+    if embedding.dim() != 2 or last_token.dim() != 1:
+        raise ValueError(f"embedding {tuple(embedding.shape)}, tokens {tuple(last_token.shape)}")
     if uses_triton(embedding):
         from kernels.embed_rows import kernel
 
@@ -39,28 +31,18 @@ def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Ten
     return reference.embed_rows(table_rows, last_token, embedding)
 
 
-def begin_step(
-    packed: Tensor, num_rows: int, last_token: Tensor, embedding: Tensor, block_tables: Tensor
-) -> Tensor:
-    """Write the packed updates into block_tables; then as `embed_rows` for the packed table rows.
+def write_tables(updates: Tensor, block_tables: Tensor) -> None:
+    """Write updates, int32 [n * UPDATE_WORDS], into block_tables int32 [tables, max_blocks].
 
-    packed int32 (see `packed_words`), block_tables int32 [tables, max_blocks]; updates outside it
-    are left out, and no two may name one place. Updates and embeddings share one launch: nothing
-    in it reads block_tables, and whoever does comes after it on its stream. Raises `ValueError`.
+    Updates outside it are left out, and no two may name one place. Launch it before a captured
+    graph, not in it: attention reads tables before the kernel ahead of it has ended. Raises
+    `ValueError`.
     """
-    _check(last_token, embedding)
-    spare = packed.shape[0] - 2 * num_rows
-    if spare < 0 or spare % UPDATE_WORDS:
-        raise ValueError(f"{packed.shape[0]} words for {num_rows} rows")
-    if block_tables.shape[0] != last_token.shape[0]:
-        raise ValueError(f"tables {tuple(block_tables.shape)} for {last_token.shape[0]} tokens")
-    if uses_triton(embedding):
+    if updates.dim() != 1 or updates.shape[0] % UPDATE_WORDS or block_tables.dim() != 2:
+        raise ValueError(f"{tuple(updates.shape)} words for tables {tuple(block_tables.shape)}")
+    if uses_triton(block_tables):
         from kernels.embed_rows import kernel
 
-        return kernel.begin_step(packed, num_rows, last_token, embedding, block_tables)
-    return reference.begin_step(packed, num_rows, last_token, embedding, block_tables)
-
-
-def _check(last_token: Tensor, embedding: Tensor) -> None:
-    if embedding.dim() != 2 or last_token.dim() != 1:
-        raise ValueError(f"embedding {tuple(embedding.shape)}, tokens {tuple(last_token.shape)}")
+        kernel.write_tables(updates, block_tables)
+    else:
+        reference.write_tables(updates, block_tables)

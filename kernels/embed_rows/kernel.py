@@ -1,7 +1,6 @@
-"""Triton start of a decode step: one program per row, and more of them for the updates.
+"""Triton start of a decode step: one program per row, or per page of updates.
 
-Owns the launches. Every program waits for the kernel ahead before its first read or write: the
-last tokens are what that one wrote, and the step before may still read the block tables.
+Owns the launches.
 """
 
 import triton
@@ -14,93 +13,81 @@ _UPDATES = 128
 _NUM_WARPS = 4
 
 
-# One compilation for every number of rows and updates.
-@triton.jit(do_not_specialize=["num_rows", "num_updates"])
-def _begin_step_kernel(
+@triton.jit
+def _embed_rows_kernel(
     table_rows_ptr,
-    updates_ptr,
     last_token_ptr,
     embedding_ptr,
-    block_tables_ptr,
     hidden_ptr,
-    num_rows,
-    num_updates,
     num_tables,
-    max_blocks,
     vocab_size,
     width,
     BLOCK: tl.constexpr,
-    UPDATES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    program = tl.program_id(0)
+    row = tl.program_id(0)
     if PDL:
+        # The kernel ahead wrote the last tokens.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if program < num_rows:
-        columns = tl.arange(0, BLOCK)
-        inside = columns < width
-        table_row = tl.load(table_rows_ptr + program)
-        table_row = tl.minimum(tl.maximum(table_row, 0), num_tables - 1)
-        token = tl.load(last_token_ptr + table_row)
-        token = tl.minimum(tl.maximum(token, 0), vocab_size - 1).to(tl.int64)
-        values = tl.load(embedding_ptr + token * width + columns, mask=inside)
-        tl.store(hidden_ptr + program.to(tl.int64) * width + columns, values, mask=inside)
-    else:
-        entries = (program - num_rows) * UPDATES + tl.arange(0, UPDATES)
-        there = entries < num_updates
-        rows = tl.load(updates_ptr + 3 * entries, mask=there, other=-1)
-        indices = tl.load(updates_ptr + 3 * entries + 1, mask=there, other=-1)
-        blocks = tl.load(updates_ptr + 3 * entries + 2, mask=there, other=0)
-        good = (rows >= 0) & (rows < num_tables) & (indices >= 0) & (indices < max_blocks)
-        tl.store(block_tables_ptr + rows.to(tl.int64) * max_blocks + indices, blocks, mask=good)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < width
+    table_row = tl.load(table_rows_ptr + row)
+    table_row = tl.minimum(tl.maximum(table_row, 0), num_tables - 1)
+    token = tl.load(last_token_ptr + table_row)
+    token = tl.minimum(tl.maximum(token, 0), vocab_size - 1).to(tl.int64)
+    values = tl.load(embedding_ptr + token * width + columns, mask=inside)
+    tl.store(hidden_ptr + row.to(tl.int64) * width + columns, values, mask=inside)
+
+
+# One compilation for every number of updates. A plain launch: see the entry.
+@triton.jit(do_not_specialize=["num_updates"])
+def _write_tables_kernel(
+    updates_ptr, block_tables_ptr, num_updates, num_tables, max_blocks, UPDATES: tl.constexpr
+):
+    entries = tl.program_id(0) * UPDATES + tl.arange(0, UPDATES)
+    there = entries < num_updates
+    rows = tl.load(updates_ptr + 3 * entries, mask=there, other=-1)
+    indices = tl.load(updates_ptr + 3 * entries + 1, mask=there, other=-1)
+    blocks = tl.load(updates_ptr + 3 * entries + 2, mask=there, other=0)
+    good = (rows >= 0) & (rows < num_tables) & (indices >= 0) & (indices < max_blocks)
+    tl.store(block_tables_ptr + rows.to(tl.int64) * max_blocks + indices, blocks, mask=good)
 
 
 def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Tensor:
     """See `kernels.embed_rows.embed_rows`."""
-    return _launch(table_rows, table_rows[:0], last_token, embedding, None)
-
-
-def begin_step(
-    packed: Tensor, num_rows: int, last_token: Tensor, embedding: Tensor, block_tables: Tensor
-) -> Tensor:
-    """See `kernels.embed_rows.begin_step`."""
-    table_rows, updates = packed[num_rows : 2 * num_rows], packed[2 * num_rows :]
-    return _launch(table_rows, updates, last_token, embedding, block_tables)
-
-
-def _launch(
-    table_rows: Tensor,
-    updates: Tensor,
-    last_token: Tensor,
-    embedding: Tensor,
-    block_tables: Tensor | None,
-) -> Tensor:
-    num_rows, num_updates = table_rows.shape[0], updates.shape[0] // 3
+    num_rows = table_rows.shape[0]
     vocab_size, width = embedding.shape
     hidden = embedding.new_empty(num_rows, width)
-    num_programs = num_rows + triton.cdiv(num_updates, _UPDATES)
-    if not num_programs:
-        return hidden
     pdl = has_pdl(embedding.device)
-    _begin_step_kernel[(num_programs,)](
+    _embed_rows_kernel[(num_rows,)](
         table_rows,
-        updates,
         last_token,
         embedding,
-        # Without updates no program reads the place of the tables.
-        last_token if block_tables is None else block_tables,
         hidden,
-        num_rows,
-        num_updates,
         last_token.shape[0],
-        0 if block_tables is None else block_tables.shape[1],
         vocab_size,
         width,
         BLOCK=triton.next_power_of_2(width),
-        UPDATES=_UPDATES,
         PDL=pdl,
         num_warps=_NUM_WARPS,
         launch_pdl=pdl,
     )
     return hidden
+
+
+def write_tables(updates: Tensor, block_tables: Tensor) -> None:
+    """See `kernels.embed_rows.write_tables`."""
+    num_updates = updates.shape[0] // 3
+    if num_updates == 0:
+        return
+    num_tables, max_blocks = block_tables.shape
+    _write_tables_kernel[(triton.cdiv(num_updates, _UPDATES),)](
+        updates,
+        block_tables,
+        num_updates,
+        num_tables,
+        max_blocks,
+        UPDATES=_UPDATES,
+        num_warps=_NUM_WARPS,
+    )

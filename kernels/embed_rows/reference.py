@@ -10,12 +10,9 @@ def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Ten
     return F.embedding(last_token[rows].long().clamp(0, embedding.shape[0] - 1), embedding)
 
 
-def begin_step(
-    packed: Tensor, num_rows: int, last_token: Tensor, embedding: Tensor, block_tables: Tensor
-) -> Tensor:
-    """See `kernels.embed_rows.begin_step`."""
+def write_tables(updates: Tensor, block_tables: Tensor) -> None:
+    """See `kernels.embed_rows.write_tables`."""
     tables, max_blocks = block_tables.shape
-    rows, indices, blocks = packed[2 * num_rows :].view(-1, 3).long().unbind(1)
+    rows, indices, blocks = updates.view(-1, 3).long().unbind(1)
     good = (rows >= 0) & (rows < tables) & (indices >= 0) & (indices < max_blocks)
     block_tables[rows[good], indices[good]] = blocks[good].to(block_tables.dtype)
-    return embed_rows(packed[num_rows : 2 * num_rows], last_token, embedding)

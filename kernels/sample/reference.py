@@ -33,16 +33,20 @@ def sample(logits: Tensor, draw: Draw, positions: Tensor) -> Tensor:
 def pick(logits: Tensor, draws: Draws, positions: Tensor) -> Tensor:
     """See `kernels.sample.pick`."""
     logits = logits.float()
-    drawn = draws.temperature > 0.0
-    draw = Draw(
-        seeds=draws.seeds,
-        temperature=torch.where(drawn, draws.temperature, 1.0),
-        top_k=draws.top_k if draws.filtered else None,
-        top_p=draws.top_p if draws.filtered else None,
-        min_p=draws.min_p if draws.filtered else None,
-    )
-    ids = torch.where(drawn, sample(logits, draw, positions.long()), greedy(logits))
-    chosen = logits.gather(1, ids.unsqueeze(1)).squeeze(1) / draw.temperature
+    ids = greedy(logits)
+    # Noise costs more than all else, so only the rows that use it have it made.
+    drawn = draws.temperature.nonzero().squeeze(1)
+    if drawn.shape[0]:
+        draw = Draw(
+            seeds=draws.seeds[drawn],
+            temperature=draws.temperature[drawn],
+            top_k=draws.top_k[drawn] if draws.filtered else None,
+            top_p=draws.top_p[drawn] if draws.filtered else None,
+            min_p=draws.min_p[drawn] if draws.filtered else None,
+        )
+        ids[drawn] = sample(logits[drawn], draw, positions[drawn].long())
+    temperature = torch.where(draws.temperature > 0.0, draws.temperature, 1.0)
+    chosen = logits.gather(1, ids.unsqueeze(1)).squeeze(1) / temperature
     # Sorting and comparing put NaN and infinity first, so one that is there is the one chosen.
     return torch.where(chosen.isfinite(), ids, -1)
 

@@ -15,8 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-UPDATE_INTS = 3
-"""A change of a table: its row, the index in it, the block there from now on."""
+from kernels.embed_rows import write_tables
 
 
 @final
@@ -81,6 +80,5 @@ class SequenceTables:
                 self._free.append(row.index)
 
     def write(self, updates: Tensor) -> None:
-        """Apply flat int32 or int64 updates [n * UPDATE_INTS] on the card."""
-        rows, indices, blocks = updates.view(-1, UPDATE_INTS).unbind(1)
-        self.block_tables.index_put_((rows.long(), indices.long()), blocks.to(torch.int32))
+        """Apply flat int32 updates [n * UPDATE_WORDS] on the card."""
+        write_tables(updates, self.block_tables)

@@ -8,12 +8,14 @@ import torch
 
 from benchmarks.gpu_parity.drive import Drive, fresh_runner
 from benchmarks.gpu_parity.logits import engine_logits
+from kernels.attention import PagedPlan
 from kernels.philox import uniform_noise
 from kernels.sample import Draw, sample
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.core.plan import StepPlan, StepResult
+from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
 
 pytestmark = [
@@ -98,10 +100,10 @@ def test_memory_that_runs_out_costs_one_request(
     runner = _load(write_tiny_model(tmp_path), "cuda")
     forward = runner.model.forward
 
-    def hungry(batch: object, cache: object) -> torch.Tensor:
-        if batch.token_ids.shape[0] > 500:  # type: ignore[attr-defined]
+    def hungry(hidden: torch.Tensor, plan: PagedPlan, cache: KvCache) -> torch.Tensor:
+        if hidden.shape[0] > 500:
             torch.empty(2**45, dtype=torch.uint8, device="cuda")
-        return forward(batch, cache)  # type: ignore[arg-type]
+        return forward(hidden, plan, cache)
 
     monkeypatch.setattr(runner.model, "forward", hungry)
     results: list[StepResult] = []

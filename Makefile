@@ -13,6 +13,7 @@ DEV      := $(STAMP)-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: up install dev test check format gpu bench fuzz clean
+.PHONY: eval eval-skills eval-outside eval-parity eval-speed
 
 up: $(STAMP)
 	@$(BIN)/herma up $(ARGS)
@@ -63,6 +64,33 @@ fuzz: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.serving $(ARGS)
+
+# The built-in model's long measurements on an idle machine, about half an hour on two cores. Each
+# writes its report and fails under its bars; `make -k eval` goes on to the next one.
+RESULTS := benchmarks/results
+
+eval: eval-parity eval-speed eval-skills eval-outside
+
+# Held-out cases of every skill: the seed of the reports, and two that nothing was chosen by.
+eval-skills: eval-skills-2026 eval-skills-2027 eval-skills-2028
+
+eval-skills-2026: $(DEV)
+	$(BIN)/python -m benchmarks.tiny_eval --serve --json $(RESULTS)/tiny_eval_cpu.json
+
+eval-skills-%: $(DEV)
+	$(BIN)/python -m benchmarks.tiny_eval --serve --seed $* --json $(RESULTS)/tiny_eval_cpu_$*.json
+
+# Prompts that it has not learned to answer: does every answer end by itself?
+eval-outside: $(DEV)
+	$(BIN)/python -m benchmarks.tiny_eval --serve --outside --json $(RESULTS)/tiny_outside_cpu.json
+
+# The engine against transformers, token for token.
+eval-parity: $(DEV)
+	$(BIN)/python -m benchmarks.tiny_eval.parity --json $(RESULTS)/tiny_parity_cpu.json
+
+# Time to ready, first token, tokens/s, an agent's prompt.
+eval-speed: $(DEV)
+	$(BIN)/python -m benchmarks.tiny_speed --json $(RESULTS)/tiny_speed_cpu.json
 
 clean:
 	rm -rf $(VENV_DIR) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -8,6 +8,7 @@ learned to answer, and counts the answers that come to an end by themselves.
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import trio
 
 from benchmarks.machine import describe_machine
+from benchmarks.serving.server import running_herma
 from benchmarks.tiny_eval.client import MAX_TOKENS, Answer, Server, ask_all
 from benchmarks.tiny_eval.outside import outside_prompts
 from benchmarks.tiny_eval.progress import progress_bar
@@ -41,8 +43,10 @@ SEED = 2026
 def main(argv: list[str] | None = None) -> int:
     """Ask, judge, print; 1 if a bar does not hold."""
     arguments = _parser().parse_args(argv)
-    server = Server(arguments.url, arguments.model, arguments.concurrency, arguments.stream)
-    held, result = (_outside if arguments.outside else _skills)(server, arguments)
+    measure = _outside if arguments.outside else _skills
+    with running_herma() if arguments.serve else nullcontext((arguments.url, 0.0)) as (url, _):
+        server = Server(url, arguments.model, arguments.concurrency, arguments.stream)
+        held, result = measure(server, arguments)
     print(f"\n{bars_table(held)}")
     if arguments.json is not None:
         result = {"machine": describe_machine()} | result | as_json(held)
@@ -53,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tiny_eval", description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8080/v1")
+    parser.add_argument("--serve", action="store_true", help="run `make up` and ask that instead")
     parser.add_argument("--model", default="herma-tiny")
     parser.add_argument("--seed", type=int, default=SEED, help="other cases of the same skills")
     parser.add_argument("--cases", type=int, default=200, help="per skill")

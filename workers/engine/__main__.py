@@ -93,7 +93,7 @@ def _scheduler(config: WorkerConfig, runner: Runner[Any], vocab_size: int | None
         vocab_size=vocab_size,
     )
     blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
-    return Scheduler(limits, blocks, (config.serves,), runner.eos_ids)
+    return Scheduler(limits, blocks, (config.serves,), runner.eos_ids, lookahead=runner.lookahead)
 
 
 def _first_frame(channel: EngineChannel) -> EngineStart:

@@ -1,21 +1,24 @@
 """frames in -> scheduler -> runner -> frames out: the engine's one loop.
 
-Owns the order of a turn, the waiting, and what an exception in a step means. Must not know
-tensors (the runner does) nor who reads the frames (the supervisor relays them).
+Owns the order of a turn and the waiting. Must not know tensors (the runner does), what an exception
+in a step means (the pipeline does) nor who reads the frames (the supervisor relays them).
+
+A turn starts the next step before it waits for the tokens of the last, so a card whose runner looks
+ahead never waits for the CPU:
+
+    take frames -> plan N+1 -> launch N+1 -> send -> collect N -> commit N -> send
 """
 
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, TypeVar, assert_never, final
+from typing import Final, Generic, Protocol, assert_never, final
 
 from protocol import wire
-from protocol.errors import HermaError, WireError
+from protocol.errors import WireError
 from protocol.messages import (
     Abort,
     Drain,
-    EngineFacts,
     GetFiles,
     Load,
     Ping,
@@ -34,42 +37,15 @@ from workers.core.control import (
     encode_control,
 )
 from workers.core.framing import BROADCAST, SUPERVISOR
-from workers.core.meters import StepMeter
-from workers.core.plan import StepPlan, StepResult
 from workers.core.salvage import salvage_submit
 from workers.core.scheduler import Outgoing, Scheduler
 from workers.engine.beats import EngineStatus
+from workers.engine.pipeline import EngineBroken, InFlight, Pipeline, Runner
+
+__all__ = ["Channel", "EngineBroken", "EngineLoop", "Runner"]
 
 LOAD_EVERY_S: Final = 0.1
-MAX_FAULTS_IN_A_ROW: Final = 3
-"""One bad step can be the fault of one request; three in a row are the engine's own."""
-
 _FIRST_CONTROL_TAG: Final = 64
-
-
-InFlight = TypeVar("InFlight")
-"""A runner's own note of a step that it launched."""
-
-
-class Runner(Protocol[InFlight]):
-    """Computes plans: the native one with torch, or the synthetic one.
-
-    Steps are launched in the order of their plans, take effect in that order and are collected in
-    that order. An exception of either method fails the sequences of that step's plan.
-    """
-
-    facts: EngineFacts
-    eos_ids: frozenset[int]
-
-    @property
-    def lookahead(self) -> int:
-        """How many steps may be launched beyond the one that is collected next: 0 or 1."""
-
-    def launch(self, plan: StepPlan) -> InFlight:
-        """Start a step; returns at once if the runner looks ahead."""
-
-    def collect(self, step: InFlight) -> StepResult:
-        """Wait for the step's tokens."""
 
 
 class Channel(Protocol):
@@ -80,10 +56,6 @@ class Channel(Protocol):
 
     def send(self, frames: list[tuple[int, bytes]]) -> None:
         """Send frames in order."""
-
-
-class EngineBroken(HermaError):
-    """The engine cannot go on; the text is the cause for people."""
 
 
 @final
@@ -100,15 +72,15 @@ class EngineLoop(Generic[InFlight]):
         epoch: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._runner = runner
+        if scheduler.lookahead > runner.lookahead:
+            raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
         self._scheduler = scheduler
         self._channel = channel
         self._status = status
         self._epoch = epoch
         self._clock = clock
-        self._meter = StepMeter()
+        self._pipeline = Pipeline(runner, status, clock)
         self._out: list[tuple[int, bytes]] = []
-        self._faults_in_a_row = 0
         self._load_at = -LOAD_EVERY_S
         self._load_was_busy: bool | None = None
         self._draining = False
@@ -118,56 +90,34 @@ class EngineLoop(Generic[InFlight]):
         """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
         while True:
             # With work the next step must not wait; without, nothing can happen but a frame.
-            for link, payload in self._channel.take(0.0 if self._scheduler.has_work else None):
+            for link, payload in self._channel.take(0.0 if self._is_busy else None):
                 self._take_frame(link, payload)
             if self._leaving:
                 return
             self._turn()
 
+    @property
+    def _is_busy(self) -> bool:
+        return self._scheduler.has_work or len(self._pipeline) > 0
+
     def _turn(self) -> None:
         self._say(self._scheduler.expire(self._clock()))
         self._say(self._scheduler.take_events())
-        self._status.busy = self._scheduler.has_work
+        self._status.busy = self._is_busy
         if (plan := self._scheduler.plan()) is not None:
+            self._pipeline.launch(plan)
             self._report_load(busy=True)
-            self._flush()
-            self._step(plan)
-        self._status.busy = self._scheduler.has_work
-        self._report_load(busy=self._scheduler.has_work)
-        if self._draining and not self._scheduler.has_work:
+        self._flush()
+        # A plan that could not be made, or not be launched, waits for what is in flight.
+        goes_on = plan is not None and not self._pipeline.has_failed
+        while len(self._pipeline) > (self._scheduler.lookahead if goes_on else 0):
+            self._say(self._scheduler.commit(*self._pipeline.collect()))
+        self._status.busy = self._is_busy
+        self._report_load(busy=self._is_busy)
+        if self._draining and not self._is_busy:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
-
-    def _step(self, plan: StepPlan) -> None:
-        num_tokens = sum(chunk.length for chunk in plan.chunks)
-        prefill_tokens = sum(chunk.length for chunk in plan.chunks if chunk.length > 1)
-        self._status.expected_step_s = self._meter.expected_s(num_tokens)
-        started_at = self._clock()
-        result = self._compute(plan)
-        now = self._clock()
-        self._meter.add(now - started_at, num_tokens, prefill_tokens, now)
-        self._say(self._scheduler.commit(plan, result))
-        self._status.step = plan.step
-        self._status.phase = ""
-        self._status.longest_step_s = self._meter.longest_s
-
-    def _compute(self, plan: StepPlan) -> StepResult:
-        """The runner's answer; an exception becomes the failure of the plan's sequences."""
-        try:
-            result = self._runner.collect(self._runner.launch(plan))
-        except Exception as error:  # the edge: one request's fault must not end the others
-            reason = _one_line(error)
-            self._faults_in_a_row += 1
-            if self._faults_in_a_row >= MAX_FAULTS_IN_A_ROW:
-                raise EngineBroken(
-                    f"{MAX_FAULTS_IN_A_ROW} steps in a row failed, the last with {reason}"
-                ) from error
-            traceback.print_exc(file=sys.stderr)
-            failed = tuple((chunk.seq, f"the step failed: {reason}") for chunk in plan.chunks)
-            return StepResult(plan.step, (), failed)
-        self._faults_in_a_row = 0
-        return result
 
     def _take_frame(self, link: int, payload: bytes) -> None:
         try:
@@ -218,9 +168,8 @@ class EngineLoop(Generic[InFlight]):
         self._say([Outgoing(BROADCAST, self._load())])
 
     def _load(self) -> Load:
-        return self._scheduler.load(
-            self._epoch, self._meter.step_ms, self._meter.prefill_tokens_per_s
-        )
+        meter = self._pipeline.meter
+        return self._scheduler.load(self._epoch, meter.step_ms, meter.prefill_tokens_per_s)
 
     def _say(self, messages: Sequence[Outgoing]) -> None:
         self._out += [(link, wire.encode(message)) for link, message in messages]
@@ -228,8 +177,3 @@ class EngineLoop(Generic[InFlight]):
     def _flush(self) -> None:
         out, self._out = self._out, []
         self._channel.send(out)
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -39,7 +39,8 @@ from workers.core.plan import Sampled, StepPlan, StepResult
 from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.beats import EngineStatus
 from workers.engine.channel import EngineChannel
-from workers.engine.loop import MAX_FAULTS_IN_A_ROW, EngineBroken, EngineLoop
+from workers.engine.loop import EngineBroken, EngineLoop
+from workers.engine.pipeline import MAX_FAULTS_IN_A_ROW
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 FACTS = EngineFacts("fake", "none", "none", 512, 32, 1024, 4, 64, bytes(16))
@@ -47,21 +48,34 @@ BOUND_S = 20.0
 
 
 class CountingRunner:
-    """Says 1, 2, 3, ...; raises in the steps of `bad_steps`; may wait for a gate in each step."""
+    """Says 1, 2, 3, ... as steps are collected; raises in the steps of `bad_steps`, or at the
+    launches of `bad_launches`; may wait for a gate in each step. `calls` tells what was called.
+    """
 
-    def __init__(self, bad_steps: frozenset[int] = frozenset()) -> None:
-        self.lookahead = 0
+    def __init__(
+        self,
+        lookahead: int = 0,
+        bad_steps: frozenset[int] = frozenset(),
+        bad_launches: frozenset[int] = frozenset(),
+    ) -> None:
+        self.lookahead = lookahead
         self.facts = FACTS
         self.eos_ids: frozenset[int] = frozenset()
         self.steps = 0
+        self.calls: list[tuple[str, int]] = []
         self.gate: threading.Semaphore | None = None
         self.entered = threading.Semaphore(0)
         self._bad_steps = bad_steps
+        self._bad_launches = bad_launches
 
     def launch(self, plan: StepPlan) -> StepPlan:
+        self.calls.append(("launch", plan.step))
+        if plan.step in self._bad_launches:
+            raise ValueError("a bad launch")
         return plan
 
     def collect(self, plan: StepPlan) -> StepResult:
+        self.calls.append(("collect", plan.step))
         self.steps += 1
         self.entered.release()
         if self.gate is not None:
@@ -85,7 +99,8 @@ class LoopEnd:
             SchedulerLimits(max_seqs=4, token_budget=64, context_length=512, max_waiting=4),
             BlockManager(32, 32),
             ("echo",),
-            frozenset(),
+            runner.eos_ids,
+            lookahead=runner.lookahead,
         )
         self._loop = EngineLoop(runner, self.scheduler, self._channel, self.status, epoch=3)
         self._decoder = FrameDecoder()
@@ -165,9 +180,16 @@ def running(runner: CountingRunner) -> Iterator[LoopEnd]:
         end.close()
 
 
-def test_frames_in_tokens_out_per_link() -> None:
+@pytest.fixture(params=[0, 1], name="lookahead")
+def _lookahead(request: pytest.FixtureRequest) -> int:
+    """The runner waits for each step, or has one more in flight."""
+    assert isinstance(request.param, int)
+    return request.param
+
+
+def test_frames_in_tokens_out_per_link(lookahead: int) -> None:
     """Each gateway gets one Tokens frame per step with its own sequences only."""
-    with running(CountingRunner()) as end:
+    with running(CountingRunner(lookahead)) as end:
         end.send(1, submission(A, max_tokens=3, prompt=5))
         end.send(2, submission(B, max_tokens=3, prompt=5))
         end.finished(B) if end.finished(A) else None
@@ -176,9 +198,9 @@ def test_frames_in_tokens_out_per_link() -> None:
                 assert {item.request_id for item in message.items} == {A if link == 1 else B}
 
 
-def test_an_idle_loop_waits_without_steps() -> None:
+def test_an_idle_loop_waits_without_steps(lookahead: int) -> None:
     """Without work there is no step and no frame until something comes."""
-    runner = CountingRunner()
+    runner = CountingRunner(lookahead)
     with running(runner) as end:
         end.send(1, submission(A, max_tokens=2, prompt=5))
         end.finished(A)
@@ -190,9 +212,9 @@ def test_an_idle_loop_waits_without_steps() -> None:
         assert not end.status.busy
 
 
-def test_load_is_told_at_each_change_and_rarely_in_between() -> None:
+def test_load_is_told_at_each_change_and_rarely_in_between(lookahead: int) -> None:
     """Busy and idle are told at once; 200 quick steps do not make 200 loads."""
-    with running(CountingRunner()) as end:
+    with running(CountingRunner(lookahead)) as end:
         end.send(1, submission(A, max_tokens=200, prompt=5))
         end.finished(A)
         end.until(Load)
@@ -205,9 +227,9 @@ def test_load_is_told_at_each_change_and_rarely_in_between() -> None:
         assert len(loads) < 50
 
 
-def test_an_exception_in_a_step_fails_its_sequences_and_no_other() -> None:
+def test_an_exception_in_a_step_fails_its_sequences_and_no_other(lookahead: int) -> None:
     """The sequences of the step end with one clear line, their blocks are free, others go on."""
-    with running(CountingRunner(bad_steps=frozenset({2}))) as end:
+    with running(CountingRunner(lookahead, bad_steps=frozenset({2}))) as end:
         end.send(1, submission(A, max_tokens=5, prompt=5))
         failed = end.finished(A)
         assert failed.reason == "error"
@@ -219,9 +241,9 @@ def test_an_exception_in_a_step_fails_its_sequences_and_no_other() -> None:
         end.scheduler.check_integrity()
 
 
-def test_an_exception_that_repeats_ends_the_engine() -> None:
+def test_an_exception_that_repeats_ends_the_engine(lookahead: int) -> None:
     """Steps that fail again and again are the engine's own fault: it leaves with the cause."""
-    with running(CountingRunner(bad_steps=frozenset(range(1, 10)))) as end:
+    with running(CountingRunner(lookahead, bad_steps=frozenset(range(1, 10)))) as end:
         for request_id in (A, B):
             end.send(1, submission(request_id, prompt=5))
             assert end.finished(request_id).reason == "error"
@@ -232,9 +254,9 @@ def test_an_exception_that_repeats_ends_the_engine() -> None:
         assert "ValueError: a bad step" in end.broken
 
 
-def test_an_abort_and_a_dropped_link_end_within_the_step() -> None:
+def test_an_abort_and_a_dropped_link_end_within_the_step(lookahead: int) -> None:
     """An abort is answered before the next step; a dropped link is silent and leaves nothing."""
-    runner = CountingRunner()
+    runner = CountingRunner(lookahead)
     runner.gate = threading.Semaphore(0)
     with running(runner) as end:
         end.send(1, submission(A, max_tokens=400, prompt=5))
@@ -259,11 +281,11 @@ def test_an_abort_and_a_dropped_link_end_within_the_step() -> None:
         end.scheduler.check_integrity()
 
 
-def test_an_abort_frees_the_blocks_within_two_steps() -> None:
+def test_an_abort_frees_the_blocks_within_two_steps(lookahead: int) -> None:
     """While others go on, two steps after the abort the engine's own counters show its blocks
     free.
     """
-    runner = CountingRunner()
+    runner = CountingRunner(lookahead)
     runner.gate = threading.Semaphore(0)
     with running(runner) as end:
         end.send(1, submission(A, max_tokens=400, prompt=50))
@@ -286,9 +308,9 @@ def test_an_abort_frees_the_blocks_within_two_steps() -> None:
         end.leave()
 
 
-def test_a_drain_is_over_when_the_last_sequence_is() -> None:
+def test_a_drain_is_over_when_the_last_sequence_is(lookahead: int) -> None:
     """Drained comes after the last Finished, and at once when nothing runs."""
-    with running(CountingRunner()) as end:
+    with running(CountingRunner(lookahead)) as end:
         end.send(1, submission(A, max_tokens=20, prompt=5))
         end.control(DrainEngine())
         end.until(Drained, link=SUPERVISOR)
@@ -316,9 +338,9 @@ def test_a_bad_submission_is_answered() -> None:
         assert (rejected.request_id, rejected.attempt, rejected.reason) == (A, 1, "invalid")
 
 
-def test_the_end_of_the_channel_is_noticed_at_once() -> None:
+def test_the_end_of_the_channel_is_noticed_at_once(lookahead: int) -> None:
     """A supervisor that is gone is the end of the engine, also in the middle of a step."""
-    runner = CountingRunner()
+    runner = CountingRunner(lookahead)
     runner.gate = threading.Semaphore(0)
     end = LoopEnd(runner)
     end.send(1, submission(A, max_tokens=400, prompt=5))

@@ -24,7 +24,8 @@ class DecodeConfig:
     """A decode launch.
 
     `tile` cached tokens per step, about `target` programs in all; `rows` is what the launch has
-    room for, few values so that few kernels are compiled; `fan` partial results are merged at once.
+    room for, few values so that few kernels are compiled; at most `fan` partial results are merged
+    at once.
     """
 
     tile: int
@@ -61,15 +62,15 @@ def write_config() -> WriteConfig:
     return WriteConfig()
 
 
-def decode_config(
-    num_rows: int, group: int, head_dim: int, cache_dtype: torch.dtype
-) -> DecodeConfig:
+def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> DecodeConfig:
     """How `num_rows` decodes attend. Raises `ValueError` for more rows than any launch takes."""
     rows = next((capacity for capacity in _ROW_CAPACITIES if num_rows <= capacity), None)
     if rows is None:
         raise ValueError(f"{num_rows} decodes in one step; at most {_ROW_CAPACITIES[-1]}")
-    if head_dim > 128 or group > 16 or cache_dtype == torch.float32:
-        return DecodeConfig(tile=32, warps=4, stages=2, target=4 * _MULTIPROCESSORS, rows=rows)
+    if cache_dtype == torch.float32:  # parity runs; products outside the tensor cores
+        return DecodeConfig(tile=16, warps=8, stages=2, target=4 * _MULTIPROCESSORS, rows=rows)
+    if head_dim > 128:
+        return DecodeConfig(tile=32, warps=8, stages=2, target=4 * _MULTIPROCESSORS, rows=rows)
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=4, stages=3, target=2 * _MULTIPROCESSORS, rows=rows)
     per_processor = 4 if num_rows < 64 else 8
@@ -78,7 +79,9 @@ def decode_config(
 
 
 def prefill_config(head_dim: int, cache_dtype: torch.dtype, dtype: torch.dtype) -> PrefillConfig:
-    """How spans attend. Tiles of 64 rows and more hold a token of any group that we support."""
-    if head_dim > 128 or torch.float32 in (dtype, cache_dtype):
-        return PrefillConfig(rows=64, tile=32, warps=4, stages=2, target=_MULTIPROCESSORS)
+    """How spans attend. A tile holds a token of up to 32 query heads per key head at least."""
+    if torch.float32 in (dtype, cache_dtype):
+        return PrefillConfig(rows=32, tile=16, warps=8, stages=2, target=_MULTIPROCESSORS)
+    if head_dim > 128:
+        return PrefillConfig(rows=128, tile=32, warps=8, stages=2, target=_MULTIPROCESSORS)
     return PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=_MULTIPROCESSORS)

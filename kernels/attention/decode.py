@@ -32,6 +32,9 @@ from kernels.attention.plan import PagedPlan
 from kernels.choose import has_pdl
 
 _LOG2_E = 1.4426950408889634
+_MERGED_NUMBERS = 4096
+"""What a program merges at once without running out of registers."""
+
 _COUNTERS = 2**17
 """(row, key head) pairs of one launch; half a megabyte per card."""
 
@@ -232,6 +235,7 @@ def decode(
     pieces = config.target // num_kv + rows
     partial = torch.empty(pieces * num_heads, head_dim, dtype=torch.float32, device=qkv.device)
     lse = torch.empty(pieces * num_heads, dtype=torch.float32, device=qkv.device)
+    narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
     pdl = has_pdl(qkv.device)
     _decode_kernel[(num_kv, pieces)](
         qkv,
@@ -255,12 +259,12 @@ def decode(
         KV=num_kv,
         D=head_dim,
         BLOCK_SIZE=block_size,
-        GROUP=max(16, triton.next_power_of_2(num_heads // num_kv)),
-        NARROW=triton.next_power_of_2(num_heads // num_kv),
-        BLOCK_D=triton.next_power_of_2(head_dim),
+        GROUP=max(16, narrow),
+        NARROW=narrow,
+        BLOCK_D=block_d,
         TILE=config.tile,
         ROWS=config.rows,
-        FAN=config.fan,
+        FAN=min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d))),
         DOT=dot_type(qkv, keys),
         PDL=pdl,
         launch_pdl=pdl,

@@ -54,15 +54,14 @@ def attend(
     """See `kernels.attention.attend`. Raises `ValueError` for spans without `plan.work`."""
     num_kv, head_dim = keys.shape[2:]
     num_heads = qk_norm.shape[0] - num_kv
-    group = num_heads // num_kv
+    if plan.prefills and plan.work is None:
+        raise ValueError("a plan with spans needs `work`, from `plan_prefills`")
     out = qkv.new_empty(qkv.shape[0], num_heads * head_dim)
     if plan.num_decodes:
-        config = choose.decode_config(plan.num_decodes, group, head_dim, keys.dtype)
+        config = choose.decode_config(plan.num_decodes, head_dim, keys.dtype)
         decode(qkv, qk_norm, eps, cos_sin, keys, values, plan, config, out)
-    if not plan.prefills:
-        return out
     if plan.work is None:
-        raise ValueError("a plan with spans needs `work`, from `plan_prefills`")
+        return out
     queries = qk_norm_rope_write(
         qkv, qk_norm, eps, cos_sin, keys, values, plan, choose.write_config()
     )

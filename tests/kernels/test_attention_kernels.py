@@ -13,10 +13,10 @@ from kernels.attention.write import qk_norm_rope_write
 from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
 
 # The interpreter truncates to bfloat16 where a GPU rounds.
-TOLERANCE = {torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 
 SMALL = DecodeConfig(tile=16, warps=4, stages=2, target=8, rows=16, fan=2)
-TILES = PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=1)
+TILES = PrefillConfig(rows=32, tile=16, warps=4, stages=2, target=1)
 F8 = torch.float8_e4m3fn
 
 
@@ -52,10 +52,20 @@ def _prefill(case: Case, config: PrefillConfig) -> torch.Tensor:
     return out
 
 
+SHAPES = [
+    Shape(heads=1, kv=1, dim=16),
+    Shape(heads=6, kv=2, dim=48, block_size=32),
+    Shape(heads=16, kv=1, dim=32, block_size=64),
+    Shape(heads=2, kv=2, dim=256, block_size=128),
+    Shape(heads=8, kv=2, dim=128, dtype=torch.float16),
+    Shape(heads=8, kv=4, dim=32, cache_dtype=F8),
+    Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16, cache_dtype=F8),
+]
+
 DECODES: list[Spans] = [
     ((0, 1),),
     ((1, 1),),
-    ((200, 1),),
+    ((100, 1),),
     ((15, 1), (16, 1), (17, 1), (0, 1), (64, 1)),
     ((3, 1), (150, 1), (1, 1), (31, 1)),
 ]
@@ -72,28 +82,17 @@ def test_decodes_equal_the_definition(
     assert not _counters(device).any()
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        Shape(heads=1, kv=1, dim=16),
-        Shape(heads=6, kv=2, dim=48, block_size=32),
-        Shape(heads=16, kv=1, dim=32, block_size=64),
-        Shape(heads=2, kv=2, dim=256, block_size=128),
-        Shape(heads=8, kv=2, dim=128, dtype=torch.float16),
-        Shape(heads=8, kv=4, dim=32, cache_dtype=F8),
-        Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16, cache_dtype=F8),
-    ],
-)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_any_heads_decode(shape: Shape, device: torch.device) -> None:
     """Groups of 1 to 16, head sizes that are no power of two, blocks of any size, float8."""
-    case = make_case(((70, 1), (129, 1), (0, 1)), shape).to(device)
+    case = make_case(((40, 1), (129, 1), (0, 1)), shape).to(device)
     _check(case, _decode(case, SMALL))
 
 
 def test_one_long_row_is_shared(device: torch.device) -> None:
     """A long row among short ones is cut into many pieces, the short ones are not."""
-    case = make_case(((1000, 1), *[(9, 1)] * 7), Shape()).to(device)
-    _check(case, _decode(case, dataclasses.replace(SMALL, target=64)))
+    case = make_case(((400, 1), *[(9, 1)] * 4), Shape()).to(device)
+    _check(case, _decode(case, dataclasses.replace(SMALL, target=24)))
 
 
 def test_padding_rows_disturb_nobody(device: torch.device) -> None:
@@ -119,16 +118,16 @@ def test_a_row_of_nan_stays_alone(device: torch.device) -> None:
 
 SPANS: list[Spans] = [
     ((0, 2),),
-    ((0, 40),),
     ((37, 5),),
-    ((3, 1), (0, 17), (33, 15), (64, 32)),
-    ((9, 1), (9, 1), (200, 3), (0, 70)),
+    ((3, 1), (0, 17), (33, 15)),
+    ((9, 1), (9, 1), (70, 3), (0, 40)),
 ]
 
 
 @pytest.mark.parametrize("spans", SPANS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("target", [1, 64])
+@pytest.mark.parametrize(
+    ("dtype", "target"), [(torch.float32, 1), (torch.float32, 64), (torch.bfloat16, 8)]
+)
 def test_spans_equal_the_definition(
     spans: Spans, dtype: torch.dtype, target: int, device: torch.device
 ) -> None:
@@ -141,19 +140,8 @@ def test_spans_equal_the_definition(
     _check(case, out)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        Shape(heads=1, kv=1, dim=16),
-        Shape(heads=6, kv=2, dim=48, block_size=32),
-        Shape(heads=16, kv=1, dim=32, block_size=64),
-        Shape(heads=2, kv=2, dim=256, block_size=128),
-        Shape(heads=8, kv=2, dim=128, dtype=torch.float16),
-        Shape(heads=8, kv=4, dim=32, cache_dtype=F8),
-        Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16, cache_dtype=F8),
-    ],
-)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_any_heads_prefill(shape: Shape, device: torch.device) -> None:
     """The shapes of the decodes."""
-    case = make_case(((50, 30), (0, 21)), shape).to(device)
+    case = make_case(((50, 20), (0, 11)), shape).to(device)
     _check(case, _prefill(case, dataclasses.replace(TILES, target=8, piece=16)))

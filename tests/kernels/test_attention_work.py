@@ -1,0 +1,155 @@
+"""Spans are cut so that every row meets every key once; a step of all kinds runs through."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.attention import PrefillSpan, library, paged
+from kernels.attention.choose import LIBRARY_GRAIN, PrefillConfig
+from kernels.attention.work import HostWork, prefill_work
+from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
+
+SPANS = st.lists(st.tuples(st.integers(0, 700), st.integers(2, 90)), min_size=1, max_size=5)
+CONFIGS = st.builds(
+    PrefillConfig,
+    rows=st.sampled_from([16, 32, 128]),
+    tile=st.sampled_from([16, 64]),
+    warps=st.just(4),
+    stages=st.just(2),
+    target=st.sampled_from([1, 8, 132]),
+    piece=st.sampled_from([16, 256]),
+)
+
+
+def _laid_out(spans: list[tuple[int, int]], first_row: int) -> list[PrefillSpan]:
+    laid, row = [], first_row
+    for index, (start, length) in enumerate(spans):
+        laid.append(PrefillSpan(row, length, start, index))
+        row += length
+    return laid
+
+
+def _seen(work: HostWork, num_rows: int) -> list[list[tuple[int, int]]]:
+    """By row, the key ranges of its items up to its own position."""
+    seen: list[list[tuple[int, int]]] = [[] for _ in range(num_rows)]
+    for row, rows, position, _, begin, end, _, _ in work.items.tolist():
+        for offset in range(rows):
+            seen[row + offset].append((begin, min(end, position + offset + 1)))
+    return seen
+
+
+@given(SPANS, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(0, 3))
+def test_every_row_meets_every_key_once(
+    spans: list[tuple[int, int]], config: PrefillConfig, group: int, num_decodes: int
+) -> None:
+    """Whatever the spans, the heads and the pieces; partial results have slots of their own."""
+    laid = _laid_out(spans, num_decodes)
+    work = prefill_work(laid, num_decodes, 2 * group, 2, config, library=False)
+    num_rows = sum(length for _, length in spans)
+    seen = _seen(work, num_rows)
+    for span in laid:
+        for offset in range(span.num_rows):
+            end = 0
+            for begin, stop in sorted(seen[span.first_row - num_decodes + offset]):
+                assert begin == end or stop <= begin
+                end = max(end, stop)
+            assert end == span.start + offset + 1
+    slots = [
+        slot + offset
+        for _, rows, _, _, _, _, slot, _ in work.items.tolist()
+        if slot >= 0
+        for offset in range(rows)
+    ]
+    assert sorted(slots) == list(range(work.num_partials))
+    merged = [first + i * stride for _, first, n, stride in work.merges.tolist() for i in range(n)]
+    assert sorted(merged) == sorted(slots)
+
+
+@given(SPANS, CONFIGS)
+def test_pieces_start_at_whole_tiles(spans: list[tuple[int, int]], config: PrefillConfig) -> None:
+    """The kernel's whole tiles rely on it; the longest items come first."""
+    items = prefill_work(_laid_out(spans, 0), 0, 4, 2, config, library=False).items
+    assert not (items[:, 4] % config.tile).any()
+    assert (np.diff(items[:, 5] - items[:, 4]) <= 0).all()
+
+
+def test_the_library_gets_whole_multiples() -> None:
+    """What is left of a span, and spans at odd places, stay with the kernel."""
+    grain = LIBRARY_GRAIN
+    spans = [PrefillSpan(0, 2 * grain + 7, grain, 0), PrefillSpan(2 * grain + 7, grain, 5, 1)]
+    config = PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=1)
+    work = prefill_work(spans, 0, 4, 2, config, library=True)
+    assert work.library == (PrefillSpan(0, 2 * grain, grain, 0),)
+    assert int(work.items[:, 1].sum()) == 7 + grain
+    assert (work.items[:, 0] >= 2 * grain).all()
+    nothing = prefill_work([PrefillSpan(0, grain, 0, 0)], 0, 4, 2, config, library=True)
+    assert nothing.items.shape == (0, 8)
+
+
+MIXED: Spans = ((3, 1), (40, 1), (0, 17), (20, 9))
+
+
+def _attend(case: Case) -> torch.Tensor:
+    plan, shape = case.paged_plan(), case.shape
+    work = paged.plan_prefills(plan.prefills, plan.num_decodes, shape.heads, case.keys, shape.dtype)
+    plan = dataclasses.replace(plan, work=work)
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    return paged.attend(*args)
+
+
+def test_a_step_of_decodes_and_spans(device: torch.device) -> None:
+    """All launches of a mixed step together, as configured for the card."""
+    case = make_case(MIXED, Shape()).to(device)
+    out = _attend(case)
+    for got, want in zip(
+        (out, case.keys, case.values), expected(make_case(MIXED, Shape())), strict=True
+    ):
+        assert distance(got.cpu(), want) < 1e-5
+
+
+def test_spans_without_work_are_refused(device: torch.device) -> None:
+    """A plan that nobody prepared is an error, not a wrong answer."""
+    case = make_case(MIXED, Shape()).to(device)
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, case.paged_plan()
+    with pytest.raises(ValueError, match="work"):
+        paged.attend(*args)
+
+
+def _plain(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    group = queries.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+    scores = torch.einsum("thd,shd->hts", queries, keys) / queries.shape[2] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), -torch.inf)
+    return torch.einsum("hts,shd->thd", scores.softmax(-1), values), scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize("start", [0, 24])
+def test_two_calls_of_the_library_make_one_attention(start: int, device: torch.device) -> None:
+    """Past and own keys are blended by their log-sum-exps; blocks are gathered in order."""
+    case = make_case(((5, 1), (start, 10)), Shape())
+    wanted = expected(case)[0]
+    case = case.to(device)
+    plan = case.paged_plan()
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    queries = paged.qk_norm_rope_write(*args, paged.choose.write_config())
+    out = torch.full_like(case.qkv[:, : wanted.shape[1]], torch.nan)
+    library.attend_span(_plain, queries, case.keys, case.values, plan, plan.prefills[0], out)
+    assert out[0].isnan().all()
+    assert distance(out[1:].cpu(), wanted[1:]) < 1e-5
+
+
+@pytest.mark.gpu
+def test_long_spans_by_the_library() -> None:
+    """On a card whose cuDNN works, cold spans and chunks of 1024 rows go through it."""
+    spans = ((0, LIBRARY_GRAIN + 40), (LIBRARY_GRAIN, LIBRARY_GRAIN - 24))
+    shape = Shape(heads=4, kv=2, dim=128, block_size=32, dtype=torch.bfloat16)
+    assert library.form(shape.heads, shape.kv, shape.dim, shape.dtype) is not None
+    case = make_case(spans, shape).to(torch.device("cuda"))
+    assert distance(_attend(case).cpu(), expected(make_case(spans, shape))[0]) < 2e-2

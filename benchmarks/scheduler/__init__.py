@@ -1,0 +1,1 @@
+"""What the scheduler costs per step on the CPU."""

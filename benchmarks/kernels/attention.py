@@ -26,8 +26,11 @@ DIM, KV, BLOCK_SIZE = 128, 8, 32
 HEADS = {"0.6B": 16, "8B": 32}
 MULTIPROCESSORS = 132
 TOLERANCE = 1.5e-2
-EXPECTED_ROWS = 512
-"""Rows of a span whose scores the reference holds at once: 1 GB behind 16k tokens."""
+EXPECTED_ROWS = 128
+"""Rows of a span whose scores the reference holds at once: 0.5 GB behind 32k tokens."""
+
+LONG_ROWS = 1024
+"""From here on the library is tried, and few configurations of ours."""
 
 DECODES: list[tuple[str, list[int]]] = [
     ("1 x 256", [256]),
@@ -75,6 +78,8 @@ PREFILL_TILES = [
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
 """Of the 0.6B; its keys and values are the 8B's."""
 
+FLOAT8_CASES = {"1 x 256", "8 x 16k", "256 x 500"}
+
 LONG_TILES = PREFILL_TILES[:4]
 """What is worth its seconds at thousands of rows."""
 
@@ -94,6 +99,9 @@ def cases(device: torch.device) -> Iterator[Case]:
             if model == "8B" or name in SMALL_MODEL_CASES:
                 yield _prefill_case(model, name, start, length, device)
         yield _write_case(model, 8192, device)
+    for name, contexts in DECODES:
+        if name in FLOAT8_CASES:
+            yield _decode_case("8B", f"{name} float8", contexts, device, torch.float8_e4m3fn)
 
 
 def _normal(*shape: int, device: torch.device) -> Tensor:
@@ -108,7 +116,9 @@ def _cos_sin(device: torch.device) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
-def _paged(contexts: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _paged(
+    contexts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, Tensor, Tensor]:
     """Caches and block tables [sequences, blocks] of random blocks for `contexts` tokens each."""
     needed = [-(-context // BLOCK_SIZE) for context in contexts]
     shape = (sum(needed) + 1, BLOCK_SIZE, KV, DIM)
@@ -116,16 +126,23 @@ def _paged(contexts: Sequence[int], device: torch.device) -> tuple[Tensor, Tenso
     tables = torch.full((len(needed), max(needed)), sum(needed), dtype=torch.int32, device=device)
     for row, blocks in enumerate(ids.split(needed)):
         tables[row, : len(blocks)] = blocks
-    return _normal(*shape, device=device), _normal(*shape, device=device), tables
+    keys, values = (_normal(*shape, device=device).to(dtype) for _ in range(2))
+    return keys, values, tables
 
 
-def _decode_case(model: str, name: str, contexts: list[int], device: torch.device) -> Case:
+def _decode_case(
+    model: str,
+    name: str,
+    contexts: list[int],
+    device: torch.device,
+    dtype: torch.dtype = torch.bfloat16,
+) -> Case:
     heads, rows = HEADS[model], len(contexts)
     positions = torch.tensor(contexts, dtype=torch.int32, device=device) - 1
     numbers = torch.arange(rows, dtype=torch.int32, device=device)
 
     def make() -> tuple[Tensor, ...]:
-        keys, values, tables = _paged(contexts, device)
+        keys, values, tables = _paged(contexts, device, dtype)
         qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
         return qkv, _normal(heads + KV, DIM, device=device), keys, values, tables
 
@@ -151,7 +168,7 @@ def _decode_case(model: str, name: str, contexts: list[int], device: torch.devic
         make=make,
         variants=[variant(config) for config in _decode_configs(rows, sum(contexts), device)],
         expected=expected,
-        moved_bytes=2 * DIM * (2 * KV * sum(contexts) + rows * (2 * heads + 2 * KV)),
+        moved_bytes=2 * DIM * (dtype.itemsize * KV * sum(contexts) + rows * 2 * (heads + KV)),
         flops=4 * heads * DIM * sum(contexts),
         accept=within(TOLERANCE),
     )
@@ -210,7 +227,7 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
         return torch.cat(parts).flatten(1)
 
     seen = length * start + length * (length + 1) // 2
-    forms = library.FORMS if device.type == "cuda" and length >= EXPECTED_ROWS else ()
+    forms = library.FORMS if device.type == "cuda" and length >= LONG_ROWS else ()
     return Case(
         name=f"prefill {model} {name}",
         make=make,
@@ -225,8 +242,8 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
 def _prefill_configs(length: int, device: torch.device) -> list[PrefillConfig]:
     if device.type == "cpu":
         return [PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=8, piece=16)]
-    tiles = LONG_TILES if length > EXPECTED_ROWS else PREFILL_TILES
-    targets = (1,) if length > EXPECTED_ROWS else (1, 2, 4)
+    tiles = LONG_TILES if length >= LONG_ROWS else PREFILL_TILES
+    targets = (1,) if length >= LONG_ROWS else (1, 2, 4)
     return [
         PrefillConfig(*tile, target=MULTIPROCESSORS * n)
         for tile, n in itertools.product(tiles, targets)

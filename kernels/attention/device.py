@@ -120,7 +120,7 @@ def merged(
     """
     zeros = tl.zeros([heads.shape[0], BLOCK_D], tl.float32)
     top, total, mixed = tl.max(zeros, 1) - float("inf"), tl.max(zeros, 1), zeros
-    for start in range(0, count, FAN):
+    for start in tl.range(0, count, FAN, num_stages=3):
         index = start + tl.arange(0, FAN)
         places = (first + index * stride).to(tl.int64)[:, None] * H + heads[None, :]
         ours = (index < count)[:, None] & inside[None, :]

@@ -184,6 +184,8 @@ class Engine:
         self, sample: Sample = lambda _: (1,), failing: Failing = lambda _: False
     ) -> StepPlan | None:
         """Launch a step, then collect those that must not stay in flight; the books are checked."""
+        while len(self.in_flight) > self.scheduler.lookahead:
+            self.collect(sample, failing)
         plan = self.launch()
         while len(self.in_flight) > (0 if plan is None else self.scheduler.lookahead):
             self.collect(sample, failing)

@@ -101,24 +101,21 @@ def attend_span(
     values: Tensor,
     plan: PagedPlan,
     span: PrefillSpan,
-    out: Tensor,
-) -> None:
-    """Attend one span of `plan` into its rows of `out` [T, H D].
+) -> Tensor:
+    """Attend one span of `plan`: [its rows, H, D].
 
     queries [rows, H, D] of all spans; the span's keys lie in the caches.
     """
     first = span.first_row - plan.num_decodes
     rows = queries[first : first + span.num_rows]
-    into = out[span.first_row : span.first_row + span.num_rows].view(rows.shape)
     context = span.start + span.num_rows
     blocks = plan.block_tables[span.table_row, : -(-context // keys.shape[1])]
     k, v = (_gathered(cache, blocks, context, rows.dtype) for cache in (keys, values))
     own, own_lse = attend(rows, k[span.start :], v[span.start :], True)
     if span.start == 0:
-        into.copy_(own)
-        return
+        return own
     past, past_lse = attend(rows, k[: span.start], v[: span.start], False)
-    blend(past, past_lse, own, own_lse, into)
+    return blend(past, past_lse, own, own_lse)
 
 
 def _gathered(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
@@ -147,12 +144,13 @@ def _blend_kernel(
     tl.store(out_ptr + places, mixed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor, out: Tensor) -> None:
+def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor) -> Tensor:
     """Two attentions of the same rows over different keys, [S, H, D], as one over both.
 
-    Log-sum-exps [H, S], natural; out contiguous.
+    Log-sum-exps [H, S], natural.
     """
-    num_rows, num_heads, head_dim = out.shape
+    num_rows, num_heads, head_dim = own.shape
+    out = own.new_empty(own.shape)
     _blend_kernel[(num_rows, triton.cdiv(num_heads, 8))](
         past.contiguous(),
         past_lse.contiguous(),
@@ -166,3 +164,4 @@ def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor, out: Ten
         BLOCK_D=triton.next_power_of_2(head_dim),
         num_warps=4,
     )
+    return out

@@ -48,6 +48,7 @@ def _piece(
     KV: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,
+    LEAST: tl.constexpr,
 ):
     """Piece `number` of the launch: its row, the row's first piece and their number, its bounds.
 
@@ -56,7 +57,10 @@ def _piece(
     rows = tl.arange(0, ROWS)
     past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=0)
     tiles = tl.where(rows < num_rows, tl.maximum(tl.cdiv(past, TILE), 1), 0)
-    share = tl.cdiv(tl.sum(tiles, 0) * KV, target)
+    work = tl.sum(tiles, 0) * KV
+    # Below LEAST tiles a piece costs more to merge than it saves, once a quarter of the programs
+    # have one each.
+    share = tl.maximum(tl.cdiv(work, target), tl.minimum(LEAST, tl.cdiv(work, target // 4)))
     pieces = tl.cdiv(tiles, share)
     ends = tl.cumsum(pieces, 0)
     before = ends <= number
@@ -155,14 +159,15 @@ def _decode_kernel(
     tables_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, eps, scale, num_rows, table_width,
     target, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    ROWS: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, LEAST: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One piece of one row for one key head; GROUP >= 16 rows hold its H / KV query heads."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     kv, number = tl.program_id(0), tl.program_id(1)
     row, first, count, begin, end, position = _piece(
-        positions_ptr, num_rows, target, number, KV, TILE, ROWS
+        positions_ptr, num_rows, target, number, KV, TILE, ROWS, LEAST
     )
     if row >= num_rows:
         return
@@ -264,6 +269,7 @@ def decode(
         BLOCK_D=block_d,
         TILE=config.tile,
         ROWS=config.rows,
+        LEAST=config.least,
         FAN=min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d))),
         DOT=dot_type(qkv, keys),
         PDL=pdl,

@@ -35,7 +35,7 @@ def plan_prefills(
         num_decodes,
         num_heads,
         num_kv,
-        choose.prefill_config(head_dim, keys.dtype, dtype),
+        choose.prefill_config(_longest(prefills), head_dim, keys.dtype, dtype),
         library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
@@ -66,7 +66,7 @@ def attend(
         qkv, qk_norm, eps, cos_sin, keys, values, plan, choose.write_config()
     )
     if plan.work.items.shape[0]:
-        tiles = choose.prefill_config(head_dim, keys.dtype, qkv.dtype)
+        tiles = choose.prefill_config(_longest(plan.prefills), head_dim, keys.dtype, qkv.dtype)
         prefill(queries, keys, values, plan, plan.work, tiles, out)
     for span in plan.work.library:
         form = library.form(num_heads, num_kv, head_dim, qkv.dtype)
@@ -77,3 +77,7 @@ def attend(
             return mixed
         out[span.first_row : span.first_row + span.num_rows] = mixed
     return out
+
+
+def _longest(prefills: Sequence[PrefillSpan]) -> int:
+    return max(span.num_rows for span in prefills)

@@ -93,6 +93,7 @@ def test_one_long_row_is_shared(device: torch.device) -> None:
     """A long row among short ones is cut into many pieces, the short ones are not."""
     case = make_case(((400, 1), *[(9, 1)] * 4), Shape()).to(device)
     _check(case, _decode(case, dataclasses.replace(SMALL, target=24)))
+    _check(case, _decode(case, dataclasses.replace(SMALL, target=24, least=3)))
 
 
 def test_padding_rows_disturb_nobody(device: torch.device) -> None:

@@ -258,6 +258,7 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
         assert seen["preempted in flight"] > 30
 
 
+@settings(max_examples=max(100, settings().max_examples // 10))  # each is many steps
 @given(seed=SEEDS, num_blocks=st.integers(10, 16), token_budget=st.integers(1, 20))
 def test_looking_ahead_changes_no_token(seed: int, num_blocks: int, token_budget: int) -> None:
     """A token depends on its sequence and position; so does every answer, whatever runs when."""

@@ -1,7 +1,8 @@
 """Products of rows with a weight matrix, with what stands before and after them in a layer.
 
 Owns the checked entries. Must not know layers. A weight is [N, K], row-major, as checkpoints have
-it. Tensors are contiguous; a kernel is compiled again for addresses that 16 does not divide.
+it, in x's dtype or in 8 bits (`Fp8Weight`). Tensors are contiguous; a kernel is compiled again for
+addresses that 16 does not divide.
 
 On a CUDA device weights, norms and biases are parameters: kernels may read them before the kernel
 ahead of them in the stream has ended, so no kernel just ahead may write them.
@@ -10,15 +11,19 @@ ahead of them in the stream has ended, so no kernel just ahead may write them.
 from torch import Tensor
 
 from kernels.choose import uses_triton
+from kernels.fp8 import BLOCK, Fp8Weight
 from kernels.linear import reference
+from kernels.linear.weight import Weight
 
-__all__ = ["linear", "linear_add", "norm_linear", "norm_swiglu"]
+__all__ = ["Weight", "linear", "linear_add", "norm_linear", "norm_swiglu"]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x W^T + bias`: x [T, K], weight [N, K], bias [N] -> [T, N], all of one float dtype.
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """`x W^T + bias`: x [T, K], weight [N, K], bias [N] -> [T, N], all of one float dtype but a
+    weight in 8 bits.
 
-    Products are summed in float32. Raises `ValueError`.
+    Products are summed in float32. With a weight in 8 bits few rows are multiplied as they are and
+    many (beyond 64 or 128) quantised as well, row by row: `kernels.fp8`. Raises `ValueError`.
     """
     _check(x, weight, bias)
     if uses_triton(x):
@@ -29,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def norm_linear(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None
+    x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None
 ) -> Tensor:
     """`rms_norm(x, norm, eps) W^T + bias`; norm [K], the rest as in `linear`.
 
@@ -45,13 +50,15 @@ def norm_linear(
     return reference.norm_linear(x, norm, eps, weight, bias)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
     """`silu(g) * u` of the normed rows' products with gate_up [2 I, K], gate first -> [T, I].
 
     The reference rounds g, silu(g) and the result to x's dtype; the kernels round the result only.
     """
     if gate_up.shape[0] % 2:
         raise ValueError(f"gate_up {tuple(gate_up.shape)} has an odd number of rows")
+    if isinstance(gate_up, Fp8Weight) and gate_up.is_blocked and gate_up.shape[0] // 2 % BLOCK:
+        raise ValueError(f"a block of gate_up {tuple(gate_up.shape)} holds gates and ups")
     _check(x, gate_up, None, norm)
     if uses_triton(x):
         from kernels.linear import device
@@ -60,7 +67,7 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
     return reference.norm_swiglu(x, norm, eps, gate_up)
 
 
-def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None = None) -> Tensor:
     """`residual + x W^T + bias`; residual [T, N]. May overwrite `residual`: use the result only.
 
     The reference rounds the product before the sum; the kernels round the sum only.
@@ -75,11 +82,10 @@ def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None 
     return reference.linear_add(x, weight, residual, bias)
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None = None) -> None:
-    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1] or x.dtype != weight.dtype:
-        raise ValueError(
-            f"x {tuple(x.shape)} {x.dtype}, weight {tuple(weight.shape)} {weight.dtype}"
-        )
+def _check(x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None = None) -> None:
+    dtype = x.dtype if isinstance(weight, Fp8Weight) else weight.dtype
+    if x.ndim != 2 or len(weight.shape) != 2 or x.shape[1] != weight.shape[1] or x.dtype != dtype:
+        raise ValueError(f"x {tuple(x.shape)} {x.dtype}, weight {tuple(weight.shape)} {dtype}")
     if norm is not None and (norm.shape != x.shape[1:] or norm.dtype != x.dtype):
         raise ValueError(f"norm {tuple(norm.shape)} {norm.dtype} for {x.shape[1]} columns")
     if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):

@@ -3,6 +3,8 @@
 Owns the way from an operation to its kernel. Must not know why a configuration was chosen.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,11 +12,12 @@ from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv
 from kernels.linear.gemv import gemv
-from kernels.linear.skinny import skinny
+from kernels.linear.skinny import MAX_ROWS, skinny
+from kernels.linear.weight import Weight, parts_of
 from kernels.rms_norm import rms_norm
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.linear`."""
     config = _chosen(Op.LINEAR, x, weight)
     if config is None:
@@ -22,7 +25,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return product(config, x, weight, bias=bias)
 
 
-def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.norm_linear`."""
     config = _chosen(Op.NORM_LINEAR, x, weight)
     if config is None:
@@ -30,7 +33,7 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tenso
     return product(config, x, weight, norm=norm, eps=eps, bias=bias)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
     config = _chosen(Op.NORM_SWIGLU, x, gate_up)
     if config is None:
@@ -38,7 +41,7 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
     return product(config, x, gate_up, norm=norm, eps=eps, swiglu=True)
 
 
-def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None) -> Tensor:
+def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.linear_add`."""
     config = _chosen(Op.LINEAR_ADD, x, weight)
     if config is None:
@@ -49,7 +52,7 @@ def linear_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None)
 def product(
     config: Config,
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     *,
     norm: Tensor | None = None,
     eps: float = 0.0,
@@ -57,11 +60,19 @@ def product(
     residual: Tensor | None = None,
     swiglu: bool = False,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N]."""
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N].
+
+    More rows than `skinny` takes are multiplied part by part.
+    """
     if isinstance(config, Gemv):
         return gemv(
             x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
         )
+    if x.shape[0] > MAX_ROWS:
+        each = partial(product, config, weight=weight, norm=norm, eps=eps, bias=bias, swiglu=swiglu)
+        parts = x.split(MAX_ROWS)
+        residuals = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
+        return torch.cat([each(x=x, residual=r) for x, r in zip(parts, residuals, strict=True)])
     # In `skinny` the unscaled row is rounded: in float16 it may not fit.
     if norm is not None and (x.dtype == torch.float16 or not config.fuses_norm):
         x, norm = rms_norm(x, norm, eps), None
@@ -70,5 +81,6 @@ def product(
     )
 
 
-def _chosen(op: Op, x: Tensor, weight: Tensor) -> Config | None:
-    return choose(op, x.shape[0], weight.shape[0], weight.shape[1], x.dtype)
+def _chosen(op: Op, x: Tensor, weight: Weight) -> Config | None:
+    scale_block = parts_of(weight)[2]
+    return choose(op, x.shape[0], weight.shape[0], weight.shape[1], x.dtype, scale_block)

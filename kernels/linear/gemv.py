@@ -7,6 +7,9 @@ A program therefore asks for its whole share of the weights at once, 8 to 48 KB 
 registers, and several programs share an SM: 100 KB and more are on their way while others add up.
 The weights depend on no kernel, so they are asked for before `gdc_wait`: the next product's reads
 hide the end of the kernel ahead. One row needs 50 M multiplications for 100 MB: 2 us of 25.
+
+Weights of 8 bits stay so up to the product: as many numbers per thread as of 16 bits, so that x is
+laid out the same way, at half the bytes per request.
 """
 
 import triton
@@ -16,32 +19,44 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.linear.config import Gemv
 from kernels.linear.parts import silu, weight_rows
+from kernels.linear.weight import Weight, parts_of
 
 
 @triton.jit
 def _gemv_kernel(
-    x_ptr, norm_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, num_out, eps,
+    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, num_out, eps,
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
-    PDL: tl.constexpr,
+    SCALE_BLOCK: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     tile = tl.program_id(0)
-    lanes = tl.arange(0, BLOCK_K)
-    ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU)[:, None] * K + lanes[None, :]
+    # The hint keeps eight neighbours to a thread, whatever the width of a weight.
+    lanes = tl.max_contiguous(tl.multiple_of(tl.arange(0, BLOCK_K), 8), 8)
+    rows = weight_rows(tile, num_out, BLOCK_N, SWIGLU)
+    ptrs = weight_ptr + rows[:, None] * K + lanes[None, :]
     weights = ()
     norms = ()
+    scales = ()
     for start in tl.static_range(0, K, BLOCK_K):
         # Unrolled: the tuples grow while the kernel is compiled.
         at = start + lanes
         weights += (_chunk(ptrs + start, at[None, :], start + BLOCK_K, K),)  # type: ignore[assignment]
         if NORM:
             norms += (_chunk(norm_ptr + at, at, start + BLOCK_K, K),)  # type: ignore[assignment]
+        if SCALE_BLOCK > 1:
+            scales += (
+                _block_scales(scale_ptr, tile, at, num_out, K, BLOCK_N, SCALE_BLOCK, SWIGLU),
+            )  # type: ignore[assignment]
+    if SCALE_BLOCK == 1:
+        row_scales = tl.load(scale_ptr + rows)
     if PDL:
         tl.extra.cuda.gdc_wait()
     for row in tl.static_range(ROWS):
-        sums = _row(x_ptr + row * K, weights, norms, eps, K, BLOCK_N, BLOCK_K, NORM)
+        sums = _row(x_ptr + row * K, weights, norms, scales, eps, K, BLOCK_N, BLOCK_K, NORM)
+        if SCALE_BLOCK == 1:
+            sums *= row_scales
         _finish(
             sums, row, bias_ptr, residual_ptr, out_ptr, num_out, BLOCK_N, BIAS, RESIDUAL, SWIGLU
         )
@@ -56,8 +71,28 @@ def _chunk(ptrs, columns, END: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
+def _block_scales(
+    scale_ptr, tile, columns, num_out,
+    K: tl.constexpr, BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    """What the weights in `columns` are scaled by, [1 or BLOCK_N, columns]: a program's rows lie in
+    one block, with SWIGLU by turns in that of the gates and that of the ups.
+    """
+    at = tl.minimum(columns, K - 1) // SCALE_BLOCK
+    width: tl.constexpr = (K + SCALE_BLOCK - 1) // SCALE_BLOCK
+    if SWIGLU:
+        block = tile * (BLOCK_N // 2) // SCALE_BLOCK
+        gate = tl.load(scale_ptr + block * width + at)
+        up = tl.load(scale_ptr + (block + num_out // SCALE_BLOCK) * width + at)
+        is_up = tl.arange(0, BLOCK_N) % 2 == 1
+        return tl.where(is_up[:, None], up[None, :], gate[None, :])
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return tl.load(scale_ptr + tile * BLOCK_N // SCALE_BLOCK * width + at)[None, :]
+
+
+@triton.jit
 def _row(
-    x_ptr, weights, norms, eps,
+    x_ptr, weights, norms, scales, eps,
     K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """One row's sums over K, float32 [BLOCK_N]."""
@@ -70,7 +105,10 @@ def _row(
             squares += x * x
             x *= norms[start // BLOCK_K].to(tl.float32)
         # Eight neighbours lie in one thread: their sum costs no exchange.
-        product = weights[start // BLOCK_K].to(tl.float32) * x[None, :]
+        x = x[None, :]
+        if len(scales) > 0:
+            x = x * scales[start // BLOCK_K]
+        product = weights[start // BLOCK_K].to(tl.float32) * x
         products += tl.sum(product.reshape(BLOCK_N, BLOCK_K // 8, 8), 2)
     sums = tl.sum(products, 1)
     if NORM:
@@ -99,7 +137,7 @@ def _finish(
 
 def gemv(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     config: Gemv,
     *,
     norm: Tensor | None = None,
@@ -116,11 +154,13 @@ def gemv(
     num_rows, depth = x.shape
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
     out = x.new_empty(num_rows, num_out)
+    values, scales, scale_block = parts_of(weight)
     pdl = has_pdl(x.device)
     _gemv_kernel[(triton.cdiv(weight.shape[0], config.block_n),)](
-        x, norm, weight, bias, residual, out, num_out, eps,
+        x, norm, values, scales, bias, residual, out, num_out, eps,
         K=depth, ROWS=num_rows, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        NORM=norm is not None, BIAS=bias is not None, RESIDUAL=residual is not None, SWIGLU=swiglu,
-        PDL=pdl, launch_pdl=pdl, num_warps=config.num_warps,
+        SCALE_BLOCK=scale_block, NORM=norm is not None, BIAS=bias is not None,
+        RESIDUAL=residual is not None, SWIGLU=swiglu, PDL=pdl, launch_pdl=pdl,
+        num_warps=config.num_warps,
     )  # fmt: skip
     return out

@@ -8,6 +8,10 @@ tiles on their way at once (bytes on the way: see `gemv`). All programs should b
 together: then each gets an equal share of the bandwidth, and they end together. A small N is cut
 along K for that: each program leaves its float32 sums in a scratch, and the last to come adds them
 all up, in the order of the columns, so that the result is the same every time.
+
+Weights of 8 bits cross memory and shared memory so and become x's dtype, exactly, on their way from
+there to the tensor cores, which take their left side from registers too. x stays what it is: two
+and a half instructions per weight hide behind its byte, a pass that quantises x would not.
 """
 
 from functools import cache
@@ -21,19 +25,24 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.linear.config import Skinny
 from kernels.linear.parts import silu, weight_rows
+from kernels.linear.weight import Weight, parts_of
+
+MAX_ROWS: Final = 128
+"""Of x in one launch: their sums lie in registers."""
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
 
 
 @triton.jit
-def _prefetch(weight_ptrs, first, last, COLUMNS: tl.constexpr):
-    """Ask for some columns of each row, from `first` on, as far as the L2 cache.
+def _prefetch(weight_ptrs, first, last, BYTES: tl.constexpr):
+    """Ask for BYTES of each row, from column `first` on, as far as the L2 cache.
 
     One request per 64 bytes, what the cache fetches at least. The bulk form takes its address from
     a uniform register: a loop over the lanes of a warp, a microsecond long.
     """
-    columns = first + tl.arange(0, COLUMNS // 32) * 32
+    width: tl.constexpr = 64 * 8 // weight_ptrs.dtype.element_ty.primitive_bitwidth
+    columns = first + tl.arange(0, BYTES // 64) * width
     tl.inline_asm_elementwise(
         """
         {
@@ -50,11 +59,12 @@ def _prefetch(weight_ptrs, first, last, COLUMNS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _skinny_kernel(
-    x_ptr, norm_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, scratch_ptr, arrived_ptr,
-    num_rows, num_out, depth, eps,
+    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, scratch_ptr,
+    arrived_ptr, num_rows, num_out, depth, eps,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
-    STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, NORM: tl.constexpr,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, SCALE_BLOCK: tl.constexpr,
+    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of BLOCK_N weight rows times all rows of x, over one of SPLITS parts of K.
 
@@ -79,19 +89,15 @@ def _skinny_kernel(
     sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
     squares = tl.zeros([ROWS], tl.float32)
     for k in tl.range(first, last, BLOCK_K, num_stages=STAGES):
-        if EVEN_K:
-            weights = tl.load(weight_tiles + k, eviction_policy="evict_first")
-            x = tl.load(x_ptrs + k, eviction_policy="evict_last")
-        else:
-            inside = (k + lanes < depth)[None, :]
-            weights = tl.load(weight_tiles + k, inside, 0.0, eviction_policy="evict_first")
-            x = tl.load(x_ptrs + k, inside, 0.0, eviction_policy="evict_last")
+        weights, x = _tiles(weight_tiles + k, x_ptrs + k, k, depth, BLOCK_K, EVEN_K, SCALE_BLOCK)
         if NORM:
             norm = tl.load(norm_ptr + k + lanes, k + lanes < depth, 0.0)
             wide = x.to(tl.float32)
             squares += tl.sum(wide * wide, 1)
             x = (wide * norm.to(tl.float32)[None, :]).to(weights.dtype)
-        sums = tl.dot(weights, x.T, sums)
+        sums = _added(
+            sums, weights, x, scale_ptr, tile, k, num_out, depth, BLOCK_N, SCALE_BLOCK, SWIGLU
+        )
     if SPLITS > 1:
         sums, squares, is_last = _gathered(
             sums, squares, scratch_ptr, arrived_ptr, BLOCK_N, ROWS, SPLITS, NORM
@@ -99,12 +105,67 @@ def _skinny_kernel(
     else:
         is_last = True
     if is_last:
+        if SCALE_BLOCK == 1:
+            sums *= tl.load(scale_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU))[:, None]
         if NORM:
             sums *= tl.rsqrt(squares / depth + eps)[None, :]
         _finish(
             sums, tile, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
             BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU,
         )  # fmt: skip
+
+
+@triton.jit
+def _tiles(
+    weight_ptrs, x_ptrs, k, depth,
+    BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, SCALE_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Weights and rows of BLOCK_K columns from `k` on, both in x's dtype; 0 beyond the last."""
+    if EVEN_K:
+        weights = tl.load(weight_ptrs, eviction_policy="evict_first")
+        x = tl.load(x_ptrs, eviction_policy="evict_last")
+    else:
+        inside = (k + tl.arange(0, BLOCK_K) < depth)[None, :]
+        weights = tl.load(weight_ptrs, inside, 0.0, eviction_policy="evict_first")
+        x = tl.load(x_ptrs, inside, 0.0, eviction_policy="evict_last")
+    if SCALE_BLOCK > 0:
+        # By way of float32: straight to bfloat16 a weight is one of 16 per clock and SM.
+        weights = weights.to(tl.float32).to(x.dtype)
+    return weights, x
+
+
+@triton.jit
+def _added(
+    sums, weights, x, scale_ptr, tile, column, num_out, depth,
+    BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    if SCALE_BLOCK > 1:
+        scales = _block_scales(
+            scale_ptr, tile, column, num_out, depth, BLOCK_N, SCALE_BLOCK, SWIGLU
+        )
+        return sums + tl.dot(weights, x.T) * scales
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        return tl.dot(weights, x.T, sums)
+
+
+@triton.jit
+def _block_scales(
+    scale_ptr, tile, column, num_out, depth,
+    BLOCK_N: tl.constexpr, SCALE_BLOCK: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    """What a tile of weights from `column` on is scaled by, [BLOCK_N, 1]: it lies in one block,
+    with SWIGLU by turns in that of the gates and that of the ups.
+    """
+    width = tl.cdiv(depth, SCALE_BLOCK)
+    scale_ptr += column // SCALE_BLOCK
+    if SWIGLU:
+        block = tile * (BLOCK_N // 2) // SCALE_BLOCK
+        gate = tl.load(scale_ptr + block * width)
+        up = tl.load(scale_ptr + (block + num_out // SCALE_BLOCK) * width)
+        return tl.where(tl.arange(0, BLOCK_N) % 2 == 1, up, gate)[:, None]
+    else:  # noqa: RET505 - what follows a return is compiled all the same
+        scale = tl.load(scale_ptr + tile * BLOCK_N // SCALE_BLOCK * width)
+        return tl.full([BLOCK_N, 1], 1.0, tl.float32) * scale
 
 
 @triton.jit
@@ -162,7 +223,7 @@ def _finish(
 
 def skinny(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     config: Skinny,
     *,
     norm: Tensor | None = None,
@@ -176,7 +237,8 @@ def skinny(
     See `kernels.linear` for shapes; bias and swiglu exclude each other. With a norm, x times the
     norm's weight is rounded to x's dtype for the product, and the row's scale applied to the
     finished sums: float16 may overflow there. With splits, launches on one device must be ordered,
-    as on one stream: they share counters. The first one must not be inside a graph capture.
+    as on one stream: they share counters. The first one must not be inside a graph capture. Of a
+    weight with scales by block, 128 is a multiple of the configuration's blocks.
     """
     num_rows, depth = x.shape
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
@@ -188,12 +250,14 @@ def skinny(
         size = tiles * config.splits * (config.block_n + 1) * padded
         scratch = torch.empty(size, device=x.device, dtype=torch.float32)
         arrived = _counters(x.device)
+    values, scales, scale_block = parts_of(weight)
     pdl = has_pdl(x.device)
     _skinny_kernel[(tiles, config.splits)](
-        x, norm, weight, bias, residual, out, scratch, arrived, num_rows, num_out, depth, eps,
+        x, norm, values, scales, bias, residual, out, scratch, arrived, num_rows, num_out, depth,
+        eps,
         ROWS=padded, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SPLITS=config.splits,
         STAGES=config.num_stages, EVEN_K=depth % config.block_k == 0,
-        PREFETCH=config.prefetched_bytes // 2 // config.block_n,
+        PREFETCH=config.prefetched_bytes // config.block_n, SCALE_BLOCK=scale_block,
         NORM=norm is not None, BIAS=bias is not None, RESIDUAL=residual is not None, SWIGLU=swiglu,
         PDL=pdl, launch_pdl=pdl, num_warps=config.num_warps,
     )  # fmt: skip

@@ -6,6 +6,8 @@ reference. The interpreter knows bfloat16 as storage only and truncates to it: k
 float32, and tests that need exact rounding use float32 or float16.
 """
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -16,3 +18,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if (request.param == "cuda") != (request.config.getoption("markexpr") == "gpu"):
         pytest.skip("interpreted and compiled kernels do not share a process")
     return torch.device(request.param)
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Whatever a kernel forgets to write stays NaN. Not for what calls cuBLAS: it would refuse."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)

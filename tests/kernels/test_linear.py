@@ -9,78 +9,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from kernels import linear as entries
 from kernels.linear.choose import TUNED_ROWS, Op, choose, even_splits, rule
 from kernels.linear.config import Config, Gemv, Skinny
-from kernels.linear.device import product
 from kernels.linear.tuned import TUNED
-
-TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-EPS = 1e-6
+from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem
 
 GEMV = Gemv(block_n=4, block_k=64, num_warps=2)
 SKINNY = Skinny(block_n=16, block_k=32, splits=1, num_warps=4, num_stages=3)
 SPLIT = replace(SKINNY, splits=3)
-
-PARTS = ["plain", "norm bias", "swiglu", "residual bias"]
-
-
-@pytest.fixture
-def poisoned() -> Iterator[None]:
-    """Whatever a kernel forgets to write stays NaN. Not for what calls cuBLAS: it would refuse."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(3).isnan().all()
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-class Problem:
-    """Random inputs of one operation on the CPU; `parts` names what stands around the product."""
-
-    def __init__(
-        self, num_rows: int, num_out: int, depth: int, dtype: torch.dtype, parts: str
-    ) -> None:
-        self.generator = torch.Generator().manual_seed(num_rows * 7919 + num_out * 31 + depth)
-        self.dtype = dtype
-        self.swiglu = "swiglu" in parts
-        self.x = self.random(num_rows, depth)
-        self.weight = self.random((1 + self.swiglu) * num_out, depth, scale=depth**-0.5)
-        self.norm = self.random(depth) if self.swiglu or "norm" in parts else None
-        self.bias = self.random(num_out) if "bias" in parts else None
-        self.residual = self.random(num_rows, num_out) if "residual" in parts else None
-
-    def random(self, *shape: int, scale: float = 1.0) -> Tensor:
-        return (torch.randn(shape, generator=self.generator) * scale).to(self.dtype)
-
-    def run(self, config: Config, device: torch.device) -> Tensor:
-        moved = {
-            name: None if value is None else value.to(device)
-            for name in ("norm", "bias", "residual")
-            for value in (getattr(self, name),)
-        }
-        x, weight = self.x.to(device), self.weight.to(device)
-        out = product(config, x, weight, **moved, eps=EPS, swiglu=self.swiglu)  # type: ignore[arg-type]
-        assert out.dtype == self.dtype
-        return out.cpu()
-
-    def expected(self) -> Tensor:
-        out = self.x.double()
-        if self.norm is not None:
-            out = out / (out.square().mean(-1, keepdim=True) + EPS).sqrt() * self.norm.double()
-        out = out @ self.weight.double().T
-        if self.swiglu:
-            gate, up = out.chunk(2, dim=-1)
-            out = gate / (1 + (-gate).exp()) * up
-        for addend in (self.bias, self.residual):
-            out = out if addend is None else out + addend.double()
-        return out
-
-    def check(self, out: Tensor) -> None:
-        expected = self.expected()
-        error = (out.double() - expected).norm() / expected.norm()
-        assert error < TOLERANCE[self.dtype], error
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -163,20 +101,8 @@ def test_entries_agree_with_their_definitions(
     """What the entries choose is right; on the CPU that is the reference."""
     for parts in ("bias", "norm bias", "swiglu", "residual bias"):
         problem = Problem(num_rows, 130, 264, dtype, parts)
-        given = (problem.x, problem.weight, problem.bias, problem.norm, problem.residual)
-        x, weight, bias, norm, residual = (
-            None if value is None else value.to(device) for value in given
-        )
-        if residual is not None:
-            out = entries.linear_add(x, weight, residual, bias)
-        elif problem.swiglu:
-            out = entries.norm_swiglu(x, norm, EPS, weight)
-        elif norm is not None:
-            out = entries.norm_linear(x, norm, EPS, weight, bias)
-        else:
-            out = entries.linear(x, weight, bias)
-        problem.dtype = max(dtype, torch.bfloat16, key=TOLERANCE.__getitem__)
-        problem.check(out.cpu())
+        out = problem.enter(device)
+        problem.check(out, max(TOLERANCE[dtype], TOLERANCE[torch.bfloat16]))
 
 
 SHAPES = [

@@ -1,0 +1,34 @@
+"""Plain torch quantisation of rows, and the way back of weights; the CPU path."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.fp8.weight import BLOCK, FP8, Fp8Weight
+from kernels.rms_norm import reference as norms
+
+LARGEST: Final = 448.0
+"""Of e4m3. A cast of what is larger would be NaN."""
+
+TINY: Final = 2.0**-100
+"""A row's largest magnitude counts as this at least, so that its scale is a number to divide by."""
+
+
+def quantize_rows(x: Tensor, norm: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """See `kernels.fp8.quantize_rows`."""
+    if norm is not None:
+        x = norms.rms_norm(x, norm, eps)
+    x = x.to(torch.float32)
+    scales = x.abs().amax(1).clamp_min(TINY) / LARGEST
+    return (x / scales[:, None]).clamp(-LARGEST, LARGEST).to(FP8), scales
+
+
+def dequantise(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
+    """See `kernels.fp8.dequantise`."""
+    scales = weight.scales
+    if not weight.is_blocked:
+        return (weight.values.to(torch.float32) * scales[:, None]).to(dtype)
+    num_rows, depth = weight.shape
+    spread = scales.repeat_interleave(BLOCK, 0)[:num_rows].repeat_interleave(BLOCK, 1)[:, :depth]
+    return (weight.values.to(torch.float32) * spread).to(dtype)

@@ -1,0 +1,57 @@
+"""A weight in 8-bit floats with its scales.
+
+Owns the two layouts of scales: by row, and by block of 128 x 128 as published checkpoints have it.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+FP8: Final = torch.float8_e4m3fn
+
+BLOCK: Final = 128
+"""Rows and columns that share a scale in the layout by block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8Weight:
+    """The weight `values * scales`, [N, K].
+
+    `values` e4m3 [N, K], row-major; `scales` float32, [N] one per row, or [ceil(N / 128),
+    ceil(K / 128)] one per block; both contiguous on one device. Raises `ValueError` for others.
+    """
+
+    values: Tensor
+    scales: Tensor
+
+    def __post_init__(self) -> None:
+        """Checked once, not at every product."""
+        values, scales = self.values, self.scales
+        if values.ndim != 2 or values.dtype != FP8 or not values.is_contiguous():
+            raise ValueError(f"weight {tuple(values.shape)} {values.dtype} is no e4m3 matrix")
+        blocks = tuple(-(-size // BLOCK) for size in values.shape)
+        if scales.shape not in (values.shape[:1], blocks) or scales.dtype != torch.float32:
+            raise ValueError(f"scales {tuple(scales.shape)} {scales.dtype} of {tuple(self.shape)}")
+        if not scales.is_contiguous() or scales.device != values.device:
+            raise ValueError(f"scales on {scales.device}, contiguous: {scales.is_contiguous()}")
+
+    @property
+    def shape(self) -> torch.Size:
+        """[N, K]."""
+        return self.values.shape
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a scale belongs to a block, not to a row."""
+        return self.scales.ndim == 2
+
+    @property
+    def nbytes(self) -> int:
+        """What values and scales take."""
+        return self.values.nbytes + self.scales.nbytes
+
+    def to(self, device: torch.device) -> "Fp8Weight":
+        """The same weight on another device."""
+        return Fp8Weight(self.values.to(device), self.scales.to(device))

@@ -41,7 +41,7 @@ class DeviceSteps:
         max_blocks = -(-context_length // cache.block_size)
         self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
-        self.graphs = DecodeGraphs(model, cache, self._tables, self._sampler.draws, max_rows)
+        self._graphs = DecodeGraphs(model, cache, self._tables, self._sampler.draws, max_rows)
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""
@@ -66,6 +66,11 @@ class DeviceSteps:
         for chunk, row in zip(chunks, rows, strict=True):
             row.next_position = chunk.start + chunk.length if chunk.samples else -1
         return None if picked is None else fetch(picked)
+
+    @torch.inference_mode()
+    def prepare(self, *, wished_only: bool) -> bool:
+        """See `Steps`."""
+        return self._graphs.prepare(wished_only=wished_only)
 
     @torch.inference_mode()
     def hidden(
@@ -96,17 +101,17 @@ class DeviceSteps:
         num_rows = len(chunks)
         members = [states[chunk.seq] for chunk in chunks]
         self._sampler.draws.arrange(members)
-        kind, size = self._sampler.draws.kind, self.graphs.size_for(num_rows)
-        self.graphs.ensure(size, kind)
-        sent = np.zeros(self.graphs.rows.shape, np.int32)
+        kind = self._sampler.draws.kind
+        size = self._graphs.size_for(num_rows, kind)
+        sent = np.zeros(self._graphs.rows.shape, np.int32)
         sent[0, :num_rows] = [chunk.start for chunk in chunks]
         sent[1, :num_rows] = [row.index for row in rows]
         sent[1, num_rows:] = self._tables.dummy_row
-        self.graphs.rows.copy_(to_device(sent, self._device), non_blocking=True)
-        result = self.graphs.run(size, kind)[:num_rows]
+        self._graphs.rows.copy_(to_device(sent, self._device), non_blocking=True)
+        result = self._graphs.run(size, kind)[:num_rows]
         if kind is not Kind.GENERAL:
             return Picked(tuple([state.seq for state in members]), result)
-        positions, table_rows = self.graphs.rows[:, :num_rows].unbind()
+        positions, table_rows = self._graphs.rows[:, :num_rows].unbind()
         return self._sample(result, members, positions + 1, table_rows.long())
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked | None:

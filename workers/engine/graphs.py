@@ -1,13 +1,14 @@
 """Decode steps as CUDA graphs: from the tokens that the card holds to those it samples.
 
-Owns the captured graphs, the tensors that they read and write, and when one is captured. Must not
-know sequences or plans. A graph serves every step of up to its number of rows; rows that are not
-used are dummies.
+Owns the captured graphs and the tensors that they read and write. Must not know sequences or plans,
+nor which graph comes next. A graph serves every step of up to its number of rows; rows that are not
+used are dummies. A step that no graph serves yet is launched kernel by kernel.
 """
 
 from __future__ import annotations
 
-from typing import Final, final
+import sys
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,20 +17,11 @@ from kernels.attention import PagedPlan
 from kernels.choose import uses_triton
 from kernels.embed_rows import embed_rows
 from kernels.sample import pick
+from workers.engine.capture_order import CaptureOrder
 from workers.engine.draws import DrawTable, Kind
 from workers.engine.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.tables import SequenceTables
-
-_SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""Beyond them every 64: what a padded row costs falls with the size of the batch."""
-
-
-def graph_sizes(max_rows: int) -> tuple[int, ...]:
-    """The rows of the captured graphs, rising; the last serves `max_rows`."""
-    sizes = [size for size in _SIZES if size < max_rows]
-    sizes += range(_SIZES[-1] + 64, max_rows, 64)
-    return (*sizes, max_rows)
 
 
 @final
@@ -39,32 +31,47 @@ class DecodeGraphs:
     def __init__(
         self, model: Qwen3, cache: KvCache, tables: SequenceTables, draws: DrawTable, max_rows: int
     ) -> None:
-        self.sizes = graph_sizes(max_rows)
+        self._order = CaptureOrder(max_rows)
         self.rows = torch.zeros((2, max_rows), dtype=torch.int32, device=model.device)
         self._model = model
         self._cache = cache
         self._tables = tables
         self._draws = draws
         self._graphs: dict[tuple[int, Kind], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._is_full = False
         # The reference implementations read back from the device, which no graph can hold.
         self._captures = uses_triton(self.rows)
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
 
-    @property
-    def num_captured(self) -> int:
-        """Graphs that exist."""
-        return len(self._graphs)
+    def prepare(self, *, wished_only: bool) -> bool:
+        """Capture one more graph; False if there was none to capture."""
+        graph = self._order.next(wished_only=wished_only) if self._captures else None
+        if graph is None or self._is_full:
+            return False
+        try:
+            self._graphs[graph] = self._capture(*graph)
+        except torch.OutOfMemoryError as error:
+            print(f"no memory for more decode graphs: {error}", file=sys.stderr)
+            self._is_full = True
+            return False
+        self._order.captured(graph)
+        return True
 
-    def size_for(self, num_rows: int) -> int:
-        """The smallest size that serves `num_rows`."""
-        return next(size for size in self.sizes if size >= num_rows)
+    def size_for(self, num_rows: int, kind: Kind) -> int:
+        """The rows of the graph that will serve so many, or as many rows if none can."""
+        return (self._order.serving(num_rows, kind) if self._captures else None) or num_rows
 
-    def ensure(self, size: int, kind: Kind) -> None:
-        """Capture the graph if it is missing. Call it before the step's rows are sent: a capture
-        runs on dummies.
-        """
-        if not self._captures or (size, kind) in self._graphs:
-            return
+    def run(self, size: int, kind: Kind) -> Tensor:
+        """The sampled ids int64 [size], or for `Kind.GENERAL` the logits [size, vocab]."""
+        captured = self._graphs.get((size, kind))
+        if captured is None:
+            return self._step(size, kind)
+        graph, result = captured
+        graph.replay()
+        return result
+
+    def _capture(self, size: int, kind: Kind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """On dummies: the rows of the last step are lost."""
         self.rows[0].zero_()
         self.rows[1].fill_(self._tables.dummy_row)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -76,15 +83,7 @@ class DecodeGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             result = self._step(size, kind)
-        self._graphs[size, kind] = (graph, result)
-
-    def run(self, size: int, kind: Kind) -> Tensor:
-        """The sampled ids int64 [size], or for `Kind.GENERAL` the logits [size, vocab]."""
-        if not self._captures:
-            return self._step(size, kind)
-        graph, result = self._graphs[size, kind]
-        graph.replay()
-        return result
+        return graph, result
 
     def _step(self, size: int, kind: Kind) -> Tensor:
         positions, table_rows = self.rows[:, :size].unbind()

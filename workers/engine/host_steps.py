@@ -46,6 +46,10 @@ class HostSteps:
         rows = [states[chunk.seq] for chunk in batch.sampling]
         return Launched(self._sampler.sample(logits, rows, batch.sampled_positions))
 
+    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+        """There is nothing to prepare."""
+        return False
+
     @torch.inference_mode()
     def hidden(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]

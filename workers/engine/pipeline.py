@@ -42,6 +42,12 @@ class Runner(Protocol[InFlight]):
     def lookahead(self) -> int:
         """How many steps may be launched beyond the one that is collected next: 0 or 1."""
 
+    def prepare(self, *, wished_only: bool) -> bool:
+        """Do one piece of work that makes later steps faster; False if there was none to do.
+
+        With `wished_only`, only what a step has missed already: the next steps wait for it.
+        """
+
     def launch(self, plan: StepPlan) -> InFlight:
         """Start a step; returns at once if the runner looks ahead."""
 
@@ -102,6 +108,14 @@ class Pipeline(Generic[InFlight]):
     def __len__(self) -> int:
         """How many steps are in flight."""
         return len(self._steps)
+
+    def prepare(self, *, wished_only: bool) -> bool:
+        """One piece of the runner's own work, declared, since compiling may take seconds."""
+        self._status.phase = "prepare"
+        try:
+            return self._runner.prepare(wished_only=wished_only)
+        finally:
+            self._status.phase = ""
 
     def launch(self, plan: StepPlan) -> None:
         """Start a step. If it cannot start, `collect` says why when it is its turn."""

@@ -106,6 +106,10 @@ class Runner:
         failed = {**step.failed, **dict.fromkeys(broken, "the model's output is not a number")}
         return StepResult(step.step, tuple(sampled), tuple(failed.items()))
 
+    def prepare(self, *, wished_only: bool) -> bool:
+        """See `Steps.prepare`."""
+        return self._steps.prepare(wished_only=wished_only)
+
     def hidden(self, plan: StepPlan) -> list[tuple[Chunk, Tensor]]:
         """For checks: the last hidden states [length, hidden] of every chunk, unsampled."""
         self._move(plan)

@@ -35,6 +35,12 @@ class Steps(Protocol):
         network raises; the same chunks, or some of them, may then be launched again.
         """
 
+    def prepare(self, *, wished_only: bool) -> bool:
+        """Do one piece of work that makes later steps faster; False if there was none to do.
+
+        With `wished_only`, only what a step has missed already.
+        """
+
     def hidden(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> list[tuple[Chunk, Tensor]]:

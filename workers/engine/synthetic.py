@@ -43,6 +43,10 @@ class SyntheticRunner:
         self._ids = _plain_ids(model_dir, self.eos_ids)
         self._sequences: dict[int, tuple[int, SamplingParams]] = {}
 
+    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+        """There is nothing to prepare."""
+        return False
+
     def launch(self, plan: StepPlan) -> StepPlan:
         """Nothing is done before it is waited for."""
         return plan

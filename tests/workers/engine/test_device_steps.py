@@ -9,7 +9,6 @@ from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
 from workers.engine.device_steps import DeviceSteps
-from workers.engine.graphs import graph_sizes
 from workers.engine.runner import Runner
 
 BLOCK = 16
@@ -148,12 +147,3 @@ def test_logits_that_are_no_numbers_fail_their_sequence(host: Runner) -> None:
     assert [seq for seq, _ in runner.collect(first).failed] == [1]
     result = runner.collect(second)
     assert [item.seq for item in result.sampled] == [2]
-
-
-def test_graph_sizes_rise_to_the_batch() -> None:
-    """Every number of rows has a graph, and the last is the batch itself."""
-    for max_rows in (1, 2, 3, 64, 100, 256, 300, 1000):
-        sizes = graph_sizes(max_rows)
-        assert sizes == tuple(sorted(set(sizes)))
-        assert sizes[-1] == max_rows
-    assert graph_sizes(256)[0] == 1

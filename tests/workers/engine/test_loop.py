@@ -68,6 +68,9 @@ class CountingRunner:
         self._bad_steps = bad_steps
         self._bad_launches = bad_launches
 
+    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+        return False
+
     def launch(self, plan: StepPlan) -> StepPlan:
         self.calls.append(("launch", plan.step))
         if plan.step in self._bad_launches:

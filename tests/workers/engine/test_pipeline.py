@@ -43,6 +43,9 @@ class Card:
         self._stop_at = stop_at
         self._free_at = 0.0
 
+    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+        return False
+
     def launch(self, plan: StepPlan) -> tuple[int, float]:
         self._called("launch", plan.step)
         self.plans[plan.step] = plan

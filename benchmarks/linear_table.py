@@ -2,6 +2,7 @@
 
 FILE is what `python -m benchmarks.kernels linear_sweep --json FILE` wrote; a later file's figures
 replace an earlier one's. A case's entry is its fastest variant, or None where that is the library.
+With `--fp8` first it takes what `fp8_sweep` wrote and prints a new `tuned_fp8.py`.
 """
 
 import json
@@ -9,9 +10,9 @@ import re
 import sys
 from pathlib import Path
 
-HEAD = '''"""Measured configurations: exceptions to the rule of `choose`.
+HEAD = '''"""Measured configurations{what}: exceptions to the rule of `choose`.
 
-Owns data that `python -m benchmarks.linear_table` writes; do not edit by hand. A key is the
+Owns data that `python -m benchmarks.linear_table{option}` writes; do not edit by hand. A key is the
 operation, the rows (the next of 1, 2, 4, ... 128), and the weight's shape; None means the library.
 Measured on {machine}.
 """
@@ -22,22 +23,24 @@ from kernels.linear.config import Config, Gemv, Skinny
 
 TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {{'''
 
-_CASE = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)")
+_CASE = re.compile(r"(\w+) (\d+) x (\d+) T=(\d+)(?: fp8)?")
 
 
 def main() -> None:
     """Print the module."""
+    is_fp8 = sys.argv[1:2] == ["--fp8"]
     entries: dict[tuple[str, int, int, int], tuple[str, float]] = {}
     machine = ""
-    for path in sys.argv[1:]:
+    for path in sys.argv[1 + is_fp8 :]:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = report["machine"]
         for result in report["results"]:
-            if result["times_us"]:
+            if result["times_us"] and result["case"].endswith("fp8") == is_fp8:
                 best = min(result["times_us"], key=result["times_us"].__getitem__)
                 known = "None" if best in result["peers"] else best
                 entries[_key(result["case"])] = known, result["times_us"][best]
-    print(HEAD.format(machine=machine))
+    what, option = (" of weights in 8 bits", " --fp8") if is_fp8 else ("", "")
+    print(HEAD.format(machine=machine, what=what, option=option))
     for (op, rows, num_weight_rows, depth), (config, time_us) in entries.items():
         print(f'    ("{op}", {rows}, {num_weight_rows}, {depth}): {config},  # {time_us:.1f} us')
     print("}")

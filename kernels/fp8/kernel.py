@@ -38,7 +38,7 @@ def _quantize_rows_kernel(
         scale = tl.rsqrt(tl.sum(x * x, 0) / num_columns + eps)
         x = ((x * scale).to(dtype).to(tl.float32) * norm).to(dtype).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(x), 0), TINY) / LARGEST
-    x = tl.clamp(tl.div_rn(x, scale), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.clamp(x * tl.div_rn(1.0, scale), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     tl.store(values_ptr + at, x.to(values_ptr.dtype.element_ty), inside)
     tl.store(scales_ptr + row, scale)
 

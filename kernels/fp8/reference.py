@@ -21,7 +21,7 @@ def quantize_rows(x: Tensor, norm: Tensor | None, eps: float) -> tuple[Tensor, T
         x = norms.rms_norm(x, norm, eps)
     x = x.to(torch.float32)
     scales = x.abs().amax(1).clamp_min(TINY) / LARGEST
-    return (x / scales[:, None]).clamp(-LARGEST, LARGEST).to(FP8), scales
+    return (x * (1 / scales)[:, None]).clamp(-LARGEST, LARGEST).to(FP8), scales
 
 
 def dequantise(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:

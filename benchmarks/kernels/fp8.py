@@ -1,0 +1,161 @@
+"""The products of Qwen3's layers with weights in 8 bits: what is chosen, beside the libraries.
+
+"library" is `torch._scaled_mm` with the pass that quantises x before it (by block: the weight
+widened for cuBLAS), "bf16" the same operation by cuBLAS with a weight in 16 bits, "_scaled_mm" the
+bare product of rows that are quantised already, "blockwise" torch's own product with scales by
+block, if it has one for this card. Not all of them round alike: those are not held to our bound.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.case import Case, Variant, within
+from benchmarks.kernels.linear import EPS, LAYERS, written
+from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
+from kernels.linear import Weight, library
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import Config
+from kernels.linear.device import product
+
+SHAPES = [shape for shape in LAYERS if shape[1] < 151936]
+"""All but the heads, which stay in 16 bits."""
+
+WIDENED_ERROR = 1e-2
+"""x as it is; its products are rounded to bfloat16."""
+
+QUANTISED_ERROR = 8e-2
+"""x in 8 bits as well: 2.7 % per product, and both factors of a gate."""
+
+_MAX_OURS = 64
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """What is chosen for 1 to 4096 rows; by block for 1 to 256 rows of one shape."""
+    if device.type == "cpu":
+        yield case(Op.LINEAR_ADD, 2, 64, 96, [choose(Op.LINEAR_ADD, 2, 64, 96, torch.float16, 1)])
+        return
+    for op, num_weight_rows, depth in SHAPES:
+        for num_rows in (1, 4, 8, 16, 64, 128, 256, 4096) if depth > 3072 else (1, 64):
+            config = choose(op, num_rows, num_weight_rows, depth, torch.bfloat16, 1)
+            yield case(op, num_rows, num_weight_rows, depth, [config], device)
+    for num_rows in (1, 16, 128, 256, 4096):
+        config = choose(Op.LINEAR_ADD, num_rows, 4096, 12288, torch.bfloat16, BLOCK)
+        yield case(Op.LINEAR_ADD, num_rows, 4096, 12288, [config], device, by_block=True)
+
+
+def case(
+    op: Op,
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    configs: Sequence[Config | None],
+    device: torch.device | None = None,
+    *,
+    by_block: bool = False,
+    peers: bool = True,
+) -> Case:
+    """One operation at one size, by each of `configs` (None: the library's way) and by peers."""
+    device = device or torch.device("cpu")
+    num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
+    # Interpreted `tl.dot` takes bfloat16 for integers.
+    dtype = torch.float16 if device.type == "cpu" else torch.bfloat16
+
+    def make() -> tuple[Any, ...]:
+        random = partial(torch.randn, device=device, dtype=dtype)
+        other = random(num_rows, num_out) if op is Op.LINEAR_ADD else random(depth)
+        weight = random(num_weight_rows, depth).mul_(depth**-0.5)
+        quantised = _by_block(weight) if by_block else quantize_weight(weight)
+        x = random(num_rows, depth)
+        if not peers:
+            return x, quantised, other
+        return x, quantised, other, weight, quantize_rows(x)[0]
+
+    ours = [Variant(written(c) if c else "chosen library", partial(_ours, op, c)) for c in configs]
+    exact = all(config is not None for config in configs)
+    columns = num_rows * (depth + num_out * (2 if op is Op.LINEAR_ADD else 1))
+    return Case(
+        name=f"{op} {num_weight_rows} x {depth} T={num_rows} {'block' if by_block else 'fp8'}",
+        make=make,
+        variants=[*ours, *_peers(op, device, by_block=by_block, every=peers)],
+        expected=partial(_expected, op),
+        moved_bytes=num_weight_rows * depth + 2 * columns,
+        # Counted at the rate of 16 bits: by row many rows have twice that.
+        flops=2 * num_rows * num_weight_rows * depth // (1 if by_block else 2),
+        accept=within(WIDENED_ERROR if exact or by_block else QUANTISED_ERROR),
+    )
+
+
+def _peers(op: Op, device: torch.device, *, by_block: bool, every: bool) -> list[Variant]:
+    if device.type == "cpu":
+        return []
+    # Where x is quantised the error is larger than what is asked of ours.
+    peers = [Variant("library", partial(_ours, op, None), peer=True, checked=False)]
+    if every:
+        peers.append(Variant("bf16", partial(_dense, op), peer=True, checked=False))
+        bare = _blockwise if by_block else _scaled
+        name = "blockwise" if by_block else "_scaled_mm"
+        peers.append(Variant(name, bare, peer=True, checked=False))
+    return peers
+
+
+def _ours(
+    op: Op, config: Config | None, x: Tensor, weight: Fp8Weight, other: Tensor, *_: Tensor
+) -> Tensor:
+    if config is None:
+        return _by_library(op, x, weight, other)
+    if op is Op.LINEAR_ADD:
+        return product(config, x, weight, residual=other)
+    return product(config, x, weight, norm=other, eps=EPS, swiglu=op is Op.NORM_SWIGLU)
+
+
+def _by_library(op: Op, x: Tensor, weight: Weight, other: Tensor) -> Tensor:
+    if op is Op.LINEAR_ADD:
+        return library.linear_add(x, weight, other, None)
+    if op is Op.NORM_SWIGLU:
+        return library.norm_swiglu(x, other, EPS, weight)
+    return library.norm_linear(x, other, EPS, weight, None)
+
+
+def _dense(op: Op, x: Tensor, _: Fp8Weight, other: Tensor, weight: Tensor, __: Tensor) -> Tensor:
+    return _by_library(op, x, weight, other)
+
+
+def _scaled(x: Tensor, weight: Fp8Weight, _: Tensor, __: Tensor, rows: Tensor) -> Tensor:
+    """The product alone, with ones for the scales of x."""
+    scales = (weight.scales.new_ones(len(x), 1), weight.scales[None, :])
+    return torch._scaled_mm(  # noqa: SLF001
+        rows, weight.values.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+
+
+def _blockwise(x: Tensor, weight: Fp8Weight, _: Tensor, __: Tensor, rows: Tensor) -> Tensor:
+    """Scales of x by 128 columns, column-major, as torch 2.11 asks for on Hopper; ones."""
+    scales = (weight.scales.new_ones(x.shape[1] // BLOCK, len(x)).t(), weight.scales.t())
+    return torch._scaled_mm(  # noqa: SLF001
+        rows, weight.values.t(), *scales, out_dtype=torch.bfloat16
+    )
+
+
+def _by_block(weight: Tensor) -> Fp8Weight:
+    """Of a weight whose sides 128 divides."""
+    num_rows, depth = weight.shape
+    tiles = weight.float().view(num_rows // BLOCK, BLOCK, depth // BLOCK, BLOCK)
+    scales = tiles.abs().amax((1, 3)) / 448
+    values = (tiles / scales[:, None, :, None]).view(num_rows, depth).to(FP8)
+    return Fp8Weight(values, scales)
+
+
+def _expected(op: Op, x: Tensor, weight: Fp8Weight, other: Tensor, *_: Tensor) -> Tensor:
+    wide = dequantise(weight, torch.float).double()
+    out = x.double()
+    if op is not Op.LINEAR_ADD:
+        out = out / (out.square().mean(-1, keepdim=True) + EPS).sqrt() * other.double()
+    out = out @ wide.T
+    if op is Op.NORM_SWIGLU:
+        gate, up = out.chunk(2, dim=-1)
+        out = gate / (1 + (-gate).exp()) * up
+    return out + other.double() if op is Op.LINEAR_ADD else out

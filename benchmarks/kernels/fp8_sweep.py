@@ -1,0 +1,79 @@
+"""Which configuration of `kernels.linear` is best for weights in 8 bits, scaled by row.
+
+`python -m benchmarks.kernels fp8_sweep --jobs 14 --json FILE`, then
+`python -m benchmarks.linear_table --fp8 FILE > kernels/linear/tuned_fp8.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.fp8 import SHAPES, case
+from kernels.linear.choose import TUNED_ROWS, Op, even_splits
+from kernels.linear.config import Config, Gemv, Skinny
+
+SMS = 132
+_SHARED_BYTES = 227 * 1024
+
+# block_n, block_k, warps, stages, by padded rows. A tile of x crosses the cache again for every
+# tile of weights, at two bytes for their one: so the tiles are taller than for weights of 16 bits.
+_TILES = {
+    16: [
+        *((64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (128, 128, 4, 4), (128, 128, 8, 4)),
+        (128, 256, 8, 3),
+    ],
+    32: [(64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 8, 4), (128, 256, 8, 3)],
+    64: [(64, 128, 4, 4), (128, 128, 8, 3), (128, 64, 8, 4), (256, 64, 8, 3)],
+    128: [(64, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)],
+}
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """Every candidate of every shape at every tuned number of rows."""
+    shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
+    for op, num_weight_rows, depth in shapes:
+        for num_rows in TUNED_ROWS:
+            configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 2 else []
+            if num_rows > 1:
+                configs += _skinnies(op, num_rows, num_weight_rows, depth)
+            yield case(op, num_rows, num_weight_rows, depth, configs, device, peers=False)
+
+
+def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+    """8 to 64 KB per program, a program or more per SM; for two rows, of 4 warps only."""
+    for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
+        for block_n in (1, 2, 4, 8, 16):
+            num_bytes = block_n * depth
+            registers = num_bytes / (num_warps * 32 * 4)
+            if (
+                (4096 if depth < 4096 else 8192) <= num_bytes <= 65536
+                and registers <= (96 if num_rows == 1 else 64)
+                and num_warps * 256 <= depth
+                and num_weight_rows >= SMS * block_n
+                and not (op is Op.NORM_SWIGLU and block_n == 1)
+            ):
+                yield Gemv(block_n, num_warps * 256, num_warps)
+
+
+def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+    """All programs on the card at once, or half as many of twice the length.
+
+    With a norm, fused or of its own: widened weights leave few registers for it.
+    """
+    rows = max(16, num_rows)
+    for block_n, block_k, num_warps, num_stages in _TILES[rows]:
+        if block_n > 64 and num_weight_rows < 4096:
+            continue
+        shared = (block_n + 2 * rows) * block_k * num_stages
+        tiles = -(-num_weight_rows // block_n)
+        at_once = SMS * min(4, _SHARED_BYTES // shared) // tiles
+        full = even_splits(depth, block_k, min(at_once, depth // (2 * block_k), 16))
+        config = Skinny(block_n, block_k, full, num_warps, num_stages)
+        norms = op in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
+        yield config
+        if full > 2:
+            yield replace(config, splits=even_splits(depth, block_k, full // 2))
+        if norms:
+            yield replace(config, fuses_norm=False)

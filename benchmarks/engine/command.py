@@ -6,10 +6,12 @@ Owns which tests a name stands for. Must not know how they are made.
 import argparse
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from benchmarks.engine.plot import plot_decode
 from benchmarks.engine.run import ALL, TESTS, Options, run
+from benchmarks.engine.trace import Trace
 from protocol.errors import ConfigError
 
 _SMOKE_SOAK_S: Final = 1.0
@@ -28,13 +30,20 @@ def run_command(arguments: argparse.Namespace) -> int:
     if "smoke" in options.tests:
         tests = (*ALL, "soak")
         options = replace(options, tests=tests, is_smoke=True, seconds=_SMOKE_SOAK_S)
-    report, is_right = run(options)
+    trace = None if arguments.trace is None else Trace()
+    report, is_right = run(options, trace)
     if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        _write(arguments.json, json.dumps(report, indent=2))
+    if trace is not None:
+        _write(arguments.trace, json.dumps(trace.as_json()))
     if arguments.plot is not None:
         plot_decode(report, arguments.plot)
     return 0 if is_right else 1
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _tests(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from benchmarks.engine.client import MODEL, Client, MemoryChannel
+from benchmarks.engine.trace import Trace
 from workers.core.block_manager import BlockManager
 from workers.core.control import Shutdown, encode_control
 from workers.core.framing import SUPERVISOR
@@ -38,7 +39,8 @@ class Books:
 class Engine:
     """Serves one client at a time; sequences and prefix cache live on between them."""
 
-    def __init__(self, runner: Runner, *, max_waiting: int) -> None:
+    def __init__(self, runner: Runner, *, max_waiting: int, trace: Trace | None = None) -> None:
+        """With `trace` every step is noted down in it."""
         facts = runner.facts
         limits = SchedulerLimits(
             max_seqs=facts.max_seqs,
@@ -51,14 +53,15 @@ class Engine:
         ids, lookahead = runner.eos_ids, runner.lookahead
         scheduler = Scheduler(limits, blocks, (MODEL,), ids, lookahead=lookahead)
         self.books = Books(scheduler, runner)
+        self._trace = trace
 
     def serve(self, act: Callable[[Client], None]) -> None:
         """Run the loop until `act`, in a thread of its own, has ended. Raises what either raised;
         the engine's own error goes first.
         """
         channel = MemoryChannel()
-        runner, scheduler = self.books.runner, self.books.scheduler
-        loop = EngineLoop(runner, scheduler, channel, EngineStatus(), epoch=0)
+        runner = self.books.runner if self._trace is None else self._trace.over(self.books.runner)
+        loop = EngineLoop(runner, self.books.scheduler, channel, EngineStatus(), epoch=0)
         with ThreadPoolExecutor(1, "client") as threads:
             future = threads.submit(_act_and_settle, act, channel)
             leave = [(SUPERVISOR, encode_control(Shutdown()))]

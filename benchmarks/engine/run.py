@@ -22,6 +22,7 @@ from benchmarks.engine.progress import Progress
 from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
+from benchmarks.engine.trace import Trace
 from benchmarks.machine import describe_machine
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
@@ -62,8 +63,11 @@ class Options:
         return Path(self.model).name.lower()
 
 
-def run(options: Options) -> tuple[dict[str, Any], bool]:
-    """The report, and whether every answer was right. Prints as it goes. Raises `ConfigError`."""
+def run(options: Options, trace: Trace | None = None) -> tuple[dict[str, Any], bool]:
+    """The report, and whether every answer was right. Prints as it goes. Raises `ConfigError`.
+
+    With `trace` the steps of each test are noted down, and summed up beside its figures.
+    """
     began_at = time.perf_counter()
     config = worker_config(options)
     progress = Progress(len(options.tests) + 2)
@@ -78,9 +82,9 @@ def run(options: Options) -> tuple[dict[str, Any], bool]:
     runner = load_runner(config, lambda _phase, _fraction, _detail: None)
     progress.end()
     report |= {"machine": _machine(runner), "engine": _facts(runner)}
-    engine = Engine(runner, max_waiting=2 * options.scale.max_seqs)
+    engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace)
     wrong: list[str] = []
-    bench = _tests(options, engine, figures, progress)
+    bench = _tests(options, engine, figures, progress, trace)
     samples = list(bench.samples) if bench else []
     if "soak" in options.tests:
         result = _soak(options, engine, progress)
@@ -147,7 +151,11 @@ def _starts(
 
 
 def _tests(
-    options: Options, engine: Engine, figures: list[Figure], progress: Progress
+    options: Options,
+    engine: Engine,
+    figures: list[Figure],
+    progress: Progress,
+    trace: Trace | None,
 ) -> Bench | None:
     names = [name for name in options.tests if name in CASES]
     if not names:
@@ -167,6 +175,8 @@ def _tests(
             for figure in CASES[name](bench):
                 figures.append(figure)
                 progress.say(f"{figure.name}: {figure.value:.4g} {figure.unit}")
+                if trace is not None and trace.has_steps:
+                    progress.say(trace.end(figure.key))
             progress.end()
 
     engine.serve(act)

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,8 @@ def test_the_whole_benchmark_runs_on_a_cpu(
 ) -> None:
     """All tests and the soak on the built-in model: figures, right answers, exit status 0."""
     result = tmp_path / "results/smoke.json"
-    options = ["--tests", "smoke", "--device", "cpu", "--json", str(result)]
+    steps = tmp_path / "steps.json"
+    options = ["--tests", "smoke", "--device", "cpu", "--json", str(result), "--trace", str(steps)]
     code = main(["bench", "engine", "--model", "builtin:herma-tiny", *options])
     printed = capsys.readouterr().out
     assert code == 0, printed
@@ -74,6 +76,24 @@ def test_the_whole_benchmark_runs_on_a_cpu(
     assert all(one["is_right"] for one in report["checks"])
     assert list(report["starts"][0]["phases"])[-1] == "canary"
     assert report["soak"]["num_requests"] > 0
+    _check_trace(json.loads(steps.read_text()), keys)
+
+
+def _check_trace(trace: dict[str, Any], keys: set[str]) -> None:
+    """Every test has steps, whose parts add up to the time between results."""
+    assert set(trace["tests"]) <= keys
+    assert {"decode-4", "workload", "prefill", "long-decode"} <= set(trace["tests"])
+    names = trace["columns"]
+    for steps in trace["tests"].values():
+        for step in steps:
+            one = dict(zip(names, step, strict=True))
+            parts = sum(one[f"{part}_ms"] for part in ("host", "launch", "send", "wait", "prepare"))
+            assert one["step_ms"] == pytest.approx(parts, abs=1e-3)
+    rows = [step[names.index("rows")] for step in trace["tests"]["decode-4"]]
+    assert max(rows) == 4
+    prefilled = [step[names.index("prefill_tokens")] for step in trace["tests"]["prefill"]]
+    # Two prompts of 40 tokens, three times.
+    assert sum(prefilled) == 2 * 40 * 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""Where the time of every step goes: `--trace FILE`.
+
+Owns the stop-watch around a runner's two calls, and the tables made of it. Only a traced run has
+it, because it adds two events to a step. Must not know why a step was planned.
+
+A turn of the loop is cut where the runner is entered and left, so its parts add up to the time from
+one result to the next:
+
+    host (commit, frames, plan) -> launch (step N+1) -> send -> wait (step N) -> prepare
+"""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, final
+
+import torch
+
+from protocol.messages import EngineFacts
+from workers.core.plan import StepPlan, StepResult
+from workers.engine.runner import InFlight, Runner
+
+_BOUNDS: Final = (0, 1, 8, 16, 32, 64, 128, 192, 256, 1 << 30)
+"""Rows of decode steps that are summed up together."""
+
+_LONGEST: Final = 5
+
+_PARTS: Final = ("host", "launch", "send", "wait", "prepare")
+
+
+class Step(NamedTuple):
+    """One step as it was collected; milliseconds.
+
+    `step_ms` goes from the result before to this one, or from the launch if nothing was in flight.
+    `launch_ms` is the launch in that time, usually that of the next step; `prepare_ms` what the
+    runner did in it for later steps: the capture of a graph, between two turns. `card_ms` goes from
+    the begin to the end of this step in the card's stream, `idle_ms` from the end of the step
+    before: that long the card waited for the CPU. Both are 0 without a card. Where `launch_ms` is
+    as long as `card_ms`, launching the kernels is what took it.
+    """
+
+    rows: int
+    prefill_tokens: int
+    step_ms: float
+    host_ms: float
+    launch_ms: float
+    send_ms: float
+    wait_ms: float
+    prepare_ms: float
+    card_ms: float
+    idle_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The begin and the end of a step in the stream."""
+
+    begin: torch.cuda.Event
+    end: torch.cuda.Event
+    follows: torch.cuda.Event | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    plan: StepPlan
+    parts: dict[str, float]
+    marks: _Marks | None
+
+
+@final
+class TracedRunner:
+    """`workers.engine.pipeline.Runner` around a runner; used by the loop's thread only."""
+
+    def __init__(self, runner: Runner, trace: "Trace") -> None:
+        self.facts: EngineFacts = runner.facts
+        self.eos_ids = runner.eos_ids
+        self._runner = runner
+        self._trace = trace
+        self._has_card = runner.model.device.type == "cuda"
+        self._flying: deque[tuple[StepPlan, _Marks | None]] = deque()
+        self._parts: dict[str, float] = {}
+        self._cut_at = 0.0
+        self._last_end: torch.cuda.Event | None = None
+
+    @property
+    def lookahead(self) -> int:
+        """The runner's."""
+        return self._runner.lookahead
+
+    def prepare(self, *, wished_only: bool) -> bool:
+        """See `Runner.prepare`."""
+        self._cut("host")
+        did = self._runner.prepare(wished_only=wished_only)
+        self._cut("prepare")
+        return did
+
+    def launch(self, plan: StepPlan) -> InFlight:
+        """Raises what the runner raises; such a step is not in the trace."""
+        if not self._flying:
+            # What came before was idleness.
+            self._parts, self._last_end = {}, None
+            self._cut_at = time.perf_counter()
+        self._cut("host")
+        begin = self._event()
+        launched = self._runner.launch(plan)
+        end = self._event()
+        marks = None if begin is None or end is None else _Marks(begin, end, self._last_end)
+        self._last_end = end
+        self._flying.append((plan, marks))
+        self._cut("launch")
+        return launched
+
+    def collect(self, step: InFlight) -> StepResult:
+        """See `Runner.collect`."""
+        plan, marks = self._flying.popleft()
+        self._cut("send")
+        result = self._runner.collect(step)
+        self._cut("wait")
+        self._trace.add(_Collected(plan, self._parts, marks))
+        self._parts = {}
+        return result
+
+    def _cut(self, part: str) -> None:
+        now = time.perf_counter()
+        self._parts[part] = self._parts.get(part, 0.0) + 1e3 * (now - self._cut_at)
+        self._cut_at = now
+
+    def _event(self) -> torch.cuda.Event | None:
+        if not self._has_card:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+@final
+class Trace:
+    """Steps by the test in which they were collected. The one that may run ahead of the last
+    answer of a test counts to the next.
+    """
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[Step]] = {}
+        self._collected: list[_Collected] = []
+
+    def over(self, runner: Runner) -> TracedRunner:
+        """The runner, watched."""
+        return TracedRunner(runner, self)
+
+    def add(self, collected: _Collected) -> None:
+        """One step more; its marks are read later, when nobody counts the time."""
+        self._collected.append(collected)
+
+    def end(self, test: str) -> str:
+        """All steps since the last time belong to `test`; their table."""
+        collected, self._collected = self._collected, []
+        steps = self.steps[test] = [_step(one) for one in collected]
+        return step_table(steps)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there are some that belong to no test yet."""
+        return bool(self._collected)
+
+    def as_json(self) -> dict[str, Any]:
+        """Columns, and rows of them for every test."""
+        return {
+            "columns": list(Step._fields),
+            "tests": {
+                test: [[round(value, 4) for value in step] for step in steps]
+                for test, steps in self.steps.items()
+            },
+        }
+
+
+def step_table(steps: Sequence[Step]) -> str:
+    """Medians by kind of step, and the longest steps, as a markdown table."""
+    columns = [name for name in Step._fields if name.endswith("_ms")]
+    heads = ("steps", "number", "sum s", *(name.removesuffix("_ms") for name in columns))
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for name, group in _groups(steps):
+        medians = (statistics.median(getattr(step, column) for step in group) for column in columns)
+        total = sum(step.step_ms for step in group) / 1e3
+        cells = (name, str(len(group)), f"{total:.2f}", *(f"{value:.2f}" for value in medians))
+        lines.append(f"| {' | '.join(cells)} |")
+    longest = sorted(range(len(steps)), key=lambda number: -steps[number].step_ms)[:_LONGEST]
+    for number in longest:
+        step = steps[number]
+        name = f"no. {number}: {step.rows} rows, {step.prefill_tokens} prefill"
+        cells = (name, "1", "", *(f"{getattr(step, column):.2f}" for column in columns))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _groups(steps: Sequence[Step]) -> Iterable[tuple[str, list[Step]]]:
+    for low, high in pairwise(_BOUNDS):
+        group = [step for step in steps if not step.prefill_tokens and low < step.rows <= high]
+        if group:
+            yield f"decode, {low + 1}-{min(high, max(step.rows for step in group))} rows", group
+    mixed = [step for step in steps if step.prefill_tokens]
+    if mixed:
+        yield "with prompts", mixed
+
+
+def _step(one: _Collected) -> Step:
+    lengths = [chunk.length for chunk in one.plan.chunks]
+    card, idle = 0.0, 0.0
+    if one.marks is not None:
+        one.marks.end.synchronize()
+        card = one.marks.begin.elapsed_time(one.marks.end)
+        if one.marks.follows is not None:
+            idle = one.marks.follows.elapsed_time(one.marks.begin)
+    return Step(
+        rows=len(lengths),
+        prefill_tokens=sum(lengths) - lengths.count(1),
+        step_ms=sum(one.parts.values()),
+        **{f"{part}_ms": one.parts.get(part, 0.0) for part in _PARTS},
+        card_ms=card,
+        idle_ms=idle,
+    )

@@ -44,6 +44,9 @@ class GatewayConfig(_Table, frozen=True):
     `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
     empty deltas; `resume_wait_s` how long a request waits for a worker that restarts, and
     `rejoin_wait_s` for one whose link has vanished (workers dial in again within a second).
+    `first_token_s`: a worker that has given a sequence nothing for so long has lost it.
+    `orphan_grace_s`: how long a streamed request outlives its client before the first token.
+    `canaries` must come back from workers in a row to end a fallback to providers.
     `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
     their public keys. Port 0 takes any free one.
     """
@@ -55,6 +58,9 @@ class GatewayConfig(_Table, frozen=True):
     keep_alive_s: Seconds = 10.0
     resume_wait_s: Seconds = 120.0
     rejoin_wait_s: Seconds = 3.0
+    first_token_s: Seconds = 600.0
+    orphan_grace_s: Seconds = 10.0
+    canaries: Positive = 3
     drain_s: Seconds = 10.0
     max_queue: Positive = 256
     max_body_bytes: Positive = 8 * 2**20
@@ -118,6 +124,9 @@ class ProviderConfig(_Table, frozen=True):
     """`[providers.NAME]`: an OpenAI-compatible API. The key comes from the environment variable
     or the file, never from the configuration itself.
 
+    `first_token_s` bounds the time to the first data of a stream, `read_s` the silence after it,
+    `answer_s` the time to an answer in one piece.
+
     `max_output_tokens`: the longest answer its models can give. `stream_usage`: ask for the usage
     of streams although the client did not; without it their cost stays the worst case.
     """
@@ -127,7 +136,8 @@ class ProviderConfig(_Table, frozen=True):
     api_key_file: str | None = None
     connect_s: Seconds = 5.0
     first_token_s: Seconds = 60.0
-    read_s: Seconds = 120.0
+    read_s: Seconds = 30.0
+    answer_s: Seconds = 600.0
     price: PriceConfig | None = None
     max_output_tokens: Positive | None = None
     models: dict[str, TariffConfig] = {}

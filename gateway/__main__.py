@@ -15,6 +15,7 @@ import trio
 from setproctitle import setproctitle
 
 from config import Config, builtin_config, load_config
+from gateway.actors.event_feed import LOGGER as EVENTS_LOGGER
 from gateway.app import run_gateway
 from protocol.errors import ConfigError, HermaError
 
@@ -26,11 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
+    _log_events_as_json()
     # One line per request to a provider, with its address: not ours to log.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = _config(arguments)
     _raise_config_error(lambda: trio.run(run_gateway, config, os.environ, _announce))
     return 0
+
+
+def _log_events_as_json() -> None:
+    """What happens in the fleet is for machines too: a line is a JSON object and nothing else."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    events = logging.getLogger(EVENTS_LOGGER)
+    events.addHandler(handler)
+    events.propagate = False
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,13 +16,17 @@ from typing import Final
 import trio
 
 from config import Config, provider_api_key
+from gateway.actors.canaries import Canaries
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.event_feed import EventFeed
 from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
+from gateway.actors.orphans import Orphanage
+from gateway.actors.provider_health import ProviderHealth, Retries
 from gateway.actors.services import Services
 from gateway.actors.spending import Spending
-from gateway.actors.turn import run_turn
+from gateway.actors.turn import host_turn
 from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
 from gateway.http.edge import Edge, FleetGauges
@@ -57,8 +61,10 @@ def build_services(
         max_queue=gateway.max_queue,
         resume_wait_s=gateway.resume_wait_s,
         rejoin_s=gateway.rejoin_wait_s,
+        canaries=gateway.canaries,
     )
-    dispatcher = Dispatcher(core)
+    feed = EventFeed()
+    dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
     epoch = time.time_ns() // 1_000_000
     link = FleetLink(dispatcher, files, counters, gateway_id=draw(ID_BYTES), epoch=epoch, keys=keys)
@@ -69,7 +75,11 @@ def build_services(
         files=files,
         providers=providers,
         counters=counters,
-        spending=Spending(config, environ),
+        spending=Spending(config, environ, feed.publish),
+        feed=feed,
+        health=ProviderHealth(config.providers, feed),
+        retries=Retries(feed),
+        orphans=Orphanage(feed, grace_s=gateway.orphan_grace_s),
         draw=draw,
     )
 
@@ -80,11 +90,12 @@ def edge_of(services: Services) -> Edge:
         config=services.config.gateway,
         keys=services.config.keys,
         version=VERSION,
-        run_turn=functools.partial(run_turn, services),
+        run_turn=functools.partial(host_turn, services),
         models=services.dispatcher.models,
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,
         spending=services.spending.figures,
+        listen=services.feed.listen,
         draw=services.draw,
     )
 
@@ -102,6 +113,9 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.dispatcher.run)
             await nursery.start(services.files.run)
             await nursery.start(services.spending.run)
+            await nursery.start(services.orphans.run)
+            canaries = Canaries(services.dispatcher, services.link, services.draw)
+            await nursery.start(canaries.run)
             yield address
         finally:
             nursery.cancel_scope.cancel()
@@ -206,6 +220,9 @@ def _gauges(services: Services) -> FleetGauges:
         unready_workers=statistics.workers - statistics.ready_workers,
         running=statistics.running,
         open_turns=services.open_turns.count,
+        orphans=len(services.orphans),
+        events=dict(services.feed.counts),
+        open_breakers=services.health.open_names(),
         counters=counters,
         workers=services.dispatcher.workers(),
     )

@@ -21,6 +21,11 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue:
+    """The worker gave no token in time, and may not know the sequence at all."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The turn has all that it wants; the worker does not know it yet."""
 
@@ -32,9 +37,10 @@ class Crashed:
     error: Exception
 
 
-Outcome = Finished | Rejected | Lost | Stopped | Crashed
+Outcome = Finished | Rejected | Lost | Overdue | Stopped | Crashed
 
 LOST: Final = Lost()
+OVERDUE: Final = Overdue()
 STOPPED: Final = Stopped()
 
 

@@ -5,13 +5,24 @@ on where it stopped. Must not know HTTP, frames or providers.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, Literal, assert_never
 
 import trio
 
-from gateway.actors.attempt import STOPPED, Attempt, Crashed, Lost, Outcome, Stopped
+from gateway.actors.attempt import (
+    OVERDUE,
+    STOPPED,
+    Attempt,
+    Crashed,
+    Lost,
+    Outcome,
+    Overdue,
+    Stopped,
+)
 from gateway.actors.dispatcher import Answer
+from gateway.actors.losses import Losses
 from gateway.actors.placement import Placement
 from gateway.actors.preparation import Job
 from gateway.actors.services import Services
@@ -27,6 +38,7 @@ from gateway.core.events import ReasoningDelta, Started, TextDelta, ToolCallDelt
 from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import OPEN
 from gateway.core.stops import StopMatcher
+from gateway.core.suspects import PROOF_TOKENS
 from gateway.core.tools import HermesToolParser
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
@@ -34,9 +46,6 @@ from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
 from protocol.tokens import TOKEN_BYTES, pack_tokens, unpack_tokens
 
 _PROMPT_END_TOKENS: Final = 8
-
-MAX_BARREN_LOSSES: Final = 3
-"""A request whose engines die so often in a row without one new token may be what kills them."""
 
 Reason = Literal["stop", "length"]
 
@@ -58,11 +67,16 @@ class Choice:
         self._index = index
         self._emit = emit
         self._request_id = RequestId(services.draw(ID_BYTES))
+        self._losses = Losses(services, job, self._request_id.hex()[:8])
         self._output_ids: list[int] = []
         self._pipeline = _pipeline(services, job, index)
         self._attempt: Attempt | None = None
         self._num_attempts = 0
         self._is_prefilling = True
+        self._num_at_start = 0
+        self._is_proven = False
+        self._first_token = trio.CancelScope()
+        self._worker_label = ""
         self._num_unsent = 0
         self._ticket: int | None = None
         self.begun = trio.Event()
@@ -100,26 +114,32 @@ class Choice:
         if prefer is not None:
             # A preference alone would only break ties, and the prompt's blocks are there.
             excluded = self._services.link.others(prefer)
-        barren_losses = 0
         while True:
             answer = await self._route(prefer, excluded, resumed=resumed, cloud=cloud)
             if isinstance(answer, UseProvider):
                 return answer
-            num_before = len(self._output_ids)
             outcome = await self._work_at(answer)
             if isinstance(outcome, UseProvider):
                 return outcome
             if outcome is not None:
                 self._finish(outcome)
                 return None
-            self._services.counters.sequences_resumed += 1
-            barren_losses = 0 if len(self._output_ids) > num_before else barren_losses + 1
-            if barren_losses >= MAX_BARREN_LOSSES:
-                raise connection_lost()
-            excluded = frozenset({self.worker_id} if self.worker_id is not None else ())
             if (reason := self._complete_already()) is not None:
                 self._finish(reason)
                 return None
+            assert self._attempt is not None
+            self._losses.note(
+                self._attempt.placement,
+                self._worker_label,
+                is_proven=self._is_proven,
+                output_tokens=len(self._output_ids),
+            )
+            excluded = frozenset({self.worker_id} if self.worker_id is not None else ())
+
+    def _prove(self) -> None:
+        assert self._attempt is not None
+        self._is_proven = True
+        self._losses.proven(self._attempt.placement)
 
     async def _route(
         self,
@@ -148,6 +168,7 @@ class Choice:
                 excluded=excluded,
                 resumed=resumed or self._is_visible(),
                 prefer=prefer,
+                suspect=self._losses.is_suspect,
             )
         )
 
@@ -172,13 +193,14 @@ class Choice:
         """Work at this place, and at others while workers are busy. None: it was lost."""
         while True:
             outcome = await self._attempt_at(placement)
+            self._judge(placement, outcome)
             match outcome:
                 case Finished():
                     self._num_unsent = int(outcome.matched is not None)
                     return _reason_of(outcome)
                 case Stopped():
                     return "stop"
-                case Lost():
+                case Lost() | Overdue():
                     return None
                 case Crashed(error=error):
                     raise self._told_of(error)
@@ -195,12 +217,30 @@ class Choice:
                 case _:
                     assert_never(outcome)
 
+    def _judge(self, placement: Placement, outcome: Outcome) -> None:
+        """What the end says of the worker; a busy answer says nothing."""
+        failed = self._services.dispatcher.failed
+        match outcome:
+            case Stopped() | Finished(reason="stop" | "length"):
+                self._prove()
+            case Finished(reason="error"):
+                failed(placement.ticket, "its engine failed on a request")
+            case Overdue():
+                failed(placement.ticket, "no first token in time")
+            case Crashed():
+                failed(placement.ticket, "it broke the protocol")
+            case _:
+                pass
+
     async def _attempt_at(self, placement: Placement) -> Outcome:
         self._check_tokenizer()
         job, link = self._job, self._services.link
         self._num_attempts += 1
         self._is_prefilling = True
+        self._num_at_start = len(self._output_ids)
+        self._is_proven = False
         self.worker_id = placement.worker_id
+        self._worker_label = self._worker_name()
         attempt = self._attempt = Attempt(
             placement,
             self._request_id,
@@ -212,6 +252,12 @@ class Choice:
         try:
             if attempt.outcome is None:
                 link.submit(attempt, self._submit(job))
+            first_token_s = self._services.config.gateway.first_token_s
+            with trio.CancelScope(deadline=trio.current_time() + first_token_s) as scope:
+                self._first_token = scope
+                await attempt.wait()
+            if scope.cancelled_caught:
+                attempt.end(OVERDUE)
             return await attempt.wait()
         finally:
             # Never waits, so a cancelled turn needs no shield to have its work aborted.
@@ -241,12 +287,15 @@ class Choice:
         assert attempt is not None
         if self._is_prefilling:
             self._is_prefilling = False
+            self._first_token.deadline = math.inf
             self._services.dispatcher.started(attempt.placement.ticket)
             self.begun.set()
         ids = unpack_tokens(item.ids)
         if len(self._output_ids) + len(ids) > self._job.sampling.max_tokens:
             raise WireError(f"over {self._job.sampling.max_tokens} tokens came, against the order")
         self._output_ids.extend(ids)
+        if not self._is_proven and len(self._output_ids) - self._num_at_start >= PROOF_TOKENS:
+            self._prove()
         for event in self._pipeline.push(ids, item.logprobs):
             self._emit_event(event)
         if self._pipeline.stopped:

@@ -5,19 +5,23 @@ Owns who is asked next and what a client is told when nobody answers. Nobody is 
 they are.
 """
 
-import logging
+import math
 from collections.abc import Callable
+from typing import Final
 
 from gateway.actors.services import Services
 from gateway.actors.spending import Bill
 from gateway.core.chat_request import ChatRequest
 from gateway.core.effects import UseProvider
-from gateway.core.errors import ApiError, connection_lost
+from gateway.core.errors import ApiError, busy, connection_lost
 from gateway.core.events import Started, TurnEvent, UpstreamBody, UpstreamChunk
+from gateway.core.fleet_events import AnswerCut
+from gateway.core.fleet_events import ProviderFailed as ProviderFailedEvent
 from gateway.core.refusals import hardest
 from gateway.upstream import Answer, Provider, ProviderCut, ProviderFailed
 
-_log = logging.getLogger(__name__)
+COOL_S: Final = 1
+"""For a provider at its limit that does not say for how long."""
 
 Emit = Callable[[TurnEvent], None]
 
@@ -38,7 +42,12 @@ async def answer_by_chain(
     """
     failures: list[ProviderFailed] = []
     refusals: list[ApiError] = []
-    for target in route.chain:
+    targets, pause_s = services.health.in_order(route.chain)
+    if pause_s is not None:
+        return busy("No provider takes requests now: each asked for a pause.", math.ceil(pause_s))
+    for target in targets:
+        if failures and not services.retries.may(target.provider):
+            break
         provider = services.providers[target.provider]
         bill = await services.spending.open_bill(key, model, target, request)
         if isinstance(bill, ApiError):
@@ -51,24 +60,35 @@ async def answer_by_chain(
             route=route.reason,
             model=target.model,
         )
+        services.health.asked(provider.name)
         try:
             with bill:
                 answer = await _ask(provider, request, target.model, started, emit, bill)
         except ProviderFailed as error:
-            services.counters.cloud_failures += 1
-            _log.warning("provider failed: %s", error)
+            _note_failure(services, provider.name, target.model, error)
             failures.append(error)
             continue
         except ProviderCut as error:
             services.counters.cloud_cut += 1
-            _log.warning("answer cut: %s", error)
+            services.feed.publish(AnswerCut(provider.name, target.model, str(error)))
+            services.health.failed(provider.name, "it broke an answer off")
             raise connection_lost() from error
+        services.health.succeeded(provider.name)
         if answer is not None:
             emit(started)
             emit(UpstreamBody(answer.status, answer.body))
         services.counters.cloud_answers += 1
         return None
     return _nobody_answered(failures, refusals)
+
+
+def _note_failure(services: Services, name: str, model: str, error: ProviderFailed) -> None:
+    services.counters.cloud_failures += 1
+    services.feed.publish(ProviderFailedEvent(name, model, str(error), error.status))
+    if error.status == 429 or error.retry_after_s is not None:
+        services.health.busy(name, error.retry_after_s or COOL_S)
+    else:
+        services.health.failed(name, str(error))
 
 
 async def _ask(

@@ -6,12 +6,12 @@ waiting ones are synchronous, so that every change of the fleet is whole before 
 """
 
 import itertools
-import logging
-from collections import Counter, deque
+from collections import deque
 from typing import Final, Protocol, assert_never
 
 import trio
 
+from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
 from gateway.core.dispatch import Dispatch, DispatchStatistics, FleetMessage
 from gateway.core.effects import (
@@ -23,23 +23,22 @@ from gateway.core.effects import (
     Effects,
     Moved,
     Notice,
+    Probe,
     Refuse,
     RefuseWorker,
     RouteRequest,
     UseProvider,
 )
 from gateway.core.errors import ApiError
+from gateway.core.fleet_events import FleetEvent, WorkerBack, WorkerReady
 from gateway.core.models import ModelView
 from gateway.core.worker_state import WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import Register, RejectReason
 
 TICK_S: Final = 0.1
-
-_log = logging.getLogger(__name__)
-
-_LOGGED_BY_LINK: Final = frozenset({"worker lost", "engine fault"})
-"""The link's lines say more: these notices are only counted."""
+MAX_PROBES: Final = 64
+"""Canaries that wait to be sent: at most one per model, so that many models fall back at once."""
 
 Answer = Placement | UseProvider
 
@@ -71,15 +70,16 @@ class _Waiter:
 class Dispatcher:
     """Finds places for sequences and keeps the fleet's books."""
 
-    def __init__(self, core: Dispatch) -> None:
+    def __init__(self, core: Dispatch, feed: EventFeed) -> None:
         self._core = core
+        self._feed = feed
         self._port: FleetPort | None = None
         self._waiters: dict[int, _Waiter] = {}
         self._placed: dict[int, Placement] = {}
         self._effects: deque[Effect] = deque()
         self._performing = False
         self._tickets = itertools.count(1)
-        self.notices: Counter[str] = Counter()
+        self._probes, self.probes = trio.open_memory_channel[Probe](MAX_PROBES)
         self.has_ready = trio.Event()
 
     def attach(self, port: FleetPort) -> None:
@@ -122,6 +122,29 @@ class Dispatcher:
         """The ticket's first token came."""
         self._core.started(ticket, trio.current_time())
 
+    def proven(self, ticket: int) -> None:
+        """The ticket's worker does what it should, and the ticket does no harm."""
+        self._perform(self._core.proven(ticket, trio.current_time()))
+
+    def failed(self, ticket: int, reason: str) -> None:
+        """The ticket's worker failed it, and lives."""
+        self._perform(self._core.failed(ticket, trio.current_time(), reason))
+
+    # What became of canaries.
+
+    def canary_passed(self, probe: Probe) -> None:
+        """It came back."""
+        self._perform(self._core.canary_passed(probe.model, probe.serial, trio.current_time()))
+
+    def canary_busy(self, probe: Probe) -> None:
+        """There was no room for it."""
+        self._perform(self._core.canary_busy(probe.model, probe.serial, trio.current_time()))
+
+    def canary_failed(self, probe: Probe, worker: str, why: str) -> None:
+        """It did not come back."""
+        now = trio.current_time()
+        self._perform(self._core.canary_failed(probe.model, probe.serial, worker, why, now))
+
     def release(self, ticket: int, output_tokens: int | None = None) -> None:
         """The turn is done with the ticket. Unknown tickets are ignored."""
         self._waiters.pop(ticket, None)
@@ -154,9 +177,9 @@ class Dispatcher:
         """A worker reports."""
         self._perform(self._core.heard(worker_id, message, trio.current_time()))
 
-    def lost(self, worker_id: WorkerId) -> None:
+    def lost(self, worker_id: WorkerId, why: str) -> None:
         """A worker is gone."""
-        self._perform(self._core.lost(worker_id, trio.current_time()))
+        self._perform(self._core.lost(worker_id, trio.current_time(), why))
 
     def ask_files(self, model: str) -> None:
         """The text files of the model are not here."""
@@ -194,10 +217,12 @@ class Dispatcher:
                 self._resolve(ticket, effect)
             case Refuse(ticket=ticket, error=error):
                 self._resolve(ticket, error)
-            case Moved(tickets=tickets):
-                self._move(tickets)
-            case Notice(kind=kind, text=text):
-                self._notice(kind, text)
+            case Moved():
+                self._move(effect)
+            case Probe():
+                self._probe(effect)
+            case Notice(event=event):
+                self._notice(event)
             case Accept() | RefuseWorker() | AskSnapshot() | AskFiles():
                 self._tell_worker(effect)
             case _:
@@ -234,15 +259,19 @@ class Dispatcher:
         waiter.answer = answer
         waiter.answered.set()
 
-    def _move(self, tickets: tuple[int, ...]) -> None:
-        for ticket in tickets:
+    def _move(self, moved: Moved) -> None:
+        for ticket in moved.tickets:
             placement = self._placed.pop(ticket, None)
             if placement is not None:
-                placement.lose()
+                placement.lose(moved.died)
 
-    def _notice(self, kind: str, text: str) -> None:
-        self.notices[kind] += 1
-        if kind not in _LOGGED_BY_LINK:
-            _log.info("%s: %s", kind, text)
-        if kind == "worker ready":
+    def _probe(self, probe: Probe) -> None:
+        try:
+            self._probes.send_nowait(probe)
+        except trio.WouldBlock:
+            self.canary_busy(probe)
+
+    def _notice(self, event: FleetEvent) -> None:
+        self._feed.publish(event)
+        if isinstance(event, WorkerReady | WorkerBack):
             self.has_ready.set()

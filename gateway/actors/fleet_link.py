@@ -222,7 +222,7 @@ class FleetLink:
                 self._fault(worker_id, message)
             case Bye():
                 self._dispatcher.heard(worker_id, message)
-                self._lose(worker_id, f"it left: {message.reason}", level=logging.INFO)
+                self._lose(worker_id, f"left: {message.reason}")
             case Files():
                 self._take_files(worker_id, message)
             case _:
@@ -268,8 +268,9 @@ class FleetLink:
 
     def _fault(self, worker_id: WorkerId, message: Fault) -> None:
         self._counters.engine_faults += 1
+        # What the event must not hold: the engine's own words.
         _log.warning(
-            "engine fault: %s (epoch %d): %s%s",
+            "engine of %s (epoch %d): %s%s",
             message.worker,
             message.epoch,
             message.cause,
@@ -300,23 +301,23 @@ class FleetLink:
                 # It was refused; this tells its own log why.
                 self._send(worker_id, self._welcome)
         else:
-            self._dispatcher.lost(worker_id)
-            self.refuse(worker_id, f"its key is not the one of {message.worker}")
+            reason = f"its key is not the one of {message.worker}"
+            self._dispatcher.lost(worker_id, reason)
+            self.refuse(worker_id, reason)
 
     def _on_unroutable(self, worker_id: WorkerId) -> None:
         self._counters.peers_unroutable += 1
         self._lose(worker_id, "its connection is gone")
 
-    def _lose(self, worker_id: WorkerId, why: str, level: int = logging.WARNING) -> None:
+    def _lose(self, worker_id: WorkerId, why: str) -> None:
         """Give the worker up. Its turns learn it from the dispatcher, and ask again."""
         peer = self._peers.pop(worker_id, None)
         if peer is None:
             return
         self._counters.workers_lost += 1
-        _log.log(level, "worker lost: %s: %s", peer.name, why)
         self._router.disconnect_peer(worker_id)
         self._forget_asked(worker_id)
-        self._dispatcher.lost(worker_id)
+        self._dispatcher.lost(worker_id, why)
 
     def _forget_asked(self, worker_id: WorkerId) -> None:
         self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}

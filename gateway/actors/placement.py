@@ -12,7 +12,7 @@ from protocol.ids import WorkerId
 class Placement:
     """The ticket's place on `worker_id`, held until it is released or lost."""
 
-    __slots__ = ("_on_lost", "cached_tokens", "is_lost", "reason", "ticket", "worker_id")
+    __slots__ = ("_on_lost", "cached_tokens", "died", "is_lost", "reason", "ticket", "worker_id")
 
     def __init__(self, ticket: int, worker_id: WorkerId, cached_tokens: int, reason: str) -> None:
         self.ticket = ticket
@@ -20,6 +20,7 @@ class Placement:
         self.cached_tokens = cached_tokens
         self.reason = reason
         self.is_lost = False
+        self.died: int | None = None
         self._on_lost: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -32,8 +33,11 @@ class Placement:
         if self.is_lost:
             callback()
 
-    def lose(self) -> None:
-        """The worker's engine, or the worker, is gone."""
+    def lose(self, died: int | None = None) -> None:
+        """The worker's engine, or the worker, is gone; `died` is the epoch of an engine that is
+        known to have died.
+        """
         self.is_lost = True
+        self.died = died
         if self._on_lost is not None:
             self._on_lost()

@@ -14,9 +14,13 @@ import trio
 from config import Config
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.event_feed import EventFeed
 from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
+from gateway.actors.orphans import Orphanage
+from gateway.actors.provider_health import ProviderHealth, Retries
 from gateway.actors.spending import Spending
+from gateway.core.suspects import Suspects
 from gateway.upstream import Provider
 
 
@@ -68,6 +72,11 @@ class Services:
     providers: Mapping[str, Provider]
     counters: Counters
     spending: Spending
+    feed: EventFeed
+    health: ProviderHealth
+    retries: Retries
+    orphans: Orphanage
+    suspects: Suspects = field(default_factory=Suspects)
     open_turns: OpenTurns = field(default_factory=OpenTurns)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

@@ -18,6 +18,8 @@ from gateway.core.chat_request import ChatRequest
 from gateway.core.entries import Entry, Reservation, Settlement
 from gateway.core.errors import ApiError, unavailable
 from gateway.core.events import Usage
+from gateway.core.fleet_events import FleetEvent
+from gateway.core.fleet_events import LimitReached as LimitReachedEvent
 from gateway.core.prices import Price, Tariffs, to_micro
 from gateway.core.refusals import refusal_error
 from gateway.core.spending import (
@@ -101,17 +103,20 @@ class Bill:
 class Spending:
     """The books of one gateway and the ledger under them; `run` keeps them.
 
-    `unix_time` gives seconds since 1970; `environ` says where the ledger lies by default.
+    `tell` takes what operators should know; `unix_time` gives seconds since 1970; `environ` says
+    where the ledger lies by default.
     """
 
     def __init__(
         self,
         config: Config,
         environ: Mapping[str, str],
+        tell: Callable[[FleetEvent], None],
         unix_time: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
         self._environ = environ
+        self._tell = tell
         self._now = unix_time
         self._tariffs = Tariffs(config.providers)
         self._books = Books(_limits_of(config))
@@ -155,7 +160,7 @@ class Spending:
             self._now(),
         )
         if isinstance(answer, LimitReached | Unbounded):
-            _tell_operator(answer)
+            self._tell_operator(answer)
             return refusal_error(answer, target.provider)
         return await self._make_durable(answer, price)
 
@@ -193,6 +198,15 @@ class Spending:
     def figures(self) -> SpendingFigures:
         """The books now, for metrics."""
         return self._books.figures(self._config.ledger.currency, self._now())
+
+    def _tell_operator(self, refusal: LimitReached | Unbounded) -> None:
+        kind, name = refusal.account
+        if isinstance(refusal, Unbounded):
+            missing = refusal.missing
+            _log.warning("a limit of %s %s refuses: no bound on the %s", kind, name, missing)
+        elif refusal.is_news:
+            until = refusal.resets_at.isoformat()
+            self._tell(LimitReachedEvent(kind, name, refusal.period, until))
 
     async def _open(self, nursery: trio.Nursery) -> None:
         path = ledger_path(self._config.ledger, self._environ)
@@ -245,17 +259,3 @@ def _limits(table: LimitsConfig) -> Limits:
         None if amount is None else to_micro(amount) for amount in (table.daily, table.monthly)
     )
     return Limits(daily=daily, monthly=monthly)
-
-
-def _tell_operator(refusal: LimitReached | Unbounded) -> None:
-    kind, name = refusal.account
-    if isinstance(refusal, Unbounded):
-        _log.warning("a limit of %s %s refuses: no bound on the %s", kind, name, refusal.missing)
-    elif refusal.is_news:
-        _log.warning(
-            "limit reached: %s %s, %s, until %s",
-            kind,
-            name,
-            refusal.period,
-            refusal.resets_at.isoformat(),
-        )

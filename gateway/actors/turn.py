@@ -4,6 +4,7 @@ Owns the turn's nursery and the order of its steps: find the model, prepare, ask
 the choices, or hand over to the providers. Must not know HTTP or frames.
 """
 
+import functools
 from collections.abc import Callable
 
 import trio
@@ -12,6 +13,8 @@ from gateway.actors.caller import Caller
 from gateway.actors.choice import Choice
 from gateway.actors.cloud import answer_by_chain
 from gateway.actors.counters import Counters
+from gateway.actors.losses import suspect_id
+from gateway.actors.orphans import Claim
 from gateway.actors.preparation import (
     UNSHOWABLE,
     Job,
@@ -22,11 +25,26 @@ from gateway.actors.preparation import (
 from gateway.actors.services import Services
 from gateway.core.chat_request import ChatRequest
 from gateway.core.effects import RouteRequest, UseProvider
-from gateway.core.errors import ApiError, connection_lost, model_not_found
+from gateway.core.errors import (
+    ApiError,
+    connection_lost,
+    model_not_found,
+    poisoned_request,
+)
 from gateway.core.events import Failed, TurnEvent, Usage
 from gateway.core.models import ModelView
 
 Emit = Callable[[TurnEvent], None]
+
+
+async def host_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
+    """`run_turn`; a streamed one outlives its client for a while, for the client's second try."""
+    work = functools.partial(run_turn, services, request, caller)
+    if not request.stream:
+        await work(emit)
+        return
+    claim = Claim(caller.key, request.fingerprint, request.model)
+    await services.orphans.host(claim, work, emit)
 
 
 async def run_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
@@ -80,6 +98,11 @@ class Turn:
         """Answer locally, else by a provider; locally once more if all providers fail while a
         worker is there or coming.
         """
+        services = self._services
+        services.retries.requested()
+        identity = suspect_id(self._caller, self._request)
+        if deaths := services.suspects.poison(identity, trio.current_time()):
+            raise poisoned_request(deaths)
         provider = await self._try_locally(cloud=True)
         if provider is None:
             return

@@ -72,7 +72,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     `tools` are those to show to the model (none with tool_choice "none", only the named one if
     one was named). `seed` is within 63 bits, whatever the client wrote. `session` is the affinity
     hint found in the body. `other_part` is the first part that `messages` lack. `raw` is the body
-    as decoded, unknown fields intact, for a provider; nobody may change it.
+    as decoded, unknown fields intact, for a provider; nobody may change it. `fingerprint` is equal
+    for equal bytes of the body.
     """
 
     model: str
@@ -100,6 +101,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     template_kwargs: dict[str, Any] = {}
     session: str | None = None
     other_part: OtherPart | None = None
+    fingerprint: bytes = b""
 
     def sampling(
         self, max_tokens: int, defaults: Mapping[str, float] = _NO_DEFAULTS

@@ -20,7 +20,17 @@ from gateway.core.effects import (
     RouteRequest,
 )
 from gateway.core.fleet import Fleet
-from gateway.core.models import Models, ModelView
+from gateway.core.fleet_events import (
+    BreakerClosed,
+    BreakerOpen,
+    EngineFault,
+    IndexGap,
+    WorkerBack,
+    WorkerLost,
+    WorkerReady,
+    WorkerStarting,
+)
+from gateway.core.models import CANARIES, Models, ModelView
 from gateway.core.placement import Placement
 from gateway.core.prefix_index import Heard, PrefixIndex
 from gateway.core.worker_state import Worker, WorkerView
@@ -69,11 +79,12 @@ class Dispatch:
         max_queue: int,
         resume_wait_s: float,
         rejoin_s: float = 0.0,
+        canaries: int = CANARIES,
     ) -> None:
         """`rejoin_s`: how long requests wait for a worker that has vanished without a word, and
-        after `start` for those that have not dialled in yet.
+        after `start` for those that have not dialled in yet. `canaries` in a row end a fallback.
         """
-        self._models = Models(models)
+        self._models = Models(models, canaries)
         self._fleet = Fleet(self._models)
         self._index = PrefixIndex()
         self._placement = Placement(
@@ -111,8 +122,7 @@ class Dispatch:
         self._fleet.put(worker)
         self._index.remove(worker_id)
         if message.engine is None:
-            text = f"{worker.name} starts its engine (epoch {worker.epoch})"
-            effects.append(Notice("worker starting", text))
+            effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))
         else:
             effects += self._engine_ready(worker, message.engine, now)
         names = {*message.models, *(previous.models if previous is not None else ())}
@@ -140,13 +150,15 @@ class Dispatch:
             case _:
                 assert_never(message)
 
-    def lost(self, worker_id: WorkerId, now: float) -> Effects:
-        """The link to the worker is gone, and with it all that it ran."""
+    def lost(self, worker_id: WorkerId, now: float, why: str = "its link is gone") -> Effects:
+        """The link to the worker is gone, and with it all that it ran. Of no engine is it known
+        that it died.
+        """
         worker = self._fleet.get(worker_id)
         for name in worker.models if worker is not None else ():
             if (model := self._models.find(name)) is not None:
                 model.awaited_until = now + self._rejoin_s
-        return self._leave(worker_id, now, "its link is gone")
+        return self._leave(worker_id, now, why)
 
     def ask(self, request: RouteRequest, now: float) -> Effects:
         """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits.
@@ -166,6 +178,38 @@ class Dispatch:
         The worker takes nothing until its next `Load` or release; a draining one, nothing more.
         """
         return tuple(self._placement.busy(ticket, now, draining=reason == "draining"))
+
+    def proven(self, ticket: int, now: float) -> Effects:
+        """The ticket got enough tokens to be no suspect. Unknown tickets are ignored."""
+        worker = self._placement.worker_of(ticket)
+        if worker is None:
+            return ()
+        closed: list[Effect] = []
+        if self._fleet.record(worker).breaker.succeeded():
+            closed.append(Notice(BreakerClosed("worker", worker.name)))
+        return *closed, *self._placement.proven(ticket, now)
+
+    def failed(self, ticket: int, now: float, reason: str) -> Effects:
+        """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
+        worker = self._placement.worker_of(ticket)
+        return tuple(self._count_failure(worker, now, reason)) if worker is not None else ()
+
+    def canary_passed(self, model: str, serial: int, now: float) -> Effects:
+        """The canary of a `Probe` came back."""
+        if (found := self._models.find(model)) is not None:
+            found.fallback.passed(serial)
+        return self._settle([model], now)
+
+    def canary_busy(self, model: str, serial: int, now: float) -> Effects:
+        """The worker had no room for it, which proves nothing."""
+        if (found := self._models.find(model)) is not None:
+            found.fallback.busy(serial, now)
+        return ()
+
+    def canary_failed(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
+        """It did not come back."""
+        found = self._models.find(model)
+        return tuple(found.fallback.failed(serial, worker, why, now)) if found is not None else ()
 
     def release(self, ticket: int, now: float, output_tokens: int | None = None) -> Effects:
         """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
@@ -219,11 +263,13 @@ class Dispatch:
 
     def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
         self._index.add(worker.worker_id, now)
-        text = f"{worker.name} serves {', '.join(worker.models)} on {engine.device}"
+        record = self._fleet.record(worker)
+        kind = WorkerBack if record.was_ready else WorkerReady
+        record.was_ready = True
         return [
             AskSnapshot(worker.worker_id),
             AskFiles(worker.worker_id, engine.files_digest),
-            Notice("worker ready", text),
+            Notice(kind(worker.name, worker.epoch, worker.models, engine.device)),
         ]
 
     def _block_event(
@@ -237,8 +283,7 @@ class Dispatch:
                 return ()
             case Heard.GAP:
                 self._num_gaps += 1
-                text = f"{worker.name} skipped to block event {event.seq}"
-                return AskSnapshot(worker.worker_id), Notice("index gap", text)
+                return AskSnapshot(worker.worker_id), Notice(IndexGap(worker.name, event.seq))
 
     def _load(self, worker: Worker, load: Load, now: float) -> Effects:
         if worker.engine is None or load.epoch != worker.epoch:
@@ -259,11 +304,14 @@ class Dispatch:
         if fault.epoch != worker.epoch or fault.worker != worker.name:
             self._num_stale += 1
             return ()
-        moved = self._placement.evict(worker, now)
+        moved = self._placement.evict(worker, now, died=fault.kind != "left")
         worker.fail(fault, now)
         self._index.remove(worker.worker_id)
-        notice = Notice("engine fault", f"{worker.name} (epoch {fault.epoch}): {fault.cause}")
-        return *moved, notice, *self._settle(worker.models, now)
+        notice = Notice(
+            EngineFault(worker.name, fault.epoch, fault.kind, fault.exit_code, fault.is_final)
+        )
+        failed = self._count_failure(worker, now, f"engine fault: {fault.kind}")
+        return *moved, notice, *failed, *self._settle(worker.models, now)
 
     def _leave(self, worker_id: WorkerId, now: float, why: str) -> Effects:
         worker = self._fleet.remove(worker_id)
@@ -271,8 +319,14 @@ class Dispatch:
             return ()
         moved = self._placement.evict(worker, now)
         self._index.remove(worker_id)
-        notice = Notice("worker lost", f"{worker.name} {why}")
+        notice = Notice(WorkerLost(worker.name, why))
         return *moved, notice, *self._settle(worker.models, now)
+
+    def _count_failure(self, worker: Worker, now: float, reason: str) -> list[Effect]:
+        breaker = self._fleet.record(worker).breaker
+        if not breaker.failed(now):
+            return []
+        return [Notice(BreakerOpen("worker", worker.name, breaker.open_s, reason))]
 
     def _settle(self, names: Iterable[str], now: float) -> Effects:
         for name in names:

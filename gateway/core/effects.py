@@ -5,10 +5,10 @@ returns effects and performs none. Must not know how a shell carries them out.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from config import FallbackConfig
 from gateway.core.errors import ApiError
+from gateway.core.fleet_events import FleetEvent
 from protocol.ids import BlockDigest, WorkerId
 
 
@@ -21,7 +21,8 @@ class RouteRequest:
     `session` None: the conversation is recognised by its prompt. `auxiliary`: not streamed, no
     tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
     the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
-    text was already sent, so no provider can continue it. `prefer` breaks ties.
+    text was already sent, so no provider can continue it. `prefer` breaks ties. `suspect`: engines
+    died under it, and no other suspect may run beside it until it is `proven`.
     """
 
     ticket: int
@@ -38,6 +39,7 @@ class RouteRequest:
     excluded: frozenset[WorkerId] = frozenset()
     resumed: bool = False
     prefer: WorkerId | None = None
+    suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +104,41 @@ class AskFiles:
 @dataclass(frozen=True, slots=True)
 class Moved:
     """These tickets lost their worker's engine. Their places are freed already: each turn asks
-    again, with the same ticket or a new one.
+    again, with the same ticket or a new one. `died` is the epoch of an engine that died under them;
+    None if it did not, as far as is known.
     """
 
     tickets: tuple[int, ...]
     worker_id: WorkerId
+    died: int | None = None
 
 
-NoticeKind = Literal[
-    "fallback on",
-    "fallback off",
-    "worker ready",
-    "worker starting",
-    "worker lost",
-    "engine fault",
-    "index gap",
-]
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Send the worker a canary for the model and tell what became of it, by its number."""
+
+    model: str
+    worker_id: WorkerId
+    serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that operators want to know: logged and counted by `kind`."""
+    """Something that operators want to know."""
 
-    kind: NoticeKind
-    text: str
+    event: FleetEvent
 
 
 Effect = (
-    Assign | UseProvider | Refuse | Accept | RefuseWorker | AskSnapshot | AskFiles | Moved | Notice
+    Assign
+    | UseProvider
+    | Refuse
+    | Accept
+    | RefuseWorker
+    | AskSnapshot
+    | AskFiles
+    | Moved
+    | Probe
+    | Notice
 )
 Effects = tuple[Effect, ...]

@@ -24,6 +24,7 @@ _DEFAULT_TYPES: Final = {
     408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    422: "invalid_request_error",
     429: "rate_limit_error",
     502: "upstream_error",
     503: "service_unavailable",
@@ -101,6 +102,15 @@ def model_not_found(model: str) -> ApiError:
 def connection_lost() -> ApiError:
     """502: the answer broke off and cannot be resumed; clients retry on exactly these words."""
     return ApiError(502, "upstream connection lost", code="upstream_connection_lost")
+
+
+def poisoned_request(deaths: int) -> ApiError:
+    """422: every engine that tried it died. A status that clients do not try again on."""
+    message = (
+        f"{deaths} engines died while they worked on this request, so it is not tried again; the "
+        "gateway's log has the causes."
+    )
+    return ApiError(422, message, code="poisoned_request")
 
 
 def unavailable(message: str, retry_after_s: int) -> ApiError:

@@ -6,12 +6,24 @@ Owns the workers by identity and by name, and the rules of joining. Must not kno
 from collections.abc import Iterator
 from typing import Final
 
+from gateway.core.breaker import Breaker
 from gateway.core.models import PRINTABLE, Model, Models, ModelState, ModelView
 from gateway.core.worker_state import Worker
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, Register
 
 _NAMES_AT_MOST: Final = 64
+_RECORDS_AT_MOST: Final = 1024
+
+
+class WorkerRecord:
+    """What is remembered of a worker by its name, over its restarts."""
+
+    __slots__ = ("breaker", "was_ready")
+
+    def __init__(self) -> None:
+        self.breaker = Breaker()
+        self.was_ready = False
 
 
 class Fleet:
@@ -20,6 +32,7 @@ class Fleet:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._workers: dict[WorkerId, Worker] = {}
+        self._records: dict[str, WorkerRecord] = {}
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -38,6 +51,14 @@ class Fleet:
     def remove(self, worker_id: WorkerId) -> Worker | None:
         """The worker leaves."""
         return self._workers.pop(worker_id, None)
+
+    def record(self, worker: Worker) -> WorkerRecord:
+        """What is remembered of the worker; the longest unused are forgotten."""
+        record = self._records.pop(worker.name, None) or WorkerRecord()
+        while len(self._records) >= _RECORDS_AT_MOST:
+            del self._records[next(iter(self._records))]
+        self._records[worker.name] = record
+        return record
 
     def serving(self, model: Model) -> list[Worker]:
         """All workers of the model, whatever their state."""
@@ -115,6 +136,7 @@ class Fleet:
             ready_workers=len(ready),
             queued=len(model.queue),
             progress=self.progress(model),
+            is_fallback_on=model.fallback.is_on,
         )
 
     def progress(self, model: Model) -> str:

@@ -14,6 +14,7 @@ from gateway.core.admission import WaitingRoom
 from gateway.core.conversations import Conversations
 from gateway.core.effects import RouteRequest
 from gateway.core.fairness import FairShares
+from gateway.core.fallback import Fallback
 
 PRINTABLE: Final = re.compile(r"[!-~]{1,128}")
 """Names travel in response headers."""
@@ -39,15 +40,18 @@ class ModelView:
     ready_workers: int = 0
     queued: int = 0
     progress: str = ""
+    is_fallback_on: bool = False
 
     @property
     def is_away(self) -> bool:
-        """Whether only its providers answer for it now."""
-        return self.state != "ready" and self.cloud and bool(self.fallback)
+        """Whether its providers answer for it now."""
+        is_local = self.state == "ready" and not self.is_fallback_on
+        return not is_local and self.cloud and bool(self.fallback)
 
 
 PRIOR_OUTPUT_TOKENS: Final = 512
 PRIOR_SERVICE_S: Final = 5.0
+CANARIES: Final = 3
 _SMOOTHING: Final = 0.1
 
 
@@ -68,10 +72,11 @@ class Average:
 
 class Model:
     """Mutable; written by `Dispatch` only. Until `awaited_until` a worker that has vanished, or
-    that a restarted gateway does not know yet, is expected to dial in again.
+    that a restarted gateway does not know yet, is expected to dial in again. `trial` is the ticket
+    of the one suspect that has a place.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, canaries: int = CANARIES) -> None:
         self.config = config
         self.name = config.name
         self.context_length = config.context_length
@@ -82,7 +87,8 @@ class Model:
         self.conversations = Conversations()
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)
-        self.fallback_on = False
+        self.fallback = Fallback(config, canaries)
+        self.trial: int | None = None
         self.awaited_until = float("-inf")
 
     def expected_output(self, max_tokens: int) -> int:
@@ -99,8 +105,10 @@ class Model:
 class Models:
     """The names. Configuration has checked its own for collisions."""
 
-    def __init__(self, configs: Iterable[ModelConfig]) -> None:
-        self._models: dict[str, Model] = {config.name: Model(config) for config in configs}
+    def __init__(self, configs: Iterable[ModelConfig], canaries: int = CANARIES) -> None:
+        self._models: dict[str, Model] = {
+            config.name: Model(config, canaries) for config in configs
+        }
         self._aliases: dict[str, str] = {
             alias: model.name for model in self._models.values() for alias in model.config.aliases
         }

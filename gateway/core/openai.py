@@ -11,6 +11,7 @@ import re
 from typing import Any, Final
 
 import msgspec
+import xxhash
 
 from gateway.core.chat_body import ChatBody, MessageBody, Part, ToolCallBody
 from gateway.core.chat_request import (
@@ -78,6 +79,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
         ignore_eos=bool(typed.ignore_eos),
         seed=None if typed.seed is None else typed.seed % 2**63,
         logprobs=bool(typed.logprobs),
+        fingerprint=xxhash.xxh3_128_digest(body),
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_template_kwargs(typed, raw),
         session=_session(raw),

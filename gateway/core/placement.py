@@ -7,13 +7,13 @@ join or leave: `Dispatch` tells it.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from config import FallbackConfig
 from gateway.core import errors
 from gateway.core.admission import Waiting, retry_after_s, start_retry_after_s
 from gateway.core.effects import (
     Assign,
     Effect,
     Moved,
-    Notice,
     Refuse,
     RouteRequest,
     UseProvider,
@@ -85,6 +85,19 @@ class Placement:
         if reservation is not None:
             reservation.worker.started(reservation, now)
 
+    def worker_of(self, ticket: int) -> Worker | None:
+        """The worker on which the ticket has its place, if it has one."""
+        reservation = self._placed.get(ticket)
+        return reservation.worker if reservation is not None else None
+
+    def proven(self, ticket: int, now: float) -> list[Effect]:
+        """It is no suspect any more: the next one may be tried."""
+        model = self._model_of[ticket]
+        if model.trial != ticket:
+            return []
+        model.trial = None
+        return self.settle(model, now)
+
     def release(self, ticket: int, now: float, output_tokens: int | None) -> list[Effect]:
         """The ticket is over, by whatever cause."""
         model = self._model_of.get(ticket)
@@ -112,14 +125,15 @@ class Placement:
         self._enqueue(model, reservation.request, reservation.session, first=True)
         return self.settle_all(worker.models, now)
 
-    def evict(self, worker: Worker, now: float) -> list[Effect]:
+    def evict(self, worker: Worker, now: float, *, died: bool = False) -> list[Effect]:
         """The worker's engine is gone and with it its tickets' sequences."""
         tickets = tuple(worker.reservations)
         for ticket in tickets:
             model = self._model_of[ticket]
             _refund(model, self._placed[ticket])
             self._vacate(model, self._placed[ticket], now)
-        return [Moved(tickets, worker.worker_id)] if tickets else []
+        epoch = worker.epoch if died else None
+        return [Moved(tickets, worker.worker_id, epoch)] if tickets else []
 
     def settle_all(self, names: Iterable[str], now: float) -> list[Effect]:
         """`settle` for the models of these names."""
@@ -134,18 +148,18 @@ class Placement:
         """Give room to those who wait; or, when no worker is ready, send away who cannot wait."""
         effects: list[Effect] = []
         ready = self._fleet.ready(model)
+        effects += model.fallback.step(ready, now)
         if not ready:
             for waiting in model.queue:
                 effects += self._unserved(model, waiting, now)
             return effects
         for waiting in model.queue:
             waiting.held_since = None
+            if model.fallback.is_on and (chain := model.chain(waiting.request)):
+                reason = f"no worker of {model.name} has proved itself yet"
+                effects.append(self._send_away(model, waiting, chain, reason))
         while len(model.queue) and (placed := self._place_next(model, ready, now)):
             effects.append(placed)
-        if model.fallback_on and not len(model.queue):
-            model.fallback_on = False
-            names = ", ".join(worker.name for worker in ready)
-            effects.append(Notice("fallback off", f"{model.name} is served by {names} again"))
         return effects
 
     def tick(self, now: float) -> list[Effect]:
@@ -170,7 +184,10 @@ class Placement:
         kept: set[WorkerId] = set()
         for waiting in model.queue.in_order(model.shares):
             request = waiting.request
-            usable = [w for w in _eligible(ready, request) if w.worker_id not in kept]
+            if request.suspect and model.trial is not None:
+                continue
+            eligible = self._eligible(ready, request, now)
+            usable = [worker for worker in eligible if worker.worker_id not in kept]
             expected = model.expected_output(request.max_tokens)
             roomy = [worker for worker in usable if worker.has_room(request, expected)]
             if roomy:
@@ -199,6 +216,9 @@ class Placement:
         )
         model.queue.pop(request.ticket)
         self._placed[request.ticket] = reservation
+        if request.suspect:
+            model.trial = request.ticket
+        self._fleet.record(choice.worker).breaker.asked(now)
         worker_id = choice.worker.worker_id
         choice.worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
@@ -233,9 +253,9 @@ class Placement:
         """No worker of the model is ready: a provider, patience or a refusal."""
         request = waiting.request
         if chain := model.chain(request):
-            self._dequeue(model, request.ticket)
             reason = f"no worker of {model.name} is ready"
-            return [*_fallback(model, reason), UseProvider(request.ticket, chain, reason)]
+            away = self._send_away(model, waiting, chain, reason)
+            return [*model.fallback.turn_on(reason), away]
         if request.resumed or self._fleet.starting(model) or now < model.awaited_until:
             waiting.held_since = now if waiting.held_since is None else waiting.held_since
             return []
@@ -252,8 +272,7 @@ class Placement:
         ready = self._fleet.ready(model)
         if chain := model.chain(model.queue.get(ticket).request):
             self._dequeue(model, ticket)
-            reason = f"the queue of {model.name} is too long"
-            return [*_fallback(model, reason), UseProvider(ticket, chain, reason)]
+            return [UseProvider(ticket, chain, f"the queue of {model.name} is too long")]
         if not ready:
             return [self._refuse_unserved(model, ticket, now)]
         self._dequeue(model, ticket)
@@ -292,10 +311,28 @@ class Placement:
         model.shares.leave(waiting.request.key, waiting.session)
         return waiting
 
+    def _send_away(
+        self, model: Model, waiting: Waiting, chain: tuple[FallbackConfig, ...], reason: str
+    ) -> UseProvider:
+        ticket = waiting.request.ticket
+        self._dequeue(model, ticket)
+        return UseProvider(ticket, chain, reason)
+
+    def _eligible(
+        self, ready: Sequence[Worker], request: RouteRequest, now: float
+    ) -> Sequence[Worker]:
+        """Those that have not failed this request; of them those that have not failed lately. Who
+        has is asked last, not never.
+        """
+        others = [worker for worker in ready if worker.worker_id not in request.excluded] or ready
+        return [w for w in others if self._fleet.record(w).breaker.is_good(now)] or others
+
     def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
         """Free the place; the key's account stands as it is."""
         request = reservation.request
         del self._model_of[request.ticket], self._placed[request.ticket]
+        if model.trial == request.ticket:
+            model.trial = None
         reservation.worker.drop(reservation, now)
         model.shares.leave(request.key, reservation.session)
 
@@ -314,17 +351,5 @@ def _refund(model: Model, reservation: Reservation) -> None:
     model.shares.charge(request.key, reservation.session, request.weight, -reservation.charged)
 
 
-def _eligible(ready: Sequence[Worker], request: RouteRequest) -> Sequence[Worker]:
-    return [worker for worker in ready if worker.worker_id not in request.excluded] or ready
-
-
 def _is_late(request: RouteRequest, now: float) -> bool:
     return request.deadline_at is not None and now >= request.deadline_at
-
-
-def _fallback(model: Model, reason: str) -> list[Effect]:
-    if model.fallback_on:
-        return []
-    model.fallback_on = True
-    providers = ", ".join(target.provider for target in model.config.fallback)
-    return [Notice("fallback on", f"{reason}: requests go to {providers}")]

@@ -6,10 +6,12 @@ Owns the seam between HTTP and the actors; tests script it. Must not know ASGI o
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from config import GatewayConfig, KeyConfig
 from gateway.actors.caller import Caller
+from gateway.actors.event_feed import EventFeed, Listener
 from gateway.core.chat_request import ChatRequest
 from gateway.core.events import TurnEvent
 from gateway.core.models import ModelView
@@ -23,20 +25,24 @@ RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class FleetGauges:
     """What only the actors know, at one moment. `unready_workers` have registered but cannot
-    generate; `counters` have only risen since the start.
+    generate; `counters` have only risen since the start, as have `events`, counts by kind.
+    `open_breakers` tells of each provider whether it is asked last, or not at all, for now.
     """
 
     unready_workers: int = 0
     running: int = 0
     open_turns: int = 0
+    orphans: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+    events: Mapping[str, int] = field(default_factory=dict)
+    open_breakers: Mapping[str, bool] = field(default_factory=dict)
     workers: tuple[WorkerView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
-    `draw` gives random bytes, `unix_time` seconds.
+    `listen` opens a view on what happens. `draw` gives random bytes, `unix_time` seconds.
     """
 
     config: GatewayConfig
@@ -47,6 +53,9 @@ class Edge:
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
+    listen: Callable[[], AbstractContextManager[Listener]] = field(
+        default_factory=lambda: EventFeed().listen
+    )
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
 

@@ -111,6 +111,10 @@ class _Fleet(Collector):
         yield GaugeMetricFamily(
             "herma_requests_in_flight", "Chat requests being answered.", now.open_turns
         )
+        yield GaugeMetricFamily(
+            "herma_orphans", "Requests whose client left before the first token.", now.orphans
+        )
+        yield from _of_events(now)
         yield from _of_workers(now.workers)
         yield from _of_engines(now.workers)
         for name, value in now.counters.items():
@@ -129,13 +133,30 @@ def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
     )
     queued = GaugeMetricFamily("herma_queue_length", "Requests that wait.", labels=("model",))
     fallback = GaugeMetricFamily(
-        "herma_fallback", "1 while only its providers answer for a model.", labels=("model",)
+        "herma_fallback", "1 while its providers answer for a model.", labels=("model",)
     )
     for model in models:
         workers.add_metric((model.name, "ready"), model.ready_workers)
         queued.add_metric((model.name,), model.queued)
         fallback.add_metric((model.name,), model.is_away)
     yield from (workers, queued, fallback)
+
+
+def _of_events(now: FleetGauges) -> Iterator[Metric]:
+    """What happened, by kind, and which providers are asked last for it."""
+    events = CounterMetricFamily(
+        "herma_events", "What happened in the fleet (GET /events).", labels=("event",)
+    )
+    for kind, count in now.events.items():
+        events.add_metric((kind,), count)
+    breakers = GaugeMetricFamily(
+        "herma_provider_open",
+        "1 while a provider that failed is asked last, or one at its limit not at all.",
+        labels=("provider",),
+    )
+    for name, is_open in now.open_breakers.items():
+        breakers.add_metric((name,), is_open)
+    yield from (events, breakers)
 
 
 def _of_workers(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:

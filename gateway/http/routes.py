@@ -20,6 +20,7 @@ from gateway.http.body import read_body
 from gateway.http.complete import complete_turn
 from gateway.http.edge import Edge
 from gateway.http.errors import ErrorEdge, send_error
+from gateway.http.event_stream import Events
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.models import model_entry, model_list
 from gateway.http.politeness import PoliteEnd
@@ -59,6 +60,7 @@ def edge_app(edge: Edge) -> ASGIApp:
             Route("/health", Methods(GET=functools.partial(_health, edge))),
             Route("/version", Methods(GET=functools.partial(_version, edge))),
             Route("/metrics", Methods(GET=functools.partial(_metrics, gate, metrics))),
+            Route("/events", Methods(GET=Events(edge, gate))),
         ],
         redirect_slashes=False,
         default=_not_found,

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trio
 
-from tests.fakes.herma_process import HermaProcess, herma_up
+from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.provider import FakeProvider, open_provider
 
 BOUND_S = 120.0
@@ -81,12 +81,18 @@ async def _covered_and_back(
     assert covered.json()["choices"][0]["message"]["content"] == "Hello from afar"
     assert covered.json()["x_provider"] == {"shard": 7}
     assert provider.requests[0].body["model"] == "vendor/big"
-    await trio.to_thread.run_sync(herma.wait_models_ready, {"insured": 1})
+    await trio.to_thread.run_sync(_wait_local, herma)
     back = await _ask(client, "insured")
     assert back.headers["x-herma-worker"] == "i1"
     num_covered = len(provider.requests)
     assert (await _ask(client, "insured")).headers["x-herma-served-by"] == "worker"
     assert len(provider.requests) == num_covered
+
+
+def _wait_local(herma: HermaProcess) -> None:
+    """Return once canaries have brought the model back to its worker."""
+    away = 'herma_fallback{model="insured"}'
+    wait_until(lambda: herma.metrics()[away] == 0, "the end of the fallback")
 
 
 async def _held_over_the_restart(herma: HermaProcess, client: httpx.AsyncClient) -> None:

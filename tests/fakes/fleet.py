@@ -120,6 +120,7 @@ def request(
     excluded: frozenset[WorkerId] = frozenset(),
     resumed: bool = False,
     prefer: WorkerId | None = None,
+    suspect: bool = False,
 ) -> RouteRequest:
     """A prompt of these blocks and `tail` tokens more."""
     return RouteRequest(
@@ -137,6 +138,7 @@ def request(
         excluded=excluded,
         resumed=resumed,
         prefer=prefer,
+        suspect=suspect,
     )
 
 

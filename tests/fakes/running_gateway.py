@@ -20,7 +20,7 @@ from config import (
 )
 from gateway.actors.caller import Caller
 from gateway.actors.services import Services
-from gateway.actors.turn import run_turn
+from gateway.actors.turn import host_turn
 from gateway.app import build_services, running
 from gateway.core.errors import ApiError
 from gateway.core.events import (
@@ -52,7 +52,7 @@ class Asked:
 
     async def run(self) -> "Asked":
         with self.scope:
-            await run_turn(self._services, self._request, self._caller, self._emit)
+            await host_turn(self._services, self._request, self._caller, self._emit)
         self.over.set()
         return self
 
@@ -132,6 +132,15 @@ class RunningGateway:
         def reached() -> bool:
             view = self.services.dispatcher.model(model)
             return view is not None and view.state == state
+
+        await wait_until(reached)
+
+    async def wait_local(self, model: str = "alpha") -> None:
+        """Return once workers answer for the model, and no provider does."""
+
+        def reached() -> bool:
+            view = self.services.dispatcher.model(model)
+            return view is not None and view.state == "ready" and not view.is_away
 
         await wait_until(reached)
 

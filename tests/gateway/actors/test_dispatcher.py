@@ -6,6 +6,7 @@ import trio.testing
 
 from config import ModelConfig
 from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
 from gateway.core.dispatch import Dispatch
 from gateway.core.effects import RouteRequest
@@ -38,7 +39,7 @@ class Port:
 
 def make_dispatcher() -> tuple[Dispatcher, Port]:
     core = Dispatch((ModelConfig(name="alpha"),), max_queue=4, resume_wait_s=120.0)
-    dispatcher, port = Dispatcher(core), Port()
+    dispatcher, port = Dispatcher(core, EventFeed()), Port()
     dispatcher.attach(port)
     return dispatcher, port
 
@@ -104,7 +105,7 @@ async def test_a_place_lost_before_its_use_tells_whoever_looks_later() -> None:
     dispatcher, _ = make_dispatcher()
     register(dispatcher)
     place = await route(dispatcher)
-    dispatcher.lost(WORKER)
+    dispatcher.lost(WORKER, "gone")
     told: list[bool] = []
     place.when_lost(lambda: told.append(True))
     assert place.is_lost

@@ -208,7 +208,7 @@ async def down_and_up(gateway: RunningGateway, worker: FakeWorker) -> list[str]:
     await gateway.wait_state("starting")
     served.append((await gateway.ask()).started.served_by)
     worker.register()
-    await gateway.wait_state("ready")
+    await gateway.wait_local()
     served.append((await gateway.ask()).started.served_by)
     return served
 

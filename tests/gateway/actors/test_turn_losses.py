@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from gateway.actors.choice import MAX_BARREN_LOSSES
+from gateway.core.suspects import POISON_STRIKES
 from protocol.messages import Abort, Accepted, Bye, Finished, Submit
 from protocol.tokens import count_tokens
 from tests.fakes.running_gateway import Asked, RunningGateway, open_gateway, wait_until
@@ -200,19 +200,29 @@ async def test_an_answer_that_was_complete_needs_no_other_worker() -> None:
 
 
 async def test_a_request_that_kills_engines_is_given_up() -> None:
-    """After three losses in a row without a token the client gets an error that it knows."""
+    """It is refused when it was there at the third death, and at once when it comes again: in a
+    status that clients do not try again on.
+    """
     fake = paused("w1", 0)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
         await gateway.wait_state("ready")
         asked = gateway.start()
-        for count in range(1, MAX_BARREN_LOSSES + 1):
+        for count in range(1, POISON_STRIKES + 1):
             await fake.wait(Submit, count=count)
             fake.fail_engine()
             fake.register()
         with trio.fail_after(PATIENCE_S):
             await asked.over.wait()
         assert asked.error is not None
-        assert asked.error.message == "upstream connection lost"
+        assert (asked.error.status, asked.error.code) == (422, "poisoned_request")
+        again = await gateway.ask()
+        assert again.error is not None
+        assert again.error.code == "poisoned_request"
+        assert len(fake.all_of(Submit)) == POISON_STRIKES
+        assert gateway.services.feed.counts["poisoned request"] == 1
+        fake.pause_after = None
+        other = await gateway.ask(messages=[{"role": "user", "content": "Another"}])
+        assert other.text == TEXT
 
 
 async def test_an_engine_error_is_one_clear_error() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.core.dispatch import Dispatch
-from gateway.core.effects import Assign, Moved, Notice, Refuse, UseProvider
+from gateway.core.effects import Assign, Moved, Notice, Probe, Refuse, UseProvider
+from gateway.core.fleet_events import FallbackOff, FallbackOn
 from protocol.messages import Progress
 from tests.fakes.fleet import (
     CLOUD,
@@ -164,13 +165,17 @@ def test_without_workers_the_chain_serves_and_is_announced_once() -> None:
     """Falling back is told once, coming back once."""
     fleet = dispatch(fallback=CLOUD)
     first = fleet.ask(request(1), 0.0)
-    assert only(first, Notice).kind == "fallback on"
+    assert isinstance(only(first, Notice).event, FallbackOn)
     assert only(first, UseProvider).chain == CLOUD
     assert [type(effect) for effect in fleet.ask(request(2), 0.0)] == [UseProvider]
-    effects = fleet.register(W1, hello("w1", facts()), 1.0)
-    kinds = [effect.kind for effect in effects if isinstance(effect, Notice)]
-    assert kinds == ["worker ready", "fallback off"]
-    assert placed(fleet.ask(request(3), 1.0)) == {3: W1}
+    probe = only(fleet.register(W1, hello("w1", facts()), 1.0), Probe)
+    assert [type(effect) for effect in fleet.ask(request(3), 1.0)] == [UseProvider]
+    assert placed(fleet.ask(request(4, cloud=False), 1.0)) == {4: W1}
+    for _ in range(2):
+        probe = only(fleet.canary_passed("m", probe.serial, 1.1), Probe)
+    effects = fleet.canary_passed("m", probe.serial, 1.2)
+    assert [e.event for e in effects if isinstance(e, Notice)] == [FallbackOff("m", 3)]
+    assert placed(fleet.ask(request(5), 1.2)) == {5: W1}
 
 
 def test_nothing_serves_and_nothing_starts_is_a_503_at_once() -> None:

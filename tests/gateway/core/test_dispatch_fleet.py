@@ -13,6 +13,7 @@ from gateway.core.effects import (
     Refuse,
     RefuseWorker,
 )
+from gateway.core.fleet_events import EngineFault, WorkerLost
 from protocol.messages import (
     Accepted,
     BlocksDropped,
@@ -120,7 +121,7 @@ def test_an_engine_fault_moves_tickets_and_forgets_blocks() -> None:
     assert fleet.heard(W1, Fault("w1", 0, "old", 1), 1.0) == ()
     effects = fleet.heard(W1, Fault("w1", 1, "killed", 137), 1.0)
     assert only(effects, Moved).tickets == (1,)
-    assert only(effects, Notice).kind == "engine fault"
+    assert only(effects, Notice).event == EngineFault("w1", 1, "unknown", 137, is_final=False)
     assert fleet.ask(request(2), 1.0) == ()
     fleet.heard(W1, stored(2, prompt), 1.0)
     assert fleet.workers()[0].cached_blocks == 0
@@ -160,7 +161,7 @@ def test_bye_is_leaving() -> None:
     """A worker that leaves on purpose is gone at once."""
     fleet = dispatch((W1, facts()))
     effects = fleet.heard(W1, Bye("stopped by its operator"), 0.0)
-    assert only(effects, Notice).text == "w1 left: stopped by its operator"
+    assert only(effects, Notice).event == WorkerLost("w1", "left: stopped by its operator")
     assert fleet.statistics().workers == 0
     assert fleet.lost(W1, 0.1) == ()
 

@@ -17,9 +17,11 @@ from gateway.core.effects import (
     Effects,
     Moved,
     Notice,
+    Probe,
     Refuse,
     UseProvider,
 )
+from gateway.core.fleet_events import FallbackOff, FallbackOn
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored, EngineFacts, Fault
 from tests.fakes.fleet import CLOUD, W1, W2, W3, chain, dispatch, facts, hello, load, request
@@ -46,6 +48,7 @@ asked = st.fixed_dictionaries(
         "cloud": st.booleans(),
         "resumed": st.booleans(),
         "excluded": st.frozensets(worker_ids, max_size=2),
+        "suspect": st.booleans(),
     }
 )
 
@@ -73,10 +76,12 @@ class DispatchMachine(RuleBasedStateMachine):
         self.waiting: dict[int, float] = {}
         self.running: dict[int, WorkerId] = {}
         self.auxiliary: set[int] = set()
+        self.suspects: set[int] = set()
         self.connected: dict[WorkerId, int] = {}
         self.engines: dict[WorkerId, _Engine] = {}
         self.full: dict[WorkerId, float] = {}
         self.is_fallback_on = False
+        self.probe: Probe | None = None
 
     # What the fleet says.
 
@@ -91,15 +96,19 @@ class DispatchMachine(RuleBasedStateMachine):
                     self.running[effect.ticket] = effect.worker_id
                 case UseProvider() | Refuse():
                     del self.waiting[effect.ticket]
+                case Probe():
+                    assert self.is_fallback_on
+                    assert effect.worker_id in self.engines
+                    self.probe = effect
                 case Moved():
                     for ticket in effect.tickets:
                         assert self.running.pop(ticket) == effect.worker_id
                 case AskSnapshot():
                     self.engines[effect.worker_id].known = False
-                case Notice(kind="fallback on"):
+                case Notice(event=FallbackOn()):
                     assert not self.is_fallback_on
                     self.is_fallback_on = True
-                case Notice(kind="fallback off"):
+                case Notice(event=FallbackOff()):
                     assert self.is_fallback_on
                     self.is_fallback_on = False
                 case _:
@@ -191,6 +200,8 @@ class DispatchMachine(RuleBasedStateMachine):
         self.waiting[self.num_tickets] = self.now
         if fields["auxiliary"]:
             self.auxiliary.add(self.num_tickets)
+        if fields["suspect"]:
+            self.suspects.add(self.num_tickets)
         ask = request(self.num_tickets, deadline_at=deadline_at, **fields)
         self.take(self.fleet.ask(ask, self.now))
 
@@ -221,6 +232,31 @@ class DispatchMachine(RuleBasedStateMachine):
         """A first token comes."""
         self.fleet.started(data.draw(st.sampled_from(sorted(self.running))), self.now)
 
+    @precondition(lambda self: self.probe is not None)
+    @rule(end=st.sampled_from(["passed", "busy", "failed"]))
+    def canary_ends(self, end: str) -> None:
+        """What became of the last canary; it may be told twice, and long after."""
+        assert self.probe is not None
+        model, serial = self.probe.model, self.probe.serial
+        match end:
+            case "passed":
+                self.take(self.fleet.canary_passed(model, serial, self.now))
+            case "busy":
+                self.take(self.fleet.canary_busy(model, serial, self.now))
+            case _:
+                self.take(self.fleet.canary_failed(model, serial, "w", "late", self.now))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), proven=st.booleans())
+    def judged(self, data: st.DataObject, proven: bool) -> None:
+        """A worker gets a ticket on, or fails it."""
+        ticket = data.draw(st.sampled_from(sorted(self.running)))
+        if proven:
+            self.suspects.discard(ticket)
+            self.take(self.fleet.proven(ticket, self.now))
+        else:
+            self.take(self.fleet.failed(ticket, self.now, "it failed"))
+
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 6.0, RESUME_WAIT_S]))
     def time_passes(self, seconds: float) -> None:
         """The clock moves on and the dispatcher ticks."""
@@ -237,6 +273,11 @@ class DispatchMachine(RuleBasedStateMachine):
         assert statistics.running == len(self.running)
         assert statistics.queued == len(self.waiting)
         assert not self.running.keys() & self.waiting.keys()
+
+    @invariant()
+    def suspects_run_one_at_a_time(self) -> None:
+        """What kills engines must not take another suspect with it."""
+        assert len(self.suspects & self.running.keys()) <= 1
 
     @invariant()
     def caps_hold(self) -> None:
@@ -258,15 +299,19 @@ class DispatchMachine(RuleBasedStateMachine):
         model = self.fleet._models.find("m")
         assert model is not None
         ready = self.fleet._fleet.ready(model)
+        assert model.shares.num_active() == len(self.running) + len(self.waiting)
         if self.waiting and ready:
             empty = [w for w in ready if not w.reservations and w.full_since is None]
             order = model.queue.in_order(model.shares)
+            if self.suspects & self.running.keys():
+                order = [waiting for waiting in order if not waiting.request.suspect]
+            if not order:
+                return
             first = order[0].request
-            usable = [w for w in ready if w.worker_id not in first.excluded] or ready
+            usable = self.fleet._placement._eligible(ready, first, self.now)
             assert not [w for w in empty if w in usable]
             expected = model.expected_output(first.max_tokens)
             assert not [w for w in usable if w.has_room(first, expected)]
-        assert model.shares.num_active() == len(self.running) + len(self.waiting)
 
     @invariant()
     def the_index_is_exact_or_empty(self) -> None:

@@ -1,0 +1,86 @@
+"""What the loss of a place means for the sequence that had it.
+
+Owns the judgement between going on elsewhere and giving up, and its telling: who died, whether the
+sequence may be why, whether the fleet can afford another try. Must not know tokens or events of
+the answer.
+"""
+
+from typing import Final
+
+import trio
+
+from gateway.actors.caller import Caller
+from gateway.actors.placement import Placement
+from gateway.actors.preparation import Job
+from gateway.actors.services import Services
+from gateway.core.chat_request import ChatRequest
+from gateway.core.errors import connection_lost, poisoned_request
+from gateway.core.fleet_events import PoisonedRequest, Rerouted, Resumed
+
+MAX_BARREN_LOSSES: Final = 8
+"""A sequence that loses so many places in a row without a proof of progress is given up, although
+no engine is known to have died: links that flap do not serve.
+"""
+
+
+def suspect_id(caller: Caller, request: ChatRequest) -> bytes:
+    """By what a request is known if engines die under it: its key and its bytes."""
+    return caller.key.encode() + b"\0" + request.fingerprint
+
+
+class Losses:
+    """Of one sequence; `name` is how operators find it in the log."""
+
+    def __init__(self, services: Services, job: Job, name: str) -> None:
+        self._services = services
+        self._job = job
+        self._name = name
+        self._id = suspect_id(job.caller, job.request)
+        self._num_barren = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether no other suspect may run beside it."""
+        return self._services.suspects.is_on_trial(self._id, trio.current_time())
+
+    def proven(self, placement: Placement) -> None:
+        """The worker does what it should, and the request does no harm."""
+        self._num_barren = 0
+        self._services.suspects.acquit(self._id)
+        self._services.dispatcher.proven(placement.ticket)
+
+    def note(
+        self, placement: Placement, worker: str, *, is_proven: bool, output_tokens: int
+    ) -> None:
+        """The place on `worker` is lost. `is_proven`: progress was made there. Raises `ApiError` if
+        it was one loss too many.
+        """
+        services, model = self._services, self._job.model
+        services.counters.sequences_resumed += 1
+        if placement.died is not None:
+            if not is_proven:
+                self._strike(placement, placement.died)
+            reason = "its engine died"
+        else:
+            if not is_proven:
+                self._count_barren()
+            reason = "it is out of reach, or gave the work up"
+        told = self._name, model, worker, reason
+        services.feed.publish(Resumed(*told, output_tokens) if output_tokens else Rerouted(*told))
+
+    def _count_barren(self) -> None:
+        self._num_barren += 1
+        is_over = self._num_barren >= MAX_BARREN_LOSSES
+        if is_over or (self._num_barren > 1 and not self._services.retries.may(self._job.model)):
+            raise connection_lost()
+
+    def _strike(self, placement: Placement, epoch: int) -> None:
+        suspects, now = self._services.suspects, trio.current_time()
+        is_news = suspects.strike(self._id, (placement.worker_id, epoch), now)
+        deaths = suspects.poison(self._id, now)
+        if not deaths:
+            return
+        if is_news:
+            key, model = self._job.caller.key, self._job.model
+            self._services.feed.publish(PoisonedRequest(self._name, model, key, deaths))
+        raise poisoned_request(deaths)

@@ -1,0 +1,166 @@
+"""Requests whose client has left before the first token.
+
+Owns streamed turns for as long as they run, and the wait for a client's second try: clients time
+out, and come again with the same bytes, just when a prompt is long. Must not know what a turn does.
+
+A request takes over only what nobody is connected to, so two clients never share a turn.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import trio
+
+from gateway.actors.event_feed import EventFeed
+from gateway.core.errors import connection_lost
+from gateway.core.events import Failed, Started, TurnEvent
+from gateway.core.fleet_events import Orphaned, TakenOver
+
+MAX_ORPHANS: Final = 64
+"""Each holds a place on a worker."""
+MAX_KEPT: Final = 8192
+"""Events of an orphan that goes on without a client; one that writes more in its grace is ended."""
+
+Emit = Callable[[TurnEvent], None]
+Work = Callable[[Emit], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whose request it is, and which: the same key and the same bytes. `model` is for the log."""
+
+    key: str
+    fingerprint: bytes
+    model: str
+
+
+class Orphanage:
+    """`run` owns the tasks of all turns that go through `host`."""
+
+    def __init__(self, feed: EventFeed, *, grace_s: float) -> None:
+        self._feed = feed
+        self._grace_s = grace_s
+        self._orphans: dict[Claim, _Hosted] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def __len__(self) -> int:
+        return len(self._orphans)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Host turns until cancelled, which ends them all."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def host(self, claim: Claim, work: Work, emit: Emit) -> None:
+        """Do `work`, or go on with an orphan's, and pass its events on; what it raises is raised.
+
+        Cancelling the call is the client's leaving: the work lives on as an orphan if nothing but
+        its beginning was passed on, and is cancelled otherwise.
+        """
+        if self._nursery is None:
+            raise RuntimeError("the orphanage does not run")
+        hosted = self._adopt(claim)
+        if hosted is None:
+            hosted = _Hosted()
+            hosted.attach(emit)
+            self._nursery.start_soon(hosted.run, work)
+        else:
+            hosted.attach(emit)
+        try:
+            await hosted.over.wait()
+        finally:
+            if not hosted.over.is_set():
+                self._leave(claim, hosted)
+        if hosted.failure is not None:
+            raise hosted.failure
+
+    def _adopt(self, claim: Claim) -> "_Hosted | None":
+        hosted = self._orphans.pop(claim, None)
+        if hosted is not None:
+            after_s = trio.current_time() - hosted.left_at
+            self._feed.publish(TakenOver(claim.model, claim.key, round(after_s, 3)))
+        return hosted
+
+    def _leave(self, claim: Claim, hosted: "_Hosted") -> None:
+        hosted.detach()
+        has_room = len(self._orphans) < MAX_ORPHANS and claim not in self._orphans
+        if hosted.was_seen or not has_room or self._nursery is None:
+            hosted.scope.cancel()
+            return
+        self._orphans[claim] = hosted
+        self._feed.publish(Orphaned(claim.model, claim.key, self._grace_s))
+        self._nursery.start_soon(self._wait_for_client, claim, hosted)
+
+    async def _wait_for_client(self, claim: Claim, hosted: "_Hosted") -> None:
+        with trio.move_on_after(self._grace_s):
+            await hosted.adopted.wait()
+        if self._orphans.get(claim) is hosted:
+            del self._orphans[claim]
+            hosted.scope.cancel()
+
+
+class _Hosted:
+    """One turn and who listens. `was_seen`: a client may have seen something of its answer."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.over = trio.Event()
+        self.adopted = trio.Event()
+        self.failure: Exception | None = None
+        self.was_seen = False
+        self.left_at = 0.0
+        self._emit: Emit | None = None
+        self._kept: list[TurnEvent] = []
+
+    async def run(self, work: Work) -> None:
+        """Do the work; its failure is kept for whoever waits for it."""
+        with self, self.scope:
+            await work(self._take)
+
+    def __enter__(self) -> "_Hosted":
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """The end. An `Exception` is raised again by the call that waits; if nobody does, it is the
+        end of an orphan, and nobody is told.
+        """
+        if isinstance(error, Exception):
+            self.failure = error
+        elif self._emit is not None and self.scope.cancelled_caught:
+            self._emit(Failed(connection_lost()))
+        self.over.set()
+        return self.failure is not None
+
+    def attach(self, emit: Emit) -> None:
+        """Events go to `emit` from now on, those that nobody has heard first."""
+        self._emit = emit
+        self.adopted.set()
+        kept, self._kept = self._kept, []
+        for event in kept:
+            self._take(event)
+
+    def detach(self) -> None:
+        """The client has left."""
+        self._emit = None
+        self.adopted = trio.Event()
+        self.left_at = trio.current_time()
+
+    def _take(self, event: TurnEvent) -> None:
+        if self._emit is None:
+            self._kept.append(event)
+            if len(self._kept) > MAX_KEPT:
+                self.scope.cancel()
+            return
+        if isinstance(event, Started):
+            # Whoever takes over is told too.
+            self._kept = [event]
+        else:
+            self.was_seen = True
+            self._kept.clear()
+        self._emit(event)

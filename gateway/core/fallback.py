@@ -1,0 +1,66 @@
+"""Whether providers or workers answer for a model.
+
+Owns the switch between them: on when a request finds no worker ready, off when canaries came back
+in a row. In between requests that may use providers go on doing so, and the others use what worker
+there is. Must not know requests.
+"""
+
+from collections.abc import Sequence
+
+from config import ModelConfig
+from gateway.core.canary import Canaries
+from gateway.core.effects import Effect, Notice, Probe
+from gateway.core.fleet_events import CanaryFailed, FallbackOff, FallbackOn
+from gateway.core.worker_state import Worker
+
+
+class Fallback:
+    """Of one model. Every change is told once."""
+
+    def __init__(self, config: ModelConfig, canaries: int) -> None:
+        self._config = config
+        self._needed = canaries
+        self._canaries: Canaries | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether providers answer."""
+        return self._canaries is not None
+
+    def turn_on(self, reason: str) -> list[Effect]:
+        """No worker is ready, and a request cannot wait for one."""
+        if self._canaries is not None:
+            return []
+        self._canaries = Canaries(self._needed)
+        providers = tuple(target.provider for target in self._config.fallback)
+        return [Notice(FallbackOn(self._config.name, providers, reason))]
+
+    def step(self, ready: Sequence[Worker], now: float) -> list[Effect]:
+        """Off if enough canaries came back and a worker is ready; else the next canary."""
+        canaries = self._canaries
+        if canaries is None:
+            return []
+        if not ready:
+            canaries.gone(now)
+            return []
+        if canaries.is_enough:
+            self._canaries = None
+            return [Notice(FallbackOff(self._config.name, canaries.needed))]
+        found = canaries.next([worker.worker_id for worker in ready], now)
+        return [Probe(self._config.name, *found)] if found is not None else []
+
+    def passed(self, serial: int) -> None:
+        """A canary came back."""
+        if self._canaries is not None:
+            self._canaries.passed(serial)
+
+    def busy(self, serial: int, now: float) -> None:
+        """A worker had no room for a canary."""
+        if self._canaries is not None:
+            self._canaries.busy(serial, now)
+
+    def failed(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
+        """A canary did not come back."""
+        if self._canaries is None or not self._canaries.failed(serial, now):
+            return []
+        return [Notice(CanaryFailed(self._config.name, worker, reason))]

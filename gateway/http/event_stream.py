@@ -1,0 +1,69 @@
+"""GET /events: what happens in the fleet, as it happens.
+
+Owns the form of the stream: one server-sent event per event of the fleet, `id` its number, `event`
+its kind, `data` one JSON object; `lost` tells a slow listener how many it has missed. Must not
+know what events mean.
+"""
+
+from typing import Final
+
+import trio
+from starlette.types import Receive, Scope, Send
+
+from gateway.actors.event_feed import Listener, Told
+from gateway.http.auth import Gatekeeper
+from gateway.http.edge import Edge
+from gateway.http.turn import while_connected
+
+HEARTBEAT_S: Final = 10.0
+"""Gap between comments, by which both sides notice that the other is gone."""
+
+_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class Events:
+    """The endpoint; admins only, as for `/metrics`."""
+
+    def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
+        self._edge = edge
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._gate.check_admin(scope)
+        if scope["method"] == "HEAD":
+            await _send_head(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
+        with self._edge.listen() as listener:
+            async with while_connected(receive):
+                await _send_head(send)
+                await _send_events(listener, send)
+
+
+async def _send_head(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+
+
+async def _send_events(listener: Listener, send: Send) -> None:
+    chunk = b": listening\n\n"
+    while True:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        with trio.move_on_after(HEARTBEAT_S) as silence:
+            await listener.wait()
+        if silence.cancelled_caught:
+            chunk = b": alive\n\n"
+            continue
+        num_lost, events = listener.take()
+        chunk = _lost(num_lost) + b"".join(map(_event, events))
+
+
+def _event(told: Told) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (told.number, told.kind.encode(), told.json)
+
+
+def _lost(count: int) -> bytes:
+    return b'event: lost\ndata: {"count":%d}\n\n' % count if count else b""

@@ -78,8 +78,8 @@ class DeviceSteps:
     ) -> list[tuple[Chunk, Tensor]]:
         """See `Steps`."""
         self._bring_up_to_date(chunks)
-        batch, hidden = self._forward(chunks, states)
-        parts = torch.split(hidden, [chunk.length for chunk in batch.chunks])
+        batch = self._batch(chunks, states)
+        parts = torch.split(self._forward(batch, None), [chunk.length for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
     def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
@@ -115,24 +115,24 @@ class DeviceSteps:
         return self._sample(result, members, positions + 1, table_rows.long())
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked | None:
-        batch, hidden = self._forward(chunks, states)
+        batch = self._batch(chunks, states)
+        hidden = self._forward(batch, batch.last_rows)
         if not batch.sampling:
             return None
-        logits = self._model.logits(hidden.index_select(0, batch.last_rows))
+        logits = self._model.logits(hidden)
         members = [states[chunk.seq] for chunk in batch.sampling]
         return self._sample(logits, members, batch.sampled_positions, batch.table_rows)
 
-    def _forward(
-        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
-    ) -> tuple[PagedBatch, Tensor]:
-        batch = make_paged_batch(
-            chunks, states, self._tables, self._cache.block_size, self._plan_work
-        )
+    def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedBatch:
+        block_size = self._cache.block_size
+        return make_paged_batch(chunks, states, self._tables, block_size, self._plan_work)
+
+    def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
         held = self._tables.last_token[batch.plan.table_rows.long()]
         tokens = torch.where(batch.token_ids == ON_CARD, held, batch.token_ids)
         # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
         hidden = self._model.embed(tokens.clamp_(min=0))
-        return batch, self._model.forward(hidden, batch.plan, self._cache)
+        return self._model.forward(hidden, batch.plan, self._cache, rows)
 
     def _plan_work(self, spans: Sequence[PrefillSpan], num_decodes: int) -> PrefillWork | None:
         weights, keys = self._model.weights, self._cache.layers[0][0]

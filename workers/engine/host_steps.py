@@ -39,10 +39,11 @@ class HostSteps:
     @torch.inference_mode()
     def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched | None:
         """See `Steps`."""
-        batch, hidden = self._forward(chunks, states)
+        batch = self._batch(chunks, states)
+        hidden = self._forward(batch, batch.last_rows)
         if not batch.sampling:
             return None
-        logits = self._model.logits(hidden.index_select(0, batch.last_rows))
+        logits = self._model.logits(hidden)
         rows = [states[chunk.seq] for chunk in batch.sampling]
         return Launched(self._sampler.sample(logits, rows, batch.sampled_positions))
 
@@ -55,14 +56,15 @@ class HostSteps:
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> list[tuple[Chunk, Tensor]]:
         """See `Steps`."""
-        batch, hidden = self._forward(chunks, states)
-        parts = torch.split(hidden, [chunk.length for chunk in batch.chunks])
+        batch = self._batch(chunks, states)
+        parts = torch.split(self._forward(batch, None), [chunk.length for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
-    def _forward(
-        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
-    ) -> tuple[Batch, Tensor]:
+    def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Batch:
         tokens = {chunk.seq: states[chunk.seq].tokens for chunk in chunks}
-        batch = make_batch(chunks, tokens, self._cache.block_size)
-        hidden = self._model.embed(batch.token_ids)
-        return batch, self._model.forward(hidden, batch.plan, self._cache)
+        return make_batch(chunks, tokens, self._cache.block_size)
+
+    def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
+        return self._model.forward(
+            self._model.embed(batch.token_ids), batch.plan, self._cache, rows
+        )

@@ -100,10 +100,12 @@ def test_memory_that_runs_out_costs_one_request(
     runner = _load(write_tiny_model(tmp_path), "cuda")
     forward = runner.model.forward
 
-    def hungry(hidden: torch.Tensor, plan: PagedPlan, cache: KvCache) -> torch.Tensor:
+    def hungry(
+        hidden: torch.Tensor, plan: PagedPlan, cache: KvCache, rows: torch.Tensor
+    ) -> torch.Tensor:
         if hidden.shape[0] > 500:
             torch.empty(2**45, dtype=torch.uint8, device="cuda")
-        return forward(hidden, plan, cache)
+        return forward(hidden, plan, cache, rows)
 
     monkeypatch.setattr(runner.model, "forward", hungry)
     results: list[StepResult] = []

@@ -37,10 +37,10 @@ def _fails_over(
 ) -> Callable[..., Tensor]:
     """A forward pass with memory for `limit` tokens."""
 
-    def limited(hidden: Tensor, plan: AttentionPlan, cache: KvCache) -> Tensor:
+    def limited(hidden: Tensor, plan: AttentionPlan, cache: KvCache, rows: Tensor) -> Tensor:
         if hidden.shape[0] > limit:
             raise error
-        return forward(hidden, plan, cache)
+        return forward(hidden, plan, cache, rows)
 
     return limited
 

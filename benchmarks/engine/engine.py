@@ -75,5 +75,7 @@ class Engine:
 
 def _act_and_settle(act: Callable[[Client], None], channel: MemoryChannel) -> None:
     """A step that runs ahead of its last answer belongs to this client too."""
+    # What the engine does for itself while it is idle, such as capturing graphs, comes first.
+    channel.settle()
     act(Client(channel))
     channel.settle()

@@ -79,7 +79,7 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * _MULTIPROCESSORS, rows=rows)
     target = 8 * _MULTIPROCESSORS
-    return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, least=16)
+    return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, least=8)
 
 
 def prefill_config(

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kernels.attention.choose import LIBRARY_GRAIN, PrefillConfig
 from kernels.attention.plan import PrefillSpan, PrefillWork
@@ -60,13 +61,14 @@ def prefill_work(
 
 def to_device(work: HostWork, device: torch.device) -> PrefillWork:
     """The arrays on the card."""
-    items, merges = (torch.from_numpy(array) for array in (work.items, work.merges))
-    return PrefillWork(
-        items.to(device, non_blocking=True),
-        merges.to(device, non_blocking=True),
-        work.num_partials,
-        work.library,
-    )
+    items, merges = (_sent(array, device) for array in (work.items, work.merges))
+    return PrefillWork(items, merges, work.num_partials, work.library)
+
+
+def _sent(array: IntArray, device: torch.device) -> Tensor:
+    """Pinned: a copy from pageable memory waits for the steps in flight once it is large."""
+    source = torch.from_numpy(array)
+    return source.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else source
 
 
 def _tiles(span: PrefillSpan, taken: int, num_decodes: int, tokens: int) -> IntArray:

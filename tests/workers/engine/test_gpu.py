@@ -101,7 +101,7 @@ def test_memory_that_runs_out_costs_one_request(
     forward = runner.model.forward
 
     def hungry(
-        hidden: torch.Tensor, plan: PagedPlan, cache: KvCache, rows: torch.Tensor
+        hidden: torch.Tensor, plan: PagedPlan, cache: KvCache, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         if hidden.shape[0] > 500:
             torch.empty(2**45, dtype=torch.uint8, device="cuda")

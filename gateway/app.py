@@ -212,8 +212,8 @@ async def _stop_on_signals(
 def _gauges(services: Services) -> FleetGauges:
     statistics = services.dispatcher.statistics()
     counters = services.counters.as_dict()
-    counters["upstream_pools_replaced"] = sum(
-        provider.pools_replaced for provider in services.providers.values()
+    counters["upstream_slots_reclaimed"] = sum(
+        provider.slots_reclaimed for provider in services.providers.values()
     )
     counters["unroutable_frames"] = services.link.statistics().unroutable
     return FleetGauges(

@@ -1,14 +1,15 @@
-"""One long-lived HTTP client, guarded against its pool's leak.
+"""One long-lived HTTP client, whose pool's leak is mended.
 
-Owns the client and how many requests are in it. httpcore 1.0.9 can leave connections in
-CONNECTING after cancelled requests: they hold their slots for ever. Nothing public tells of them,
-so this one file reads private pool state, and replaces the client when such a slot is seen while
-nothing is being requested. Must not know providers.
+Owns the client and the slots of its pool. httpcore 1.0.9 leaves a connection behind when a request
+is cancelled between being given it and using it: the connection stays CONNECTING, belongs to nobody
+and holds its slot for ever. Nothing public tells of such connections, so this one file reads and
+mends private pool state. Must not know providers.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import httpcore
 import httpx
 import trio
 
@@ -37,28 +38,23 @@ class _Once(AsyncIterator[bytes]):
 
 
 class ClientPool:
-    """Lends the current client; `num_replaced` counts how often the leak struck."""
+    """Lends the client; `num_reclaimed` counts the slots that the leak had taken."""
 
     def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
         self._make = make
         self._client: httpx.AsyncClient | None = None
-        self._num_active = 0
-        self.num_replaced = 0
+        self.num_reclaimed = 0
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         """The client, for one request. Building the first costs 20 ms (the SSL context)."""
         client = self._client = self._client or self._make()
-        self._num_active += 1
         try:
             yield client
         finally:
-            self._num_active -= 1
-            if self._num_active == 0 and client is self._client and num_stuck(client):
-                self._client = None
-                self.num_replaced += 1
-                with trio.CancelScope(shield=True):
-                    await client.aclose()
+            # Also when cancelled: that is when slots are lost, this request's or another's.
+            with trio.CancelScope(shield=True):
+                self.num_reclaimed += await reclaim_slots(client)
 
     async def aclose(self) -> None:
         """Close the connections that are kept alive."""
@@ -67,8 +63,35 @@ class ClientPool:
             self._client = None
 
 
-def num_stuck(client: httpx.AsyncClient) -> int:
-    """How many pool slots are being connected; leaked ones if nothing is being requested."""
-    pool = getattr(client._transport, "_pool", None)  # noqa: SLF001 (see the head of this file)
-    connections = pool.connections if pool is not None else ()
-    return sum("CONNECTING" in connection.info() for connection in connections)
+def lost_slots(client: httpx.AsyncClient) -> list[httpcore.AsyncConnectionInterface]:
+    """Connections that neither serve a request nor are free for one."""
+    pool = _pool_of(client)
+    used = [request.connection for request in pool._requests]  # noqa: SLF001 - see the head
+    return [
+        connection
+        for connection in pool.connections
+        if not connection.is_idle() and not connection.is_closed() and connection not in used
+    ]
+
+
+async def reclaim_slots(client: httpx.AsyncClient) -> int:
+    """Take lost connections out of the pool, give their slots to those that wait, and close them;
+    returns how many there were.
+    """
+    lost = lost_slots(client)
+    if lost:
+        pool = _pool_of(client)
+        for connection in lost:
+            pool._connections.remove(connection)  # noqa: SLF001 - see the head
+        closing = pool._assign_requests_to_connections()  # noqa: SLF001 - see the head
+        for connection in (*lost, *closing):
+            await connection.aclose()
+    return len(lost)
+
+
+def _pool_of(client: httpx.AsyncClient) -> httpcore.AsyncConnectionPool:
+    transport = client._transport  # noqa: SLF001 - see the head
+    assert isinstance(transport, httpx.AsyncHTTPTransport)
+    pool = transport._pool  # noqa: SLF001 - see the head
+    assert isinstance(pool, httpcore.AsyncConnectionPool)
+    return pool

@@ -11,6 +11,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpx
@@ -20,7 +22,8 @@ import trio
 from config import ProviderConfig
 from gateway.core.events import Usage
 from gateway.upstream.pool import ClientPool, RequestBody
-from gateway.upstream.sse import EventCutter, EventTooLarge, has_data, is_error
+from gateway.upstream.relay import BadStream, Relay
+from gateway.upstream.sse import EventCutter, EventTooLarge, is_error
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
 from protocol.errors import HermaError
 
@@ -29,7 +32,7 @@ MAX_RETRY_AFTER_S: Final = 600
 END_S: Final = 0.5
 """Some servers say [DONE] and keep the response open."""
 
-_OURS: Final = frozenset({401, 403, 404, 408, 429})
+_OURS: Final = frozenset({401, 402, 403, 404, 407, 408, 429})
 """Statuses below 500 that speak of the provider or our account there, not of the request."""
 
 _UNCHARGED: Final = frozenset({500, 501, 503, 529})
@@ -82,6 +85,8 @@ class Provider:
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._url = config.base_url.rstrip("/") + "/chat/completions"
+        host = httpx.URL(config.base_url).netloc
+        self._secrets = [host, *([api_key.encode()] if api_key else [])]
         timeout = httpx.Timeout(config.read_s, connect=config.connect_s, pool=config.connect_s)
         self._pool = ClientPool(
             functools.partial(httpx.AsyncClient, timeout=timeout, limits=_LIMITS)
@@ -91,9 +96,9 @@ class Provider:
         return f"<Provider {self.name}>"
 
     @property
-    def pools_replaced(self) -> int:
-        """How often leaked connections made us replace the client."""
-        return self._pool.num_replaced
+    def slots_reclaimed(self) -> int:
+        """How many connection slots had leaked and were taken back."""
+        return self._pool.num_reclaimed
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -109,8 +114,12 @@ class Provider:
         that it used. Raises `ProviderFailed`.
         """
         with _failures(self.name):
-            async with self._exchange(raw, model, "application/json") as response:
+            async with self._exchange(
+                raw, model, "application/json", self._config.answer_s
+            ) as response:
                 answer = await self._whole(response)
+        if answer.status == 200 and is_error(answer.body):
+            raise ProviderFailed(f"{self.name} sent an error instead of an answer")
         if (usage := usage_of(answer.body)) is not None:
             on_usage(usage)
         return answer
@@ -124,42 +133,38 @@ class Provider:
     ) -> Answer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
-        The first data must come in `first_token_s`; comments before it are dropped. `on_usage`
+        The first content must come in `first_token_s`; comments before it are dropped. `on_usage`
         gets what the provider says that it used, also when only we have asked for it. Raises
         `ProviderFailed` before the first call of `on_events`, `ProviderCut` after it.
         """
-        has_begun = False
         asked = asking_for_usage(raw) if self._config.stream_usage else raw
         usage = StreamUsage(on_usage, is_ours=asked is not raw)
         deadline = trio.CancelScope(deadline=trio.current_time() + self._config.first_token_s)
 
-        def pass_on(events: bytes) -> None:
-            nonlocal has_begun
-            events = usage.take(events)
-            # Data in the very moment of the deadline comes too late: this attempt is cancelled
+        def may_begin() -> bool:
+            # Content in the very moment of the deadline comes too late: this attempt is cancelled
             # already, and what were passed on of it would stand before another one's answer.
-            if not has_begun and (deadline.cancel_called or not has_data(events)):
-                return
-            if not has_begun and is_error(events):
-                raise ProviderFailed(f"{self.name} sent an error instead of an answer")
-            has_begun = True
+            if deadline.cancel_called:
+                return False
             deadline.deadline = math.inf
-            if events:
-                on_events(events)
+            return True
 
+        relay = Relay(on_events, usage, may_begin)
         answer: Answer | None = None
         try:
             with deadline, _failures(self.name):
-                async with self._exchange(asked, model, "text/event-stream") as response:
-                    answer = await self._relay(response, pass_on)
+                async with self._exchange(
+                    asked, model, "text/event-stream", self._config.read_s
+                ) as response:
+                    answer = await self._relay(response, relay.take)
         except ProviderFailed as error:
-            if has_begun:
+            if relay.has_begun:
                 raise ProviderCut(str(error)) from error
             raise
         if deadline.cancelled_caught:
             first_token_s = self._config.first_token_s
             raise ProviderFailed(f"{self.name} gave no first token in {first_token_s:g} s")
-        if answer is None and not has_begun:
+        if answer is None and not relay.has_begun:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
         return answer
 
@@ -187,13 +192,15 @@ class Provider:
 
     @asynccontextmanager
     async def _exchange(
-        self, raw: Mapping[str, Any], model: str, accept: str
+        self, raw: Mapping[str, Any], model: str, accept: str, read_s: float
     ) -> AsyncIterator[httpx.Response]:
         body = _encode({**raw, "model": model})
         headers = {**self._headers, "accept": accept}
         async with self._pool.client() as client:
             request = client.build_request("POST", self._url, content=body, headers=headers)
             request.stream = RequestBody(body)
+            timeouts: dict[str, float | None] = request.extensions["timeout"]
+            timeouts["read"] = read_s
             response = await client.send(request, stream=True)
             try:
                 self._check_status(response)
@@ -223,7 +230,14 @@ class Provider:
 
         await _read(response, take)
         self._check_json(response.status_code, body)
-        return Answer(response.status_code, bytes(body))
+        return Answer(response.status_code, self._without_secrets(response.status_code, body))
+
+    def _without_secrets(self, status: int, body: bytearray) -> bytes:
+        """A refusal may quote our key or the address; answers are passed on as they are."""
+        whole = bytes(body)
+        for secret in self._secrets if status != 200 else ():
+            whole = whole.replace(secret, b"[redacted]")
+        return whole
 
     def _check_json(self, status: int, body: bytearray) -> None:
         """A web page with status 200 is no answer, nor is a web page that refuses."""
@@ -275,6 +289,8 @@ def _failures(name: str) -> Iterator[None]:
         ) from error
     except httpx.TimeoutException as error:
         raise ProviderFailed(f"{name} was silent for too long") from error
+    except BadStream as error:
+        raise ProviderFailed(f"{name} {error}") from error
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, EventTooLarge) as error:
         kind = type(error).__name__
         raise ProviderFailed(f"{name} broke the exchange off ({kind})") from error
@@ -286,5 +302,14 @@ def _retry_after_s(value: str | None) -> int | None:
     try:
         seconds = float(value)
     except ValueError:
-        return None
+        seconds = _seconds_until(value)
     return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds))) if math.isfinite(seconds) else None
+
+
+def _seconds_until(date: str) -> float:
+    """Until a date as HTTP writes it; NaN for what is none."""
+    try:
+        at = parsedate_to_datetime(date)
+    except ValueError:
+        return math.nan
+    return (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()

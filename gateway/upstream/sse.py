@@ -1,12 +1,13 @@
 """Server-sent events as bytes.
 
 Owns the cut of a byte stream into whole events, so that a broken stream never ends inside one.
-Must not know what events mean, but for the two that decide about a provider: the first that
-carries data, and the last.
+Must not know what events mean, but for what decides about a provider: the first content, errors,
+what cannot be read, and the last one.
 """
 
 import itertools
 import re
+from enum import Enum, auto
 from typing import Final
 
 import msgspec
@@ -16,7 +17,6 @@ from protocol.errors import HermaError
 MAX_EVENT_BYTES: Final = 8 * 2**20
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DATA: Final = re.compile(rb"(?:^|[\r\n])data:")
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 
@@ -62,11 +62,6 @@ class EventCutter:
         return b""
 
 
-def has_data(events: bytes) -> bool:
-    """Whether `events` are more than comments: comments are no sign of an answer."""
-    return _DATA.search(events) is not None
-
-
 def split_events(events: bytes) -> list[bytes]:
     """The single events of whole `events`, each with its blank line."""
     ends = [match.end() for match in _EVENT_END.finditer(events)]
@@ -78,14 +73,51 @@ def data_of(event: bytes) -> bytes:
     return b"\n".join(_DATA_LINE.findall(event))
 
 
-def is_error(events: bytes) -> bool:
-    """Whether the first data in `events` is an error object where an answer was due."""
-    found = _DATA.search(events)
-    if found is None:
-        return False
-    line = re.split(rb"[\r\n]", events[found.end() :], maxsplit=1)[0].strip()
+class Kind(Enum):
+    """What the data of an event is. `EMPTY` chunks hold nothing that an answer consists of."""
+
+    COMMENT = auto()
+    EMPTY = auto()
+    CONTENT = auto()
+    DONE = auto()
+    ERROR = auto()
+    GARBAGE = auto()
+
+
+class _Chunk(msgspec.Struct):
+    error: object = None
+    choices: object = None
+
+
+_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+
+
+def is_error(body: bytes) -> bool:
+    """Whether a JSON object is an error where an answer was due."""
+    return bool(_decode_chunk(body).error)
+
+
+def kind_of(event: bytes) -> Kind:
+    """What one whole event is, as far as it decides about its provider."""
+    data = data_of(event)
+    if not data.strip():
+        return Kind.COMMENT
+    if data.startswith(b"[DONE]"):
+        return Kind.DONE
     try:
-        value = msgspec.json.decode(line)
+        chunk = _decode_chunk(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Kind.GARBAGE
+    if chunk.error:
+        return Kind.ERROR
+    choices = chunk.choices if isinstance(chunk.choices, list) else []
+    return Kind.CONTENT if any(map(_says_something, choices)) else Kind.EMPTY
+
+
+def _says_something(choice: object) -> bool:
+    if not isinstance(choice, dict):
         return False
-    return isinstance(value, dict) and bool(value.get("error")) and not value.get("choices")
+    delta = choice.get("delta")
+    said = delta.items() if isinstance(delta, dict) else ()
+    is_said = any(value for name, value in said if name != "role")
+    return is_said or bool(choice.get("text") or choice.get("finish_reason"))

@@ -1,6 +1,8 @@
 """An OpenAI-compatible API on a real loopback port, with knobs for every way to fail."""
 
+import functools
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -53,23 +55,38 @@ class FakeProvider:
     gone: trio.Event = field(default_factory=trio.Event)
     base_url: str = ""
 
-    async def serve(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
         """Listen until cancelled."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
-        self.base_url = f"http://127.0.0.1:{port}/v1"
+        self.base_url = f"http{'s' if tls else ''}://127.0.0.1:{port}/v1"
+        handle = self._connection if tls is None else functools.partial(self._over_tls, tls)
         async with trio.open_nursery() as nursery:
             task_status.started(self.base_url)
-            await trio.serve_listeners(self._connection, listeners, handler_nursery=nursery)
+            await trio.serve_listeners(handle, listeners, handler_nursery=nursery)
 
-    async def _connection(self, stream: trio.SocketStream) -> None:
+    async def _over_tls(self, tls: ssl.SSLContext, stream: trio.SocketStream) -> None:
+        secure = trio.SSLStream(stream, tls, server_side=True)
+        try:
+            await secure.do_handshake()
+        except trio.BrokenResourceError:
+            self.gone.set()
+            return
+        await self._connection(secure)
+
+    async def _connection(self, stream: trio.abc.Stream) -> None:
         try:
             async with stream:
                 await self._exchange(stream, h11.Connection(h11.SERVER))
         except (trio.BrokenResourceError, h11.RemoteProtocolError):
             self.gone.set()
 
-    async def _exchange(self, stream: trio.SocketStream, parser: h11.Connection) -> None:
+    async def _exchange(self, stream: trio.abc.Stream, parser: h11.Connection) -> None:
         body, request = b"", None
         while True:
             event = parser.next_event()
@@ -90,7 +107,7 @@ class FakeProvider:
         await self._answer(stream, parser, self.requests[-1].body)
 
     async def _answer(
-        self, stream: trio.SocketStream, parser: h11.Connection, body: dict[str, Any]
+        self, stream: trio.abc.Stream, parser: h11.Connection, body: dict[str, Any]
     ) -> None:
         async def send(event: h11.Event) -> None:
             await stream.send_all(parser.send(event) or b"")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.sse import MAX_EVENT_BYTES, EventCutter, EventTooLarge, has_data, is_error
+from gateway.upstream.sse import MAX_EVENT_BYTES, EventCutter, EventTooLarge
 
 STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\n\n'
 
@@ -49,20 +49,3 @@ def test_done_inside_text_is_not_the_end() -> None:
     cutter = EventCutter()
     cutter.push(b'data: {"content":"data: [DONE]"}\n\n')
     assert not cutter.is_done
-
-
-@pytest.mark.parametrize(
-    ("events", "data", "error"),
-    [
-        (b": comment\n\n", False, False),
-        (b'data: {"choices":[]}\n\n', True, False),
-        (b': c\n\ndata: {"error":{"message":"x"}}\n\n', True, True),
-        (b'data: {"error":null,"choices":[{}]}\n\n', True, False),
-        (b"data: not json\n\n", True, False),
-        (b"data: 7\n\n", True, False),
-    ],
-)
-def test_the_first_event_is_judged(events: bytes, data: bool, error: bool) -> None:
-    """Comments are no data; an error object without choices is no answer."""
-    assert has_data(events) is data
-    assert is_error(events) is error

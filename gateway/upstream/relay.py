@@ -1,0 +1,80 @@
+"""What of a provider's stream reaches the client.
+
+Owns the moment from which the stream is an answer: until its first content nothing is passed on,
+so that another provider may be asked; errors and what cannot be read are never passed on. Must not
+know connections or deadlines.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway.upstream.sse import Kind, kind_of, split_events
+from gateway.upstream.usage import StreamUsage
+from protocol.errors import HermaError
+
+MAX_HELD_BYTES: Final = 2**16
+"""Roles and keep-alives before the first content; who sends more has begun."""
+
+
+class BadStream(HermaError):
+    """The stream goes wrong; the text says how, in words that a client may read."""
+
+
+class Relay:
+    """Takes whole events; `on_events` gets those that are for the client, unchanged. `may_begin` is
+    asked before the first. `has_begun`: something was passed on.
+    """
+
+    def __init__(
+        self,
+        on_events: Callable[[bytes], None],
+        usage: StreamUsage,
+        may_begin: Callable[[], bool],
+    ) -> None:
+        self._on_events = on_events
+        self._usage = usage
+        self._may_begin = may_begin
+        self._held = b""
+        self.has_begun = False
+
+    def take(self, events: bytes) -> None:
+        """Pass the good ones on. Raises `BadStream` at the first that is not."""
+        good: list[bytes] = []
+        problem: str | None = None
+        for event in split_events(events):
+            kind = kind_of(event)
+            problem = self._problem(kind)
+            if problem is not None:
+                break
+            if kind is Kind.CONTENT and not self.has_begun:
+                if not self._may_begin():
+                    return
+                self.has_begun = True
+            if self.has_begun or kind is not Kind.COMMENT:
+                good.append(event)
+        self._pass_on(b"".join(good))
+        if problem is not None:
+            raise BadStream(problem)
+
+    def _problem(self, kind: Kind) -> str | None:
+        match kind:
+            case Kind.ERROR:
+                return "sent an error in its stream"
+            case Kind.GARBAGE:
+                return "sent what is no JSON object"
+            case Kind.DONE if not self.has_begun:
+                return "ended its stream without an answer"
+            case _:
+                return None
+
+    def _pass_on(self, events: bytes) -> None:
+        events = self._usage.take(events)
+        if not self.has_begun:
+            self._held += events
+            if len(self._held) <= MAX_HELD_BYTES or not self._may_begin():
+                return
+            self.has_begun = True
+            events = b""
+        events, self._held = self._held + events, b""
+        if events:
+            self._on_events(events)

@@ -1,0 +1,109 @@
+"""What of a provider's stream is passed on, and what it is taken for."""
+
+import json
+
+import pytest
+
+from gateway.upstream.relay import MAX_HELD_BYTES, BadStream, Relay
+from gateway.upstream.sse import Kind, kind_of
+from gateway.upstream.usage import StreamUsage
+
+
+def event(**fields: object) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def chunk(finish_reason: str | None = None, **delta: object) -> bytes:
+    return event(choices=[{"index": 0, "delta": delta, "finish_reason": finish_reason}])
+
+
+ROLE = chunk(role="assistant", content="")
+HELLO = chunk(content="Hello")
+DONE = b"data: [DONE]\n\n"
+
+
+def relay_into(passed: list[bytes], *, in_time: bool = True) -> Relay:
+    usage = StreamUsage(lambda _: None, is_ours=False)
+    return Relay(passed.append, usage, lambda: in_time)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (b": thinking\n\n", Kind.COMMENT),
+        (ROLE, Kind.EMPTY),
+        (event(choices=[]), Kind.EMPTY),
+        (event(choices=None), Kind.EMPTY),
+        (event(id="x"), Kind.EMPTY),
+        (HELLO, Kind.CONTENT),
+        (chunk(reasoning_content="so"), Kind.CONTENT),
+        (chunk(tool_calls=[{"index": 0}]), Kind.CONTENT),
+        (chunk("stop"), Kind.CONTENT),
+        (event(choices=[{"text": "a"}]), Kind.CONTENT),
+        (event(choices=[7]), Kind.EMPTY),
+        (DONE, Kind.DONE),
+        (event(error={"message": "hot"}), Kind.ERROR),
+        (event(error="hot", choices=[{"finish_reason": "error"}]), Kind.ERROR),
+        (event(error=None, choices=[{"delta": {"content": "a"}}]), Kind.CONTENT),
+        (b'data: {"choices": [\n\n', Kind.GARBAGE),
+        (b"data: <html>\n\n", Kind.GARBAGE),
+        (b"data: 7\n\n", Kind.GARBAGE),
+        (b"data: \xff\n\n", Kind.GARBAGE),
+        (b'data: {"choices":\r\ndata: []}\r\n\r\n', Kind.EMPTY),
+    ],
+)
+def test_events_are_known_by_what_they_decide(text: bytes, kind: Kind) -> None:
+    """Content makes an answer; roles, empty deltas and comments do not."""
+    assert kind_of(text) is kind
+
+
+def test_nothing_is_passed_on_before_the_first_content() -> None:
+    """The role is held until it comes, comments are dropped; then all passes unchanged."""
+    passed: list[bytes] = []
+    relay = relay_into(passed)
+    relay.take(b": wait\n\n" + ROLE)
+    assert not passed
+    assert not relay.has_begun
+    relay.take(HELLO)
+    relay.take(b": wait\n\n" + chunk("stop") + DONE)
+    assert b"".join(passed) == ROLE + HELLO + b": wait\n\n" + chunk("stop") + DONE
+
+
+@pytest.mark.parametrize("bad", [event(error="hot"), b"data: {\n\n"])
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_is_good_before_the_bad_is_passed_on(bad: bytes, begun: bool) -> None:
+    """The bad itself never is; before the first content nothing is."""
+    passed: list[bytes] = []
+    relay = relay_into(passed)
+    with pytest.raises(BadStream):
+        relay.take((HELLO if begun else ROLE) + bad + HELLO)
+    assert passed == ([HELLO] if begun else [])
+    assert relay.has_begun is begun
+
+
+def test_an_end_without_content_is_no_answer() -> None:
+    """[DONE] right after the role: somebody else may still be asked."""
+    passed: list[bytes] = []
+    with pytest.raises(BadStream, match="without an answer"):
+        relay_into(passed).take(ROLE + DONE)
+    assert not passed
+
+
+def test_what_comes_too_late_is_not_passed_on() -> None:
+    """Another provider may have been asked by then."""
+    passed: list[bytes] = []
+    relay = relay_into(passed, in_time=False)
+    relay.take(ROLE + HELLO)
+    assert not passed
+    assert not relay.has_begun
+
+
+def test_what_is_held_is_bounded() -> None:
+    """Who sends empty chunks without end has begun."""
+    passed: list[bytes] = []
+    relay = relay_into(passed)
+    count = MAX_HELD_BYTES // len(ROLE) + 1
+    for _ in range(count):
+        relay.take(ROLE)
+    assert relay.has_begun
+    assert b"".join(passed) == ROLE * count

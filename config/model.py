@@ -177,7 +177,9 @@ class WorkerConfig(_Table, frozen=True):
 
     `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs` and
     `token_budget` (tokens per step) come from the model's profile unless set here. `kv_tokens` None
-    takes what memory allows. `stall_s`: a start without progress for so long is a failure.
+    takes what memory allows. `quantization` "fp8" keeps the layers' weights in 8 bits, "auto" as
+    the checkpoint has them; `kv_dtype` "fp8" keeps keys and values so, "auto" in the network's
+    dtype. `stall_s`: a start without progress for so long is a failure.
     `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests.
     """
 
@@ -190,6 +192,8 @@ class WorkerConfig(_Table, frozen=True):
     engine: Literal["native", "synthetic"] = "native"
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["auto", "fp8"] = "auto"
+    kv_dtype: Literal["auto", "fp8"] = "auto"
     kv_tokens: Positive | None = None
     context_length: Positive | None = None
     block_size: Literal[16, 32, 64, 128] = 32

@@ -27,13 +27,11 @@ def attend(
     qkv [T, (H + 2 KV) D] contiguous: queries, keys, values. Every query and key head has its own
     norm weights, qk_norm [H + KV, D]. cos_sin [positions, D] float32: the cosines of D / 2 angles,
     then their sines. Caches [blocks, block_size, KV, D], contiguous, of qkv's dtype, or
-    float8_e4m3fn with a `PagedPlan`. Raises `ValueError` for shapes that do not fit.
+    float8_e4m3fn. Raises `ValueError` for shapes that do not fit.
     """
     _check(qkv, qk_norm, cos_sin, key_cache, value_cache)
     if plan.positions.shape[0] != qkv.shape[0]:
         raise ValueError(f"{plan.positions.shape[0]} planned rows for qkv {tuple(qkv.shape)}")
-    if isinstance(plan, AttentionPlan) and key_cache.dtype != qkv.dtype:
-        raise ValueError(f"a {key_cache.dtype} cache for {qkv.dtype} rows needs a PagedPlan")
     if isinstance(plan, PagedPlan) and uses_triton(qkv):
         from kernels.attention import paged
 

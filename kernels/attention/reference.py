@@ -54,10 +54,10 @@ def prepare(
     query_key = rope(rms_norm(heads[:, :-num_kv], qk_norm, eps), cos, sin)
     queries, keys = query_key[:, :-num_kv], query_key[:, -num_kv:]
     values = heads[:, -num_kv:]
-    if isinstance(plan, AttentionPlan):
+    if isinstance(plan, AttentionPlan) and key_cache.dtype == qkv.dtype:
         kv_write(keys, values, key_cache, value_cache, plan.slots)
     else:
-        slots = _slots(plan, key_cache.shape[1])
+        slots = plan.slots if isinstance(plan, AttentionPlan) else _slots(plan, key_cache.shape[1])
         _write(keys, key_cache, slots)
         _write(values, value_cache, slots)
     return queries

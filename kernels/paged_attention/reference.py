@@ -26,18 +26,18 @@ def _decode(queries: Tensor, key_cache: Tensor, value_cache: Tensor, group: Deco
     num_kv, head_dim = key_cache.shape[2:]
     rows = queries[group.first_row : group.first_row + group.num_rows]
     grouped = rows.reshape(group.num_rows, num_kv, -1, head_dim)
-    keys, values = _padded(key_cache, group), _padded(value_cache, group)
+    keys, values = (_padded(cache, group, rows.dtype) for cache in (key_cache, value_cache))
     out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask)
     return out.reshape(group.num_rows, -1, head_dim)
 
 
-def _padded(cache: Tensor, group: DecodeGroup) -> Tensor:
+def _padded(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
     """The cached vectors of a group, [rows, KV, context, D], zeros where a row has none.
 
     A masked score weighs its value with 0, but 0 x NaN is NaN: what other sequences left in a
     block must not be read at all.
     """
-    gathered = cache.index_select(0, group.blocks).flatten(0, 1)
+    gathered = _blocks(cache, group.blocks, dtype).flatten(0, 1)
     if group.padding is not None:
         gathered.index_fill_(0, group.padding, 0.0)
     rows = gathered.view(group.num_rows, -1, *cache.shape[2:])
@@ -52,8 +52,8 @@ def _prefill(queries: Tensor, key_cache: Tensor, value_cache: Tensor, span: Pref
     # [rows, H, D] -> [KV, H / KV, rows, D]: a batch of key heads, each with its query heads.
     grouped = rows.view(span.num_rows, num_kv, -1, head_dim).permute(1, 2, 0, 3)
     shape = (num_kv, grouped.shape[1], context, head_dim)
-    keys = _sequence(key_cache, span.blocks, context).expand(shape)
-    values = _sequence(value_cache, span.blocks, context).expand(shape)
+    keys = _sequence(key_cache, span.blocks, context, rows.dtype).expand(shape)
+    values = _sequence(value_cache, span.blocks, context, rows.dtype).expand(shape)
     tiles = [
         _tile(grouped[:, :, at : at + span.tile_rows], keys, values, span.start + at)
         for at in range(0, span.num_rows, span.tile_rows)
@@ -62,10 +62,17 @@ def _prefill(queries: Tensor, key_cache: Tensor, value_cache: Tensor, span: Pref
     return out.permute(2, 0, 1, 3).reshape(span.num_rows, -1, head_dim)
 
 
-def _sequence(cache: Tensor, blocks: Tensor, context: int) -> Tensor:
+def _sequence(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
     """The cached vectors of one sequence, [KV, 1, context, D]."""
-    gathered = cache.index_select(0, blocks).flatten(0, 1)[:context]
+    gathered = _blocks(cache, blocks, dtype).flatten(0, 1)[:context]
     return gathered.transpose(0, 1).unsqueeze(1)
+
+
+def _blocks(cache: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy of the cache's blocks; torch selects among numbers of 8 bits as bytes only."""
+    if cache.dtype == torch.float8_e4m3fn:
+        return cache.view(torch.uint8).index_select(0, blocks).view(cache.dtype).to(dtype)
+    return cache.index_select(0, blocks)
 
 
 def _tile(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:

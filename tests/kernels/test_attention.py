@@ -40,17 +40,27 @@ def test_rounds_to_the_dtype_of_the_rows(dtype: torch.dtype) -> None:
     _check(case, out, 1e-2)
 
 
-def test_a_float8_cache_saturates() -> None:
+@pytest.mark.parametrize("is_paged", [True, False])
+def test_a_float8_cache_saturates(*, is_paged: bool) -> None:
     """Values beyond 448 are stored as 448, not as NaN."""
     case = make_case(STEPS[-1], Shape(cache_dtype=torch.float8_e4m3fn))
     case.qkv[:, -1] = 1e6
-    out = attend(
-        case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, case.paged_plan()
-    )
+    plan = case.paged_plan() if is_paged else case.cpu_plan()
+    out = attend(case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan)
     assert out.isfinite().all()
     assert case.values.float().nan_to_num(0).max() == 448
-    with pytest.raises(ValueError, match="PagedPlan"):
-        attend(case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, case.cpu_plan())
+
+
+@pytest.mark.parametrize("spans", STEPS)
+def test_both_plans_read_a_float8_cache_alike(spans: Spans) -> None:
+    """The CPU's own plan gathers padded groups, the other sequence by sequence."""
+    outs = []
+    for is_paged in (True, False):
+        case = make_case(spans, Shape(cache_dtype=torch.float8_e4m3fn))
+        plan = case.paged_plan() if is_paged else case.cpu_plan()
+        given = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
+        outs.append(attend(*given, plan))
+    assert torch.allclose(*outs, atol=1e-5)
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:

@@ -46,7 +46,7 @@ def shard_names(index_path: Path) -> tuple[str, ...]:
 class Checkpoint:
     """The tensors of a model directory by name; use as a context manager.
 
-    With a `stream`, `read_into` only queues, and `finish` waits. `num_bytes`: the files' size.
+    With a `stream`, `read_into` only queues, and `settle` waits. `num_bytes`: the files' size.
     """
 
     def __init__(self, model_dir: Path, stream: FileStream | None = None) -> None:
@@ -97,7 +97,7 @@ class Checkpoint:
     def read_into(self, name: str, out: Tensor) -> None:
         """Copy the tensor `name` into the contiguous `out`, converted to its dtype.
 
-        Raises as `read`; with a stream the copy is done after `finish`.
+        Raises as `read`; with a stream the copy is done after `settle`.
         """
         if self._stream is None:
             tensor = self.read(name, tuple(out.shape))
@@ -107,12 +107,16 @@ class Checkpoint:
         self._check(name, tuple(out.shape))
         self._stream.put(*self._places[name], out)
 
-    def finish(self, progress: Callable[[], None]) -> None:
+    def is_fp8(self, name: str) -> bool:
+        """Whether the tensor `name`, which there is, holds e4m3."""
+        return bool(self._files[self._where[name]].get_slice(name).get_dtype() == "F8_E4M3")
+
+    def settle(self, progress: Callable[[], None]) -> None:
         """Wait for everything queued; `progress` is called now and then. Raises `ConfigError`."""
         if self._stream is None:
             return
         try:
-            self._stream.finish(progress)
+            self._stream.settle(progress)
         except OSError as error:
             raise ConfigError(f"{self._dir} cannot be read ({error}): {_REMEDY}") from error
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from config.model import DUMMY_PREFIX
 from protocol.errors import ConfigError
 from workers.engine.model_config import CONFIG_NAME, Qwen3Config
+from workers.engine.quantize import quantised
 from workers.engine.weights import LayerWeights, Qwen3Weights
 
 _STD: Final = 0.02
@@ -42,9 +43,17 @@ def dummy_dir(model: str) -> Path:
 
 
 def draw_weights(
-    config: Qwen3Config, device: torch.device, dtype: torch.dtype, seed: int = 0
+    config: Qwen3Config,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int = 0,
+    *,
+    fp8: bool = False,
 ) -> Qwen3Weights:
-    """Seeded normal weights, made where they stay; norms are 1. Milliseconds on a card."""
+    """Seeded normal weights, made where they stay; norms are 1. Milliseconds on a card.
+
+    `fp8`: the same weights with the layers' products in 8 bits.
+    """
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:
@@ -56,8 +65,9 @@ def draw_weights(
 
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     query, key = config.num_heads * head_dim, config.num_kv_heads * head_dim
-    layers = tuple(
-        LayerWeights(
+
+    def layer() -> LayerWeights:
+        drawn_layer = LayerWeights(
             input_norm=ones(hidden),
             qkv=drawn(query + 2 * key, hidden),
             qkv_bias=drawn(query + 2 * key) if config.attention_bias else None,
@@ -68,8 +78,9 @@ def draw_weights(
             gate_up=drawn(2 * inner, hidden),
             down=drawn(hidden, inner),
         )
-        for _ in range(config.num_layers)
-    )
+        return quantised(drawn_layer) if fp8 else drawn_layer
+
+    layers = tuple(layer() for _ in range(config.num_layers))
     embedding = drawn(config.vocab_size, hidden)
     head = embedding if config.tied else drawn(config.vocab_size, hidden)
     return Qwen3Weights(embedding, layers, ones(hidden), head)

@@ -22,7 +22,9 @@ NUM_THREADS: Final = 6
 
 
 class FileStream:
-    """Queues copies with `put`; they are done after `finish`. The files stay the caller's."""
+    """Queues copies with `put`; they are done after `settle`, and nothing follows `finish`. The
+    files stay the caller's.
+    """
 
     def __init__(
         self, device: torch.device, num_threads: int = NUM_THREADS, piece_bytes: int = PIECE_BYTES
@@ -44,14 +46,19 @@ class FileStream:
             at = offset + start * dtype.itemsize
             self._pieces.append(self._threads.submit(self._copy, descriptor, at, dtype, part))
 
-    def finish(self, progress: Callable[[], None]) -> None:
+    def settle(self, progress: Callable[[], None]) -> None:
         """Wait for all copies, telling `progress` after each. Raises `OSError` for a short file."""
+        pieces, self._pieces = self._pieces, []
+        for piece in as_completed(pieces):
+            self.done_bytes += piece.result()
+            progress()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def finish(self, progress: Callable[[], None]) -> None:
+        """Settle for the last time; the threads end."""
         try:
-            for piece in as_completed(self._pieces):
-                self.done_bytes += piece.result()
-                progress()
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+            self.settle(progress)
         finally:
             self.close()
 

@@ -14,6 +14,7 @@ import torch
 
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
+from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from workers.engine.builtin import PREFIX, builtin_dir
@@ -25,6 +26,7 @@ from workers.engine.memory import num_processors
 from workers.engine.model_config import Qwen3Config, read_model_config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.probe import PeakMeter, room, run_largest_step
+from workers.engine.quantize import Stored
 from workers.engine.runner import Runner
 from workers.engine.warm_up import warm_up
 from workers.engine.weights import Report, load_weights
@@ -54,19 +56,21 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
     model_dir = find_model(config.model, report)
     shape = read_model_config(model_dir)
     dtype = _dtype(config.dtype, shape, device)
+    fp8 = config.quantization == "fp8"
     torch.set_num_threads(config.threads or num_processors())
     try:
         with _phase(report, "load", config.model):
             if config.model.startswith(DUMMY_PREFIX):
-                weights = draw_weights(shape, device, dtype)
+                fp8 = fp8 or shape.stored is not Stored.DENSE
+                weights = draw_weights(shape, device, dtype, fp8=fp8)
             else:
-                weights = load_weights(model_dir, shape, device, dtype, report)
+                weights = load_weights(model_dir, shape, device, dtype, report, fp8=fp8)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Qwen3(shape, weights)
         with _phase(report, "memory", "measuring room for keys and values"):
             num_blocks = _num_blocks(config, model, model_dir)
-            cache = KvCache(shape, num_blocks, config.block_size, device, dtype)
+            cache = KvCache(shape, num_blocks, config.block_size, device, _kv_dtype(config, dtype))
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"{config.model} does not fit into the memory of {device}: take a smaller model, "
@@ -74,7 +78,7 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
         ) from error
     tokens = num_blocks * config.block_size
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
-        facts = _facts(config, device, dtype, _window(config, shape), num_blocks)
+        facts = _facts(config, model, _window(config, shape), num_blocks)
         runner = Runner(model, cache, facts, model_dir)
         warm_up(runner)
     if kernels is not None:
@@ -85,12 +89,12 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
 def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
     """How many blocks fit beside weights and the largest step, which is run on a card."""
     shape, embedding = model.config, model.weights.embedding
-    device, dtype = embedding.device, embedding.dtype
+    device, dtype = embedding.device, _kv_dtype(config, embedding.dtype)
     context = _window(config, shape)
     meter = PeakMeter(device)
     before = room(device)
     if device.type == "cuda":
-        facts = _facts(config, device, dtype, context, -(-context // config.block_size))
+        facts = _facts(config, model, context, -(-context // config.block_size))
         with meter:
             cache = KvCache(shape, 1, config.block_size, device, dtype)
             run_largest_step(Runner(model, cache, facts, model_dir))
@@ -167,14 +171,24 @@ def _dtype(name: str, shape: Qwen3Config, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _facts(
-    config: WorkerConfig, device: torch.device, dtype: torch.dtype, context: int, num_blocks: int
-) -> EngineFacts:
+def _kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
+    """What keys and values are kept in, where the network computes in `dtype`."""
+    return FP8 if config.kv_dtype == "fp8" else dtype
+
+
+def _dtype_name(config: WorkerConfig, model: Qwen3) -> str:
+    """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8+fp8kv`."""
+    name = str(model.weights.embedding.dtype).removeprefix("torch.")
+    weights = "+fp8" if model.weights.is_fp8 else ""
+    return name + weights + ("+fp8kv" if config.kv_dtype == "fp8" else "")
+
+
+def _facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: int) -> EngineFacts:
     kv_tokens = num_blocks * config.block_size
     return EngineFacts(
         kind="native",
-        device=str(device),
-        dtype=str(dtype).removeprefix("torch."),
+        device=str(model.device),
+        dtype=_dtype_name(config, model),
         context_length=min(context, kv_tokens),
         block_size=config.block_size,
         kv_tokens=kv_tokens,

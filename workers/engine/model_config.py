@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from protocol.errors import ConfigError
+from workers.engine.quantize import Stored, read_stored
 
 CONFIG_NAME: Final = "config.json"
 ARCHITECTURE: Final = "Qwen3ForCausalLM"
@@ -17,7 +18,9 @@ _DEFAULT_ROPE_THETA: Final = 10_000.0
 
 
 class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and constants of the network. `dtype` is that of the checkpoint."""
+    """Sizes and constants of the network. `dtype` is that of the checkpoint, `stored` how it holds
+    the matrices of its layers.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -33,6 +36,7 @@ class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True):
     attention_bias: bool
     dtype: str
     eos_ids: frozenset[int]
+    stored: Stored = Stored.DENSE
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -70,6 +74,7 @@ def read_model_config(model_dir: Path) -> Qwen3Config:
         attention_bias=bool(raw.get("attention_bias", False)),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
         eos_ids=_eos_ids(model_dir, raw),
+        stored=read_stored(path, raw),
     )
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
         raise ConfigError(
@@ -94,8 +99,6 @@ def _check_supported(path: Path, raw: dict[str, Any]) -> None:
         raise ConfigError(
             f"{path}: sliding-window attention is not supported: choose another model"
         )
-    if raw.get("quantization_config"):
-        raise ConfigError(f"{path}: quantised weights are not supported: take the bf16 model")
     if raw.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"{path}: hidden_act {raw['hidden_act']!r} is not supported, only 'silu'")
 

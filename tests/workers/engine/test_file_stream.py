@@ -42,6 +42,18 @@ def test_every_element_arrives(numbers: int, piece_bytes: int, dtype: torch.dtyp
     assert told == sorted(told)
 
 
+def test_what_has_settled_is_there_and_more_may_follow(numbers: int) -> None:
+    """A layer is used before the next one is read."""
+    stream = FileStream(CPU, num_threads=2, piece_bytes=400)
+    for start in (0, 500):
+        out = torch.empty(500)
+        stream.put(numbers, 12 + 4 * start, torch.float32, out)
+        stream.settle(lambda: None)
+        assert torch.equal(out, torch.arange(start, start + 500.0))
+    assert stream.done_bytes == 4000
+    stream.close()
+
+
 def test_a_file_that_ends_early_is_an_error(numbers: int) -> None:
     """It names how much is missing, and no thread is left."""
     stream = FileStream(CPU, num_threads=2, piece_bytes=1024)
@@ -61,7 +73,7 @@ def test_a_checkpoint_streams_what_it_reads(tmp_path: Path, shards: int) -> None
             shape = tuple(plain._files[plain._where[name]].get_slice(name).get_shape())
             outs[name] = torch.empty(shape)
             streamed.read_into(name, outs[name])
-        streamed.finish(lambda: None)
+        streamed.settle(lambda: None)
         assert streamed.done_bytes == sum(out.numel() * 2 for out in outs.values())
         assert streamed.done_bytes < streamed.num_bytes < streamed.done_bytes + 20_000
         for name, out in outs.items():

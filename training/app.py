@@ -65,15 +65,14 @@ def run(job: Job, settings: Settings) -> Evaluation:
             "dropped_documents": supply.dropped,
             "rejected_batches": supply.num_rejected,
             "repeated_rows": supply.num_repeated,
+            "long_batches": supply.num_long,
         }
     with stage("export"):
         round_to_bfloat16(network)
         template = load_template()
         export(network, tokenizer, template, job.out)
     with stage("evaluation"):
-        evaluation = evaluate(
-            network, tokenizer, template, settings.cases_per_skill, settings.max_new_tokens
-        )
+        evaluation = evaluate(network, tokenizer, template, settings)
     print(evaluation.table(), flush=True)
     total_s = time.monotonic() - began_at
     card = model_card(

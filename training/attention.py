@@ -1,7 +1,8 @@
 """Causal attention within each document of a flat batch.
 
-Owns the choice among three ways that compute the same: the library's kernel for sequences of
-different lengths, the same kernel by its lower-level name, and a mask, which runs everywhere but
+A batch has one part, its rows, or two, each with a longest document of its own: some rows and a
+long one. Owns the choice among three ways that compute the same: the library's kernel for sequences
+of different lengths, the same kernel by its lower-level name, and a mask, which runs everywhere but
 costs a row's length squared. Must not know the model.
 """
 
@@ -19,17 +20,31 @@ _MAX_ERROR: Final = 2e-2
 
 
 class Layout(NamedTuple):
-    """Where the documents lie. `bounds` [D + 1] int32, padded with empty documents at the end;
-    `mask` [R, 1, L, L] says what attends to what, and is None where it is not needed.
+    """Where the documents lie in `num_tokens` tokens, none longer than `row_length`. `bounds`
+    [D + 1] int32, padded with empty documents at the end; `mask` [R, 1, L, L] says what attends to
+    what, and is None where it is not needed.
     """
 
     bounds: Tensor
     mask: Tensor | None
     row_length: int
+    num_tokens: int
 
 
 Attention = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
 """(q [T, H, D], k [T, KV, D], v [T, KV, D], layout) -> [T, H, D]."""
+
+
+def attend(
+    attention: Attention, query: Tensor, key: Tensor, value: Tensor, layouts: tuple[Layout, ...]
+) -> Tensor:
+    """`attention` over parts that follow each other, one for each layout: [T, H, D]."""
+    if len(layouts) == 1:
+        return attention(query, key, value, layouts[0])
+    sizes = [layout.num_tokens for layout in layouts]
+    split = (torch.split(tensor, sizes) for tensor in (query, key, value))
+    parts = zip(*split, layouts, strict=True)
+    return torch.cat([attention(q, k, v, layout) for q, k, v, layout in parts])
 
 
 def document_mask(positions: Tensor, row_length: int) -> Tensor:
@@ -100,7 +115,8 @@ def _try(
     positions = torch.arange(2 * row_length, device=device)
     for start in starts:
         positions[start:] = torch.arange(2 * row_length - start, device=device)
-    layout = Layout(bounds, document_mask(positions, row_length), row_length)
+    mask = document_mask(positions, row_length)
+    layout = Layout(bounds, mask, row_length, 2 * row_length)
     generator = torch.Generator(device).manual_seed(0)
     shape = (2 * row_length, num_heads, head_dim)
     inputs = [

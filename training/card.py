@@ -43,10 +43,10 @@ Qwen3 architecture: {layers} layers of width {hidden}, {heads} heads and {kv_hea
 {head_dim}, SwiGLU of {inner}, tied embedding of {vocabulary} entries, bfloat16. Byte-level BPE that
 keeps digits single and words alike wherever they stand. ChatML; tools and calls in the style of
 Hermes (`<tools>`, `<tool_call>`, `<tool_response>`). The template drops the thoughts of earlier
-answers. The window is {window:,} tokens by its rotary embedding, but the model was trained on
-conversations of up to {row_length:,} tokens, most of them a few hundred (positions that skip ahead
-have shown it longer distances); beyond that it will read, but not reliably find. Greedy decoding is
-what it was evaluated with, and the default.
+answers. The window is {window:,} tokens by its rotary embedding. Most conversations of the training
+have a few hundred tokens and at most {row_length:,}; some, in the later part of it, have up to
+{long_length:,}. Beyond that it will read, but not reliably find (positions that skip ahead have
+shown it longer distances). Greedy decoding is what it was evaluated with, and the default.
 
 ## Training
 
@@ -59,7 +59,7 @@ what the assistant says is learned. Final loss {loss:.4f} nats per trained token
 ## Evaluation
 
 Held-out cases with words, names and tools that the training never uses, greedy, the weights as
-published, float32:
+published, float32. The last two lines are prompts of about {long_tokens:,} tokens:
 
 {table}
 
@@ -91,6 +91,8 @@ def model_card(
         vocabulary=vocabulary,
         window=shape.context_length,
         row_length=settings.row_length,
+        long_length=settings.long_length,
+        long_tokens=settings.long_case_tokens,
         seed=seed,
         device=device,
         tokens=last["tokens"] / 1e6,

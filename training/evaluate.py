@@ -1,7 +1,7 @@
 """How many held-out cases of each skill the model gets right.
 
-Owns the scores and their table. Cases come from the evaluation's own seed, words and tools, and are
-judged by the data's own judge. Must not know training.
+Owns the scores and their table, those of long conversations apart. Cases come from the evaluation's
+own seed, words and tools, and are judged by the data's own judge. Must not know training.
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,17 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from training.data import SKILLS, skill_cases
-from training.data.example import Example, Verdict, judge_raw
+from training.data import SKILLS, far_facts, long_agents, skill_cases
+from training.data.example import Verdict, judge_raw
 from training.decode import generate
 from training.model import Qwen3
 from training.render import Template, render_prompt
+from training.settings import Settings
 from training.tokenizer import END_OF_TURN, token_id
 
 _SEED: Final = 7_000_000
+_FAR_FACTS: Final = "long text, a fact of it"
+_AGENTS: Final = "long request of an agent"
 _NUM_FAILURES: Final = 3
 _SHOWN: Final = 240
 
@@ -37,9 +40,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All scores, and for each skill some prompts' ends with the wrong answers to them."""
+    """All scores, and for each skill some prompts' ends with the wrong answers to them.
+
+    `long` are those of prompts that are longer than any ordinary row of the training.
+    """
 
     scores: tuple[Score, ...]
+    long: tuple[Score, ...]
     failures: dict[str, list[tuple[str, str]]]
 
     @property
@@ -49,54 +56,55 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Plain objects."""
-        scores = [asdict(score) for score in self.scores]
-        return {"mean": self.mean, "scores": scores, "failures": self.failures}
+        scores, long = ([asdict(score) for score in some] for some in (self.scores, self.long))
+        return {"mean": self.mean, "scores": scores, "long": long, "failures": self.failures}
 
     def table(self) -> str:
         """A Markdown table."""
-        lines = [
+        head = (
             "| skill | cases | right | valid calls | right tool | ends | tokens |",
             "|---|---:|---:|---:|---:|---:|---:|",
-        ]
-        for s in self.scores:
-            shares = (s.right, s.valid_calls, s.right_tool, s.ended)
-            cells = " | ".join("" if share is None else f"{share:.1%}" for share in shares)
-            lines.append(f"| {s.skill} | {s.num_cases} | {cells} | {s.mean_tokens:.0f} |")
-        lines.append(f"| **mean** | | **{self.mean:.1%}** | | | | |")
-        return "\n".join(lines)
+        )
+        mean = f"| **mean** | | **{self.mean:.1%}** | | | | |"
+        return "\n".join([*head, *map(_line, self.scores), mean, *map(_line, self.long)])
 
 
 def evaluate(
-    network: Qwen3, tokenizer: Tokenizer, template: Template, cases_per_skill: int, max_new: int
+    network: Qwen3, tokenizer: Tokenizer, template: Template, settings: Settings
 ) -> Evaluation:
-    """Answer `cases_per_skill` held-out cases of each skill greedily and judge them."""
-    cases = [case for skill in SKILLS for case in skill_cases(skill, _SEED, cases_per_skill)]
+    """Answer held-out cases of each skill, and long ones, greedily and judge them."""
+    num_long, long_tokens = settings.long_cases, settings.long_case_tokens
+    groups = {skill: skill_cases(skill, _SEED, settings.cases_per_skill) for skill in SKILLS}
+    groups[_FAR_FACTS] = far_facts(_SEED, num_long, long_tokens)
+    groups[_AGENTS] = long_agents(_SEED, num_long, long_tokens)
+    names = [name for name, cases in groups.items() for _ in cases]
+    cases = [case for cases in groups.values() for case in cases]
     prompts = [render_prompt(case, template) for case in cases]
     ids = [encoding.ids for encoding in tokenizer.encode_batch(prompts, add_special_tokens=False)]
     eos_id = token_id(tokenizer, END_OF_TURN)
-    answers = generate(network, ids, max_new, eos_id)
+    answers = generate(network, ids, settings.max_new_tokens, eos_id)
     raw = [tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
     verdicts = [judge_raw(case.check, text) for case, text in zip(cases, raw, strict=True)]
-    failures: dict[str, list[tuple[str, str]]] = {skill: [] for skill in SKILLS}
-    for case, prompt, text, verdict in zip(cases, prompts, raw, verdicts, strict=True):
-        if not verdict.ok and len(failures[case.skill]) < _NUM_FAILURES:
-            failures[case.skill].append((prompt[-_SHOWN:], text[:_SHOWN]))
-    scores = tuple(_score(skill, cases, verdicts, answers, eos_id) for skill in SKILLS)
-    return Evaluation(scores, failures)
+    failures: dict[str, list[tuple[str, str]]] = {name: [] for name in groups}
+    for name, prompt, text, verdict in zip(names, prompts, raw, verdicts, strict=True):
+        if not verdict.ok and len(failures[name]) < _NUM_FAILURES:
+            failures[name].append((prompt[-_SHOWN:], text[:_SHOWN]))
+    scores = tuple(_score(name, names, verdicts, answers, eos_id) for name in groups)
+    return Evaluation(scores[: len(SKILLS)], scores[len(SKILLS) :], failures)
 
 
 def _score(
-    skill: str,
-    cases: Sequence[Example],
+    name: str,
+    names: Sequence[str],
     verdicts: Sequence[Verdict],
     answers: Sequence[Sequence[int]],
     eos_id: int,
 ) -> Score:
-    chosen = [index for index, case in enumerate(cases) if case.skill == skill]
+    chosen = [index for index, one in enumerate(names) if one == name]
     if not chosen:
-        raise ValueError(f"there are no cases of {skill!r}")
+        raise ValueError(f"there are no cases of {name!r}")
     return Score(
-        skill=skill,
+        skill=name,
         num_cases=len(chosen),
         right=_share([verdicts[i].ok for i in chosen]) or 0.0,
         valid_calls=_share([verdicts[i].valid_tool for i in chosen]),
@@ -104,6 +112,12 @@ def _score(
         ended=_share([answers[i][-1:] == [eos_id] for i in chosen]) or 0.0,
         mean_tokens=sum(len(answers[i]) for i in chosen) / len(chosen),
     )
+
+
+def _line(score: Score) -> str:
+    shares = (score.right, score.valid_calls, score.right_tool, score.ended)
+    cells = " | ".join("" if share is None else f"{share:.1%}" for share in shares)
+    return f"| {score.skill} | {score.num_cases} | {cells} | {score.mean_tokens:.0f} |"
 
 
 def _share(values: Sequence[bool | None]) -> float | None:

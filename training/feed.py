@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from tokenizers import Tokenizer
 
-from training.data import examples
+from training.data import examples, long_examples
 from training.data.example import Example
 from training.pack import Packer, Rows, document
 from training.render import load_template, render
@@ -30,7 +30,13 @@ STREAM_STRIDE: Final = 1_000
 SAMPLE_STREAM: Final = 500
 """The tokenizer's sample comes from streams of its own."""
 
+LONG_STREAM: Final = 700
+"""Streams from this number on are of long conversations."""
+
 _EXAMPLES_PER_CALL: Final = 64
+_LONGEST: Final = 0.94
+"""Of a row is what a long conversation aims at; its length in tokens is only nearly known."""
+
 _MAX_WAITING: Final = 6
 _POLL_S: Final = 0.1
 
@@ -44,8 +50,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sample", type=int, help="number of texts; then no shards are made")
     parser.add_argument("--row-length", type=int, default=0)
     parser.add_argument("--rows", type=int, default=0, help="rows in a shard")
+    parser.add_argument("--least", type=int, help="tokens of the shortest long conversation")
     given = parser.parse_args(arguments)
-    stream = examples(given.seed * STREAM_STRIDE + given.stream, "train")
+    seed = given.seed * STREAM_STRIDE + given.stream
+    stream = examples(seed, "train")
+    if given.least is not None:
+        stream = long_examples(seed, "train", given.least, int(_LONGEST * given.row_length))
     if given.sample is not None:
         _write_sample(stream, given.sample, given.out)
         return 0

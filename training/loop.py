@@ -17,13 +17,13 @@ from torch import Tensor
 from training.attention import Layout, document_mask, masked
 from training.model import Qwen3
 from training.optimizer import Optimizer
-from training.pack import Batch
+from training.pack import Batch, Integers
 from training.schedule import learning_rate_factor
 from training.settings import Settings
 from training.supply import Supply
 
 _NUM_FIRST_STEPS: Final = 3
-"""They compile; the schedule's clock starts after them."""
+"""They compile, the first of them with a long row; the schedule's clock starts after them."""
 
 _MAX_AHEAD: Final = 3
 _PROGRESS_S: Final = 5.0
@@ -43,6 +43,7 @@ class Progress:
     elapsed_s: float
     remaining_s: float
     unique_tokens: int
+    long_batches: int
 
     def line(self) -> str:
         """For people."""
@@ -50,7 +51,7 @@ class Progress:
             f"step {self.step:6d}  {self.tokens / 1e6:8.1f}M tokens  "
             f"{self.tokens_per_s / 1e6:6.3f}M tokens/s  loss {self.loss:.4f} "
             f"lr {self.learning_rate:.3f}  {self.elapsed_s:4.0f} s, {self.remaining_s:4.0f} left, "
-            f"data {self.unique_tokens / 1e6:.0f}M"
+            f"data {self.unique_tokens / 1e6:.0f}M, {self.long_batches} long"
         )
 
 
@@ -108,6 +109,8 @@ class _Run:
         self._factor = learning_rate_factor(
             max(self.done(), 1.0 / 4096), settings.warm_up, settings.decay
         )
+        if self.done() >= settings.long_from:
+            self._supply.begin_long()
         entropy = self._learn(self._upload(self._supply.next()))
         self._optimizer.step(self._factor)
         self._entropy += entropy
@@ -135,6 +138,7 @@ class _Run:
             elapsed_s=round(now - self._began_at, 2),
             remaining_s=round(max(0.0, self._deadline - now), 2),
             unique_tokens=self._supply.num_tokens,
+            long_batches=self._supply.num_long,
         )
         self.log.append(entry)
         print(entry.line(), flush=True)
@@ -160,14 +164,25 @@ class _Run:
         return entropy
 
     def _upload(self, batch: Batch) -> tuple[Any, ...]:
-        tokens, positions, bounds, sources, targets = (
-            self._to_device(torch.from_numpy(array)) for array in batch
+        tokens, positions, sources, targets = (
+            self._to_device(torch.from_numpy(array))
+            for array in (batch.tokens, batch.positions, batch.sources, batch.targets)
         )
-        row_length = self._settings.row_length
+        settings = self._settings
+        border = len(tokens)
+        layouts: tuple[Layout, ...] = ()
+        if batch.long_bounds is not None:
+            border -= settings.long_length
+            long = self._layout(batch.long_bounds, positions[border:], settings.long_length)
+            layouts = (long,)
+        layouts = (self._layout(batch.bounds, positions[:border], settings.row_length), *layouts)
+        return tokens, positions, layouts, sources, targets.long(), settings.z_loss
+
+    def _layout(self, bounds: Integers, positions: Tensor, row_length: int) -> Layout:
         needs_mask = self._network.attention is masked
         mask = document_mask(positions, row_length) if needs_mask else None
-        layout = Layout(bounds, mask, row_length)
-        return tokens, positions, layout, sources, targets.long(), self._settings.z_loss
+        on_device = self._to_device(torch.from_numpy(bounds))
+        return Layout(on_device, mask, row_length, len(positions))
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self._device.type == "cpu":

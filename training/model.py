@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor, nn
 
-from training.attention import Attention, Layout
+from training.attention import Attention, Layout, attend
 from training.pack import IGNORED
 from training.settings import Shape
 
@@ -114,13 +114,13 @@ class Qwen3(nn.Module):
         angle = positions.float()[..., None, None] * self._inverse
         return angle.cos(), angle.sin()
 
-    def forward(self, tokens: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, layouts: tuple[Layout, ...]) -> Tensor:
         """The normed last hidden states [T, hidden] of `tokens` [T]."""
         angles = self.angles(positions)
         hidden = self.model.embed_tokens(tokens)
         for layer in self.model.stack():
             projected = layer.self_attn.project(layer.input_layernorm(hidden), angles)
-            attended = self.attention(*projected, layout).flatten(1)
+            attended = attend(self.attention, *projected, layouts).flatten(1)
             hidden = hidden + layer.self_attn.o_proj(attended)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         out: Tensor = self.model.norm(hidden)
@@ -130,7 +130,7 @@ class Qwen3(nn.Module):
         self,
         tokens: Tensor,
         positions: Tensor,
-        layout: Layout,
+        layouts: tuple[Layout, ...],
         sources: Tensor,
         targets: Tensor,
         z_loss: float,
@@ -139,7 +139,7 @@ class Qwen3(nn.Module):
 
         `z_loss` is the weight of the squared log of the softmax's sum, which keeps logits small.
         """
-        hidden = self(tokens, positions, layout).index_select(0, sources)
+        hidden = self(tokens, positions, layouts).index_select(0, sources)
         logits = F.linear(hidden, self.model.embed_tokens.weight).float()
         is_real = (targets != IGNORED).float()
         normaliser = logits.logsumexp(-1)

@@ -70,7 +70,9 @@ class Packer:
 class Batch(NamedTuple):
     """What one step needs; T tokens in R rows of L.
 
-    `tokens`, `positions` [T]; `bounds` [D + 1], the documents' first tokens and T, padded with T;
+    `tokens`, `positions` [T]; `bounds` [D + 1], the first tokens of the documents in the first S
+    tokens, and S, padded with S; `long_bounds` likewise for the other T - S, counted from S, where
+    there is a long row at the end (without one S is T);
     `targets` [N], the tokens to predict, and `sources` [N], the places whose hidden states predict
     them; padding has target -100.
     """
@@ -78,6 +80,7 @@ class Batch(NamedTuple):
     tokens: Integers
     positions: Integers
     bounds: Integers
+    long_bounds: Integers | None
     sources: Integers
     targets: Integers
 
@@ -92,6 +95,9 @@ class Capacity:
 
 IGNORED: Final = -100
 _BOUNDS_MARGIN: Final = 1.5
+_NUM_LONG_BOUNDS: Final = 24
+"""Of a long row. Few, as kernels start programs for as many documents of the greatest length."""
+
 _TARGETS_MARGIN: Final = 1.3
 _LEAST_GAP: Final = 256
 
@@ -107,38 +113,57 @@ def choose_capacity(sample: Rows, rows_per_batch: int) -> Capacity:
     )
 
 
-def make_batch(rows: Rows, capacity: Capacity) -> Batch | None:
-    """The batch of `rows` [R, L]; None if it holds more documents or targets than fit."""
+def make_batch(rows: Rows, capacity: Capacity, long_row: Rows | None = None) -> Batch | None:
+    """The batch of `rows` [R, L], and of one longer row behind them; None if it holds more
+    documents or targets than fit.
+    """
+    border = rows.size
     flat = rows.reshape(-1)
+    if long_row is not None:
+        flat = np.concatenate([flat, long_row])
     starts = np.flatnonzero(flat & START)
     is_target = (flat & TRAINED).astype(bool) & ~(flat & START).astype(bool)
     predicted = np.flatnonzero(is_target)
-    if len(starts) >= capacity.num_bounds or len(predicted) > capacity.num_targets:
+    is_long = starts >= border
+    if (
+        np.count_nonzero(~is_long) >= capacity.num_bounds
+        or np.count_nonzero(is_long) >= _NUM_LONG_BOUNDS
+        or len(predicted) > capacity.num_targets
+    ):
         return None
+    bounds = _bounds(starts[~is_long], border, capacity.num_bounds)
+    long_bounds = None
+    if long_row is not None:
+        long_bounds = _bounds(starts[is_long] - border, len(long_row), _NUM_LONG_BOUNDS)
     lengths = np.diff(starts, append=len(flat))
-    bounds = np.full(capacity.num_bounds, len(flat), np.int32)
-    bounds[: len(starts)] = starts
     tokens = (flat & _ID_BITS).astype(np.int32)
     sources = np.zeros(capacity.num_targets, np.int32)
     targets = np.full(capacity.num_targets, IGNORED, np.int32)
     sources[: len(predicted)] = predicted - 1
     targets[: len(predicted)] = tokens[predicted]
     positions = np.arange(len(flat), dtype=np.int32) - np.repeat(starts, lengths).astype(np.int32)
-    return Batch(tokens, positions, bounds, sources, targets)
+    return Batch(tokens, positions, bounds, long_bounds, sources, targets)
+
+
+def _bounds(starts: NDArray[np.intp], end: int, size: int) -> Integers:
+    bounds = np.full(size, end, np.int32)
+    bounds[: len(starts)] = starts
+    return bounds
 
 
 def skip_positions(batch: Batch, random: np.random.Generator, share: float, most: int) -> Batch:
     """`batch` with a gap in the positions of about `share` of its documents.
 
-    The gap, of up to `most` positions, lies somewhere before what is learned, so that distances
-    of a long window occur in documents that are short (Zhu and others, 2023, "PoSE").
+    The gap lies somewhere before what is learned, so that distances of a long window occur in
+    documents that are short (Zhu and others, 2023, "PoSE"). No position reaches `most`.
     """
-    starts = batch.bounds[batch.bounds < len(batch.tokens)]
+    starts = np.flatnonzero(batch.positions == 0)
     lengths = np.diff(starts, append=len(batch.tokens))
     learned = batch.sources[batch.targets != IGNORED]
     places = np.searchsorted(learned, starts)
     first = np.append(learned, len(batch.tokens))[places]
     gaps = np.exp(random.uniform(np.log(_LEAST_GAP), np.log(most), len(starts))).astype(np.int32)
+    gaps = np.minimum(gaps, most - lengths)
     gaps[random.random(len(starts)) >= share] = 0
     cuts = random.integers(1, np.clip(first - starts, 1, lengths) + 1)
     is_behind = batch.positions >= np.repeat(cuts, lengths)

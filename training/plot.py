@@ -25,6 +25,12 @@ def plot_loss(log: Sequence[dict[str, Any]], path: Path) -> bool:
     axes.set_ylabel("cross-entropy per trained token (nats)", color="tab:blue")
     axes.set_title("herma-tiny: training loss")
     axes.grid(visible=True, which="both", alpha=0.3)
+    began = next((entry["tokens"] / 1e6 for entry in log if entry["long_batches"] > 1), None)
+    if began is not None:
+        axes.axvline(
+            began, color="tab:orange", linestyle="--", label="long conversations from here"
+        )
+        axes.legend(loc="upper center")
     rates = axes.twinx()
     rates.plot(tokens, [entry["learning_rate"] for entry in log], color="tab:gray", alpha=0.6)
     rates.set_ylabel("share of the full learning rate", color="tab:gray")

@@ -26,6 +26,9 @@ class Shape:
 class Settings:
     """One run. A batch is `rows_per_batch` rows of `row_length` tokens; `reserve_s` of the given
     time is kept for evaluation and export; `max_steps` ends a smoke run.
+
+    From the share `long_from` of the run on, one long row is in place of `rows_per_long` rows of
+    every `long_every`-th batch, with documents from `long_least` tokens to nearly the whole row.
     """
 
     shape: Shape = Shape()
@@ -33,9 +36,16 @@ class Settings:
     row_length: int = 4096
     rows_per_batch: int = 32
     rows_per_shard: int = 64
+    rows_per_long: int = 6
+    long_rows_per_shard: int = 8
+    long_from: float = 0.4
+    long_every: int = 3
+    long_least: int = 4096
     sample_streams: int = 16
     sample_examples: int = 1200
     cases_per_skill: int = 100
+    long_cases: int = 64
+    long_case_tokens: int = 15_500
     max_new_tokens: int = 512
     muon_lr: float = 0.02
     adam_lr: float = 0.004
@@ -44,9 +54,14 @@ class Settings:
     decay: float = 0.6
     z_loss: float = 1e-4
     skip_share: float = 0.15
-    skip_most: int = 60_000
+    skip_most: int = 65_536
     reserve_s: float = 45.0
     max_steps: int | None = None
+
+    @property
+    def long_length(self) -> int:
+        """Tokens of a long row."""
+        return self.rows_per_long * self.row_length
 
 
 FULL: Final = Settings()
@@ -57,9 +72,14 @@ SMOKE: Final = Settings(
     row_length=512,
     rows_per_batch=8,
     rows_per_shard=8,
+    rows_per_long=3,
+    long_rows_per_shard=2,
+    long_least=512,
     sample_streams=2,
     sample_examples=150,
     cases_per_skill=2,
+    long_cases=2,
+    long_case_tokens=1200,
     max_new_tokens=16,
     reserve_s=1.0,
     max_steps=30,

@@ -21,17 +21,48 @@ from typing import Final, Self
 
 import numpy as np
 
-from training.feed import SAMPLE_STREAM
+from training.feed import LONG_STREAM, SAMPLE_STREAM
 from training.pack import Batch, Capacity, Rows, choose_capacity, make_batch, skip_positions
 from training.settings import Settings
 
 _AHEAD: Final = 8
 _POLL_S: Final = 0.05
 _MAX_REJECTED: Final = 50
+_STREAMS_PER_LONG: Final = 6
+"""One stream in so many makes long conversations."""
+
+_MAX_LONG_ROWS: Final = 2048
 
 
 class FeedError(RuntimeError):
     """A stream has ended with an error, or gives rows that no batch can hold."""
+
+
+class _Pool:
+    """Rows of one length: fresh ones first, then each as often as the others."""
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self.rows: list[Rows] = []
+        self._fresh: deque[int] = deque()
+        self._again: deque[int] = deque()
+        self.num_repeated = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= self._max_rows
+
+    def add(self, rows: Rows) -> None:
+        self._fresh.extend(range(len(self.rows), len(self.rows) + len(rows)))
+        self.rows.extend(rows)
+
+    def take(self, random: np.random.Generator) -> Rows:
+        if self._fresh:
+            return self.rows[self._fresh.popleft()]
+        if not self._again:
+            self._again.extend(random.permutation(len(self.rows)).tolist())
+        self.num_repeated += 1
+        return self.rows[self._again.popleft()]
 
 
 class Supply:
@@ -44,18 +75,18 @@ class Supply:
         self._settings = settings
         self._seed = seed
         self._num_streams = num_streams
-        self._max_rows = max(settings.rows_per_batch, max_tokens // settings.row_length)
         self._out = Path(tempfile.mkdtemp(prefix="herma-training-"))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._batches: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._deal, name="batches", daemon=True)
-        self._rows: list[Rows] = []
-        self._fresh: deque[int] = deque()
-        self._again: deque[int] = deque()
+        self._has_long = threading.Event()
+        self._pool = _Pool(max(settings.rows_per_batch, max_tokens // settings.row_length))
+        self._long_pool = _Pool(_MAX_LONG_ROWS)
         self._counts: dict[str, tuple[int, int]] = {}
         self.num_rejected = 0
-        self.num_repeated = 0
+        self.num_long = 0
+        self._num_built = 0
 
     def __enter__(self) -> Self:
         return self
@@ -76,8 +107,13 @@ class Supply:
 
     @property
     def num_tokens(self) -> int:
-        """Different tokens seen so far."""
-        return len(self._rows) * self._settings.row_length
+        """Different tokens so far, those of long rows not counted."""
+        return len(self._pool.rows) * self._settings.row_length
+
+    @property
+    def num_repeated(self) -> int:
+        """How often a row, long or not, was used again."""
+        return self._pool.num_repeated + self._long_pool.num_repeated
 
     @property
     def dropped(self) -> float:
@@ -101,11 +137,18 @@ class Supply:
     def start(self, tokenizer_json: str) -> None:
         """Let the streams run and the batches be built."""
         (self._out / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
-        sizes = (self._settings.row_length, self._settings.rows_per_shard)
-        for index in range(self._num_streams):
-            options = ("--row-length", str(sizes[0]), "--rows", str(sizes[1]))
-            self._start(index, self._out, *options)
+        settings = self._settings
+        num_long = max(1, self._num_streams // _STREAMS_PER_LONG)
+        for index in range(max(1, self._num_streams - num_long)):
+            self._start_rows(index, settings.row_length, settings.rows_per_shard)
+        for index in range(LONG_STREAM, LONG_STREAM + num_long):
+            least = ("--least", str(settings.long_least))
+            self._start_rows(index, settings.long_length, settings.long_rows_per_shard, *least)
         self._thread.start()
+
+    def begin_long(self) -> None:
+        """From now on, every `long_every`-th batch ends with a long row."""
+        self._has_long.set()
 
     def next(self) -> Batch:
         """The next batch; waits for the first rows. Raises `FeedError`."""
@@ -113,6 +156,10 @@ class Supply:
         if isinstance(batch, Exception):
             raise batch
         return batch
+
+    def _start_rows(self, stream: int, length: int, num_rows: int, *options: str) -> None:
+        sizes = ("--row-length", str(length), "--rows", str(num_rows))
+        self._start(stream, self._out, *sizes, *options)
 
     def _start(self, stream: int, out: Path, *options: str) -> None:
         arguments = ["--seed", str(self._seed), "--stream", str(stream), "--out", str(out)]
@@ -146,48 +193,51 @@ class Supply:
 
     def _first_rows(self) -> Rows:
         wanted = max(self._settings.rows_per_batch, 2 * self._settings.rows_per_shard)
-        while len(self._rows) < wanted and not self._is_closing.is_set():
+        while not self._is_closing.is_set():
             self._collect()
+            if len(self._pool.rows) >= wanted and self._long_pool.rows:
+                return np.stack(self._pool.rows)
             time.sleep(_POLL_S)
-        if not self._rows:
-            raise FeedError("closed before the first rows")
-        return np.stack(self._rows)
+        raise FeedError("closed before the first rows")
 
     def _collect(self) -> None:
         for name, process in self._processes.items():
             if process.poll() is not None and not self._is_closing.is_set():
                 raise self._failure(name)
-        if len(self._rows) >= self._max_rows:
-            return
         for path in sorted(self._out.glob("*.npz"), key=lambda path: path.name.split("-")[::-1]):
+            stream = path.name.split("-")[0]
+            pool = self._long_pool if int(stream[1:]) >= LONG_STREAM else self._pool
+            if pool.is_full:
+                continue
             with np.load(path) as shard:
                 rows = shard["rows"]
                 documents, dropped = shard["counts"].tolist()
             path.unlink()
-            self._counts[path.name.split("-")[0]] = (documents, dropped)
-            self._fresh.extend(range(len(self._rows), len(self._rows) + len(rows)))
-            self._rows.extend(rows)
+            self._counts[stream] = (documents, dropped)
+            pool.add(rows)
 
     def _build(self, capacity: Capacity, random: np.random.Generator) -> Batch:
         for _ in range(_MAX_REJECTED):
-            batch = make_batch(np.stack(self._choose(random)), capacity)
+            rows, long_row = self._choose(random)
+            batch = make_batch(rows, capacity, long_row)
             if batch is not None:
                 settings = self._settings
                 return skip_positions(batch, random, settings.skip_share, settings.skip_most)
             self.num_rejected += 1
         raise FeedError(f"{_MAX_REJECTED} batches in a row were over {capacity}")
 
-    def _choose(self, random: np.random.Generator) -> list[Rows]:
-        chosen: list[Rows] = []
-        while len(chosen) < self._settings.rows_per_batch:
-            if self._fresh:
-                chosen.append(self._rows[self._fresh.popleft()])
-                continue
-            if not self._again:
-                self._again.extend(random.permutation(len(self._rows)).tolist())
-            chosen.append(self._rows[self._again.popleft()])
-            self.num_repeated += 1
-        return chosen
+    def _choose(self, random: np.random.Generator) -> tuple[Rows, Rows | None]:
+        """Ordinary rows, and a long one for the first batch, so that the code for it is compiled,
+        and for some of those after `begin_long`."""
+        settings = self._settings
+        number = self._num_built
+        self._num_built += 1
+        count, long_row = settings.rows_per_batch, None
+        if number == 0 or (self._has_long.is_set() and number % settings.long_every == 0):
+            self.num_long += 1
+            count -= settings.rows_per_long
+            long_row = self._long_pool.take(random)
+        return np.stack([self._pool.take(random) for _ in range(count)]), long_row
 
     def _put(self, item: Batch | Exception) -> None:
         while not self._is_closing.is_set():

@@ -51,9 +51,10 @@ def _batch(seed: int = 0) -> Batch:
     return batch
 
 
-def _inputs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, Layout]:
+def _inputs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, tuple[Layout]]:
     tokens, positions, bounds = (torch.from_numpy(array) for array in batch[:3])
-    return tokens, positions, Layout(bounds, document_mask(positions, ROW_LENGTH), ROW_LENGTH)
+    mask = document_mask(positions, ROW_LENGTH)
+    return tokens, positions, (Layout(bounds, mask, ROW_LENGTH, len(tokens)),)
 
 
 def test_every_document_is_alone(network: Qwen3, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_the_loss_is_the_mean_over_trained_tokens(network: Qwen3) -> None:
     """Untrained tokens and padding count for nothing."""
     batch = _batch()
     inputs = _inputs(batch)
-    sources, targets = (torch.from_numpy(array).long() for array in batch[3:])
+    sources, targets = (torch.from_numpy(array).long() for array in batch[4:])
     loss, entropy = network.loss(*inputs, sources, targets, 0.0)
     kept = targets >= 0
     logits = network(*inputs) @ network.model.embed_tokens.weight.T
@@ -97,9 +98,10 @@ def test_the_decoder_follows_the_network(network: Qwen3) -> None:
         ids = list(prompt)
         for token in answer:
             positions = torch.arange(len(ids))
-            layout = Layout(positions, document_mask(positions, len(ids)), len(ids))
+            mask = document_mask(positions, len(ids))
+            layout = Layout(positions, mask, len(ids), len(ids))
             with torch.no_grad():
-                hidden = network(torch.tensor(ids), positions, layout)[-1]
+                hidden = network(torch.tensor(ids), positions, (layout,))[-1]
             assert token == int((network.model.embed_tokens.weight @ hidden).argmax())
             ids.append(token)
         assert len(answer) == 8 or answer[-1] == 7
@@ -126,7 +128,7 @@ def test_training_lowers_the_loss_of_real_cases() -> None:
     for step in range(20):
         batch = make_batch(rows[8 * step % 64 : 8 * step % 64 + 8], capacity)
         assert batch is not None
-        sources, targets = (torch.from_numpy(array).long() for array in batch[3:])
+        sources, targets = (torch.from_numpy(array).long() for array in batch[4:])
         loss, entropy = network.loss(*_inputs(batch), sources, targets, 1e-4)
         torch.autograd.backward(loss)
         optimizer.step(1.0)

@@ -20,6 +20,7 @@ from training.data.example import (
     without_thoughts,
 )
 from training.data.frame import framed
+from training.data.long import far_facts, long_agents, long_examples
 from training.data.skills import EARLIER, MAKERS
 from training.data.world import World
 
@@ -31,8 +32,11 @@ __all__ = [
     "Split",
     "Verdict",
     "examples",
+    "far_facts",
     "judge",
     "judge_raw",
+    "long_agents",
+    "long_examples",
     "skill_cases",
     "split_calls",
     "without_thoughts",

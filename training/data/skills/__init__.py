@@ -40,7 +40,7 @@ MAKERS: Final[dict[str, tuple[float, Make]]] = {
     facts.SKILL: (9, facts.make),
     memory.SKILL: (5, memory.make),
     json_field.SKILL: (8, json_field.make),
-    tools.SKILL: (36, tools.make),
+    tools.SKILL: (40, tools.make),
     tool_result.SKILL: (8, tool_result.make),
     no_tool.SKILL: (5, no_tool.make),
     unknown.SKILL: (3, unknown.make),

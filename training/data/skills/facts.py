@@ -200,6 +200,23 @@ def make(world: World) -> Example:
     return Example(SKILL, messages, (), Check("text", texts=(reply, *also)))
 
 
+def make_far(world: World, bury: Callable[[list[str]], str], num_questions: int) -> Example:
+    """`num_questions` in turn about facts that `bury` hides, in their order, in a longer text."""
+    facts = _facts(world, world.between(1, 8))
+    asked = [_asked(world, *world.pick(facts), facts) for _ in range(num_questions)]
+    text = bury([world.pick(relation.said).format(s=s, v=v) for relation, s, v in facts])
+    question, reply = asked[0]
+    if world.chance(0.5):
+        messages: tuple[Message, ...] = ({"role": "system", "content": text}, user(question))
+    else:
+        messages = (user(world.pick(_LAYOUTS).format(facts=text, question=question)),)
+    messages += (answer(reply),)
+    for question, reply in asked[1:]:
+        messages += (user(question), answer(reply))
+    also = REFUSALS if reply == NOT_SAID else ()
+    return Example(SKILL, messages, (), Check("text", texts=(reply, *also)))
+
+
 _Fact = tuple[_Relation, str, str]
 
 

@@ -31,9 +31,14 @@ def make(world: World) -> Example:
     return _again(world) if chance < 0.32 else _single(world)
 
 
-def _single(world: World) -> Example:
+def make_among(world: World, num_others: int) -> Example:
+    """One call of one tool among `num_others`."""
     spec = draw_tool(world)
-    return _asked(world, spec, offered(world, spec, _num_others(world)), ())
+    return _asked(world, spec, offered(world, spec, num_others), ())
+
+
+def _single(world: World) -> Example:
+    return make_among(world, _num_others(world))
 
 
 def _asked(
@@ -102,4 +107,4 @@ def _familiar(world: World) -> Example:
 
 
 def _num_others(world: World) -> int:
-    return world.between(9, 16) if world.chance(0.02) else world.pick(_NUM_OTHERS)
+    return world.between(9, 16) if world.chance(0.03) else world.pick(_NUM_OTHERS)

@@ -62,6 +62,9 @@ def test_the_run_reports_and_the_loss_falls(run: tuple[Path, dict[str, Any], str
     assert "tokens/s" in output
     assert {"tokenizer", "training", "export", "evaluation"} <= log["timings_s"].keys()
     assert len(log["evaluation"]["scores"]) > 1
+    assert [score["num_cases"] for score in log["evaluation"]["long"]] == [2, 2]
+    assert log["log"][0]["long_batches"] == 1
+    assert log["long_batches"] > 1
 
 
 def test_the_directory_is_complete_and_its_card_says_what_it_is(

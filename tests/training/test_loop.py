@@ -73,6 +73,22 @@ def test_every_document_is_alone(network: Qwen3, tmp_path: Path) -> None:
             torch.testing.assert_close(ours[start:end], theirs(ids).logits[0], rtol=1e-4, atol=1e-4)
 
 
+def test_a_long_row_is_attended_apart(network: Qwen3) -> None:
+    """Rows and a long one behind them give what each gives alone."""
+    batch = _batch()
+    tokens, positions, (rows,) = _inputs(batch)
+    size = 2 * ROW_LENGTH
+    long_tokens, long_positions = torch.randint(1, VOCAB_SIZE, (size,)), torch.arange(size)
+    mask = document_mask(long_positions, size)
+    long = Layout(torch.tensor([0, size], dtype=torch.int32), mask, size, size)
+    with torch.no_grad():
+        both = network(
+            torch.cat([tokens, long_tokens]), torch.cat([positions, long_positions]), (rows, long)
+        )
+        torch.testing.assert_close(both[:ROW_LENGTH], network(tokens, positions, (rows,)))
+        torch.testing.assert_close(both[ROW_LENGTH:], network(long_tokens, long_positions, (long,)))
+
+
 def test_the_loss_is_the_mean_over_trained_tokens(network: Qwen3) -> None:
     """Untrained tokens and padding count for nothing."""
     batch = _batch()

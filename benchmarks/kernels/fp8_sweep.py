@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -74,6 +73,6 @@ def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterat
         norms = op in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
         yield config
         if full > 2:
-            yield replace(config, splits=even_splits(depth, block_k, full // 2))
+            yield config._replace(splits=even_splits(depth, block_k, full // 2))
         if norms:
-            yield replace(config, fuses_norm=False)
+            yield config._replace(fuses_norm=False)

@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -76,8 +75,8 @@ def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterat
         config = Skinny(block_n, block_k, full, num_warps, num_stages)
         yield config
         if full > 1 and num_rows >= 16:
-            yield replace(config, splits=even_splits(depth, block_k, full // 2))
+            yield config._replace(splits=even_splits(depth, block_k, full // 2))
         if op in {Op.NORM_LINEAR, Op.NORM_SWIGLU} and block_n >= 64 and num_rows >= 16:
-            yield replace(config, fuses_norm=False)
+            yield config._replace(fuses_norm=False)
         if block_n == 64 and num_stages == 4:
-            yield replace(config, prefetched_bytes=0)
+            yield config._replace(prefetched_bytes=0)

@@ -72,9 +72,7 @@ def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None 
 
     The reference rounds the product before the sum; the kernels round the sum only.
     """
-    _check(x, weight, bias)
-    if residual.shape != (x.shape[0], weight.shape[0]) or residual.dtype != x.dtype:
-        raise ValueError(f"residual {tuple(residual.shape)} {residual.dtype} for {tuple(x.shape)}")
+    _check(x, weight, bias, residual=residual)
     if uses_triton(x):
         from kernels.linear import device
 
@@ -82,11 +80,26 @@ def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None 
     return reference.linear_add(x, weight, residual, bias)
 
 
-def _check(x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None = None) -> None:
-    dtype = x.dtype if isinstance(weight, Fp8Weight) else weight.dtype
-    if x.ndim != 2 or len(weight.shape) != 2 or x.shape[1] != weight.shape[1] or x.dtype != dtype:
-        raise ValueError(f"x {tuple(x.shape)} {x.dtype}, weight {tuple(weight.shape)} {dtype}")
-    if norm is not None and (norm.shape != x.shape[1:] or norm.dtype != x.dtype):
-        raise ValueError(f"norm {tuple(norm.shape)} {norm.dtype} for {x.shape[1]} columns")
-    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):
-        raise ValueError(f"bias {tuple(bias.shape)} {bias.dtype} for {weight.shape[0]} columns")
+def _check(
+    x: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    norm: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> None:
+    """At every product of every layer: each tensor is asked for its shape once at most."""
+    shape, weight_shape, dtype = x.shape, weight.shape, x.dtype
+    weight_dtype = dtype if isinstance(weight, Fp8Weight) else weight.dtype
+    if len(shape) != 2 or len(weight_shape) != 2 or shape[1] != weight_shape[1]:
+        raise ValueError(f"x {tuple(shape)}, weight {tuple(weight_shape)}")
+    if dtype != weight_dtype:
+        raise ValueError(f"x {dtype}, weight {weight_dtype}")
+    for name, vector, size in (("norm", norm, shape[1]), ("bias", bias, weight_shape[0])):
+        if vector is None:
+            continue
+        if vector.ndim != 1 or vector.numel() != size or vector.dtype != dtype:
+            raise ValueError(f"{name} {tuple(vector.shape)} {vector.dtype} for {size} columns")
+    if residual is None:
+        return
+    if residual.shape != (shape[0], weight_shape[0]) or residual.dtype != dtype:
+        raise ValueError(f"residual {tuple(residual.shape)} {residual.dtype} for {tuple(shape)}")

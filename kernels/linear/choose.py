@@ -4,7 +4,6 @@ Owns the rule and, in `tuned`, its exceptions. Must not know tensors. The measur
 come from `python -m benchmarks.kernels linear_sweep` and `fp8_sweep`.
 """
 
-from dataclasses import replace
 from enum import StrEnum
 from functools import cache
 from typing import Final
@@ -84,7 +83,7 @@ def _choose_blocked(
         config = _skinny(min(num_rows, TUNED_ROWS[-1]), num_weight_rows, depth, is_fp8=True)
     block_n, block_k = min(config.block_n, scale_block), min(config.block_k, scale_block)
     splits = even_splits(depth, block_k, config.splits)
-    return replace(config, block_n=block_n, block_k=block_k, splits=splits)
+    return config._replace(block_n=block_n, block_k=block_k, splits=splits)
 
 
 def rule(

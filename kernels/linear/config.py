@@ -1,13 +1,13 @@
 """How a product is cut up: one class per kernel, plain numbers.
 
-Owns the meaning of the numbers. Must not know shapes or tensors.
+Owns the meaning of the numbers. Must not know shapes or tensors. Tuples, as launches are looked up
+by them: the hash of a dataclass takes half a microsecond.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Gemv:
+class Gemv(NamedTuple):
     """`block_n` weight rows per program (two per output of a SwiGLU), in chunks of `block_k`."""
 
     block_n: int
@@ -15,8 +15,7 @@ class Gemv:
     num_warps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Skinny:
+class Skinny(NamedTuple):
     """Tiles of `block_n` weight rows by `block_k` columns, `num_stages` of them on their way.
 
     `splits` programs share the columns of one tile and add up in a fixed order. Without

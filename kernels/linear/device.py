@@ -83,4 +83,5 @@ def product(
 
 def _chosen(op: Op, x: Tensor, weight: Weight) -> Config | None:
     scale_block = parts_of(weight)[2]
-    return choose(op, x.shape[0], weight.shape[0], weight.shape[1], x.dtype, scale_block)
+    num_weight_rows, depth = weight.shape
+    return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block)

@@ -12,11 +12,15 @@ Weights of 8 bits stay so up to the product: as many numbers per thread as of 16
 laid out the same way, at half the bytes per request.
 """
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 from kernels.linear.config import Gemv
 from kernels.linear.parts import silu, weight_rows
 from kernels.linear.weight import Weight, parts_of
@@ -152,15 +156,39 @@ def gemv(
     rounded: its scale is applied to the finished sums.
     """
     num_rows, depth = x.shape
-    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    out = x.new_empty(num_rows, num_out)
+    num_weight_rows = weight.shape[0]
     values, scales, scale_block = parts_of(weight)
-    pdl = has_pdl(x.device)
-    _gemv_kernel[(triton.cdiv(weight.shape[0], config.block_n),)](
-        x, norm, values, scales, bias, residual, out, num_out, eps,
-        K=depth, ROWS=num_rows, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        SCALE_BLOCK=scale_block, NORM=norm is not None, BIAS=bias is not None,
-        RESIDUAL=residual is not None, SWIGLU=swiglu, PDL=pdl, launch_pdl=pdl,
-        num_warps=config.num_warps,
+    launch, num_tiles, num_out = _launch_of(
+        config, x.device, num_rows, num_weight_rows, depth, eps, scale_block,
+        norm is not None, bias is not None, residual is not None, swiglu,
     )  # fmt: skip
+    out = x.new_empty(num_rows, num_out)
+    operands = (norm, values, scales, bias, residual)
+    launch((num_tiles, 1, 1), (x, *[x if part is None else part for part in operands], out))
     return out
+
+
+@cache
+def _launch_of(
+    config: Gemv,
+    device: torch.device,
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    eps: float,
+    scale_block: int,
+    has_norm: bool,
+    has_bias: bool,
+    has_residual: bool,
+    swiglu: bool,
+) -> tuple[Launch, int, int]:
+    """With the number of programs and of outputs."""
+    pdl = has_pdl(device)
+    num_out = num_weight_rows // 2 if swiglu else num_weight_rows
+    constants = {
+        "num_out": num_out, "eps": eps, "K": depth, "ROWS": num_rows, "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k, "SCALE_BLOCK": scale_block, "NORM": has_norm, "BIAS": has_bias,
+        "RESIDUAL": has_residual, "SWIGLU": swiglu, "PDL": pdl,
+    }  # fmt: skip
+    launch = Launch(_gemv_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
+    return launch, triton.cdiv(num_weight_rows, config.block_n), num_out

@@ -15,7 +15,7 @@ and a half instructions per weight hide behind its byte, a pass that quantises x
 """
 
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 from kernels.linear.config import Skinny
 from kernels.linear.parts import silu, weight_rows
 from kernels.linear.weight import Weight, parts_of
@@ -237,31 +238,90 @@ def skinny(
     See `kernels.linear` for shapes; bias and swiglu exclude each other. With a norm, x times the
     norm's weight is rounded to x's dtype for the product, and the row's scale applied to the
     finished sums: float16 may overflow there. With splits, launches on one device must be ordered,
-    as on one stream: they share counters. The first one must not be inside a graph capture. Of a
-    weight with scales by block, 128 is a multiple of the configuration's blocks.
+    as on one stream: they share counters and a scratch. The first one must not be inside a graph
+    capture. Of a weight with scales by block, 128 is a multiple of the configuration's blocks.
     """
     num_rows, depth = x.shape
-    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    out = x.new_empty(num_rows, num_out)
-    padded = max(16, triton.next_power_of_2(num_rows))
-    tiles = triton.cdiv(weight.shape[0], config.block_n)
-    scratch = arrived = None
-    if config.splits > 1:
-        size = tiles * config.splits * (config.block_n + 1) * padded
-        scratch = torch.empty(size, device=x.device, dtype=torch.float32)
-        arrived = _counters(x.device)
     values, scales, scale_block = parts_of(weight)
-    pdl = has_pdl(x.device)
-    _skinny_kernel[(tiles, config.splits)](
-        x, norm, values, scales, bias, residual, out, scratch, arrived, num_rows, num_out, depth,
-        eps,
-        ROWS=padded, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SPLITS=config.splits,
-        STAGES=config.num_stages, EVEN_K=depth % config.block_k == 0,
-        PREFETCH=config.prefetched_bytes // config.block_n, SCALE_BLOCK=scale_block,
-        NORM=norm is not None, BIAS=bias is not None, RESIDUAL=residual is not None, SWIGLU=swiglu,
-        PDL=pdl, launch_pdl=pdl, num_warps=config.num_warps,
+    ready = _ready(
+        config, x.device, num_rows, weight.shape[0], depth, eps, scale_block,
+        norm is not None, bias is not None, residual is not None, swiglu,
     )  # fmt: skip
+    out = x.new_empty(num_rows, ready.num_out)
+    operands = (norm, values, scales, bias, residual)
+    parts = [x if part is None else part for part in operands]
+    ready.launch(ready.grid, (x, *parts, out, ready.scratch, ready.arrived), (num_rows,))
     return out
+
+
+class _Ready(NamedTuple):
+    """A launch with what it needs beside its operands."""
+
+    launch: Launch
+    grid: tuple[int, int, int]
+    num_out: int
+    scratch: Tensor
+    arrived: Tensor
+
+
+@cache
+def _ready(
+    config: Skinny,
+    device: torch.device,
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    eps: float,
+    scale_block: int,
+    has_norm: bool,
+    has_bias: bool,
+    has_residual: bool,
+    swiglu: bool,
+) -> _Ready:
+    padded = max(16, triton.next_power_of_2(num_rows))
+    tiles = triton.cdiv(num_weight_rows, config.block_n)
+    parts = tiles * config.splits if config.splits > 1 else 0
+    return _Ready(
+        _launch_of(
+            config, device, padded, num_weight_rows // 2 if swiglu else num_weight_rows, depth, eps,
+            scale_block, has_norm, has_bias, has_residual, swiglu,
+        ),
+        (tiles, config.splits, 1),
+        num_weight_rows // 2 if swiglu else num_weight_rows,
+        _scratch(device, triton.next_power_of_2(parts * (config.block_n + 1) * padded)),
+        _counters(device),
+    )  # fmt: skip
+
+
+@cache
+def _launch_of(
+    config: Skinny,
+    device: torch.device,
+    padded: int,
+    num_out: int,
+    depth: int,
+    eps: float,
+    scale_block: int,
+    has_norm: bool,
+    has_bias: bool,
+    has_residual: bool,
+    swiglu: bool,
+) -> Launch:
+    pdl = has_pdl(device)
+    constants = {
+        "num_out": num_out, "depth": depth, "eps": eps, "ROWS": padded, "BLOCK_N": config.block_n,
+        "BLOCK_K": config.block_k, "SPLITS": config.splits, "STAGES": config.num_stages,
+        "EVEN_K": depth % config.block_k == 0,
+        "PREFETCH": config.prefetched_bytes // config.block_n, "SCALE_BLOCK": scale_block,
+        "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual, "SWIGLU": swiglu, "PDL": pdl,
+    }  # fmt: skip
+    return Launch(_skinny_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
+
+
+@cache
+def _scratch(device: torch.device, size: int) -> Tensor:
+    """Float32 sums of parts. Never given back: captured graphs name it."""
+    return torch.empty(max(1, size), device=device, dtype=torch.float32)
 
 
 @cache

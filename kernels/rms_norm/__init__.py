@@ -42,5 +42,6 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
-    if x.shape[x.dim() - weight.dim() :] != weight.shape or x.dtype != weight.dtype:
+    shape = weight.shape
+    if x.shape[-len(shape) :] != shape or x.dtype != weight.dtype:
         raise ValueError(f"x {tuple(x.shape)} {x.dtype}, weight {tuple(weight.shape)}")

@@ -3,12 +3,15 @@
 Owns the launches. Must not know who normalises what.
 """
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 
 
 @triton.jit
@@ -50,7 +53,7 @@ def _rms_norm_kernel(
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None) -> Tensor:
     """See `kernels.rms_norm.rms_norm`; weight has the last or the last two dimensions of x."""
     x = x.contiguous()
-    out = torch.empty_like(x)
+    out = x.new_empty(x.shape)
     _launch(x, x, weight, out, out, eps, num_warps, adds=False)
     return out
 
@@ -60,7 +63,7 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """See `kernels.rms_norm.add_rms_norm`."""
     x, residual = x.contiguous(), residual.contiguous()
-    out, total = torch.empty_like(x), torch.empty_like(x)
+    out, total = x.new_empty(x.shape), x.new_empty(x.shape)
     _launch(x, residual, weight, out, total, eps, num_warps, adds=True)
     return out, total
 
@@ -76,24 +79,35 @@ def _launch(
     *,
     adds: bool,
 ) -> None:
-    num_columns = x.shape[-1]
-    num_rows = x.numel() // num_columns
-    if not num_rows:
+    numbers = x.numel()
+    if not numbers:
         return
+    num_columns = x.shape[-1]
+    launch = _launch_of(x.device, num_columns, weight.numel() // num_columns, eps, num_warps, adds)
+    launch((numbers // num_columns, 1, 1), (x, residual, weight.contiguous(), out, total))
+
+
+@cache
+def _launch_of(
+    device: torch.device,
+    num_columns: int,
+    weight_rows: int,
+    eps: float,
+    num_warps: int | None,
+    adds: bool,
+) -> Launch:
     block = triton.next_power_of_2(num_columns)
-    pdl = has_pdl(x.device)
-    _rms_norm_kernel[(num_rows,)](
-        x,
-        residual,
-        weight.contiguous(),
-        out,
-        total,
-        num_columns,
-        weight.numel() // num_columns,
-        eps,
-        BLOCK=block,
-        ADDS=adds,
-        PDL=pdl,
+    pdl = has_pdl(device)
+    return Launch(
+        _rms_norm_kernel,
+        {
+            "num_columns": num_columns,
+            "weight_rows": weight_rows,
+            "eps": eps,
+            "BLOCK": block,
+            "ADDS": adds,
+            "PDL": pdl,
+        },
         num_warps=num_warps or max(1, min(8, block // 512)),
         launch_pdl=pdl,
     )

@@ -3,8 +3,6 @@
 Interpreted `tl.dot` takes bfloat16 for integers: the same kernels run here in float16 and float32.
 """
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -17,7 +15,7 @@ from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem, by_block,
 
 GEMV = Gemv(block_n=4, block_k=64, num_warps=2)
 SKINNY = Skinny(block_n=16, block_k=32, splits=1, num_warps=4, num_stages=3)
-SPLIT = replace(SKINNY, splits=3)
+SPLIT = SKINNY._replace(splits=3)
 
 
 def _shape(num_rows: int, num_out: int, depth: int, parts: str, scales: str) -> tuple[int, ...]:
@@ -58,7 +56,7 @@ def test_matrix_vector_products(
         ((1, 37, 70), SKINNY),
         ((16, 133, 200), SPLIT),
         ((33, 19, 160), SPLIT),
-        ((5, 8, 96), replace(SPLIT, fuses_norm=False)),
+        ((5, 8, 96), SPLIT._replace(fuses_norm=False)),
     ],
 )
 def test_tensor_core_products(

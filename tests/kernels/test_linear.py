@@ -5,7 +5,6 @@ only; the same kernels run here in float16 and float32.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem
 
 GEMV = Gemv(block_n=4, block_k=64, num_warps=2)
 SKINNY = Skinny(block_n=16, block_k=32, splits=1, num_warps=4, num_stages=3)
-SPLIT = replace(SKINNY, splits=3)
+SPLIT = SKINNY._replace(splits=3)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -49,7 +48,7 @@ def test_matrix_vector_products(
         ((1, 37, 70), SPLIT),
         ((16, 8, 96), SPLIT),
         ((33, 19, 40), SPLIT),
-        ((16, 8, 96), replace(SPLIT, fuses_norm=False)),
+        ((16, 8, 96), SPLIT._replace(fuses_norm=False)),
     ],
 )
 def test_tensor_core_products(

@@ -8,7 +8,17 @@ from typing import Final
 
 from training.data.asking import draw_arguments, draw_both, draw_pair, draw_request, draw_value
 from training.data.catalog import draw_familiar
-from training.data.example import Call, Check, Example, Message, answer, calling, tool_result, user
+from training.data.example import (
+    Call,
+    Check,
+    Example,
+    Message,
+    Split,
+    answer,
+    calling,
+    tool_result,
+    user,
+)
 from training.data.offering import offered, render_all, thoughts
 from training.data.skills.tool_result import draw_result
 from training.data.toolbox import ToolSpec, draw_tool, render_tool, with_distractors
@@ -17,6 +27,8 @@ from training.data.world import World
 SKILL: Final = "tools"
 
 _NUM_OTHERS: Final = (0, 0, 1, 1, 2, 2, 3, 3, 4, 5)
+_MANY_SHARE: Final[dict[Split, float]] = {"train": 0.03, "eval": 0.02}
+"""So many cases have tools by the dozen."""
 
 
 def make(world: World) -> Example:
@@ -107,4 +119,5 @@ def _familiar(world: World) -> Example:
 
 
 def _num_others(world: World) -> int:
-    return world.between(9, 16) if world.chance(0.03) else world.pick(_NUM_OTHERS)
+    share = _MANY_SHARE[world.split]
+    return world.between(9, 16) if world.chance(share) else world.pick(_NUM_OTHERS)

@@ -40,7 +40,9 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What became of a request; times in seconds since the call, `inf` until they come."""
+    """What became of a request; times in seconds since the call, `inf` until they come. `batch`
+    requests were with the engine at the most; None if others came and went.
+    """
 
     request: Request
     outputs: list[int] = field(default_factory=list)
@@ -48,6 +50,7 @@ class Answer:
     first_s: float = float("inf")
     end_s: float = float("inf")
     ending: str = ""
+    batch: int | None = None
 
 
 class MemoryChannel:
@@ -136,6 +139,8 @@ class Client:
             self._channel.wait_ending()
         self.listen()
         answers = [self.answers[number] for number in numbers]
+        for answer in answers:
+            answer.batch = len(answers)
         return answers, max(answer.end_s for answer in answers)
 
     def submit(self, requests: Sequence[Request]) -> list[int]:

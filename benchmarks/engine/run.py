@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.engine.cases import CASES, Bench
-from benchmarks.engine.check import check_answers, failures
+from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import MODEL, Client
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
@@ -23,10 +23,10 @@ from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
 from benchmarks.engine.trace import Trace
+from benchmarks.engine.verdict import failures, summary
 from benchmarks.machine import describe_machine
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
-from protocol.errors import ConfigError
 from workers.engine.dummy import dummy_names
 from workers.engine.kernel_cache import CACHE_VARIABLE
 from workers.engine.load import load_runner
@@ -101,14 +101,12 @@ def run(options: Options, trace: Trace | None = None) -> tuple[dict[str, Any], b
         "wrong": wrong,
         "seconds": round(time.perf_counter() - began_at, 1),
     }
-    progress.say(_summary(report, figures, len(checked)))
+    progress.say(_summary(report, figures, summary(checked)))
     return report, not wrong
 
 
 def worker_config(options: Options) -> WorkerConfig:
     """The worker that is measured. Raises `ConfigError`."""
-    if options.fp8:
-        raise ConfigError("this engine has no fp8 layers")
     model = options.model
     if options.dummy or model in dummy_names():
         model = model if model.startswith(DUMMY_PREFIX) else f"{DUMMY_PREFIX}{model}"
@@ -118,6 +116,7 @@ def worker_config(options: Options) -> WorkerConfig:
         serves=MODEL,
         gateways=(),
         device=options.device,
+        quantization="fp8" if options.fp8 else "auto",
         max_seqs=options.scale.max_seqs,
         token_budget=options.scale.token_budget,
         # The other tests are to have all of the card.
@@ -218,11 +217,11 @@ def _machine(runner: Runner) -> dict[str, str]:
     return {"device": _device_name(runner), **describe_machine(_PACKAGES)}
 
 
-def _summary(report: dict[str, Any], figures: list[Figure], num_checked: int) -> str:
+def _summary(report: dict[str, Any], figures: list[Figure], checks: str) -> str:
     lines = ["", table(figures), ""] if figures else [""]
     if "soak" in report:
         lines.append(f"soak: {report['soak']}")
-    lines.append(f"{num_checked} answers checked against plain torch: ")
-    lines[-1] += "; ".join(report["wrong"]) or "all right"
+    lines.append(checks)
+    lines += report["wrong"] or ["all right"]
     lines.append(f"{'; '.join(report['machine'].values())}; {report['seconds']} s")
     return "\n".join(lines)

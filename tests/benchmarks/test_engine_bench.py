@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine.check import check_answers, failures
+from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import Answer, Client, Request
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
 from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.plot import plot_decode
+from benchmarks.engine.verdict import failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_models import write_tiny_model

@@ -1,0 +1,138 @@
+"""The rule by which an answer is right, in units of the noise of its dtype.
+
+Owns numbers only. Must not know networks or devices.
+
+The noise of a token is what plain torch makes of the same prefix in the weights' dtype: the root
+mean square, over the vocabulary, of its difference from float32. Ours may be `RULE` times as large,
+as in `benchmarks/gpu_parity`: it comes from another order of additions, but is not of another size.
+From that follows by how much another token may lead ours in the float32 scores:
+
+- no lead is larger than `WIDEST` of that noise allows; so where the reference is surer than that,
+  ours is the reference's own token;
+- the leads of an answer, and those of all answers, add up to no more than such noise makes of the
+  gaps that the scores have. This is the sharp one: noise that is k times as large turns k times as
+  many tokens around, and by k times as much.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+RULE: Final = 1.5
+
+WIDEST: Final = 4.0
+"""Standard deviations; one token in 30,000 by chance, and a run checks 900."""
+
+MAX_BLIND: Final = 0.5
+"""A check says nothing if noise may lead away as far as blind choice among the best tokens does,
+or half as far."""
+
+_SIGMA: Final = math.sqrt(2) * RULE
+"""Of the difference between the errors of two scores, of which each is 1 in plain torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Of one answer, for n checked tokens, in units of each token's noise: `leads` float32 [n] of
+    the reference's best score over ours, `gaps` [n, rivals] of the best over the next ones.
+    `noise` is that unit over the spread of the logits.
+    """
+
+    prompt_tokens: int
+    temperature: float
+    noise: float
+    leads: Tensor
+    gaps: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One answer, all in units of its noise. `lead` is the largest and `leads` the sum; `expected`
+    and `variance` are those of the sum, if the noise is as large as it may be; `blind` is the sum
+    if each token were any of the rivals. `decided` tokens have no rival within the largest lead.
+    """
+
+    prompt_tokens: int
+    num_tokens: int
+    temperature: float
+    noise: float
+    decided: int
+    lead: float
+    leads: float
+    expected: float
+    variance: float
+    blind: float
+
+    @property
+    def bound(self) -> float:
+        """Of the sum."""
+        return _bound(self.expected, self.variance)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every token is right, and all of them together; NaN is not."""
+        return self.lead <= WIDEST * _SIGMA and self.leads <= self.bound
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, and the judgement."""
+        return {**asdict(self), "bound": self.bound, "is_right": self.is_right}
+
+
+def _bound(expected: float, variance: float) -> float:
+    """Of a sum of leads: most tokens have none, so few large ones make it, and one may come at any
+    time.
+    """
+    return expected + WIDEST * math.sqrt(variance) + WIDEST * _SIGMA
+
+
+def judge(evidence: Evidence) -> Checked:
+    """One answer by its evidence."""
+    # The chance that noise hides a gap, summed over rivals: no less than that of any of them.
+    chances = 0.5 * torch.erfc(evidence.gaps / (_SIGMA * math.sqrt(2)))
+    expected = (chances * evidence.gaps).sum(dim=1)
+    variance = (chances * evidence.gaps.square()).sum(dim=1)
+    return Checked(
+        prompt_tokens=evidence.prompt_tokens,
+        num_tokens=len(evidence.leads),
+        temperature=evidence.temperature,
+        noise=evidence.noise,
+        decided=int((evidence.gaps[:, 0] > WIDEST * _SIGMA).sum()),
+        lead=float(evidence.leads.max()),
+        leads=float(evidence.leads.sum()),
+        expected=float(expected.sum()),
+        variance=float(variance.sum()),
+        blind=float(evidence.gaps.mean(dim=1).sum()),
+    )
+
+
+def failures(checked: Sequence[Checked]) -> list[str]:
+    """What is wrong, in lines; nothing if all is right."""
+    lines = [f"wrong tokens: {one}" for one in checked if not one.is_right]
+    leads, expected, variance, blind = (
+        sum(getattr(one, key) for one in checked)
+        for key in ("leads", "expected", "variance", "blind")
+    )
+    bound = _bound(expected, variance)
+    if not bound < MAX_BLIND * blind:
+        lines.append(f"noise may lead {bound:.1f} away, blind choice {blind:.1f}: nothing is said")
+    if not lines and not leads <= bound:
+        lines.append(f"all tokens together are {leads:.1f} off, and {bound:.1f} may be")
+    return lines
+
+
+def summary(checked: Sequence[Checked]) -> str:
+    """How sharp the check was, in a line."""
+    tokens, decided, leads, expected, blind = (
+        sum(getattr(one, key) for one in checked)
+        for key in ("num_tokens", "decided", "leads", "expected", "blind")
+    )
+    noise = max((one.noise for one in checked), default=0.0)
+    return (
+        f"{len(checked)} answers, {tokens} tokens against plain torch in float32, which is sure of "
+        f"{decided}: {leads:.1f} away, where {RULE} x the noise of plain torch makes {expected:.1f}"
+        f" and blind choice {blind:.1f} (noise up to {100 * noise:.1f} % of the logits' spread)"
+    )

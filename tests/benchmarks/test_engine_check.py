@@ -1,0 +1,187 @@
+"""The check of answers finds wrong kernels: 36 layers in bfloat16, each fault in one operation."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.engine.check import check_answers
+from benchmarks.engine.client import Answer, Client, Request
+from benchmarks.engine.engine import Engine
+from benchmarks.engine.verdict import Checked, Evidence, failures, judge
+from config import WorkerConfig
+from config.model import DUMMY_PREFIX
+from kernels.attention import attend
+from kernels.linear import linear_add, norm_swiglu
+from tests.fakes.tiny_models import write_tiny_model
+from workers.engine.load import load_runner
+from workers.engine.models import qwen3
+from workers.engine.runner import Runner
+
+LAYERS, HEADS, DIM = 36, 4, 32
+SHAPE: dict[str, Any] = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 2,
+    "head_dim": DIM,
+    "vocab_size": 2_048,
+}
+
+Wrong = Callable[[pytest.MonkeyPatch], None]
+
+
+def _runner(home: Path, **changes: Any) -> Runner:
+    model = write_tiny_model(home, dtype="bfloat16", **SHAPE)
+    config = WorkerConfig(
+        name="bench",
+        model=f"{DUMMY_PREFIX}{model}",
+        serves="model",
+        gateways=(),
+        max_seqs=4,
+        token_budget=256,
+        device="cpu",
+        dtype="bfloat16",
+        **changes,
+    )
+    return load_runner(config, lambda *_: None)
+
+
+def _answers(runner: Runner) -> list[Answer]:
+    found: list[Answer] = []
+    generator = torch.Generator().manual_seed(5)
+    prompts = torch.randint(0, 2_048, (3, 60), generator=generator).tolist()
+    requests = [
+        Request(prompt, 32, temperature, seed=9)
+        for prompt, temperature in zip(prompts, (0.0, 0.0, 0.6), strict=True)
+    ]
+    Engine(runner, max_waiting=4).serve(lambda client: _call(client, requests, found))
+    return found
+
+
+def _call(client: Client, requests: list[Request], found: list[Answer]) -> None:
+    found.extend(client.call(requests)[0])
+
+
+def _positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Decoded rows are turned as if they stood one place further; prompts are right."""
+
+    def wrong(qkv: Tensor, norm: Tensor, eps: float, angles: Tensor, *rest: Any) -> Tensor:
+        decodes = qkv.shape[0] < 60
+        return attend(qkv, norm, eps, angles.roll(-1, 0) if decodes else angles, *rest)
+
+    patch.setattr(qwen3, "attend", wrong)
+
+
+def _one_head_swapped(patch: pytest.MonkeyPatch) -> None:
+    """The first two heads' results change places."""
+
+    def wrong(*arguments: Any) -> Tensor:
+        heads = attend(*arguments).unflatten(1, (HEADS, DIM))
+        return heads[:, [1, 0, 2, 3]].flatten(1)
+
+    patch.setattr(qwen3, "attend", wrong)
+
+
+def _a_norm_skipped_in_one_layer(patch: pytest.MonkeyPatch) -> None:
+    """The MLP of every 36th call takes its rows as they are."""
+    calls = 0
+
+    def wrong(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls % LAYERS != LAYERS // 2:
+            return norm_swiglu(x, norm, eps, gate_up)
+        gate, up = (x @ gate_up.T).chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate) * up
+
+    patch.setattr(qwen3, "norm_swiglu", wrong)
+
+
+def _scores_a_tenth_too_large(patch: pytest.MonkeyPatch) -> None:
+    """Queries and keys are 5 % too long."""
+
+    def wrong(qkv: Tensor, norm: Tensor, *rest: Any) -> Tensor:
+        return attend(qkv, norm * 1.05, *rest)
+
+    patch.setattr(qwen3, "attend", wrong)
+
+
+def _sums_of_too_few_bits(patch: pytest.MonkeyPatch) -> None:
+    """The residual keeps 5 bits of bfloat16's 8."""
+
+    def wrong(*arguments: Any) -> Tensor:
+        return (linear_add(*arguments).view(torch.int16) & ~7).view(torch.bfloat16)
+
+    patch.setattr(qwen3, "linear_add", wrong)
+
+
+@pytest.mark.parametrize("quantization", ["auto", "fp8"])
+def test_a_right_engine_passes(quantization: str, tmp_path: Path) -> None:
+    """And the check is sure of enough tokens to say so."""
+    runner = _runner(tmp_path, quantization=quantization)
+    checked = check_answers(runner, _answers(runner))
+    assert failures(checked) == []
+    bounds, blind = (sum(getattr(one, key) for one in checked) for key in ("bound", "blind"))
+    assert bounds < 0.25 * blind
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _positions_off_by_one,
+        _one_head_swapped,
+        _a_norm_skipped_in_one_layer,
+        _scores_a_tenth_too_large,
+        _sums_of_too_few_bits,
+    ],
+)
+def test_a_wrong_kernel_is_found(
+    fault: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fault is far below what one would see in a text."""
+    runner = _runner(tmp_path)
+    fault(monkeypatch)
+    found = failures(check_answers(runner, _answers(runner)))
+    assert any("wrong tokens" in line or "together" in line for line in found), found
+
+
+def _evidence(leads: list[float], gaps: list[float]) -> Evidence:
+    return Evidence(8, 0.0, 0.02, torch.tensor(leads), torch.tensor(gaps).unsqueeze(1))
+
+
+def test_one_lead_too_large_is_wrong() -> None:
+    """Nine times the noise is more than chance; as much noise as allowed is not."""
+    gaps = [5.0, 30.0, 30.0, 30.0]
+    assert judge(_evidence([5.0, 0.0, 0.0, 0.0], gaps)).is_right
+    assert not judge(_evidence([0.0, 9.0, 0.0, 0.0], [30.0, 9.0, 30.0, 30.0])).is_right
+    assert not judge(_evidence([float("nan"), 0.0, 0.0, 0.0], gaps)).is_right
+
+
+def test_many_small_leads_are_wrong() -> None:
+    """Each of them could be, but not all."""
+    checked = judge(_evidence([5.0] * 20, [5.0] * 20))
+    assert checked.lead < 8.0
+    assert not checked.is_right
+
+
+def test_all_answers_are_judged_together() -> None:
+    """Leads that each answer may have may be too many for all of them."""
+    one = judge(_evidence([4.0] * 2 + [0.0] * 18, [4.0] * 20))
+    assert one.leads > one.expected
+    assert one.is_right
+    assert failures([one] * 2) == []
+    (line,) = failures([one] * 40)
+    assert "together" in line
+
+
+def test_a_check_amid_noise_says_nothing() -> None:
+    """It fails, rather than to pass without a meaning."""
+    unsure: Checked = judge(_evidence([0.0] * 10, [0.5] * 10))
+    (line,) = failures([unsure])
+    assert "nothing is said" in line
+    assert failures([]) != []

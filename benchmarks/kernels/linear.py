@@ -5,7 +5,6 @@ whole operation by cuBLAS with our norm and gate around it; for the bare product
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
@@ -86,9 +85,10 @@ def case(
 
 def written(config: Config) -> str:
     """As it stands in `kernels.linear.tuned`: defaults at the end are left out."""
-    defaults = [field.default for field in fields(config)]
-    values = list(astuple(config))
-    while values[-1] == defaults[len(values) - 1]:
+    values, defaults = list(config), config._field_defaults
+    for name in reversed(config._fields):
+        if name not in defaults or values[-1] != defaults[name]:
+            break
         values.pop()
     return f"{type(config).__name__}({', '.join(map(str, values))})"
 

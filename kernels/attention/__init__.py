@@ -42,13 +42,15 @@ def attend(
 def _check(
     qkv: Tensor, qk_norm: Tensor, cos_sin: Tensor, key_cache: Tensor, value_cache: Tensor
 ) -> None:
-    if key_cache.dim() != 4 or key_cache.shape != value_cache.shape:
-        raise ValueError(f"caches {tuple(key_cache.shape)} and {tuple(value_cache.shape)}")
-    num_kv, head_dim = key_cache.shape[2:]
-    num_heads = qk_norm.shape[0] - num_kv
-    if num_heads <= 0 or num_heads % num_kv or qk_norm.shape[1] != head_dim:
-        raise ValueError(f"norm weights {tuple(qk_norm.shape)} for {num_kv} x {head_dim} keys")
-    if qkv.dim() != 2 or qkv.shape[1] != (num_heads + 2 * num_kv) * head_dim:
+    """At every layer of every step: each tensor is asked for its shape once."""
+    cache_shape, norm_shape = key_cache.shape, qk_norm.shape
+    if len(cache_shape) != 4 or cache_shape != value_cache.shape:
+        raise ValueError(f"caches {tuple(cache_shape)} and {tuple(value_cache.shape)}")
+    _, _, num_kv, head_dim = cache_shape
+    num_heads = norm_shape[0] - num_kv
+    if num_heads <= 0 or num_heads % num_kv or norm_shape[1:] != (head_dim,):
+        raise ValueError(f"norm weights {tuple(norm_shape)} for {num_kv} x {head_dim} keys")
+    if qkv.shape[1:] != ((num_heads + 2 * num_kv) * head_dim,):
         raise ValueError(f"qkv {tuple(qkv.shape)} for {num_heads} + 2 x {num_kv} heads")
-    if cos_sin.dim() != 2 or cos_sin.shape[1] != head_dim:
+    if cos_sin.shape[1:] != (head_dim,):
         raise ValueError(f"angles {tuple(cos_sin.shape)} for heads of {head_dim}")

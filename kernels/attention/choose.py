@@ -1,26 +1,24 @@
 """Which configuration serves which size: data from `python -m benchmarks.kernels attention`.
 
-Owns the figures. Must not launch anything.
+Owns the figures, in tuples: launches are looked up by them. Must not launch anything.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 import torch
 
 _MULTIPROCESSORS: Final = 132
 
 
-@dataclass(frozen=True, slots=True)
-class WriteConfig:
+class WriteConfig(NamedTuple):
     """Heads of one row that a program takes."""
 
     heads: int = 16
     warps: int = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeConfig:
+class DecodeConfig(NamedTuple):
     """A decode launch.
 
     `tile` cached tokens per step, about `target` programs in all, but `least` tiles per program
@@ -37,8 +35,7 @@ class DecodeConfig:
     least: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillConfig:
+class PrefillConfig(NamedTuple):
     """A launch over spans: `rows` (tokens x heads of a group) by `tile` keys per step.
 
     Contexts are cut so that about `target` programs exist, into `piece` keys at the least.
@@ -61,11 +58,13 @@ _FEW_ROWS: Final = 128
 _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
 
 
+@cache
 def write_config() -> WriteConfig:
     """How spans are normed, turned and written."""
     return WriteConfig()
 
 
+@cache
 def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> DecodeConfig:
     """How `num_rows` decodes attend. Raises `ValueError` for more rows than any launch takes."""
     rows = next((capacity for capacity in _ROW_CAPACITIES if num_rows <= capacity), None)
@@ -82,6 +81,7 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, least=8)
 
 
+@cache
 def prefill_config(
     num_rows: int, head_dim: int, cache_dtype: torch.dtype, dtype: torch.dtype
 ) -> PrefillConfig:

@@ -11,6 +11,7 @@ programs merges their partial results, always in the same order.
 """
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -30,6 +31,8 @@ from kernels.attention.device import (
 )
 from kernels.attention.plan import PagedPlan
 from kernels.choose import has_pdl
+from kernels.launch import Launch
+from kernels.scratch import scratch
 
 _LOG2_E = 1.4426950408889634
 _MERGED_NUMBERS = 4096
@@ -146,7 +149,7 @@ def _publish(
             few = tl.arange(0, NARROW)
             whole = merged(
                 partial_ptr, lse_ptr, first, 1, count, kv * (H // KV) + few, few < H // KV,
-                columns, H, D, BLOCK_D, FAN,
+                columns, H, D, BLOCK_D, FAN, 3,
             )  # fmt: skip
             few_places = (kv * (H // KV) + few)[:, None] * D + columns[None, :]
             few_shown = (few < H // KV)[:, None] & (columns < D)[None, :]
@@ -156,7 +159,7 @@ def _publish(
 @triton.jit(do_not_specialize=["num_rows", "table_width", "target"])
 def _decode_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, eps, scale, num_rows, table_width,
+    tables_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, num_rows, table_width, eps, scale,
     target, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
     ROWS: tl.constexpr, LEAST: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
@@ -232,50 +235,84 @@ def decode(
     Writes their keys and values. Launches on one device share counters: one stream at a time.
     Raises `ValueError` for more rows than counters.
     """
-    block_size, num_kv, head_dim = keys.shape[1:]
+    _, block_size, num_kv, head_dim = keys.shape
     num_heads = qk_norm.shape[0] - num_kv
     rows = plan.num_decodes
+    ready = _ready(
+        config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps,
+        dot_type(qkv, keys),
+    )  # fmt: skip
+    ready.launch(
+        ready.grid,
+        (
+            qkv, qk_norm, cos_sin, keys, values, plan.positions, plan.table_rows,
+            plan.block_tables, out, ready.partial, ready.lse, ready.counters,
+        ),
+        (rows, plan.block_tables.stride(0)),
+    )  # fmt: skip
+
+
+class _Ready(NamedTuple):
+    """A launch with what it needs beside its operands."""
+
+    launch: Launch
+    grid: tuple[int, int, int]
+    partial: Tensor
+    lse: Tensor
+    counters: Tensor
+
+
+@cache
+def _ready(
+    config: DecodeConfig,
+    device: torch.device,
+    rows: int,
+    num_heads: int,
+    num_kv: int,
+    head_dim: int,
+    block_size: int,
+    eps: float,
+    dot: tl.dtype,
+) -> _Ready:
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
     pieces = config.target // num_kv + rows
-    partial = torch.empty(pieces * num_heads, head_dim, dtype=torch.float32, device=qkv.device)
-    lse = torch.empty(pieces * num_heads, dtype=torch.float32, device=qkv.device)
+    parts = scratch(device, pieces * num_heads * (head_dim + 1))
+    return _Ready(
+        _launch_of(config, device, num_heads, num_kv, head_dim, block_size, eps, dot),
+        (num_kv, pieces, 1),
+        parts,
+        parts[pieces * num_heads * head_dim :],
+        _counters(device),
+    )
+
+
+@cache
+def _launch_of(
+    config: DecodeConfig,
+    device: torch.device,
+    num_heads: int,
+    num_kv: int,
+    head_dim: int,
+    block_size: int,
+    eps: float,
+    dot: tl.dtype,
+) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
-    pdl = has_pdl(qkv.device)
-    _decode_kernel[(num_kv, pieces)](
-        qkv,
-        qk_norm,
-        cos_sin,
-        keys,
-        values,
-        plan.positions,
-        plan.table_rows,
-        plan.block_tables,
-        out,
-        partial,
-        lse,
-        _counters(qkv.device),
-        eps,
-        _LOG2_E / head_dim**0.5,
-        rows,
-        plan.block_tables.stride(0),
-        config.target,
-        H=num_heads,
-        KV=num_kv,
-        D=head_dim,
-        BLOCK_SIZE=block_size,
-        GROUP=max(16, narrow),
-        NARROW=narrow,
-        BLOCK_D=block_d,
-        TILE=config.tile,
-        ROWS=config.rows,
-        LEAST=config.least,
-        FAN=min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d))),
-        DOT=dot_type(qkv, keys),
-        PDL=pdl,
-        launch_pdl=pdl,
+    fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
+    pdl = has_pdl(device)
+    constants = {
+        "eps": eps, "scale": _LOG2_E / head_dim**0.5, "target": config.target, "H": num_heads,
+        "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size, "GROUP": max(16, narrow),
+        "NARROW": narrow, "BLOCK_D": block_d, "TILE": config.tile, "ROWS": config.rows,
+        "LEAST": config.least, "FAN": fan, "DOT": dot, "PDL": pdl,
+    }  # fmt: skip
+    return Launch(
+        _decode_kernel,
+        constants,
         num_warps=config.warps,
         num_stages=config.stages,
+        launch_pdl=pdl,
     )
 
 

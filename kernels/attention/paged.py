@@ -80,4 +80,4 @@ def attend(
 
 
 def _longest(prefills: Sequence[PrefillSpan]) -> int:
-    return max(span.num_rows for span in prefills)
+    return max([span.num_rows for span in prefills])

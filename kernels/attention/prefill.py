@@ -5,6 +5,8 @@ tokens of a span for all query heads of one key head, over all keys that they se
 them: one item of `kernels.attention.work`. Queries are ready and the spans' keys lie in the cache.
 """
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -14,9 +16,14 @@ from kernels.attention.choose import PrefillConfig
 from kernels.attention.device import dot_type, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork
 from kernels.choose import has_pdl
+from kernels.launch import Launch
+from kernels.scratch import scratch
 
 _LOG2_E = 1.4426950408889634
-_MERGED_HEADS = 8
+
+_MERGED_PARTS = 16
+"""Parts of one head that a warp merges at once: 64 registers of each of its lanes, for D = 128. A
+warp per row and head waits for no other, and asks for all it needs at once."""
 
 
 @triton.jit
@@ -63,8 +70,8 @@ def _attend(
 
 @triton.jit(do_not_specialize=["table_width", "num_decodes"])
 def _prefill_kernel(
-    queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr, scale,
-    table_width, num_decodes, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
+    queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr,
+    table_width, num_decodes, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
     DOT: tl.constexpr,
     PDL: tl.constexpr,
@@ -113,9 +120,9 @@ def _prefill_kernel(
 @triton.jit(do_not_specialize=["num_decodes"])
 def _merge_kernel(
     partial_ptr, lse_ptr, merges_ptr, out_ptr, num_decodes, H: tl.constexpr, D: tl.constexpr,
-    BLOCK_D: tl.constexpr, HEADS: tl.constexpr, FAN: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_D: tl.constexpr, FAN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Some heads of one row whose keys were cut into pieces."""
+    """One head of one row whose keys were cut into pieces."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -123,15 +130,14 @@ def _merge_kernel(
     row, first, count, stride = (
         tl.load(merge), tl.load(merge + 1), tl.load(merge + 2), tl.load(merge + 3)
     )  # fmt: skip
-    heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    head = tl.program_id(1) + tl.arange(0, 1)
     columns = tl.arange(0, BLOCK_D)
     result = merged(
-        partial_ptr, lse_ptr, first, stride, count, heads, heads < H, columns, H, D, BLOCK_D, FAN
+        partial_ptr, lse_ptr, first, stride, count, head, head < H, columns, H, D, BLOCK_D, FAN, 1
     )
     out = out_ptr + (num_decodes + row).to(tl.int64) * (H * D)
-    inside = (heads < H)[:, None] & (columns < D)[None, :]
     result = result.to(out_ptr.dtype.element_ty)
-    tl.store(out + heads[:, None] * D + columns[None, :], result, mask=inside)
+    tl.store(out + head[:, None] * D + columns[None, :], result, mask=(columns < D)[None, :])
 
 
 def prefill(
@@ -147,50 +153,59 @@ def prefill(
 
     queries [rows, H, D] of all spans, normed and turned; out [T, H D].
     """
-    block_size, num_kv, head_dim = keys.shape[1:]
-    num_heads = queries.shape[1]
-    lse = queries.new_empty(work.num_partials * num_heads, dtype=torch.float32)
-    partial = lse.new_empty(lse.shape[0], head_dim)
-    pdl = has_pdl(queries.device)
+    _, block_size, num_kv, head_dim = keys.shape
+    num_heads, device = queries.shape[1], queries.device
+    dot = dot_type(queries, keys)
+    launch, merge = _launches(config, device, num_heads, num_kv, head_dim, block_size, dot)
+    partial, lse = _parts(device, num_heads, head_dim, triton.next_power_of_2(work.num_partials))
+    tables = plan.block_tables
+    launch(
+        (num_kv, work.items.shape[0], 1),
+        (queries, keys, values, tables, work.items, out, partial, lse),
+        (tables.stride(0), plan.num_decodes),
+    )
+    if work.num_partials:
+        grid = work.merges.shape[0], num_heads, 1
+        merge(grid, (partial, lse, work.merges, out), (plan.num_decodes,))
+
+
+@cache
+def _launches(
+    config: PrefillConfig,
+    device: torch.device,
+    num_heads: int,
+    num_kv: int,
+    head_dim: int,
+    block_size: int,
+    dot: tl.dtype,
+) -> tuple[Launch, Launch]:
+    """Of the items and of the merge."""
+    pdl = has_pdl(device)
     block_d = triton.next_power_of_2(head_dim)
-    _prefill_kernel[(num_kv, work.items.shape[0])](
-        queries,
-        keys,
-        values,
-        plan.block_tables,
-        work.items,
-        out,
-        partial,
-        lse,
-        _LOG2_E / head_dim**0.5,
-        plan.block_tables.stride(0),
-        plan.num_decodes,
-        H=num_heads,
-        KV=num_kv,
-        D=head_dim,
-        BLOCK_SIZE=block_size,
-        M=config.rows,
-        BLOCK_D=block_d,
-        TILE=config.tile,
-        DOT=dot_type(queries, keys),
-        PDL=pdl,
-        launch_pdl=pdl,
+    constants = {
+        "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
+        "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
+        "DOT": dot, "PDL": pdl,
+    }  # fmt: skip
+    items = Launch(
+        _prefill_kernel,
+        constants,
         num_warps=config.warps,
         num_stages=config.stages,
+        launch_pdl=pdl,
     )
-    if work.merges.shape[0]:
-        _merge_kernel[(work.merges.shape[0], triton.cdiv(num_heads, _MERGED_HEADS))](
-            partial,
-            lse,
-            work.merges,
-            out,
-            plan.num_decodes,
-            H=num_heads,
-            D=head_dim,
-            BLOCK_D=block_d,
-            HEADS=_MERGED_HEADS,
-            FAN=4,
-            PDL=pdl,
-            launch_pdl=pdl,
-            num_warps=4,
-        )
+    constants = {
+        "H": num_heads, "D": head_dim, "BLOCK_D": block_d, "FAN": _MERGED_PARTS, "PDL": pdl,
+    }  # fmt: skip
+    num_warps = max(1, block_d // 128)
+    return items, Launch(_merge_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+
+
+@cache
+def _parts(
+    device: torch.device, num_heads: int, head_dim: int, slots: int
+) -> tuple[Tensor, Tensor]:
+    """Partial results and their log-sum-exps."""
+    numbers = slots * num_heads * head_dim
+    parts = scratch(device, numbers + slots * num_heads)
+    return parts, parts[numbers:]

@@ -4,6 +4,9 @@ Owns the kernel that prepares rows which are not decodes (those do it by themsel
 spans: a row knows its position and its block table.
 """
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -12,12 +15,13 @@ from kernels.attention.choose import WriteConfig
 from kernels.attention.device import load_angles, load_pairs, to_cache, turned
 from kernels.attention.plan import PagedPlan
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 
 
 @triton.jit(do_not_specialize=["first_row", "table_width"])
 def _write_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, queries_ptr, eps, first_row, table_width, H: tl.constexpr, KV: tl.constexpr,
+    tables_ptr, queries_ptr, first_row, table_width, eps, H: tl.constexpr, KV: tl.constexpr,
     D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -63,32 +67,37 @@ def qk_norm_rope_write(
     config: WriteConfig,
 ) -> Tensor:
     """Queries [rows, H, D] of the rows behind the decodes; keys and values go to the caches."""
-    block_size, num_kv, head_dim = keys.shape[1:]
+    _, block_size, num_kv, head_dim = keys.shape
     num_heads = qk_norm.shape[0] - num_kv
     num_rows = qkv.shape[0] - plan.num_decodes
     queries = qkv.new_empty(num_rows, num_heads, head_dim)
-    pdl = has_pdl(qkv.device)
-    _write_kernel[(num_rows, triton.cdiv(num_heads + 2 * num_kv, config.heads))](
-        qkv,
-        qk_norm,
-        cos_sin,
-        keys,
-        values,
-        plan.positions,
-        plan.table_rows,
-        plan.block_tables,
-        queries,
-        eps,
-        plan.num_decodes,
-        plan.block_tables.stride(0),
-        H=num_heads,
-        KV=num_kv,
-        D=head_dim,
-        BLOCK_SIZE=block_size,
-        HEADS=config.heads,
-        HALF=triton.next_power_of_2(head_dim // 2),
-        PDL=pdl,
-        launch_pdl=pdl,
-        num_warps=config.warps,
-    )
+    launch, parts = _launch_of(config, qkv.device, num_heads, num_kv, head_dim, block_size, eps)
+    launch(
+        (num_rows, parts, 1),
+        (
+            qkv, qk_norm, cos_sin, keys, values, plan.positions, plan.table_rows,
+            plan.block_tables, queries,
+        ),
+        (plan.num_decodes, plan.block_tables.stride(0)),
+    )  # fmt: skip
     return queries
+
+
+@cache
+def _launch_of(
+    config: WriteConfig,
+    device: torch.device,
+    num_heads: int,
+    num_kv: int,
+    head_dim: int,
+    block_size: int,
+    eps: float,
+) -> tuple[Launch, int]:
+    """With the number of programs per row."""
+    pdl = has_pdl(device)
+    constants = {
+        "eps": eps, "H": num_heads, "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size,
+        "HEADS": config.heads, "HALF": triton.next_power_of_2(head_dim // 2), "PDL": pdl,
+    }  # fmt: skip
+    launch = Launch(_write_kernel, constants, num_warps=config.warps, launch_pdl=pdl)
+    return launch, triton.cdiv(num_heads + 2 * num_kv, config.heads)

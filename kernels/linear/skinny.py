@@ -27,6 +27,7 @@ from kernels.launch import Launch
 from kernels.linear.config import Skinny
 from kernels.linear.parts import silu, weight_rows
 from kernels.linear.weight import Weight, parts_of
+from kernels.scratch import scratch
 
 MAX_ROWS: Final = 128
 """Of x in one launch: their sums lie in registers."""
@@ -288,7 +289,7 @@ def _ready(
         ),
         (tiles, config.splits, 1),
         num_weight_rows // 2 if swiglu else num_weight_rows,
-        _scratch(device, triton.next_power_of_2(parts * (config.block_n + 1) * padded)),
+        scratch(device, parts * (config.block_n + 1) * padded),
         _counters(device),
     )  # fmt: skip
 
@@ -316,12 +317,6 @@ def _launch_of(
         "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual, "SWIGLU": swiglu, "PDL": pdl,
     }  # fmt: skip
     return Launch(_skinny_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
-
-
-@cache
-def _scratch(device: torch.device, size: int) -> Tensor:
-    """Float32 sums of parts. Never given back: captured graphs name it."""
-    return torch.empty(max(1, size), device=device, dtype=torch.float32)
 
 
 @cache

@@ -92,8 +92,8 @@ def test_any_heads_decode(shape: Shape, device: torch.device) -> None:
 def test_one_long_row_is_shared(device: torch.device) -> None:
     """A long row among short ones is cut into many pieces, the short ones are not."""
     case = make_case(((400, 1), *[(9, 1)] * 4), Shape()).to(device)
-    _check(case, _decode(case, dataclasses.replace(SMALL, target=24)))
-    _check(case, _decode(case, dataclasses.replace(SMALL, target=24, least=3)))
+    _check(case, _decode(case, SMALL._replace(target=24)))
+    _check(case, _decode(case, SMALL._replace(target=24, least=3)))
 
 
 def test_padding_rows_disturb_nobody(device: torch.device) -> None:
@@ -134,7 +134,7 @@ def test_spans_equal_the_definition(
 ) -> None:
     """Behind any past, with whole keys and with keys in pieces, beside decodes."""
     case = make_case(spans, Shape(dtype=dtype)).to(device)
-    out = _prefill(case, dataclasses.replace(TILES, target=target, piece=16))
+    out = _prefill(case, TILES._replace(target=target, piece=16))
     assert out[: case.num_decodes].isnan().all()
     if case.num_decodes:
         out[: case.num_decodes] = _decode(case, SMALL)[: case.num_decodes]
@@ -145,4 +145,4 @@ def test_spans_equal_the_definition(
 def test_any_heads_prefill(shape: Shape, device: torch.device) -> None:
     """The shapes of the decodes."""
     case = make_case(((50, 20), (0, 11)), shape).to(device)
-    _check(case, _prefill(case, dataclasses.replace(TILES, target=8, piece=16)))
+    _check(case, _prefill(case, TILES._replace(target=8, piece=16)))

@@ -3,22 +3,33 @@
 Writes one safetensors file, then reads it to the card by our stream in several settings and by the
 library's own device loading. The file is in the page cache after the first, untimed reading; every
 way is checked against the tensors that were written.
+
+With `--start SHAPE` it writes a whole checkpoint of that shape instead (qwen3-8b: 16.4 GB) and
+measures an engine process from its start to its first answer, phase by phase: with an empty cache
+of compiled kernels, then twice with the one that this left.
 """
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import msgspec
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from benchmarks.engine.files import write_checkpoint
+from benchmarks.engine.run import Options, worker_config
+from benchmarks.engine.start import measure_start
 from workers.engine.checkpoint import Checkpoint
 from workers.engine.file_stream import FileStream
+from workers.engine.kernel_cache import CACHE_VARIABLE
 
 _RUNS = 3
 _ROWS = 4096
@@ -30,11 +41,15 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=4.0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--directory", type=Path, help="on the disk that matters; default: /tmp")
+    parser.add_argument("--start", metavar="SHAPE", help="qwen3-8b, or a directory")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
+    if arguments.start is not None:
+        measure_starts(arguments.start, device, arguments.directory)
+        return
     num = max(1, round(arguments.gib * 2**30 / (2 * _ROWS * _ROWS)))
     shapes = {f"layer.{index}": (_ROWS, _ROWS) for index in range(num)}
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+    with TemporaryDirectory(dir=arguments.directory) as directory:
         path = Path(directory) / "model.safetensors"
         written = {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
         save_file(written, path)
@@ -45,6 +60,24 @@ def main() -> None:
             for mebibytes in (4, 16, 64):
                 stream = _streaming(path.parent, shapes, device, threads, mebibytes)
                 _measure(f"{threads:2} threads, {mebibytes:2} MiB", num_bytes, written, stream)
+
+
+def measure_starts(shape: str, device: torch.device, directory: Path | None) -> None:
+    """Print the phases of starts with real files, which lie in the page cache as just written."""
+    with TemporaryDirectory(dir=directory) as home, TemporaryDirectory() as kernels:
+        # In a process of its own: what it took of the card is given back with it.
+        with ProcessPoolExecutor(1, get_context("spawn")) as writers:
+            written = writers.submit(write_checkpoint, shape, Path(home), device, torch.bfloat16)
+            num_bytes = written.result()
+        print(f"{shape}: {num_bytes / 1e9:.1f} GB of safetensors files in {home}", flush=True)
+        config = worker_config(Options(home, device=device.type, tests=("start",)))
+        config = msgspec.structs.replace(config, context_length=None)
+        for number in range(1, _RUNS + 1):
+            started = measure_start(config, {CACHE_VARIABLE: kernels})
+            phases = ", ".join(f"{phase} {took:.2f}" for phase, took in started.phases.items())
+            rate = num_bytes / started.phases["load"] / 1e9
+            line = f"start {number}: {started.seconds:.2f} s ({phases}); files at {rate:.1f} GB/s"
+            print(line, flush=True)
 
 
 def _measure(
@@ -83,7 +116,7 @@ def _streaming(
             for name, shape in shapes.items():
                 found[name] = torch.empty(shape, dtype=torch.bfloat16, device=device)
                 checkpoint.read_into(name, found[name])
-            checkpoint.finish(lambda: None)
+            checkpoint.settle(lambda: None)
         _wait(device)
         return found
 

@@ -39,8 +39,11 @@ def plot_decode(report: dict[str, Any], path: Path) -> bool:
         axes.set_xticks(batches, [str(batch) for batch in batches])
         axes.set_xlabel("sequences at once")
         axes.set_ylabel(what)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.grid(visible=True, which="both", alpha=0.3)
         axes.legend()
+    # Times differ by less than a decade, in which only this names what lies between.
+    latency.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
     figure.suptitle(f"{report['model']}, {report['machine']['device']}: decode, prompt included")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")

@@ -2,26 +2,31 @@
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import Answer, Client, Request
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
+from benchmarks.engine.files import write_checkpoint
 from benchmarks.engine.floor import CEILINGS, Floor
+from benchmarks.engine.loading import measure_starts
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.plot import plot_decode
 from benchmarks.engine.verdict import failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.dummy import dummy_dir
+from workers.engine.dummy import draw_weights, dummy_dir
 from workers.engine.load import load_runner
 from workers.engine.model_config import read_model_config
 from workers.engine.runner import Runner
+from workers.engine.weights import load_weights
 
 H200 = CEILINGS["NVIDIA H200"]
 
@@ -126,8 +131,9 @@ def test_right_answers_pass_and_wrong_ones_are_found(runner: Runner, temperature
 def test_an_engine_with_a_wrong_layer_is_found(runner: Runner) -> None:
     """The reference shares the weights, and nothing else: here they changed in between."""
     answers = _answers(runner, 0.0)
-    layer = runner.model.weights.layers[1]
-    layer.down.copy_(layer.down.flip(0))
+    down = runner.model.weights.layers[1].down
+    assert isinstance(down, torch.Tensor)
+    down.copy_(down.flip(0))
     assert failures(check_answers(runner, answers))
 
 
@@ -188,6 +194,36 @@ def test_figures_are_compared_the_right_way_round() -> None:
     assert not Figure("n", "none", "ms", (math.nan,), None, Bar(must=1.0)).reaches(1.0)
     assert bar("qwen3-8b", fp8=True, key="decode-1").goal == 2.2
     assert bar("another", fp8=False, key="decode-1") == Bar()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_written_checkpoint_loads_as_it_was_drawn(tmp_path: Path, *, tied: bool) -> None:
+    """Published names and several files; every tensor comes back."""
+    changes = {"num_hidden_layers": 10, "attention_bias": tied, "tie_word_embeddings": tied}
+    shape = write_tiny_model(tmp_path / "shape", **changes)
+    (written := tmp_path / "written").mkdir()
+    cpu = torch.device("cpu")
+    write_checkpoint(str(shape), written, cpu, torch.float32)
+    config = read_model_config(written)
+    loaded = load_weights(written, config, cpu, torch.float32, lambda *_: None)
+    drawn = draw_weights(config, cpu, torch.float32)
+    assert len(list(written.glob("*.safetensors"))) == 3
+    assert torch.equal(loaded.head, drawn.head)
+    for one, other in zip(loaded.layers, drawn.layers, strict=True):
+        for field in fields(one):
+            ours, theirs = getattr(one, field.name), getattr(other, field.name)
+            assert ours is theirs or torch.equal(ours, theirs), field.name
+
+
+def test_a_start_with_real_files_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All phases of an engine process that reads a checkpoint."""
+    shape = write_tiny_model(tmp_path / "shape", dtype="bfloat16")
+    measure_starts(str(shape), torch.device("cpu"), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert all(f"{phase} " in lines[-1] for phase in ("import", "load", "memory", "canary"))
 
 
 def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:

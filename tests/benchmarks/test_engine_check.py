@@ -81,8 +81,8 @@ def _one_head_swapped(patch: pytest.MonkeyPatch) -> None:
     """The first two heads' results change places."""
 
     def wrong(*arguments: Any) -> Tensor:
-        heads = attend(*arguments).unflatten(1, (HEADS, DIM))
-        return heads[:, [1, 0, 2, 3]].flatten(1)
+        heads = attend(*arguments).view(-1, HEADS, DIM)
+        return heads[:, [1, 0, 2, 3]].reshape(-1, HEADS * DIM)
 
     patch.setattr(qwen3, "attend", wrong)
 

@@ -57,7 +57,7 @@ def draw_weights(
     They are drawn so that answers can be checked: the first layer makes a state, to which all
     others together add as much again, each 1 / sqrt(2 layers). With equal layers every one would
     turn the sum of those before it around, and 36 of them make 5 % of the logits' spread out of the
-    rounding of bfloat16; these make 2.5 %, and a wrong layer still 15 %.
+    rounding of bfloat16; these make 2.5 %, and one layer without its MLP a tenth.
 
     `fp8`: the same weights with the layers' products in 8 bits.
     """

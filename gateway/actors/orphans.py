@@ -132,7 +132,7 @@ class _Hosted:
         """
         if isinstance(error, Exception):
             self.failure = error
-        elif self._emit is not None and self.scope.cancelled_caught:
+        elif self._emit is not None and (error or self.scope.cancelled_caught):
             self._emit(Failed(connection_lost()))
         self.over.set()
         return self.failure is not None

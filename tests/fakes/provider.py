@@ -102,9 +102,10 @@ class FakeProvider:
                 return
         assert request is not None
         headers = {name.decode(): value.decode() for name, value in request.headers}
-        self.requests.append(Recorded(request.target.decode(), headers, json.loads(body)))
+        recorded = Recorded(request.target.decode(), headers, json.loads(body))
+        self.requests.append(recorded)
         await trio.sleep(self.delay_s)
-        await self._answer(stream, parser, self.requests[-1].body)
+        await self._answer(stream, parser, recorded.body)
 
     async def _answer(
         self, stream: trio.abc.Stream, parser: h11.Connection, body: dict[str, Any]

@@ -19,9 +19,9 @@ PATIENCE_S = 20.0
 
 
 @asynccontextmanager
-async def served(app: ASGIApp) -> AsyncIterator[str]:
+async def served(app: ASGIApp, patience_s: float = PATIENCE_S) -> AsyncIterator[str]:
     """The base URL of `app`, served on a free port for the length of the block."""
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(patience_s):
         async with trio.open_nursery() as nursery:
             start = functools.partial(serve, app, host="127.0.0.1", port=0)
             url: str = await nursery.start(start)

@@ -3,11 +3,15 @@
 Owns the launches.
 """
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 
 _UPDATES = 128
 _NUM_WARPS = 4
@@ -59,21 +63,19 @@ def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Ten
     num_rows = table_rows.shape[0]
     vocab_size, width = embedding.shape
     hidden = embedding.new_empty(num_rows, width)
-    pdl = has_pdl(embedding.device)
-    _embed_rows_kernel[(num_rows,)](
-        table_rows,
-        last_token,
-        embedding,
-        hidden,
-        last_token.shape[0],
-        vocab_size,
-        width,
-        BLOCK=triton.next_power_of_2(width),
-        PDL=pdl,
-        num_warps=_NUM_WARPS,
-        launch_pdl=pdl,
-    )
+    launch = _embed_launch(embedding.device, last_token.shape[0], vocab_size, width)
+    launch((num_rows, 1, 1), (table_rows, last_token, embedding, hidden))
     return hidden
+
+
+@cache
+def _embed_launch(device: torch.device, num_tables: int, vocab_size: int, width: int) -> Launch:
+    pdl = has_pdl(device)
+    constants = {
+        "num_tables": num_tables, "vocab_size": vocab_size, "width": width,
+        "BLOCK": triton.next_power_of_2(width), "PDL": pdl,
+    }  # fmt: skip
+    return Launch(_embed_rows_kernel, constants, num_warps=_NUM_WARPS, launch_pdl=pdl)
 
 
 def write_tables(updates: Tensor, block_tables: Tensor) -> None:
@@ -82,12 +84,11 @@ def write_tables(updates: Tensor, block_tables: Tensor) -> None:
     if num_updates == 0:
         return
     num_tables, max_blocks = block_tables.shape
-    _write_tables_kernel[(triton.cdiv(num_updates, _UPDATES),)](
-        updates,
-        block_tables,
-        num_updates,
-        num_tables,
-        max_blocks,
-        UPDATES=_UPDATES,
-        num_warps=_NUM_WARPS,
-    )
+    launch = _write_launch(num_tables, max_blocks)
+    launch((triton.cdiv(num_updates, _UPDATES), 1, 1), (updates, block_tables), (num_updates,))
+
+
+@cache
+def _write_launch(num_tables: int, max_blocks: int) -> Launch:
+    constants = {"num_tables": num_tables, "max_blocks": max_blocks, "UPDATES": _UPDATES}
+    return Launch(_write_tables_kernel, constants, num_warps=_NUM_WARPS)

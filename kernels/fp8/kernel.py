@@ -3,6 +3,8 @@
 Owns the launches: one program per row, and one per tile of a weight. Must not know what they are.
 """
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -11,6 +13,7 @@ from torch import Tensor
 from kernels.choose import has_pdl
 from kernels.fp8.reference import LARGEST, TINY
 from kernels.fp8.weight import BLOCK, FP8, Fp8Weight
+from kernels.launch import Launch
 
 _TILE_ROWS = 32
 """Divides the rows of a block, so that one scale serves a tile."""
@@ -49,14 +52,21 @@ def quantize_rows(x: Tensor, norm: Tensor | None, eps: float) -> tuple[Tensor, T
     values = torch.empty(num_rows, num_columns, dtype=FP8, device=x.device)
     scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
     if num_rows:
-        block = triton.next_power_of_2(num_columns)
-        pdl = has_pdl(x.device)
-        _quantize_rows_kernel[(num_rows,)](
-            x, norm, values, scales, num_columns, eps, LARGEST=LARGEST, TINY=TINY, BLOCK=block,
-            NORM=norm is not None, PDL=pdl, launch_pdl=pdl,
-            num_warps=max(1, min(16, block // 1024)),
-        )  # fmt: skip
+        launch = _quantise_launch(x.device, num_columns, eps, norm is not None)
+        launch((num_rows, 1, 1), (x, x if norm is None else norm, values, scales))
     return values, scales
+
+
+@cache
+def _quantise_launch(device: torch.device, num_columns: int, eps: float, has_norm: bool) -> Launch:
+    block = triton.next_power_of_2(num_columns)
+    pdl = has_pdl(device)
+    constants = {
+        "num_columns": num_columns, "eps": eps, "LARGEST": LARGEST, "TINY": TINY, "BLOCK": block,
+        "NORM": has_norm, "PDL": pdl,
+    }  # fmt: skip
+    num_warps = max(1, min(16, block // 1024))
+    return Launch(_quantize_rows_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ Counts are exact. Shares are float32 sums in a fixed order over a tile, then int
 the best token's share: the same every time, and within 1e-6 of the true ones.
 """
 
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 from kernels.sample.draws import Draws
 
 UNUSED_BITS: Final = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 12}
@@ -159,8 +161,8 @@ def _count_kernel(
     top_k_ptr,
     sums_ptr,
     found_ptr,
-    vocab_size,
     number,
+    vocab_size,
     DIGITS: tl.constexpr,
     UNUSED: tl.constexpr,
     TILE: tl.constexpr,
@@ -194,9 +196,9 @@ def _sum_kernel(
     maxima_ptr,
     sums_ptr,
     found_ptr,
+    number,
     vocab_size,
     num_tiles,
-    number,
     DIGITS: tl.constexpr,
     UNUSED: tl.constexpr,
     TILE: tl.constexpr,
@@ -300,27 +302,54 @@ def find_cut(logits: Tensor, draws: Draws, tile: int, num_warps: int) -> Cut:
     num_tiles, device = triton.cdiv(vocab_size, tile), logits.device
     unused = UNUSED_BITS[logits.dtype]
     digits = (32 - unused) // 2
-    grid = (num_tiles, num_rows)
-    pdl = has_pdl(device)
-    options = {"PDL": pdl, "launch_pdl": pdl, "num_warps": num_warps, "TILE": tile}
-    maxima = torch.empty(grid[::-1], dtype=torch.float32, device=device)
+    shape = num_rows, num_tiles
+    maxima = torch.empty(shape, dtype=torch.float32, device=device)
     # Of counts, then of shares, by pass and row: three sums and the total; interval and above.
     sums = torch.zeros(2, digits, num_rows, 4, dtype=torch.int64, device=device)
     found = torch.empty(2, digits, num_rows, 2, dtype=torch.int64, device=device)
     inputs = logits, draws.temperature, draws.top_k, draws.top_p, maxima, sums, found
-    _maxima_kernel[grid](logits, maxima, vocab_size, num_tiles, **options)
-    options |= {"DIGITS": digits, "UNUSED": unused}
-    counted = logits, draws.temperature, draws.top_k, sums, found
-    for number in range(digits):
-        _count_kernel[grid](*counted, vocab_size, number, **options)
-    options["TILES"] = triton.next_power_of_2(num_tiles)
-    for number in range(digits):
-        _sum_kernel[grid](*inputs, vocab_size, num_tiles, number, **options)
     cut = Cut(
         keys=torch.empty(num_rows, dtype=torch.int32, device=device),
         ties=torch.empty(num_rows, dtype=torch.int32, device=device),
         floors=torch.empty(num_rows, dtype=torch.float32, device=device),
-        equals=torch.empty(grid[::-1], dtype=torch.int32, device=device),
+        equals=torch.empty(shape, dtype=torch.int32, device=device),
     )
-    _close_kernel[grid](*inputs, draws.min_p, *cut, vocab_size, num_tiles, **options)
+    grid = num_tiles, num_rows, 1
+    launches = _launches(device, logits.dtype, vocab_size, tile, num_warps)
+    launches.maxima(grid, (logits, maxima))
+    counted = logits, draws.temperature, draws.top_k, sums, found
+    for number in range(digits):
+        launches.counts(grid, counted, (number,))
+    for number in range(digits):
+        launches.sums(grid, inputs, (number,))
+    launches.close(grid, (*inputs, draws.min_p, *cut))
     return cut
+
+
+class _Launches(NamedTuple):
+    """Of the four kernels."""
+
+    maxima: Launch
+    counts: Launch
+    sums: Launch
+    close: Launch
+
+
+@cache
+def _launches(
+    device: torch.device, dtype: torch.dtype, vocab_size: int, tile: int, num_warps: int
+) -> _Launches:
+    pdl = has_pdl(device)
+    unused = UNUSED_BITS[dtype]
+    num_tiles = triton.cdiv(vocab_size, tile)
+    vocab, tiles = {"vocab_size": vocab_size}, {"num_tiles": num_tiles}
+    block = {"TILE": tile, "PDL": pdl}
+    bits = {"DIGITS": (32 - unused) // 2, "UNUSED": unused}
+    padded = {"TILES": triton.next_power_of_2(num_tiles)}
+    launch = partial(Launch, num_warps=num_warps, launch_pdl=pdl)
+    return _Launches(
+        launch(_maxima_kernel, vocab | tiles | block),
+        launch(_count_kernel, vocab | block | bits),
+        launch(_sum_kernel, vocab | tiles | block | bits | padded),
+        launch(_close_kernel, vocab | tiles | block | bits | padded),
+    )

@@ -6,6 +6,7 @@ the best of them: mostly one tile and one token. So the choice is exact, though 
 are only bounded.
 """
 
+from functools import cache
 from typing import Final
 
 import torch
@@ -14,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 from kernels.philox.kernel import philox_words
 from kernels.sample.bounds import row_draw, take, tile_bounds, top_of
 from kernels.sample.cut import UNUSED_BITS, find_cut
@@ -220,30 +222,41 @@ def pick(
     if not num_rows:
         return ids
     tops = torch.empty(num_rows, num_tiles, dtype=torch.float32, device=logits.device)
-    pdl = has_pdl(logits.device)
     # Without filters nothing reads the places of the cut.
     cut = find_cut(logits, draws, tile, num_warps) if draws.filtered else (tops,) * 4
     inputs = logits, draws.seeds, draws.temperature, positions, tops, *cut
-    options = {
-        "FILTERED": draws.filtered,
-        "UNUSED": UNUSED_BITS[logits.dtype],
-        "TILES": triton.next_power_of_2(num_tiles),
-        "TILE": tile,
-        "FAST": logits.is_cuda,
-        "PDL": pdl,
-        "launch_pdl": pdl,
-        "num_warps": num_warps,
-    }
-    _tile_tops_kernel[num_tiles, num_rows](*inputs, vocab_size, num_tiles, **options)
-    _decide_kernel[(num_rows,)](
-        *inputs,
-        ids,
-        ids if last_token is None else last_token,
-        ids if table_rows is None else table_rows,
-        vocab_size,
-        num_tiles,
-        0 if last_token is None else last_token.shape[0],
-        REMEMBERS=last_token is not None,
-        **options,
-    )
+    num_tables = 0 if last_token is None else last_token.shape[0]
+    find, decide = _launches(
+        logits.device, logits.dtype, vocab_size, num_tables, tile, num_warps,
+        draws.filtered, last_token is not None,
+    )  # fmt: skip
+    find((num_tiles, num_rows, 1), inputs)
+    targets = [ids if tensor is None else tensor for tensor in (last_token, table_rows)]
+    decide((num_rows, 1, 1), (*inputs, ids, *targets))
     return ids
+
+
+@cache
+def _launches(
+    device: torch.device,
+    dtype: torch.dtype,
+    vocab_size: int,
+    num_tables: int,
+    tile: int,
+    num_warps: int,
+    filtered: bool,
+    remembers: bool,
+) -> tuple[Launch, Launch]:
+    """Of the tiles' tops and of the decision."""
+    pdl = has_pdl(device)
+    num_tiles = triton.cdiv(vocab_size, tile)
+    sizes = {"vocab_size": vocab_size, "num_tiles": num_tiles}
+    constants = {
+        "FILTERED": filtered, "UNUSED": UNUSED_BITS[dtype],
+        "TILES": triton.next_power_of_2(num_tiles), "TILE": tile, "FAST": device.type == "cuda",
+        "PDL": pdl,
+    }  # fmt: skip
+    find = Launch(_tile_tops_kernel, sizes | constants, num_warps=num_warps, launch_pdl=pdl)
+    constants |= {"num_tables": num_tables, "REMEMBERS": remembers}
+    decide = Launch(_decide_kernel, sizes | constants, num_warps=num_warps, launch_pdl=pdl)
+    return find, decide

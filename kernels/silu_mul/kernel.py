@@ -3,11 +3,15 @@
 Owns the launch. Must not know who gates what.
 """
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.launch import Launch
 
 _BLOCK = 1024
 
@@ -34,9 +38,17 @@ def silu_mul(gate_up: Tensor, *, block: int = _BLOCK, num_warps: int = 4) -> Ten
     gate_up = gate_up.contiguous()
     inner = gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], inner)
-    if out.numel():
-        pdl = has_pdl(gate_up.device)
-        _silu_mul_kernel[(out.numel() // inner, triton.cdiv(inner, block))](
-            gate_up, out, inner, BLOCK=block, PDL=pdl, num_warps=num_warps, launch_pdl=pdl
-        )
+    numbers = out.numel()
+    if numbers:
+        launch, tiles = _launch_of(gate_up.device, inner, block, num_warps)
+        launch((numbers // inner, tiles, 1), (gate_up, out))
     return out
+
+
+@cache
+def _launch_of(device: torch.device, inner: int, block: int, num_warps: int) -> tuple[Launch, int]:
+    """With the number of programs per row."""
+    pdl = has_pdl(device)
+    constants = {"inner": inner, "BLOCK": block, "PDL": pdl}
+    launch = Launch(_silu_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+    return launch, triton.cdiv(inner, block)

@@ -50,7 +50,8 @@ def make_among(world: World, num_others: int) -> Example:
 
 
 def _single(world: World) -> Example:
-    return make_among(world, _num_others(world))
+    spec = draw_tool(world)
+    return _asked(world, spec, offered(world, spec, _num_others(world)), ())
 
 
 def _asked(

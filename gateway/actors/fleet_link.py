@@ -335,28 +335,38 @@ class FleetLink:
     # Time.
 
     async def _watch(self) -> None:
-        """Ping every worker, and give up those that are silent."""
-        due = trio.current_time()
+        """Ping every worker, and give up those that are silent: in the moment in which they have
+        been for `SILENCE_S`, not at the next ping.
+        """
+        ping_at = trio.current_time()
         while True:
-            due += PING_S
+            due = min([ping_at, *map(_silent_at, self._peers.values())])
             await trio.sleep_until(due)
             now = trio.current_time()
-            late_s = now - due
-            if late_s > PING_S:
+            if now - due > PING_S:
                 # This process was held up (a long step of our own, a suspended machine): frames
                 # wait unread in the socket, and nobody's silence may be judged by that time.
-                self._excuse_silence(late_s, now)
-                due = now
-            self._ping_all(now)
+                self._excuse_silence(now - due, now)
+            self._lose_silent(now)
+            if now >= ping_at:
+                ping_at = now + PING_S
+                self._ping_all()
 
     def _excuse_silence(self, late_s: float, now: float) -> None:
         for peer in self._peers.values():
             peer.heard_at = min(now, peer.heard_at + late_s)
 
-    def _ping_all(self, now: float) -> None:
-        ping = Ping(next(self._nonces))
+    def _lose_silent(self, now: float) -> None:
         for worker_id, peer in list(self._peers.items()):
-            if now - peer.heard_at > SILENCE_S:
+            if now >= _silent_at(peer):
                 self._lose(worker_id, f"silent for {now - peer.heard_at:.1f} s")
-            elif worker_id in self._peers:
+
+    def _ping_all(self) -> None:
+        ping = Ping(next(self._nonces))
+        for worker_id in list(self._peers):
+            if worker_id in self._peers:
                 self._send(worker_id, ping)
+
+
+def _silent_at(peer: _Peer) -> float:
+    return peer.heard_at + SILENCE_S

@@ -19,13 +19,15 @@ Accept = Callable[[Any, Any], str | None]
 class Variant:
     """One way to do it: a configuration of ours, or a peer (a library's operation).
 
-    A peer that does something else, of which the time matters all the same, is not `checked`.
+    A peer that does something else, of which the time matters all the same, is not `checked`; one
+    that rounds in its own way has an `accept` of its own.
     """
 
     name: str
     run: Callable[..., Any]
     peer: bool = False
     checked: bool = True
+    accept: Accept | None = None
 
 
 @dataclass(frozen=True, slots=True)

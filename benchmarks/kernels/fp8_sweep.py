@@ -16,16 +16,19 @@ from kernels.linear.config import Config, Gemv, Skinny
 SMS = 132
 _SHARED_BYTES = 227 * 1024
 
-# block_n, block_k, warps, stages, by padded rows. A tile of x crosses the cache again for every
-# tile of weights, at two bytes for their one: so the tiles are taller than for weights of 16 bits.
+# block_n, block_k, warps, stages, by padded rows. For x as it is: what won somewhere on an H200.
 _TILES = {
-    16: [
-        *((64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (128, 128, 4, 4), (128, 128, 8, 4)),
-        (128, 256, 8, 3),
-    ],
-    32: [(64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 8, 4), (128, 256, 8, 3)],
-    64: [(64, 128, 4, 4), (128, 128, 8, 3), (128, 64, 8, 4), (256, 64, 8, 3)],
-    128: [(64, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3)],
+    16: [(64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3)],
+    32: [(64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 8, 4)],
+    64: [(64, 128, 4, 4), (128, 128, 8, 3)],
+    128: [(64, 64, 4, 4)],
+}
+# For x in 8 bits too: not measured yet, 50 to 130 KB of shared memory each.
+_TILES_QUANTISED = {
+    16: [(64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (64, 512, 4, 3), (128, 256, 8, 3)],
+    32: [(64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (128, 256, 8, 3)],
+    64: [(64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 8, 4), (128, 256, 8, 3)],
+    128: [(64, 128, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3)],
 }
 
 
@@ -59,20 +62,22 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
 def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
     """All programs on the card at once, or half as many of twice the length.
 
-    With a norm, fused or of its own: widened weights leave few registers for it.
+    x as it is with a norm, fused or of its own: widened weights leave few registers for it.
     """
     rows = max(16, num_rows)
-    for block_n, block_k, num_warps, num_stages in _TILES[rows]:
-        if block_n > 64 and num_weight_rows < 4096:
-            continue
-        shared = (block_n + 2 * rows) * block_k * num_stages
-        tiles = -(-num_weight_rows // block_n)
-        at_once = SMS * min(4, _SHARED_BYTES // shared) // tiles
-        full = even_splits(depth, block_k, min(at_once, depth // (2 * block_k), 16))
-        config = Skinny(block_n, block_k, full, num_warps, num_stages)
-        norms = op in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
-        yield config
-        if full > 2:
-            yield config._replace(splits=even_splits(depth, block_k, full // 2))
-        if norms:
-            yield config._replace(fuses_norm=False)
+    has_norm = op in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
+    for quantises in (False, True):
+        for tile in (_TILES_QUANTISED if quantises else _TILES)[rows]:
+            block_n, block_k, num_warps, num_stages = tile
+            if block_n > 64 and num_weight_rows < 4096:
+                continue
+            shared = (block_n + rows * (1 if quantises else 2)) * block_k * num_stages
+            tiles = -(-num_weight_rows // block_n)
+            at_once = SMS * min(4, _SHARED_BYTES // shared) // tiles
+            full = even_splits(depth, block_k, min(at_once, depth // (2 * block_k), 16))
+            config = Skinny(block_n, block_k, full, num_warps, num_stages, quantises=quantises)
+            yield config
+            if full > 2:
+                yield config._replace(splits=even_splits(depth, block_k, full // 2))
+            if has_norm and not quantises:
+                yield config._replace(fuses_norm=False)

@@ -55,7 +55,8 @@ def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tupl
         for variant in mine:
             try:
                 answer = variant.run(*copied(inputs))
-                wrong = case.accept(answer, expected) if variant.checked else None
+                accept = variant.accept or case.accept
+                wrong = accept(answer, expected) if variant.checked else None
             except FAILURES as error:
                 wrong = _told(error)
             yield (case.name, variant.name), wrong or ""

@@ -22,8 +22,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """`x W^T + bias`: x [T, K], weight [N, K], bias [N] -> [T, N], all of one float dtype but a
     weight in 8 bits.
 
-    Products are summed in float32. With a weight in 8 bits few rows are multiplied as they are and
-    many (beyond 64 or 128) quantised as well, row by row: `kernels.fp8`. Raises `ValueError`.
+    Products are summed in float32. With a weight in 8 bits a single row is multiplied as it is, and
+    several may be quantised as well, row by row: `kernels.fp8`. Raises `ValueError`.
     """
     _check(x, weight, bias)
     if uses_triton(x):

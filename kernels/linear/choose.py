@@ -83,7 +83,7 @@ def _choose_blocked(
         config = _skinny(min(num_rows, TUNED_ROWS[-1]), num_weight_rows, depth, is_fp8=True)
     block_n, block_k = min(config.block_n, scale_block), min(config.block_k, scale_block)
     splits = even_splits(depth, block_k, config.splits)
-    return config._replace(block_n=block_n, block_k=block_k, splits=splits)
+    return config._replace(block_n=block_n, block_k=block_k, splits=splits, quantises=False)
 
 
 def rule(

@@ -21,7 +21,8 @@ class Skinny(NamedTuple):
     `splits` programs share the columns of one tile and add up in a fixed order. Without
     `fuses_norm` a normalisation before the product is a kernel of its own. `prefetched_bytes`, a
     power of two, are what one program asks for before the kernel ahead has ended, as far as the L2
-    cache: 32 KiB in each of 264 programs are 9 MB of its 50.
+    cache: 32 KiB in each of 264 programs are 9 MB of its 50. With `quantises`, for weights in 8
+    bits scaled by row, a kernel of its own turns x, normed if need be, into 8 bits too.
     """
 
     block_n: int
@@ -31,6 +32,7 @@ class Skinny(NamedTuple):
     num_stages: int
     fuses_norm: bool = True
     prefetched_bytes: int = 32 * 1024
+    quantises: bool = False
 
 
 Config = Gemv | Skinny

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels.fp8 import quantize_rows
 from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv
@@ -73,6 +74,12 @@ def product(
         parts = x.split(MAX_ROWS)
         residuals = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
         return torch.cat([each(x=x, residual=r) for x, r in zip(parts, residuals, strict=True)])
+    if config.quantises:
+        values, scales = quantize_rows(x, norm, eps)
+        return skinny(
+            values, weight, config, x_scales=scales, dtype=x.dtype,
+            bias=bias, residual=residual, swiglu=swiglu,
+        )  # fmt: skip
     # In `skinny` the unscaled row is rounded: in float16 it may not fit.
     if norm is not None and (x.dtype == torch.float16 or not config.fuses_norm):
         x, norm = rms_norm(x, norm, eps), None

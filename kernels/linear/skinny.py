@@ -10,8 +10,9 @@ along K for that: each program leaves its float32 sums in a scratch, and the las
 all up, in the order of the columns, so that the result is the same every time.
 
 Weights of 8 bits cross memory and shared memory so and become x's dtype, exactly, on their way from
-there to the tensor cores, which take their left side from registers too. x stays what it is: two
-and a half instructions per weight hide behind its byte, a pass that quantises x would not.
+there to the tensor cores, which take their left side from registers too. Where that road is slower
+than the memory, x comes in 8 bits as well, with a scale per row, and both sides go to the tensor
+cores from shared memory as they are.
 """
 
 from functools import cache
@@ -61,12 +62,12 @@ def _prefetch(weight_ptrs, first, last, BYTES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _skinny_kernel(
-    x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, scratch_ptr,
-    arrived_ptr, num_rows, num_out, depth, eps,
+    x_ptr, x_scale_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr,
+    scratch_ptr, arrived_ptr, num_rows, num_out, depth, eps,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
     STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, SCALE_BLOCK: tl.constexpr,
-    NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
-    PDL: tl.constexpr,
+    X_SCALED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of BLOCK_N weight rows times all rows of x, over one of SPLITS parts of K.
 
@@ -91,7 +92,7 @@ def _skinny_kernel(
     sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
     squares = tl.zeros([ROWS], tl.float32)
     for k in tl.range(first, last, BLOCK_K, num_stages=STAGES):
-        weights, x = _tiles(weight_tiles + k, x_ptrs + k, k, depth, BLOCK_K, EVEN_K, SCALE_BLOCK)
+        weights, x = _tiles(weight_tiles + k, x_ptrs + k, k, depth, BLOCK_K, EVEN_K)
         if NORM:
             norm = tl.load(norm_ptr + k + lanes, k + lanes < depth, 0.0)
             wide = x.to(tl.float32)
@@ -108,7 +109,10 @@ def _skinny_kernel(
         is_last = True
     if is_last:
         if SCALE_BLOCK == 1:
-            sums *= tl.load(scale_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU))[:, None]
+            sums = _scaled(
+                sums, rows, weight_rows(tile, num_out, BLOCK_N, SWIGLU), x_scale_ptr, scale_ptr,
+                X_SCALED,
+            )  # fmt: skip
         if NORM:
             sums *= tl.rsqrt(squares / depth + eps)[None, :]
         _finish(
@@ -118,10 +122,7 @@ def _skinny_kernel(
 
 
 @triton.jit
-def _tiles(
-    weight_ptrs, x_ptrs, k, depth,
-    BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, SCALE_BLOCK: tl.constexpr,
-):  # fmt: skip
+def _tiles(weight_ptrs, x_ptrs, k, depth, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr):
     """Weights and rows of BLOCK_K columns from `k` on, both in x's dtype; 0 beyond the last."""
     if EVEN_K:
         weights = tl.load(weight_ptrs, eviction_policy="evict_first")
@@ -130,7 +131,7 @@ def _tiles(
         inside = (k + tl.arange(0, BLOCK_K) < depth)[None, :]
         weights = tl.load(weight_ptrs, inside, 0.0, eviction_policy="evict_first")
         x = tl.load(x_ptrs, inside, 0.0, eviction_policy="evict_last")
-    if SCALE_BLOCK > 0:
+    if weights.dtype != x.dtype:
         # By way of float32: straight to bfloat16 a weight is one of 16 per clock and SM.
         weights = weights.to(tl.float32).to(x.dtype)
     return weights, x
@@ -168,6 +169,14 @@ def _block_scales(
     else:  # noqa: RET505 - what follows a return is compiled all the same
         scale = tl.load(scale_ptr + tile * BLOCK_N // SCALE_BLOCK * width)
         return tl.full([BLOCK_N, 1], 1.0, tl.float32) * scale
+
+
+@triton.jit
+def _scaled(sums, rows, weight_rows, x_scale_ptr, scale_ptr, X_SCALED: tl.constexpr):
+    sums *= tl.load(scale_ptr + weight_rows)[:, None]
+    if X_SCALED:
+        sums *= tl.load(x_scale_ptr + rows)[None, :]
+    return sums
 
 
 @triton.jit
@@ -228,6 +237,8 @@ def skinny(
     weight: Weight,
     config: Skinny,
     *,
+    x_scales: Tensor | None = None,
+    dtype: torch.dtype | None = None,
     norm: Tensor | None = None,
     eps: float = 0.0,
     bias: Tensor | None = None,
@@ -241,15 +252,16 @@ def skinny(
     finished sums: float16 may overflow there. With splits, launches on one device must be ordered,
     as on one stream: they share counters and a scratch. The first one must not be inside a graph
     capture. Of a weight with scales by block, 128 is a multiple of the configuration's blocks.
+    x may be values with `x_scales` [T] (without a norm); the result is of `dtype`, else of x's.
     """
     num_rows, depth = x.shape
     values, scales, scale_block = parts_of(weight)
     ready = _ready(
         config, x.device, num_rows, weight.shape[0], depth, eps, scale_block,
-        norm is not None, bias is not None, residual is not None, swiglu,
+        x_scales is not None, norm is not None, bias is not None, residual is not None, swiglu,
     )  # fmt: skip
-    out = x.new_empty(num_rows, ready.num_out)
-    operands = (norm, values, scales, bias, residual)
+    out = x.new_empty(num_rows, ready.num_out, dtype=dtype)
+    operands = (x_scales, norm, values, scales, bias, residual)
     parts = [x if part is None else part for part in operands]
     ready.launch(ready.grid, (x, *parts, out, ready.scratch, ready.arrived), (num_rows,))
     return out
@@ -274,6 +286,7 @@ def _ready(
     depth: int,
     eps: float,
     scale_block: int,
+    is_scaled: bool,
     has_norm: bool,
     has_bias: bool,
     has_residual: bool,
@@ -285,7 +298,7 @@ def _ready(
     return _Ready(
         _launch_of(
             config, device, padded, num_weight_rows // 2 if swiglu else num_weight_rows, depth, eps,
-            scale_block, has_norm, has_bias, has_residual, swiglu,
+            scale_block, is_scaled, has_norm, has_bias, has_residual, swiglu,
         ),
         (tiles, config.splits, 1),
         num_weight_rows // 2 if swiglu else num_weight_rows,
@@ -303,6 +316,7 @@ def _launch_of(
     depth: int,
     eps: float,
     scale_block: int,
+    is_scaled: bool,
     has_norm: bool,
     has_bias: bool,
     has_residual: bool,
@@ -314,7 +328,8 @@ def _launch_of(
         "BLOCK_K": config.block_k, "SPLITS": config.splits, "STAGES": config.num_stages,
         "EVEN_K": depth % config.block_k == 0,
         "PREFETCH": config.prefetched_bytes // config.block_n, "SCALE_BLOCK": scale_block,
-        "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual, "SWIGLU": swiglu, "PDL": pdl,
+        "X_SCALED": is_scaled, "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual,
+        "SWIGLU": swiglu, "PDL": pdl,
     }  # fmt: skip
     return Launch(_skinny_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from kernels import linear as entries
-from kernels.fp8 import Fp8Weight
+from kernels.fp8 import Fp8Weight, quantize_rows
 from kernels.linear import library
-from kernels.linear.choose import MAX_BLOCKED_ROWS, Op, choose, even_splits
+from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS, Op, choose, even_splits, rule
 from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.skinny import skinny
+from kernels.linear.tuned_fp8 import TUNED
 from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem, by_block, by_row
 
 GEMV = Gemv(block_n=4, block_k=64, num_warps=2)
@@ -67,6 +69,47 @@ def test_tensor_core_products(
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
     problem = Problem(num_rows, num_out, depth, dtype, parts, scales)
     problem.check(problem.run(config, device))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("parts", ["plain", "swiglu", "residual bias"])
+@pytest.mark.parametrize("config", [SKINNY, SPLIT])
+def test_rows_that_come_with_scales(parts: str, config: Skinny, device: torch.device) -> None:
+    """Both sides in 8 bits; interpreted, where such numbers do not multiply, x is as wide as its
+    scales leave it.
+    """
+    problem = Problem(5, 21, 130, torch.float16, parts, "row")
+    norm, problem.norm = problem.norm, None
+    values, scales = quantize_rows(problem.x, norm, EPS)
+    problem.x = (values.float() * scales[:, None]).double()
+    bias, residual = (
+        None if part is None else part.to(device) for part in (problem.bias, problem.residual)
+    )
+    x = values if device.type == "cuda" else values.half()
+    out = skinny(
+        x.to(device),
+        problem.weight.to(device),
+        config,
+        x_scales=scales.to(device),
+        dtype=torch.float16,
+        bias=bias,
+        residual=residual,
+        swiglu=problem.swiglu,
+    )
+    assert out.dtype == torch.float16
+    # The tensor cores add products of 8 bits in fewer bits than float32's.
+    problem.check(out.cpu(), 5e-3 if device.type == "cuda" else None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("num_rows", [2, 16, 64, 128])
+def test_rows_are_quantised_on_their_way(parts: str, num_rows: int) -> None:
+    """By a kernel of its own, after the norm."""
+    problem = Problem(num_rows, 256, 512, torch.bfloat16, parts, "row")
+    for config in (SPLIT, Skinny(64, 128, 2, 4, 4)):
+        out = problem.run(config._replace(quantises=True), torch.device("cuda"))
+        problem.check(out, 0.06)
 
 
 @pytest.mark.parametrize("parts", ["norm bias", "residual bias"])
@@ -142,10 +185,31 @@ def test_what_is_chosen_for_scales_by_block_has_one_scale_per_tile() -> None:
                     continue
                 assert isinstance(config, Skinny)
                 assert 128 % config.block_n == 0 == 128 % config.block_k
+                assert not config.quantises
                 assert config.splits == even_splits(depth, config.block_k, config.splits)
     assert choose(Op.LINEAR, MAX_BLOCKED_ROWS + 1, 4096, 4096, torch.bfloat16, 128) is None
     assert choose(Op.LINEAR, 65, 4096, 4096, torch.bfloat16, 1) is None
     assert choose(Op.LINEAR, 1, 4096, 4096, torch.float32, 128) is None
+
+
+def test_configurations_fit_the_card() -> None:
+    """Shared memory, registers and splits of everything that may be chosen for scales by row."""
+    chosen = [(key[1], key[3], config) for key, config in TUNED.items() if config is not None]
+    for op in Op:
+        for num_weight_rows, depth in [(6144, 4096), (24576, 4096), (4096, 12288), (256, 768)]:
+            for rows in TUNED_ROWS:
+                config = rule(op, rows, num_weight_rows, depth, is_fp8=True)
+                if config is not None:
+                    chosen.append((rows, depth, config))
+    for rows, depth, config in chosen:
+        if isinstance(config, Gemv):
+            assert rows <= 4
+            assert config.block_n * depth / (config.num_warps * 32 * 4) <= 128
+            continue
+        x_bytes = max(16, rows) * (1 if config.quantises else 2)
+        shared = (config.block_n + x_bytes) * config.block_k * config.num_stages
+        assert shared <= 227 * 1024
+        assert config.splits == even_splits(depth, config.block_k, config.splits)
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:

@@ -4,6 +4,7 @@ Owns their assembly, which is that of `workers.engine`, and who ends first. Must
 asked of it. The loop has the main thread, as in production.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ class Books:
 
 @final
 class Engine:
-    """Serves one client at a time; sequences and prefix cache live on between them."""
+    """Serves one client at a time; sequences and prefix cache live on between them. `prepared_s`
+    is what the engine took for itself before clients: the capture of graphs.
+    """
 
     def __init__(self, runner: Runner, *, max_waiting: int, trace: Trace | None = None) -> None:
         """With `trace` every step is noted down in it."""
@@ -53,6 +56,7 @@ class Engine:
         ids, lookahead = runner.eos_ids, runner.lookahead
         scheduler = Scheduler(limits, blocks, (MODEL,), ids, lookahead=lookahead)
         self.books = Books(scheduler, runner)
+        self.prepared_s = 0.0
         self._trace = trace
 
     def serve(self, act: Callable[[Client], None]) -> None:
@@ -70,12 +74,15 @@ class Engine:
                 loop.run()
             finally:
                 channel.stop()
-        future.result()
+        self.prepared_s += future.result()
 
 
-def _act_and_settle(act: Callable[[Client], None], channel: MemoryChannel) -> None:
-    """A step that runs ahead of its last answer belongs to this client too."""
-    # What the engine does for itself while it is idle, such as capturing graphs, comes first.
+def _act_and_settle(act: Callable[[Client], None], channel: MemoryChannel) -> float:
+    """Seconds until the engine was idle, before `act`."""
+    started_at = time.perf_counter()
     channel.settle()
+    prepared_s = time.perf_counter() - started_at
     act(Client(channel))
+    # A step that runs ahead of its last answer belongs to this client too.
     channel.settle()
+    return prepared_s

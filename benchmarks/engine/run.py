@@ -97,6 +97,7 @@ def run(options: Options, trace: Trace | None = None) -> tuple[dict[str, Any], b
     progress.end()
     report |= {
         "figures": [figure.as_json() for figure in figures],
+        "prepared_s": round(engine.prepared_s, 3),
         "checks": [one.as_json() for one in checked],
         "wrong": wrong,
         "seconds": round(time.perf_counter() - began_at, 1),

@@ -53,7 +53,7 @@ def _published(config: Qwen3Config, layer: LayerWeights, prefix: str) -> dict[st
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
     sides = [f"{attention}{side}_proj" for side in "qkv"]
-    qkv = torch.split(_dense(layer.qkv), (query, key, key))
+    qkv = torch.split(_dense(layer.qkv), [query, key, key])
     gate, up = _dense(layer.gate_up).chunk(2)
     named = {
         f"{prefix}input_layernorm.weight": layer.input_norm,
@@ -67,7 +67,7 @@ def _published(config: Qwen3Config, layer: LayerWeights, prefix: str) -> dict[st
         **{f"{side}.weight": part for side, part in zip(sides, qkv, strict=True)},
     }
     if layer.qkv_bias is not None and layer.out_bias is not None:
-        biases = torch.split(layer.qkv_bias, (query, key, key))
+        biases = torch.split(layer.qkv_bias, [query, key, key])
         named |= {f"{side}.bias": part for side, part in zip(sides, biases, strict=True)}
         named[f"{attention}o_proj.bias"] = layer.out_bias
     return named

@@ -28,6 +28,20 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
+ToolParserName = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen3_coder",
+    "llama3_json",
+    "mistral",
+    "deepseek_v3",
+    "deepseek_v4",
+    "kimi_k2",
+    "glm",
+]
+ReasoningParserName = Literal["auto", "none", "think", "seed", "mistral", "cohere", "kimi_vl"]
+
 DUMMY_PREFIX: Final = "dummy:"
 """Models without weights and tokenizer, for `herma bench engine` alone."""
 
@@ -87,6 +101,8 @@ class ModelConfig(_Table, frozen=True):
     fallback: tuple[FallbackConfig, ...] = ()
     cloud: Literal["allow", "never"] = "allow"
     context_length: Positive | None = None
+    tool_parser: ToolParserName = "auto"
+    reasoning_parser: ReasoningParserName = "auto"
 
 
 class PriceConfig(_Table, frozen=True):

@@ -7,7 +7,7 @@ on where it stopped. Must not know HTTP, frames or providers.
 import logging
 import math
 from collections.abc import Callable
-from typing import Final, Literal, assert_never
+from typing import Literal, assert_never
 
 import trio
 
@@ -36,16 +36,14 @@ from gateway.core.errors import (
 )
 from gateway.core.events import ReasoningDelta, Started, TextDelta, ToolCallDelta, TurnEvent
 from gateway.core.output import OutputPipeline
-from gateway.core.reasoning import OPEN
+from gateway.core.reasoning import ReasoningSplitter
 from gateway.core.stops import StopMatcher
 from gateway.core.suspects import PROOF_TOKENS
-from gateway.core.tools import HermesToolParser
+from gateway.core.tools import ToolParser
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
-from protocol.tokens import TOKEN_BYTES, pack_tokens, unpack_tokens
-
-_PROMPT_END_TOKENS: Final = 8
+from protocol.tokens import pack_tokens, unpack_tokens
 
 Reason = Literal["stop", "length"]
 
@@ -378,19 +376,18 @@ def _reason_of(finished: Finished) -> Reason | None:
 
 
 def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
-    parser = HermesToolParser(services.draw, index) if job.request.tools else None
+    form = job.form
+    parser = None
+    if form.tools is not None:
+        parser = ToolParser(form.tools, services.draw, job.request.tools, index)
+        parser.begin(job.opening)
+    thoughts = None if job.opening else form.reasoning
     return OutputPipeline(
-        job.text.decoder(),
+        job.text.decoder(form),
         StopMatcher(job.request.stop),
         parser,
         index=index,
         silent_ids=job.end_ids,
         spelling=job.text.spelling if job.request.logprobs else None,
-        is_thinking=_opens_thoughts(job),
+        reasoning=ReasoningSplitter(thoughts, is_open=job.is_thinking, enders=form.enders),
     )
-
-
-def _opens_thoughts(job: Job) -> bool:
-    """Whether the template ends the prompt in `<think>`, as those of some models do."""
-    last = unpack_tokens(job.prompt[-_PROMPT_END_TOKENS * TOKEN_BYTES :])
-    return job.text.decoder().push(last).rstrip().endswith(OPEN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -18,10 +18,12 @@ import trio
 
 from gateway.actors.caller import Caller
 from gateway.actors.services import Services
+from gateway.core.answer_format import AnswerFormat
 from gateway.core.chat_request import ChatRequest, Message
 from gateway.core.errors import context_length_exceeded
 from gateway.core.model_text import ModelText
 from gateway.core.models import ModelView
+from gateway.core.tools import Opening, forced_opening
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.sampling import SamplingParams
@@ -34,13 +36,18 @@ MESSAGE_CHARS: Final = 16
 AUXILIARY_PROMPT_TOKENS: Final = 4096
 UNSHOWABLE: Final = frozenset({"unsupported_content_part", "template_refused", "no_chat_template"})
 """Codes of refusals that speak of our text models only: a provider may understand the request."""
+_PROMPT_END_TOKENS: Final = 8
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks."""
+    """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks.
+
+    `form` is how the answer is read. The prompt ends within thoughts (`is_thinking`), or in the
+    beginning of a call (`opening`).
+    """
 
     request: ChatRequest
     caller: Caller
@@ -56,6 +63,9 @@ class Job:
     end_ids: frozenset[int]
     session: str | None
     auxiliary: bool
+    form: AnswerFormat
+    is_thinking: bool = False
+    opening: str = ""
 
     def seed_of(self, index: int) -> int:
         """The seed of the choice `index`: the request's own for the first, derived for others."""
@@ -79,7 +89,12 @@ async def prepare(
     if view.files_digest not in services.files:
         services.dispatcher.ask_files(view.name)
     text = await services.files.text(view.files_digest)
+    form = _form(services, request, view, text)
     prompt_ids = await _encode(text, request)
+    is_thinking = _ends_in_thoughts(text, form, prompt_ids)
+    opening = _opening(request, text, form, is_thinking=is_thinking)
+    if opening is not None:
+        prompt_ids.extend(text.encode_opening(opening))
     prompt_tokens = len(prompt_ids)
     window = view.context_length
     if window is not None and prompt_tokens >= window:
@@ -104,7 +119,41 @@ async def prepare(
         end_ids=ends if request.ignore_eos else ends | text.eos_ids,
         session=caller.session or request.session,
         auxiliary=is_auxiliary(request, prompt_tokens),
+        form=form,
+        is_thinking=is_thinking and opening is None,
+        opening=opening.text if opening is not None else "",
     )
+
+
+def _form(
+    services: Services, request: ChatRequest, view: ModelView, text: ModelText
+) -> AnswerFormat:
+    """How the answer is read; without tools, calls are not looked for."""
+    named = next((model for model in services.config.models if model.name == view.name), None)
+    form = text.answer_format(*((named.tool_parser, named.reasoning_parser) if named else ()))
+    return form if request.tools else replace(form, tools=None)
+
+
+def _ends_in_thoughts(text: ModelText, form: AnswerFormat, prompt_ids: array[int]) -> bool:
+    """Whether the template ends the prompt in the opening tag, as those of some models do."""
+    if form.reasoning is None:
+        return False
+    end = text.decoder(form).push(prompt_ids[-_PROMPT_END_TOKENS:])
+    return end.rstrip().endswith(form.reasoning.open)
+
+
+def _opening(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, *, is_thinking: bool
+) -> Opening | None:
+    """The beginning of the call that the request demands: of a tool that it names, or of any."""
+    if request.tool_choice != "required" or form.tools is None:
+        return None
+    names = tuple(tool["function"]["name"] for tool in request.tools)
+    num_calls = sum(len(message.tool_calls) for message in request.messages)
+    opening = forced_opening(form.tools.name, names, text.chat_template or "", num_calls)
+    if opening is None or not is_thinking or form.reasoning is None:
+        return opening
+    return opening._replace(before=f"\n{form.reasoning.close}\n\n{opening.before}")
 
 
 def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:

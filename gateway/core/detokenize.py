@@ -12,6 +12,8 @@ from typing import Final, Protocol
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+_NONE: Final[frozenset[str]] = frozenset()
+
 
 class Detokenizer(Protocol):
     """The text of one sequence. All pushes and the flush together equal one full decode."""
@@ -36,13 +38,14 @@ class TokenBytes(Protocol):
 class ByteTable(dict[int, bytes]):
     """id -> the bytes it adds to the text, filled as ids come up.
 
-    Special tokens add nothing. Shared by all sequences of a model.
+    Special tokens add nothing, but for those whose text is in `shown`. Shared by all sequences of
+    a model.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> None:
         super().__init__()
         self._tokenizer = tokenizer
-        self._silent = special_ids(tokenizer)
+        self._silent = special_ids(tokenizer, shown)
 
     def __missing__(self, token_id: int) -> bytes:
         added = b"" if token_id in self._silent else self.spelling(token_id)
@@ -80,18 +83,21 @@ class ByteDetokenizer:
 
 
 class StreamDetokenizer:
-    """A `Detokenizer` over the tokenizer's own decoder, whatever that does."""
+    """A `Detokenizer` over the tokenizer's own decoder, whatever that does. Special tokens whose
+    text is in `shown` are part of the text.
+    """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._silent = special_ids(tokenizer, shown)
         self._size = tokenizer.get_vocab_size()
         self._ids: list[int] = []
         self._num_chars = 0
 
     def push(self, ids: Iterable[int]) -> str:
         """See `Detokenizer`."""
-        known = [token_id for token_id in ids if token_id < self._size]
+        known = [one for one in ids if one < self._size and one not in self._silent]
         self._ids += known
         steps = (self._stream.step(self._tokenizer, token_id) for token_id in known)
         text = "".join(step for step in steps if step is not None)
@@ -100,7 +106,7 @@ class StreamDetokenizer:
 
     def flush(self) -> str:
         """See `Detokenizer`."""
-        whole = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        whole = self._tokenizer.decode(self._ids, skip_special_tokens=False)
         rest = whole[self._num_chars :]
         self._num_chars = len(whole)
         return rest
@@ -119,10 +125,14 @@ class StreamSpelling:
         return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()
 
 
-def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids of special tokens, which have no text in an answer."""
+def special_ids(tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> frozenset[int]:
+    """The ids of special tokens, which have no text in an answer, but for those in `shown`."""
     added = tokenizer.get_added_tokens_decoder()
-    return frozenset(token_id for token_id, token in added.items() if token.special)
+    return frozenset(
+        token_id
+        for token_id, token in added.items()
+        if token.special and token.content not in shown
+    )
 
 
 def _byte_of_char() -> dict[str, int]:

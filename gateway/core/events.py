@@ -1,8 +1,8 @@
 """What happens in one turn, in the order in which a client is told.
 
-Owns the closed union `TurnEvent`. Native answers are `ChoiceEvent`s: one `Started`, then text and
-tool calls per choice, one `Finished` per choice, one `Usage`. Answers of a provider pass as bytes.
-Must not know HTTP, SSE or how text came to be.
+Owns the closed union `TurnEvent`. Native answers are `ChoiceEvent`s: one `Started`, then thoughts,
+text and tool calls per choice, one `Finished` per choice, one `Usage`. Answers of a provider pass
+as bytes. Must not know HTTP, SSE or how text came to be.
 """
 
 from typing import Literal
@@ -64,13 +64,28 @@ class ReasoningDelta(_Event, frozen=True, gc=False):
 
 
 class ToolCallDelta(_Event, frozen=True, gc=False):
-    """A whole tool call of a choice; `arguments` is a JSON object as text."""
+    """Something of the call `call_index` (from 0) of a choice: its start, arguments or end."""
 
     index: int
     call_index: int
+
+
+class ToolCallStart(ToolCallDelta, frozen=True, gc=False):
+    """A call begins; one before it in the same choice has ended."""
+
     id: str
     name: str
-    arguments: str
+
+
+class ToolCallArguments(ToolCallDelta, frozen=True, gc=False):
+    """More of the arguments' text: all of it together is one JSON object, unless the answer was
+    cut within it."""
+
+    text: str
+
+
+class ToolCallEnd(ToolCallDelta, frozen=True, gc=False):
+    """The arguments are complete, as far as they came."""
 
 
 class Finished(_Event, frozen=True, gc=False):
@@ -108,5 +123,6 @@ class Failed(_Event, frozen=True, gc=False):
     error: ApiError
 
 
-ChoiceEvent = Started | ReasoningDelta | TextDelta | ToolCallDelta | Finished | Usage
+ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
+ChoiceEvent = Started | ReasoningDelta | TextDelta | ToolCallEvent | Finished | Usage
 TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | Failed

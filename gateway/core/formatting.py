@@ -18,7 +18,10 @@ from gateway.core.events import (
     Started,
     TextDelta,
     TokenLogprob,
-    ToolCallDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallEvent,
+    ToolCallStart,
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
@@ -30,6 +33,10 @@ DONE: Final = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+_BEFORE_ARGUMENTS: Final = (
+    b'"choices":[{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":'
+)
+_AFTER_ARGUMENTS: Final = b"}}]" + _AFTER_TEXT
 
 
 class ChunkFormatter:
@@ -71,9 +78,8 @@ class ChunkFormatter:
                 return self._text(event.index, event.text) if plain else self._scored(event)
             case ReasoningDelta():
                 return self._choice(event.index, _reasoning(event.text))
-            case ToolCallDelta():
-                call = {"index": event.call_index, **_tool_call(event)}
-                return self._choice(event.index, {"tool_calls": [call]})
+            case ToolCallStart() | ToolCallArguments() | ToolCallEnd():
+                return self._call(event)
             case Finished():
                 return self._choice(event.index, {}, reason=event.reason)
             case Usage():
@@ -106,6 +112,16 @@ class ChunkFormatter:
         while index >= len(self._before_text):
             self._before_text.append(self._text_prefix(len(self._before_text)))
         return self._before_text[index] + _encode(text) + _AFTER_TEXT
+
+    def _call(self, event: ToolCallEvent) -> bytes:
+        """Its start has id and name; then clients join the arguments of one index."""
+        if isinstance(event, ToolCallStart):
+            call = {"index": event.call_index, **_tool_call(event, "")}
+            return self._choice(event.index, {"tool_calls": [call]})
+        if isinstance(event, ToolCallEnd):
+            return b""
+        before = _BEFORE_ARGUMENTS % (event.index, event.call_index)
+        return self._envelope + before + _encode(event.text) + _AFTER_ARGUMENTS
 
     def _scored(self, event: TextDelta) -> bytes:
         logprobs = _logprobs(event.logprobs or ())
@@ -153,8 +169,12 @@ class CompletionBuilder:
                     choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
             case ReasoningDelta():
                 self._choice(event.index).thoughts.append(event.text)
-            case ToolCallDelta():
-                self._choice(event.index).calls.append(_tool_call(event))
+            case ToolCallStart():
+                self._choice(event.index).calls.append(_Call(event))
+            case ToolCallArguments():
+                self._choice(event.index).calls[event.call_index].texts.append(event.text)
+            case ToolCallEnd():
+                pass  # its text is complete
             case Finished():
                 self._choice(event.index).reason = event.reason
             case Usage():
@@ -190,7 +210,7 @@ class _Choice:
     def __init__(self) -> None:
         self.thoughts: list[str] = []
         self.texts: list[str] = []
-        self.calls: list[dict[str, Any]] = []
+        self.calls: list[_Call] = []
         self.logprobs: list[TokenLogprob] | None = None
         self.reason: str | None = None
 
@@ -205,7 +225,7 @@ class _Choice:
         if self.thoughts:
             message |= _reasoning("".join(self.thoughts))
         if self.calls:
-            message["tool_calls"] = self.calls
+            message["tool_calls"] = [call.as_dict() for call in self.calls]
         return {
             "index": index,
             "message": message,
@@ -214,14 +234,26 @@ class _Choice:
         }
 
 
+class _Call:
+    """One call as its arguments come."""
+
+    def __init__(self, start: ToolCallStart) -> None:
+        self._start = start
+        self.texts: list[str] = []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The call in the API's shape."""
+        return _tool_call(self._start, "".join(self.texts))
+
+
 def _reasoning(text: str) -> dict[str, Any]:
     """Under both names that clients read: vLLM's older one and OpenRouter's."""
     return {"reasoning_content": text, "reasoning": text}
 
 
-def _tool_call(event: ToolCallDelta) -> dict[str, Any]:
-    function = {"name": event.name, "arguments": event.arguments}
-    return {"id": event.id, "type": "function", "function": function}
+def _tool_call(start: ToolCallStart, arguments: str) -> dict[str, Any]:
+    function = {"name": start.name, "arguments": arguments}
+    return {"id": start.id, "type": "function", "function": function}
 
 
 def _logprobs(entries: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.core.answer_format import AUTO, AnswerFormat, answer_format
 from gateway.core.chat_request import Message
-from gateway.core.control_tokens import ControlTokens
+from gateway.core.control_tokens import MARK, ControlTokens
 from gateway.core.detokenize import (
     ByteDetokenizer,
     ByteTable,
@@ -25,6 +26,7 @@ from gateway.core.detokenize import (
 from gateway.core.errors import invalid
 from gateway.core.template import ChatTemplate
 from gateway.core.tokenization import Encoder, is_byte_level
+from gateway.core.tools import Opening
 from protocol.errors import ConfigError
 
 _TOKEN_VARIABLES: Final = (
@@ -46,6 +48,8 @@ _MISSHAPEN: Final = (
     RecursionError,
 )
 
+_NOTHING: Final[frozenset[str]] = frozenset()
+
 _SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -66,11 +70,13 @@ class ModelText:
         self.chat_template = _template_source(files, config)
         self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
         self.sampling_defaults = _sampling_defaults(generation)
+        self._control = ControlTokens(self.encoder.control)
+        self._forms: dict[tuple[str, str], AnswerFormat] = {}
         self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(files["tokenizer.json"])
-        self._table = ByteTable(tokenizer) if is_bytes else None
-        self.spelling: TokenBytes = self._table or StreamSpelling(tokenizer)
+        self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
+        self.spelling: TokenBytes = ByteTable(tokenizer) if is_bytes else StreamSpelling(tokenizer)
 
     @property
     def vocab_size(self) -> int:
@@ -95,18 +101,36 @@ class ModelText:
             self._template.render(messages, tools, now, template_kwargs=template_kwargs)
         )
 
-    def decoder(self) -> Detokenizer:
-        """A fresh detokenizer for one sequence."""
-        if self._table is not None:
-            return ByteDetokenizer(self._table)
-        return StreamDetokenizer(self.encoder.tokenizer)
+    def encode_opening(self, opening: Opening) -> "array[int]":
+        """The ids of the beginning of a call, for the end of a prompt. Control tokens are those of
+        the format; in the tool's name they are text.
+        """
+        before, after = self._control.mark(opening.before), self._control.mark(opening.after)
+        name = opening.name.replace(MARK, "")
+        return self.encoder.encode(self._control.read_marked(before + name + after))
+
+    def answer_format(self, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> AnswerFormat:
+        """How the model writes calls and thoughts, by its template unless parsers are named."""
+        names = (tool_parser, reasoning_parser)
+        if names not in self._forms:
+            self._forms[names] = answer_format(self.chat_template, *names)
+        return self._forms[names]
+
+    def decoder(self, form: AnswerFormat | None = None) -> Detokenizer:
+        """A fresh detokenizer for one sequence; markup of `form` is part of its text."""
+        shown = form.shown(self.encoder.control) if form is not None else _NOTHING
+        if self._tables is None:
+            return StreamDetokenizer(self.encoder.tokenizer, shown)
+        if shown not in self._tables:
+            self._tables[shown] = ByteTable(self.encoder.tokenizer, shown)
+        return ByteDetokenizer(self._tables[shown])
 
     def _compile(self, names: Mapping[str, Any]) -> ChatTemplate | None:
         if self.chat_template is None:
             return None
         tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
         variables = {name: text for name, text in tokens.items() if text is not None}
-        return ChatTemplate(self.chat_template, ControlTokens(self.encoder.control), variables)
+        return ChatTemplate(self.chat_template, self._control, variables)
 
     def _find_eos_ids(
         self, generation: dict[str, Any], model: dict[str, Any], tokenizer: dict[str, Any]

@@ -39,6 +39,9 @@ _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
 """Template variables that the request's own fields decide."""
 
+_THINKING: Final = ("enable_thinking", "think")
+"""Fields of a body that switch thoughts on or off: Alibaba's and Ollama's."""
+
 _CONTENT_HASH_PREFIX: Final = "pck_"
 """Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
 
@@ -249,12 +252,26 @@ def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
     if taken:
         where = f"chat_template_kwargs.{taken[0]}"
         raise invalid(where, f"'{where}' follows from the rest of the request.")
-    effort = raw.get("reasoning_effort")
-    if isinstance(effort, str):
+    effort = _effort(raw)
+    if effort is not None:
         kwargs.setdefault("reasoning_effort", effort)
-    if effort == "none" or raw.get("think") is False:
-        kwargs.setdefault("enable_thinking", False)
+    thinks = next((v for v in map(raw.get, _THINKING) if isinstance(v, bool)), None)
+    if effort == "none":
+        thinks = False
+    if thinks is not None:
+        # Templates differ in the name: Qwen's and GLM's, DeepSeek's and Kimi's.
+        kwargs.setdefault("enable_thinking", thinks)
+        kwargs.setdefault("thinking", thinks)
     return kwargs
+
+
+def _effort(raw: dict[str, Any]) -> str | None:
+    """How much to think: OpenAI's field, or that of the Responses API and OpenRouter."""
+    nested = raw.get("reasoning")
+    effort = raw.get("reasoning_effort")
+    if effort is None and isinstance(nested, dict):
+        effort = nested.get("effort")
+    return effort if isinstance(effort, str) else None
 
 
 def _session(raw: dict[str, Any]) -> str | None:

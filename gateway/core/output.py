@@ -16,29 +16,32 @@ from gateway.core.events import (
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
-    ToolCallDelta,
+    ToolCallEvent,
     TopLogprob,
 )
 from gateway.core.reasoning import ReasoningSplitter, Split
 from gateway.core.stops import StopMatcher
 from protocol.messages import TokenLogprobs
 
-OutputEvent = ReasoningDelta | TextDelta | ToolCallDelta | Finished
+OutputEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
 
 _NONE: Final[frozenset[int]] = frozenset()
 
 
 class ToolParser(Protocol):
-    """Reads tool calls out of text; `gateway/core/tools` has one per format."""
+    """Reads tool calls out of text; `gateway/core/tools` has it, with a grammar per format."""
 
-    num_calls: int
+    @property
+    def num_calls(self) -> int:
+        """How many calls began."""
+        ...
 
-    def push(self, text: str) -> list[TextDelta | ToolCallDelta]:
+    def push(self, text: str) -> list[TextDelta | ToolCallEvent]:
         """Take more text in; the events that are certain now."""
         ...
 
-    def flush(self) -> list[TextDelta | ToolCallDelta]:
-        """No more text comes."""
+    def flush(self, *, is_cut: bool) -> list[TextDelta | ToolCallEvent]:
+        """No more text comes; `is_cut`: more would have come but for the limit."""
         ...
 
 
@@ -49,8 +52,8 @@ class OutputPipeline:
     one matched: the caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (those
     that end the sequence: stop ids, end-of-text ids) count but have no text. `spelling` is needed
     for log-probabilities. Without `tool_parser` (the client asked for no tools) markup is text.
-    `reasoning_tokens` of the completion tokens were thoughts, tags included; `is_thinking`: the
-    prompt itself ended in an opening tag.
+    `reasoning_tokens` of the completion tokens were thoughts, tags included; `reasoning` tells
+    those apart, by default those between `<think>` and `</think>`.
     """
 
     def __init__(
@@ -62,9 +65,9 @@ class OutputPipeline:
         index: int = 0,
         silent_ids: frozenset[int] = _NONE,
         spelling: TokenBytes | None = None,
-        is_thinking: bool = False,
+        reasoning: ReasoningSplitter | None = None,
     ) -> None:
-        self._reasoning = ReasoningSplitter(is_open=is_thinking)
+        self._reasoning = reasoning or ReasoningSplitter()
         self._detokenizer = detokenizer
         self._stops = stops
         self._tool_parser = tool_parser
@@ -99,9 +102,10 @@ class OutputPipeline:
             rest = self._through_stops(self._detokenizer.flush())
         if not self.stopped:
             rest += self._stops.flush()
+        is_cut = reason == "length" and not self.stopped
         events = self._events([self._reasoning.push(rest), self._reasoning.flush()])
         if self._tool_parser is not None:
-            events += self._with_logprobs(self._tool_parser.flush())
+            events += self._with_logprobs(self._tool_parser.flush(is_cut=is_cut))
         events += self._left_logprobs()
         if self.stopped:
             reason = "stop"
@@ -138,7 +142,7 @@ class OutputPipeline:
             return events + self._with_logprobs([TextDelta(self._index, text)])
         return events + self._with_logprobs(self._tool_parser.push(text))
 
-    def _with_logprobs(self, events: list[TextDelta | ToolCallDelta]) -> list[OutputEvent]:
+    def _with_logprobs(self, events: list[TextDelta | ToolCallEvent]) -> list[OutputEvent]:
         """The pending entries go with the first text that comes after their tokens."""
         out: list[OutputEvent] = list(events)
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)

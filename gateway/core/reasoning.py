@@ -1,16 +1,40 @@
-"""Thoughts and answer apart: `<think>…</think>` at the start of an answer.
+"""Thoughts and answer apart: `<think>…</think>` and its siblings at the start of an answer.
 
-Owns the incremental split, equal at every split of the stream. Only a block that opens the answer
-is a thought: later tags are text. White space around the block belongs to it. Must not know
-tokens or events.
+Owns the formats by name, their detection, and the incremental split, equal at every split of the
+stream. Only a block that opens the answer is a thought: later tags are text. White space around the
+block belongs to it. Must not know tokens or events.
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-from gateway.core.tags import tag_overlap
+from gateway.core.tags import MAX_SPACE, find_first, tag_overlap, without_end_space
 
-OPEN: Final = "<think>"
-CLOSE: Final = "</think>"
+
+class ReasoningFormat(NamedTuple):
+    """The tags around thoughts; the first character of each occurs once in it."""
+
+    name: str
+    open: str
+    close: str
+
+
+_ALL: Final = (
+    ReasoningFormat("think", "<think>", "</think>"),
+    ReasoningFormat("seed", "<seed:think>", "</seed:think>"),
+    ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
+    ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningFormat("kimi_vl", "◁think▷", "◁/think▷"),
+)
+REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {one.name: one for one in _ALL}
+
+
+def detect_reasoning_format(template: str) -> ReasoningFormat:
+    """The format of the model with this chat template; `<think>` where nothing tells, since many
+    templates do not name what their models write.
+    """
+    named = (one for one in reversed(_ALL) if one.close in template or one.open in template)
+    return next(named, _ALL[0])
 
 
 _State = Literal["before", "start", "inside", "gap", "answer"]
@@ -24,10 +48,23 @@ class Split(NamedTuple):
 
 
 class ReasoningSplitter:
-    """The thoughts of one choice. `is_open`: the prompt itself ended in an opening tag."""
+    """The thoughts of one choice.
 
-    def __init__(self, *, is_open: bool = False) -> None:
-        self._state: _State = "start" if is_open else "before"
+    `reasoning` None: there are none to look for. `is_open`: the prompt itself ended in the opening
+    tag. `enders` begin a tool call: some models forget to close their thoughts before one.
+    """
+
+    def __init__(
+        self,
+        reasoning: ReasoningFormat | None = _ALL[0],
+        *,
+        is_open: bool = False,
+        enders: tuple[str, ...] = (),
+    ) -> None:
+        self._open, self._close = (reasoning.open, reasoning.close) if reasoning else ("", "")
+        self._state: _State = ("start" if is_open else "before") if reasoning else "answer"
+        self._ends = (self._close, *enders)
+        self._first = frozenset(tag[0] for tag in self._ends if tag)
         self._pending = ""
 
     @property
@@ -39,6 +76,8 @@ class ReasoningSplitter:
         """Take more text in."""
         if self._state == "answer":
             return Split("", text)
+        if self._is_plain(text):
+            return Split(text, "")
         self._pending += text
         self._look_for_opening()
         self._skip_space("start", "inside")
@@ -53,14 +92,24 @@ class ReasoningSplitter:
             return Split(rest.rstrip(), "")
         return Split("", rest if self._state == "before" else "")
 
+    def _is_plain(self, text: str) -> bool:
+        """Whether all of `text` is thoughts for certain, as nearly always."""
+        return (
+            self._state == "inside"
+            and not self._pending
+            and self._first.isdisjoint(text)
+            and not text[-1:].isspace()
+        )
+
     def _look_for_opening(self) -> None:
         if self._state != "before":
             return
         start = self._pending.lstrip()
-        if start.startswith(OPEN):
-            self._pending = start[len(OPEN) :]
+        is_near = len(self._pending) - len(start) < MAX_SPACE
+        if is_near and start.startswith(self._open):
+            self._pending = start[len(self._open) :]
             self._state = "start"
-        elif not OPEN.startswith(start):
+        elif not is_near or not self._open.startswith(start):
             self._state = "answer"
 
     def _skip_space(self, state: _State, then: _State) -> None:
@@ -79,12 +128,13 @@ class ReasoningSplitter:
     def _read_thoughts(self) -> str:
         if self._state != "inside":
             return ""
-        end = self._pending.find(CLOSE)
-        if end >= 0:
-            thoughts = self._pending[:end].rstrip()
-            self._pending = self._pending[end + len(CLOSE) :]
+        at, tag = find_first(self._pending, self._ends)
+        if at >= 0:
+            thoughts = without_end_space(self._pending[:at])
+            self._pending = self._pending[at + (len(tag) if tag == self._close else 0) :]
             self._state = "gap"
             return thoughts
-        certain = self._pending[: len(self._pending) - tag_overlap(self._pending, CLOSE)].rstrip()
+        held = max(tag_overlap(self._pending, tag) for tag in self._ends)
+        certain = without_end_space(self._pending[: len(self._pending) - held])
         self._pending = self._pending[len(certain) :]
         return certain

@@ -110,7 +110,7 @@ class ChatTemplate:
         if message.tool_call_id is not None:
             plain["tool_call_id"] = message.tool_call_id
         if message.reasoning_content is not None:
-            plain["reasoning_content"] = message.reasoning_content
+            plain["reasoning_content"] = plain["reasoning"] = message.reasoning_content
         if message.tool_calls:
             plain["tool_calls"] = [
                 {

@@ -16,7 +16,9 @@ from gateway.core.events import (
     Started,
     TextDelta,
     TokenLogprob,
-    ToolCallDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
     TopLogprob,
     TurnEvent,
     UpstreamBody,
@@ -28,7 +30,12 @@ from gateway.core.formatting import ChunkFormatter, CompletionBuilder
 STARTED = Started("worker", "w1", 32, "prefix", "m")
 USAGE = Usage(100, 64, 7)
 SCORED = (TokenLogprob("é", -0.5, [0xC3, 0xA9], (TopLogprob("é", -0.5, [0xC3, 0xA9]),)),)
-CALL = ToolCallDelta(0, 0, "call_1", "f", '{"a": 1}')
+CALL = (
+    ToolCallStart(0, 0, "call_1", "f"),
+    ToolCallArguments(0, 0, '{"a"'),
+    ToolCallArguments(0, 0, ": 1}"),
+    ToolCallEnd(0, 0),
+)
 
 
 def formatter(*, include_usage: bool = True) -> ChunkFormatter:
@@ -72,13 +79,18 @@ def test_a_keep_alive_has_a_choice_with_an_empty_delta() -> None:
     assert chunk.choices[0].delta.content == ""
 
 
-def test_a_tool_call_is_one_delta() -> None:
-    """A call comes whole, with its index, id and name."""
-    (chunk,) = chunks(formatter().format(CALL))
-    (call,) = chunk.choices[0].delta.tool_calls or []
-    assert (call.index, call.id, call.type) == (0, "call_1", "function")
-    assert call.function
-    assert (call.function.name, call.function.arguments) == ("f", '{"a": 1}')
+def test_a_call_streams_as_clients_join_it() -> None:
+    """First index, id, type and name with empty arguments; then index and arguments alone."""
+    data = [formatter().format(event) for event in CALL]
+    assert data[-1] == b""
+    deltas = [chunk.choices[0].delta for chunk in chunks(b"".join(data))]
+    calls = [delta.tool_calls[0] for delta in deltas if delta.tool_calls]
+    assert [call.index for call in calls] == [0, 0, 0]
+    assert [call.id for call in calls] == ["call_1", None, None]
+    assert [call.type for call in calls] == ["function", None, None]
+    functions = [call.function for call in calls if call.function]
+    assert [function.name for function in functions] == ["f", None, None]
+    assert [function.arguments for function in functions] == ["", '{"a"', ": 1}"]
 
 
 def test_thoughts_go_out_under_both_names() -> None:
@@ -181,12 +193,12 @@ def test_a_completion_joins_the_deltas_of_each_choice() -> None:
 
 def test_only_tool_calls_means_null_content() -> None:
     """Content is null beside calls, and text where there is some."""
-    completion, _ = built(CALL, Finished(0, "tool_calls"))
+    completion, _ = built(*CALL, Finished(0, "tool_calls"))
     assert completion.choices[0].message.content is None
     (call,) = completion.choices[0].message.tool_calls or []
-    assert call.id == "call_1"
+    assert (call.id, call.function.arguments) == ("call_1", '{"a": 1}')
     assert (
-        built(TextDelta(0, "x"), CALL, Finished(0, "tool_calls"))[0].choices[0].message.content
+        built(TextDelta(0, "x"), *CALL, Finished(0, "tool_calls"))[0].choices[0].message.content
         == "x"
     )
 

@@ -61,7 +61,7 @@ def test_an_agent_turn_parses_with_its_tool_history() -> None:
     assert request.messages[3].tool_call_id == "call_1"
     assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 65536)
     assert request.tools == (TOOL,)
-    assert request.template_kwargs == {"enable_thinking": False}
+    assert request.template_kwargs == {"enable_thinking": False, "thinking": False}
 
 
 def test_unknown_fields_are_kept_for_a_provider() -> None:

@@ -4,10 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.detokenize import ByteDetokenizer, ByteTable
-from gateway.core.events import Finished, ReasoningDelta, TextDelta, ToolCallDelta
+from gateway.core.events import (
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from gateway.core.output import OutputEvent, OutputPipeline
+from gateway.core.reasoning import ReasoningSplitter
 from gateway.core.stops import StopMatcher
-from gateway.core.tools import HermesToolParser
+from gateway.core.tools import TOOL_FORMATS, ToolParser
 from protocol.messages import TokenLogprobs
 from tests.fakes.text_files import make_tokenizer
 
@@ -28,7 +37,7 @@ def letters(text: str) -> list[int]:
 
 
 def pipeline(*stops: str, tools: bool = False, index: int = 0) -> OutputPipeline:
-    parser = HermesToolParser(bytes, index) if tools else None
+    parser = ToolParser(TOOL_FORMATS["hermes"], bytes, index=index) if tools else None
     matcher = StopMatcher(stops)
     return OutputPipeline(
         ByteDetokenizer(TABLE), matcher, parser, index=index, spelling=TABLE, silent_ids={END}
@@ -79,11 +88,15 @@ def test_a_stop_may_be_completed_by_the_flush() -> None:
 
 
 def test_tool_calls_change_the_reason() -> None:
-    """A stop after calls is tool_calls; the calls are whole events."""
+    """A stop after calls is tool_calls; a call starts, has its arguments and ends."""
     out = pipeline(tools=True)
     events = [event for token in ids_of(CALL) for event in out.push([token])] + out.finish("stop")
-    assert events == [
-        ToolCallDelta(0, 0, "call_" + "0" * 24, "f", '{"a": 1}'),
+    arguments = [event.text for event in events if isinstance(event, ToolCallArguments)]
+    assert "".join(arguments) == '{"a": 1}'
+    assert len(arguments) > 1
+    assert [event for event in events if not isinstance(event, ToolCallArguments)] == [
+        ToolCallStart(0, 0, "call_" + "0" * 24, "f"),
+        ToolCallEnd(0, 0),
         Finished(0, "tool_calls"),
     ]
 
@@ -93,6 +106,19 @@ def test_a_cut_answer_stays_cut() -> None:
     out = pipeline(tools=True)
     out.push(ids_of(CALL + " and"))
     assert out.finish("length")[-1] == Finished(0, "length")
+
+
+def test_a_cut_call_is_not_completed() -> None:
+    """Nobody shall act on arguments that the limit has cut; those that only lack brackets at an
+    end that the model chose are completed.
+    """
+    for reason, rest in (("length", ""), ("stop", "}")):
+        out = pipeline(tools=True)
+        events = out.push(ids_of('<tool_call>{"name": "f", "arguments": {"a": 1'))
+        events += out.finish("length" if reason == "length" else "stop")
+        texts = [event.text for event in events if isinstance(event, ToolCallArguments)]
+        assert "".join(texts).startswith('{"a": ')
+        assert "".join(texts).endswith("}") == bool(rest)
 
 
 def test_without_tools_markup_is_text() -> None:
@@ -167,6 +193,8 @@ def test_thoughts_are_told_apart_and_counted() -> None:
 
 def test_a_prompt_may_open_the_thoughts() -> None:
     """Some templates end the prompt in the opening tag: the answer then starts with thoughts."""
-    out = OutputPipeline(ByteDetokenizer(TABLE), StopMatcher(()), is_thinking=True)
+    out = OutputPipeline(
+        ByteDetokenizer(TABLE), StopMatcher(()), reasoning=ReasoningSplitter(is_open=True)
+    )
     events = [*out.push(ids_of("hm</think>yes")), *out.finish("stop")]
     assert events == [ReasoningDelta(0, "hm"), TextDelta(0, "yes"), Finished(0, "stop")]

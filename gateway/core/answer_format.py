@@ -1,0 +1,49 @@
+"""How one model writes its answers: the format of its tool calls and of its thoughts.
+
+Owns the choice between what the chat template tells and what the configuration says. Must not know
+tokens, requests or how a format is read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
+from gateway.core.tools import TOOL_FORMATS, ToolFormat, detect_tool_format
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """None: calls, or thoughts, are not looked for."""
+
+    tools: ToolFormat | None
+    reasoning: ReasoningFormat | None
+
+    @property
+    def enders(self) -> tuple[str, ...]:
+        """What ends thoughts that were not closed: the beginning of a call."""
+        return self.tools.markers if self.tools is not None else ()
+
+    def shown(self, special: Iterable[str]) -> frozenset[str]:
+        """Those of a tokenizer's special tokens that are markup here, so that they have to be
+        part of the text although special tokens have none.
+        """
+        tags = self.tools.tags if self.tools is not None else ()
+        if self.reasoning is not None:
+            tags += (self.reasoning.open, self.reasoning.close)
+        return frozenset(token for token in special if any(token in tag for tag in tags))
+
+
+def answer_format(
+    template: str | None, tool_parser: str = AUTO, reasoning_parser: str = AUTO
+) -> AnswerFormat:
+    """The format of a model with this chat template; the parsers are names, "auto" or "none"."""
+    text = template or ""
+    tools = detect_tool_format(text) if tool_parser == AUTO else TOOL_FORMATS.get(tool_parser)
+    reasoning = REASONING_FORMATS.get(reasoning_parser)
+    if reasoning_parser == AUTO:
+        reasoning = detect_reasoning_format(text)
+    return AnswerFormat(tools, reasoning)

@@ -1,0 +1,271 @@
+"""JSON as models write it -> JSON, one character at a time.
+
+Owns the incremental reader of objects and arrays that every format shares. Valid JSON passes
+unchanged. What is not is repaired, by these rules:
+- a quote inside a string that nothing of JSON follows is escaped, and so are control characters;
+- quotes may be single, words without quotes become strings, True/False/None are translated and
+  NaN, Infinity and undefined become null;
+- missing commas, colons and values (null) are put in, superfluous punctuation is left out;
+- a closing bracket closes those that were forgotten within.
+Must not know tags, tools or events.
+"""
+
+import json
+import re
+from typing import Final, Literal
+
+MAX_WORD: Final = 1024
+"""A number, or a word without quotes; what is longer is cut."""
+_MAX_GAP: Final = 1024
+"""White space between a comma, or a quote, and what tells how it was meant."""
+
+_ITEM, _COLON, _VALUE, _AFTER, _STRING, _ESCAPE, _HEX, _QUOTE, _WORD, _DONE = range(10)
+"""What may come next. _ITEM: an item of the open container, or its end; _VALUE: that of a key;
+_QUOTE: a quote was read that may have closed the string."""
+
+_SPACE: Final = frozenset(" \t\n\r")
+_CLOSER: Final = {"{": "}", "[": "]"}
+_CLOSERS: Final = frozenset("}]")
+_QUOTES: Final = frozenset("\"'")
+_WORD_ENDS: Final = frozenset(" \t\n\r,:{}[]\"'")
+_FOLLOWS_VALUE: Final = frozenset(",}]")
+_WORDS: Final = {
+    "true": "true",
+    "false": "false",
+    "none": "null",
+    "null": "null",
+    "nan": "null",
+    "infinity": "null",
+    "-infinity": "null",
+    "undefined": "null",
+}
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+_ESCAPES: Final = frozenset('"\\/bfnrt')
+_PLAIN: Final = re.compile(r"""[^"'\\\x00-\x1f]+""")
+_ESCAPED: Final = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)}
+
+
+class JsonText:
+    """One JSON object or array, whose `first` bracket was read already.
+
+    `stop` is a character that ends it where JSON allows it nowhere: the first of an end tag.
+    `in_object` starts behind a value within an object instead.
+    """
+
+    def __init__(
+        self, first: Literal["{", "["], stop: str = "", *, in_object: bool = False
+    ) -> None:
+        self._stop = stop
+        self._state = _AFTER if in_object else _ITEM
+        self._open = [_CLOSER[first]]
+        self._out: list[str] = [] if in_object else [first]
+        self._gap = ""
+        self._held = ""
+        self._quote = '"'
+        self._is_key = False
+        self._steps = (
+            *(self._item, self._colon, self._value, self._after, self._string),
+            *(self._escape, self._hex, self._after_quote, self._word),
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the value is complete; nothing may be fed then."""
+        return self._state == _DONE
+
+    def feed(self, char: str) -> bool:
+        """Take one character; False if it is the stop, which is not taken."""
+        is_stop = char == self._stop
+        while True:
+            if is_stop and self._state in {_ITEM, _COLON, _VALUE, _AFTER}:
+                return False
+            if self._steps[self._state](char):
+                return True
+
+    def feed_plain(self, text: str, at: int) -> int:
+        """Take the run of plain characters at `at`, if inside a string; where it ends."""
+        run = _PLAIN.match(text, at) if self._state == _STRING else None
+        if run is None:
+            return at
+        self._out.append(run[0])
+        return run.end()
+
+    def take(self) -> str:
+        """The JSON that became certain since the last call."""
+        text = "".join(self._out)
+        self._out.clear()
+        return text
+
+    def close(self) -> str:
+        """At the end of the output: the rest of the value, completed if only brackets are missing.
+        One that breaks off within a string, a key or before a value stays so, for nobody should
+        act on half a value.
+        """
+        is_whole = self._state in {_ITEM, _AFTER, _WORD} and not self._is_half_key()
+        is_whole = is_whole or (self._state == _QUOTE and not self._is_key)
+        return self.close_early() if is_whole else self.take()
+
+    def close_early(self) -> str:
+        """Where the model itself went on with something else: the rest, completed."""
+        if self._state in {_STRING, _ESCAPE, _HEX, _QUOTE}:
+            self._end_string()
+        elif self._state == _WORD:
+            self._end_word()
+        if self._state == _COLON:
+            self._out.append(":")
+        if self._state in {_COLON, _VALUE}:
+            self._out.append("null")
+        self._out.extend(reversed(self._open))
+        self._state = _DONE
+        return self.take()
+
+    def _is_half_key(self) -> bool:
+        return self._state == _WORD and self._is_key
+
+    # Each step takes a character; or changes the state and returns False, to have it looked at
+    # again.
+
+    def _item(self, char: str) -> bool:
+        if char in _SPACE:
+            if not self._gap:
+                self._out.append(char)
+            elif len(self._gap) < _MAX_GAP:
+                self._gap += char
+        elif char in _CLOSERS:
+            if char in self._open:
+                self._out.append(self._gap[1:])
+                self._close_bracket(char)
+        elif self._open[-1] == "}":
+            if char not in ",:{[":
+                self._start(char, is_key=True)
+        elif char not in ",:":
+            self._start(char, is_key=False)
+        return True
+
+    def _colon(self, char: str) -> bool:
+        if char in _SPACE:
+            self._out.append(char)
+            return True
+        self._out.append(":")
+        self._state = _VALUE
+        return char == ":"
+
+    def _value(self, char: str) -> bool:
+        if char in _SPACE:
+            self._out.append(char)
+        elif char in _FOLLOWS_VALUE:
+            self._out.append("null")
+            self._state = _AFTER
+            return False
+        elif char != ":":
+            self._start(char, is_key=False)
+        return True
+
+    def _after(self, char: str) -> bool:
+        if char in _SPACE:
+            self._out.append(char)
+        elif char in _CLOSERS:
+            self._close_bracket(char)
+        else:
+            self._state, self._gap = _ITEM, ","
+            return char == ","
+        return True
+
+    def _string(self, char: str) -> bool:
+        if char == self._quote:
+            self._state, self._held = _QUOTE, ""
+        elif char == "\\":
+            self._state = _ESCAPE
+        elif char == '"':
+            self._out.append('\\"')
+        else:
+            self._out.append(_ESCAPED.get(char, char))
+        return True
+
+    def _escape(self, char: str) -> bool:
+        self._state = _STRING
+        if char in _ESCAPES:
+            self._out.append("\\" + char)
+        elif char == "u":
+            self._state, self._held = _HEX, ""
+        elif char == "'":
+            self._out.append("'")
+        else:
+            self._out.append("\\\\")
+            return False
+        return True
+
+    def _hex(self, char: str) -> bool:
+        """Four digits after a backslash and u; else they were meant as text."""
+        if char not in _HEX_DIGITS:
+            self._out.append("\\\\u" + self._held)
+            self._state = _STRING
+            return False
+        self._held += char
+        if len(self._held) == 4:
+            self._out.append("\\u" + self._held)
+            self._state = _STRING
+        return True
+
+    def _after_quote(self, char: str) -> bool:
+        """In JSON only a closing quote is followed by a colon, a comma or a bracket."""
+        if char in _SPACE and len(self._held) < _MAX_GAP:
+            self._held += char
+            return True
+        is_closing = char == ":" if self._is_key else char in _FOLLOWS_VALUE
+        if is_closing or char == self._stop or char in _SPACE:
+            self._end_string()
+            return False
+        self._out.append('\\"' if self._quote == '"' else "'")
+        self._out.extend(_ESCAPED.get(space, space) for space in self._held)
+        self._state = _STRING
+        return False
+
+    def _word(self, char: str) -> bool:
+        if char in _WORD_ENDS or char == self._stop or len(self._held) == MAX_WORD:
+            self._end_word()
+            return False
+        self._held += char
+        return True
+
+    def _start(self, char: str, *, is_key: bool) -> None:
+        """A key, an item of an array or a value of an object begins."""
+        self._out.append(self._gap)
+        self._gap = ""
+        self._is_key = is_key
+        if char in _QUOTES:
+            self._out.append('"')
+            self._state, self._quote = _STRING, char
+        elif char in _CLOSER:
+            self._out.append(char)
+            self._open.append(_CLOSER[char])
+            self._state = _ITEM
+        else:
+            self._state, self._held = _WORD, char
+
+    def _end_string(self) -> None:
+        if self._state == _ESCAPE:
+            self._out.append("\\\\")
+        elif self._state == _HEX:
+            self._out.append("\\\\u" + self._held)
+        self._out.append('"' + (self._held if self._state == _QUOTE else ""))
+        self._state = _COLON if self._is_key else _AFTER
+
+    def _end_word(self) -> None:
+        word = self._held
+        known = None if self._is_key else _WORDS.get(word.lower())
+        if known is None and not self._is_key and _NUMBER.fullmatch(word):
+            known = word
+        self._out.append(json.dumps(word, ensure_ascii=False) if known is None else known)
+        self._state = _COLON if self._is_key else _AFTER
+
+    def _close_bracket(self, char: str) -> None:
+        """Forgotten brackets within are closed; one that closes nothing is left out."""
+        self._gap = ""
+        if char not in self._open:
+            return
+        while (closer := self._open.pop()) != char:
+            self._out.append(closer)
+        self._out.append(closer)
+        self._state = _AFTER if self._open else _DONE

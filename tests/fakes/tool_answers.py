@@ -1,0 +1,320 @@
+"""What models write when they call tools, and what a client is to see of it.
+
+Per format: well-formed, parallel, text around, nested quotes and braces, line breaks and other
+scripts in values, forgotten ends, and what is no call at all.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "count": {"type": "integer"},
+                "ratio": {"type": "number"},
+                "text": {"type": "string"},
+                "flag": {"type": "boolean"},
+                "map": {"type": "object"},
+                "list": {"type": "array", "items": {"type": "integer"}},
+                "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            },
+        },
+    },
+}
+OTHER: Final[dict[str, Any]] = {"type": "function", "function": {"name": "g"}}
+TOOLS: Final = (TOOL, OTHER)
+
+Call = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: `seen` is text and (name, arguments) in order."""
+
+    form: str
+    text: str
+    seen: tuple[str | Call, ...]
+
+
+def _json(name: str, arguments: str, key: str = "arguments") -> str:
+    return f'{{"name": "{name}", "{key}": {arguments}}}'
+
+
+NESTED: Final = (
+    r'{"text": "if (a) { print(\"</tool_call>}\") } \\ \u00e9 日本 🙂", "map": {"x": [{}, "]"]}}'
+)
+LINES: Final = 'first "line"\n\tsecond <b>\n\n{third} 日本 🙂 \\n'
+LINES_JSON: Final = r'"first \"line\"\n\tsecond <b>\n\n{third} 日本 🙂 \\n"'
+
+
+def _hermes() -> list[Answer]:
+    def call(arguments: str, name: str = "f") -> str:
+        return f"<tool_call>\n{_json(name, arguments)}\n</tool_call>"
+
+    def plain(text: str) -> Answer:
+        return Answer("hermes", text, (text,))
+
+    one = call('{"count": 1}')
+    seen = ("f", '{"count": 1}')
+    return [
+        Answer("hermes", one, (seen,)),
+        Answer("hermes", f"Let me see.\n\n{one}\n", ("Let me see.", seen)),
+        Answer("hermes", f"{one}\n{call('{}', 'g')} and more", (seen, ("g", "{}"), "and more")),
+        Answer("hermes", call(NESTED), (("f", NESTED),)),
+        Answer("hermes", call('{"text": "a\nb\tc"}'), (("f", r'{"text": "a\nb\tc"}'),)),
+        Answer("hermes", call("{}", "mcp.files/日本"), (("mcp.files/日本", "{}"),)),
+        Answer("hermes", one.removesuffix("\n</tool_call>"), (seen,)),
+        Answer("hermes", one.removesuffix("}\n</tool_call>"), (seen,)),
+        Answer("hermes", one.replace("}}", "}"), (seen,)),
+        Answer("hermes", one.replace("}}", "}}}"), (seen,)),
+        Answer("hermes", one[:-3], (seen,)),
+        Answer("hermes", '<tool_call>{"name": "f", "arguments": {"text": "ab', _cut("ab")),
+        Answer("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', (("f", "{}"),)),
+        Answer("hermes", '<tool_call>{"name": "f"}</tool_call> x', (("f", "{}"), "x")),
+        Answer(
+            "hermes", call(r'"{\"text\": \"a\\nb \\u00e9\"}"'), (("f", r'{"text": "a\nb \u00e9"}'),)
+        ),
+        Answer(
+            "hermes",
+            '<tool_call>{"id": 7, "arguments": {"map": {}}, "name": "f"}</tool_call>',
+            (("f", '{"map": {}}'),),
+        ),
+        Answer(
+            "hermes",
+            call('{"text": "say "hi" now", \'flag\': True, "maybe": None,}'),
+            (("f", '{"text": "say \\"hi\\" now", "flag": true, "maybe": null}'),),
+        ),
+        Answer(
+            "hermes",
+            f'<tool_call>{{"name": "f</tool_call>\n{one}',
+            ('<tool_call>{"name": "f</tool_call>', seen),
+        ),
+        Answer("hermes", f"<tool_call>{one}", ("<tool_call>", seen)),
+        plain("plain text"),
+        plain(" a < b <tool and c\n"),
+        plain("a <tool_call>oops</tool_call> b"),
+        plain("<tool_call>7</tool_call>"),
+        plain('<tool_call>{"name": "f", "argum'),
+        plain('<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
+        plain('<tool_call>{"name": "f", "arguments": "no"}</tool_call>'),
+        plain('<tool_call>{"name": "", "arguments": {}}</tool_call>'),
+    ]
+
+
+def _cut(text: str) -> tuple[Call]:
+    return (("f", f'{{"text": "{text}'),)
+
+
+def _up_to(text: str, last: str) -> str:
+    return text[: text.index(last) + len(last)]
+
+
+def _qwen3_coder() -> list[Answer]:
+    def value(name: str, text: str) -> str:
+        return f"<parameter={name}>\n{text}\n</parameter>\n"
+
+    def call(inner: str, name: str = "f") -> str:
+        return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+    typed = "".join(
+        value(name, text)
+        for name, text in {
+            "count": "123",
+            "ratio": "-1.5e3",
+            "text": "123",
+            "flag": "True",
+            "map": '{"a": [1]}',
+            "list": "[1, 2]",
+            "maybe": "null",
+        }.items()
+    )
+    seen_typed = (
+        '{"count": 123, "ratio": -1.5e3, "text": "123", "flag": true, "map": {"a": [1]}, '
+        '"list": [1, 2], "maybe": null}'
+    )
+    one, seen = call(value("count", "1")), ("f", '{"count": 1}')
+
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("qwen3_coder", text, seen)
+
+    return [
+        answer(call(typed), ("f", seen_typed)),
+        answer(f"I do.\n{one}\n{call('', 'g')}\nbye", "I do.", seen, ("g", "{}"), "bye"),
+        answer(call(value("text", LINES)), ("f", f'{{"text": {LINES_JSON}}}')),
+        answer(call(value("maybe", "nullify")), ("f", '{"maybe": "nullify"}')),
+        answer(call(value("count", "many")), ("f", '{"count": "many"}')),
+        answer(call(value("map", "{'a': True}")), ("f", '{"map": {"a": true}}')),
+        answer(call(value("other", "[1]")), ("f", '{"other": "[1]"}')),
+        answer(
+            call("<parameter=text>a</parameter><parameter=count>2\n"),
+            ("f", '{"text": "a", "count": 2}'),
+        ),
+        answer(one.removeprefix("<tool_call>\n"), seen),
+        answer(one.removesuffix("</function>\n</tool_call>"), seen),
+        answer(one[:-5], seen),
+        answer("<tool_call>\n<function=f>\n<parameter=text>\nab", *_cut("ab")),
+        answer("<tool_call><function=f><parameter=count>12", ("f", '{"count": ')),
+        answer(f"<tool_call>{_json('f', '{}')}</tool_call>", ("f", "{}")),
+        answer("<function=not a name>", "<function=not a name>"),
+        answer("<tool_call>text</tool_call>", "<tool_call>text</tool_call>"),
+    ]
+
+
+def _glm() -> list[Answer]:
+    def value(name: str, text: str, gap: str = "\n") -> str:
+        return f"<arg_key>{name}</arg_key>{gap}<arg_value>{text}</arg_value>{gap}"
+
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("glm", text, seen)
+
+    old = f"<tool_call>f\n{value('count', '1')}{value('text', LINES)}</tool_call>"
+    new = f"<tool_call>f{value('flag', 'false', '')}{value('list', '[1]', '')}</tool_call>"
+    seen_old = ("f", f'{{"count": 1, "text": {LINES_JSON}}}')
+    seen_new = ("f", '{"flag": false, "list": [1]}')
+    return [
+        answer(old, seen_old),
+        answer(f"Hm. {new}<tool_call>g</tool_call> ok", "Hm.", seen_new, ("g", "{}"), "ok"),
+        answer(f"{old}\n{new}", seen_old, seen_new),
+        answer(new.removesuffix("</tool_call>"), seen_new),
+        answer("<tool_call>f<arg_key>text</arg_key><arg_value>ab", *_cut("ab")),
+        answer("<tool_call>g\n</tool_call>", ("g", "{}")),
+        answer("<tool_call>some words</tool_call>", "<tool_call>some words</tool_call>"),
+        answer('<tool_call>{"a": 1}</tool_call>', '<tool_call>{"a": 1}</tool_call>'),
+        answer("<tool_call>g", "<tool_call>g"),
+    ]
+
+
+def _llama() -> list[Answer]:
+    one, two = _json("f", NESTED, "parameters"), _json("g", "{}", "parameters")
+
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("llama3_json", text, seen)
+
+    json_answer = '{"name": "Bob", "parameters": {"age": 3}}'
+    code = '<|python_tag|>search.call(query="x")'
+    return [
+        answer(one, ("f", NESTED)),
+        answer(f"\n{one}; {two}", ("f", NESTED), ("g", "{}")),
+        answer(f"<|python_tag|>{two}", ("g", "{}")),
+        answer("<|python_tag|>" + _json("unknown", "{}"), ("unknown", "{}")),
+        answer(f"Sure. {two}", f"Sure. {two}"),
+        answer(one[: one.index("🙂")] + '"', ("f", NESTED[: NESTED.index("🙂")] + '"}')),
+        answer(json_answer, json_answer),
+        answer('{"a": 1}', '{"a": 1}'),
+        answer('{"name": "g"}', '{"name": "g"}'),
+        answer(code, code),
+    ]
+
+
+def _mistral() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("mistral", text, seen)
+
+    one, two = _json("f", NESTED), _json("g", "{}")
+    return [
+        answer(f"[TOOL_CALLS][{one}, {two}]", ("f", NESTED), ("g", "{}")),
+        answer(f"[TOOL_CALLS] [{one}", ("f", NESTED)),
+        answer(f"[TOOL_CALLS]{two}", ("g", "{}")),
+        answer(
+            f"ok [TOOL_CALLS]f[ARGS]{NESTED}[TOOL_CALLS]g{{}}", "ok", ("f", NESTED), ("g", "{}")
+        ),
+        answer("[TOOL_CALLS]g[CALL_ID]abcDEF123[ARGS]{} x", ("g", "{}"), "x"),
+        answer('[TOOL_CALLS]f[ARGS]{"text": "ab', *_cut("ab")),
+        answer("[TOOL_CALLS] are a thing", "[TOOL_CALLS] are a thing"),
+        answer("[TOOL_CALLS][1]", "[TOOL_CALLS][1]"),
+        answer("an [array] of [TOOL", "an [array] of [TOOL"),
+    ]
+
+
+def _deepseek_v3() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("deepseek_v3", text, seen)
+
+    def section(*calls: str) -> str:
+        return f"<｜tool▁calls▁begin｜>{chr(10).join(calls)}<｜tool▁calls▁end｜>"
+
+    def fenced(name: str, arguments: str) -> str:
+        head = f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n"
+        return f"{head}```json\n{arguments}\n```<｜tool▁call▁end｜>"
+
+    def bare(name: str, arguments: str) -> str:
+        return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
+
+    seen = (("f", NESTED), ("g", "{}"))
+    return [
+        answer(f"Hm.\n{section(fenced('f', NESTED), fenced('g', '{}'))}", "Hm.", *seen),
+        answer(f"{section(bare('f', NESTED), bare('g', '{}'))} ok", *seen, "ok"),
+        answer(bare("g", "{}"), ("g", "{}")),
+        answer(section(fenced("g", "{}"))[:-30], ("g", "{}")),
+        answer(section(bare("f", '{"count": 1')), ("f", '{"count": 1}')),
+        answer(_up_to(bare("f", '{"text": "ab'), '"ab'), *_cut("ab")),
+        answer(section("no call"), section("no call")),
+        answer("<｜tool▁call▁begin｜>a b c{", "<｜tool▁call▁begin｜>a b c{"),
+    ]
+
+
+def _deepseek_v4() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("deepseek_v4", text, seen)
+
+    def value(name: str, text: str, kind: str) -> str:
+        said = f' string="{kind}"' if kind else ""
+        return f'<｜DSML｜parameter name="{name}"{said}>{text}</｜DSML｜parameter>\n'
+
+    def invoke(name: str, inner: str) -> str:
+        return f'<｜DSML｜invoke name="{name}">\n{inner}</｜DSML｜invoke>\n'
+
+    def section(*calls: str, word: str = "tool_calls") -> str:
+        return f"<｜DSML｜{word}>\n{''.join(calls)}</｜DSML｜{word}>"
+
+    text = (
+        value("text", LINES, "true") + value("map", '{"a": 1}', "false") + value("count", "3", "")
+    )
+    one, seen = invoke("f", text), ("f", f'{{"text": {LINES_JSON}, "map": {{"a": 1}}, "count": 3}}')
+    old = "<｜DSML｜tool_call_begin｜>g\n```json\n{}\n```\n<｜DSML｜tool_call_end｜>\n"
+    return [
+        answer(f"So.\n\n{section(one, invoke('g', ''))} ok", "So.", seen, ("g", "{}"), "ok"),
+        answer(section(one, word="function_calls"), seen),
+        answer(section(invoke("f", NESTED)), ("f", NESTED)),
+        answer(
+            section(invoke("f", value("list", "not json", "false"))), ("f", '{"list": "not json"}')
+        ),
+        answer(section(one)[:-30], seen),
+        answer(_up_to(section(invoke("f", value("text", "ab", "true"))), ">ab"), *_cut("ab")),
+        answer(f"<｜DSML｜tool_calls_begin｜>\n{old}<｜DSML｜tool_calls_end｜>", ("g", "{}")),
+        answer(section(), section()),
+        answer(section("text"), section("text")),
+    ]
+
+
+def _kimi() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("kimi_k2", text, seen)
+
+    def call(call_id: str, arguments: str) -> str:
+        begin = f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>"
+        return f"{begin}{arguments}<|tool_call_end|>"
+
+    def section(*calls: str) -> str:
+        return f"<|tool_calls_section_begin|>{''.join(calls)}<|tool_calls_section_end|>"
+
+    two = section(call("functions.f:0", NESTED), call("functions.g:1", "{}"))
+    return [
+        answer(f"Now. {two} ok", "Now.", ("f", NESTED), ("g", "{}"), "ok"),
+        answer(call("functions.g:3", "{}"), ("g", "{}")),
+        answer(section(call("g", '{"a": 1')), ("g", '{"a": 1}')),
+        answer(two[:-10], ("f", NESTED), ("g", "{}")),
+        answer(_up_to(section(call("f:0", '{"text": "ab')), '"ab'), *_cut("ab")),
+        answer(section("what"), section("what")),
+        answer(section(call("f:0", "text")), section(call("f:0", "text"))),
+    ]
+
+
+ANSWERS: Final = (
+    *(*_hermes(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral()),
+    *(*_deepseek_v3(), *_deepseek_v4(), *_kimi()),
+)

@@ -239,8 +239,8 @@ def decode(
     num_heads = qk_norm.shape[0] - num_kv
     rows = plan.num_decodes
     ready = _ready(
-        config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps,
-        dot_type(qkv, keys),
+        config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
+        keys.dtype,
     )  # fmt: skip
     ready.launch(
         ready.grid,
@@ -272,14 +272,17 @@ def _ready(
     head_dim: int,
     block_size: int,
     eps: float,
-    dot: tl.dtype,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
 ) -> _Ready:
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
     pieces = config.target // num_kv + rows
     parts = scratch(device, pieces * num_heads * (head_dim + 1))
     return _Ready(
-        _launch_of(config, device, num_heads, num_kv, head_dim, block_size, eps, dot),
+        _launch_of(
+            config, device, num_heads, num_kv, head_dim, block_size, eps, dtype, cache_dtype
+        ),
         (num_kv, pieces, 1),
         parts,
         parts[pieces * num_heads * head_dim :],
@@ -296,7 +299,8 @@ def _launch_of(
     head_dim: int,
     block_size: int,
     eps: float,
-    dot: tl.dtype,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
 ) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
     fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
@@ -305,7 +309,7 @@ def _launch_of(
         "eps": eps, "scale": _LOG2_E / head_dim**0.5, "target": config.target, "H": num_heads,
         "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size, "GROUP": max(16, narrow),
         "NARROW": narrow, "BLOCK_D": block_d, "TILE": config.tile, "ROWS": config.rows,
-        "LEAST": config.least, "FAN": fan, "DOT": dot, "PDL": pdl,
+        "LEAST": config.least, "FAN": fan, "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _decode_kernel,

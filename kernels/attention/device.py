@@ -9,19 +9,18 @@ joining halves would cost the matrix product its wide loads from shared memory.
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 
-def dot_type(rows: Tensor, cache: Tensor) -> tl.dtype:
+def dot_type(rows: torch.dtype, cache: torch.dtype, device: torch.device) -> tl.dtype:
     """What matrix products are taken in: float16 for a float8 cache, which it holds exactly.
 
     The interpreter knows bfloat16 as storage only.
     """
-    if cache.dtype.itemsize == 1:
+    if cache.itemsize == 1:
         return tl.float16
-    if rows.dtype == torch.bfloat16:
-        return tl.bfloat16 if rows.is_cuda else tl.float32
-    return {torch.float16: tl.float16, torch.float32: tl.float32}[rows.dtype]
+    if rows == torch.bfloat16:
+        return tl.bfloat16 if device.type == "cuda" else tl.float32
+    return {torch.float16: tl.float16, torch.float32: tl.float32}[rows]
 
 
 @triton.jit

@@ -155,8 +155,9 @@ def prefill(
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads, device = queries.shape[1], queries.device
-    dot = dot_type(queries, keys)
-    launch, merge = _launches(config, device, num_heads, num_kv, head_dim, block_size, dot)
+    launch, merge = _launches(
+        config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype
+    )
     partial, lse = _parts(device, num_heads, head_dim, triton.next_power_of_2(work.num_partials))
     tables = plan.block_tables
     launch(
@@ -177,7 +178,8 @@ def _launches(
     num_kv: int,
     head_dim: int,
     block_size: int,
-    dot: tl.dtype,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype,
 ) -> tuple[Launch, Launch]:
     """Of the items and of the merge."""
     pdl = has_pdl(device)
@@ -185,7 +187,7 @@ def _launches(
     constants = {
         "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
-        "DOT": dot, "PDL": pdl,
+        "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
     }  # fmt: skip
     items = Launch(
         _prefill_kernel,

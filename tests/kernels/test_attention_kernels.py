@@ -122,6 +122,7 @@ SPANS: list[Spans] = [
     ((37, 5),),
     ((3, 1), (0, 17), (33, 15)),
     ((9, 1), (9, 1), (70, 3), (0, 40)),
+    ((300, 3),),  # more pieces than are merged at once
 ]
 
 

@@ -19,10 +19,12 @@ import trio
 from benchmarks.machine import describe_machine
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.fleet import open_fleet
+from tests.chaos.others import OTHERS, line_of_other
 from tests.chaos.report import HEAD, line_of, row_of
 from tests.chaos.scenario import Scenario
 from tests.chaos.traffic import Answers, Prompt, learn, make_prompts
 
+NAMES = (*FAULTS, *OTHERS)
 NUM_PROMPTS = 24
 INJECTIONS = 5
 SEED = 2026
@@ -54,14 +56,19 @@ def main() -> int:
 async def _run_all(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     prompts = make_prompts(NUM_PROMPTS, arguments.seed)
     expected = await _undisturbed(folder / "reference", prompts)
-    print(HEAD)
+    names = arguments.fault or [*FAULTS, *OTHERS]
     rows = []
-    names = arguments.fault or list(FAULTS)
+    print(HEAD)
     for num_workers in arguments.workers:
-        for name in names:
+        for name in filter(FAULTS.__contains__, names):
             row = await _run_one(folder, FAULTS[name], num_workers, prompts, expected, arguments)
             print(line_of(row), flush=True)
             rows.append(row)
+    for name in filter(OTHERS.__contains__, names):
+        run, injections = OTHERS[name], arguments.injections
+        figures = await run(folder / name, prompts, expected, injections, arguments.seed)
+        rows.append({"fault": name, **figures})
+        print(line_of_other(rows[-1]), flush=True)
     return rows
 
 
@@ -98,7 +105,7 @@ async def _run_one(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
-    parser.add_argument("--fault", action="append", choices=list(FAULTS), metavar="NAME")
+    parser.add_argument("--fault", action="append", choices=NAMES, metavar="NAME")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 1], choices=(1, 2))
     parser.add_argument("--injections", type=int, default=INJECTIONS)
     parser.add_argument("--seed", type=int, default=SEED)

@@ -33,6 +33,7 @@ GATEWAY = """
 [gateway]
 port = 0
 worker_bind = "tcp://127.0.0.1:{port}"
+orphan_grace_s = {orphan_grace_s}
 
 [[models]]
 name = "m"
@@ -175,7 +176,13 @@ def write_model(folder: Path) -> Path:
 
 @asynccontextmanager
 async def open_fleet(
-    folder: Path, num_workers: int, *, fallback: str = "", providers: str = "", **environ: str
+    folder: Path,
+    num_workers: int,
+    *,
+    fallback: str = "",
+    providers: str = "",
+    orphan_grace_s: float = 10.0,
+    **environ: str,
 ) -> AsyncIterator[Fleet]:
     """`herma up` with that many ready workers, w1 first, for the length of the block. `fallback`
     is text of the model's table, `providers` tables of their own.
@@ -189,9 +196,8 @@ async def open_fleet(
             for name, proxy in zip(names, proxies, strict=True)
         ]
         config = folder / "herma.toml"
-        config.write_text(
-            GATEWAY.format(port=port, fallback=fallback) + providers + "".join(tables)
-        )
+        gateway = GATEWAY.format(port=port, fallback=fallback, orphan_grace_s=orphan_grace_s)
+        config.write_text(gateway + providers + "".join(tables))
         for name in names:
             Orders().write(folder, name)
         (folder / "run").mkdir(mode=0o700)

@@ -25,9 +25,9 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
     """The figures of one scenario, seconds, with `missed` bars and `problems`."""
     injections = outcome.injections
     figures = {
-        "detect": _spread([i.detect_s for i in injections if i.detect_s is not None]),
-        "resume": _spread([one for i in injections for one in i.resume_s]),
-        "rejoin": _spread([i.rejoin_s for i in injections if i.rejoin_s is not None]),
+        "detect": spread([i.detect_s for i in injections if i.detect_s is not None]),
+        "resume": spread([one for i in injections for one in i.resume_s]),
+        "rejoin": spread([i.rejoin_s for i in injections if i.rejoin_s is not None]),
     }
     detection = FAULTS[outcome.name].detection
     bars = {"detect": BARS_S[detection], "resume": RESUME_S, "rejoin": REJOIN_S}
@@ -38,36 +38,40 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "injections": len(injections),
         "answers": outcome.num_answers,
         "hit": sum(len(i.hit) for i in injections),
-        **({name: spread for name, spread in figures.items() if spread} if is_timed else {}),
+        **({name: values for name, values in figures.items() if values} if is_timed else {}),
         "late_s": round(max((i.late_s for i in injections), default=0.0), 3),
         "load": round(max((i.load for i in injections), default=0.0), 1),
-        "missed": _missed(figures, bars) if is_timed else [],
+        "missed": missed(figures, bars) if is_timed else [],
         "problems": outcome.problems,
     }
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and maximum, rounded to milliseconds; nothing of nothing."""
     if not values:
         return {}
     return {"p50": round(median(values), 3), "max": round(max(values), 3)}
 
 
-def _missed(figures: dict[str, dict[str, float]], bars: dict[str, float]) -> list[str]:
-    missed = []
-    for name, spread in figures.items():
-        if spread and spread["p50"] > bars[name]:
-            missed.append(f"{name} p50 {spread['p50']:.2f} > {bars[name]:g} s")
-        if spread and spread["max"] > MAX_FACTOR * bars[name]:
-            missed.append(f"{name} max {spread['max']:.2f} > {MAX_FACTOR * bars[name]:g} s")
-    return missed
+def missed(figures: dict[str, dict[str, float]], bars: dict[str, float]) -> list[str]:
+    """The bars (median, seconds) that the figures do not keep, in words. The bar of a maximum is
+    `MAX_FACTOR` times as high.
+    """
+    found = []
+    for name, values in figures.items():
+        if values and values["p50"] > bars[name]:
+            found.append(f"{name} p50 {values['p50']:.2f} > {bars[name]:g} s")
+        if values and values["max"] > MAX_FACTOR * bars[name]:
+            found.append(f"{name} max {values['max']:.2f} > {MAX_FACTOR * bars[name]:g} s")
+    return found
 
 
 def line_of(row: dict[str, Any]) -> str:
     """One row of the table."""
     cells = []
     for name in ("detect", "resume", "rejoin"):
-        spread = row.get(name, {})
-        cells += [_cell(spread.get("p50", math.nan), 10), _cell(spread.get("max", math.nan), 6)]
+        values = row.get(name, {})
+        cells += [_cell(values.get("p50", math.nan), 10), _cell(values.get("max", math.nan), 6)]
     verdict = "; ".join(row["missed"]) or "ok"
     if row["problems"]:
         verdict = f"{len(row['problems'])} WRONG: {row['problems'][0]}"

@@ -22,7 +22,6 @@ from tests.chaos.traffic import NUM_CLIENTS, Answers, Prompt, Stream, Traffic
 
 PEACE_S = 3.0
 BACK_S = 60.0
-SETTLE_S = 2.0
 TOKEN_BUDGET = 512
 
 
@@ -69,11 +68,19 @@ class Scenario:
     """`run` returns what happened; nothing but a broken harness raises."""
 
     def __init__(
-        self, fleet: Fleet, fault: Fault, prompts: list[Prompt], expected: Answers, seed: int
+        self,
+        fleet: Fleet,
+        fault: Fault,
+        prompts: list[Prompt],
+        expected: Answers,
+        seed: int,
+        *,
+        peace_s: float = PEACE_S,
     ) -> None:
         self._fleet = fleet
         self._fault = fault
         self._seed = seed
+        self._peace_s = peace_s
         self._traffic = Traffic(fleet.herma.base_url, prompts, expected)
         self._lateness = Lateness()
         self._moved: dict[Stream, str] = {}
@@ -85,7 +92,7 @@ class Scenario:
         with self._lateness.watched():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(traffic.run, num_clients, self._seed)
-                await trio.sleep(SETTLE_S)
+                await trio.sleep(self._peace_s)
                 try:
                     for turn in range(num_injections):
                         await self._inject(names[turn % len(names)], turn)
@@ -109,12 +116,12 @@ class Scenario:
         self.outcome.injections.append(injection)
         injection.able_at = await self._fault.inject(self._fleet, victim, turn)
         if self._fault.detection == "none":
-            await trio.sleep(PEACE_S)
+            await trio.sleep(self._peace_s)
             self._check_undisturbed(injection, before)
         else:
             await self._wait_back(injection)
             self._move(injection)
-            await trio.sleep(PEACE_S)
+            await trio.sleep(self._peace_s)
         injection.late_s, injection.load = self._lateness.take(), os.getloadavg()[0]
 
     async def _wait_busy(self, victim: str) -> list[Stream]:

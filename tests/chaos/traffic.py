@@ -39,7 +39,7 @@ class Prompt:
         return len(self.body["messages"][0]["content"]) // 3
 
 
-def make_prompts(count: int, seed: int) -> list[Prompt]:
+def make_prompts(count: int, seed: int, tokens: tuple[int, int] = TOKENS) -> list[Prompt]:
     """Prompts of many lengths, half of them with one long prefix in common. Two of three are
     greedy; every third is sampled, because a random model's greedy text repeats itself and would
     hide an error of position.
@@ -57,7 +57,7 @@ def make_prompts(count: int, seed: int) -> list[Prompt]:
                 {
                     "model": "m",
                     "messages": [{"role": "user", "content": content}],
-                    "max_tokens": rng.randint(*TOKENS),
+                    "max_tokens": rng.randint(*tokens),
                     "ignore_eos": True,
                     "stream": True,
                     "stream_options": {"include_usage": True},

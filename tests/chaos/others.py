@@ -1,0 +1,75 @@
+"""What `make chaos` asks beside the faults of workers: clouds and floods, each as a row.
+
+Owns their bars and what their rows say. Must not know how anything was done.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.bad_clouds import run_bad_clouds
+from tests.chaos.cloud_cover import AWAY_BAR_S, RETURN_BAR_S, run_cover
+from tests.chaos.leaks import Flood, cancel_upstream_streams, disconnect_clients
+from tests.chaos.report import missed, spread
+from tests.chaos.traffic import Answers, Prompt
+
+NUM_UPSTREAM: Final = 1_000
+NUM_CLIENTS: Final = 10_000
+
+Run = Callable[[Path, list[Prompt], Answers, int, int], Awaitable[dict[str, Any]]]
+
+
+async def _cover(
+    folder: Path, prompts: list[Prompt], expected: Answers, injections: int, _seed: int
+) -> dict[str, Any]:
+    covered = await run_cover(folder, prompts, expected, injections)
+    figures = {"away": spread(covered.away_s), "return": spread(covered.return_s)}
+    bars = {"away": AWAY_BAR_S, "return": RETURN_BAR_S}
+    return {**figures, "missed": missed(figures, bars), "problems": covered.problems}
+
+
+async def _bad_clouds(
+    folder: Path, _prompts: list[Prompt], _expected: Answers, _injections: int, _seed: int
+) -> dict[str, Any]:
+    num_answers, problems = await run_bad_clouds(folder)
+    return {"answers": num_answers, "missed": [], "problems": problems}
+
+
+async def _upstream(
+    _folder: Path, _prompts: list[Prompt], _expected: Answers, _injections: int, seed: int
+) -> dict[str, Any]:
+    return _of_flood(await cancel_upstream_streams(NUM_UPSTREAM, seed))
+
+
+async def _disconnects(
+    folder: Path, _prompts: list[Prompt], _expected: Answers, _injections: int, seed: int
+) -> dict[str, Any]:
+    return _of_flood(await disconnect_clients(folder, NUM_CLIENTS, seed))
+
+
+def _of_flood(flood: Flood) -> dict[str, Any]:
+    return {
+        "begun": flood.num_begun,
+        "answered": flood.num_answered,
+        "cut": flood.num_cut,
+        "missed": [],
+        "problems": flood.problems,
+    }
+
+
+OTHERS: Final[dict[str, Run]] = {
+    "cloud-cover": _cover,
+    "bad-clouds": _bad_clouds,
+    "upstream-cancels": _upstream,
+    "disconnects": _disconnects,
+}
+
+
+def line_of_other(row: dict[str, Any]) -> str:
+    """One line: its figures, then the verdict."""
+    skipped = ("fault", "missed", "problems")
+    figures = ", ".join(f"{name} {value}" for name, value in row.items() if name not in skipped)
+    verdict = "; ".join(row["missed"]) or "ok"
+    if row["problems"]:
+        verdict = f"{len(row['problems'])} WRONG: {row['problems'][0]}"
+    return f"{row['fault']:16} {figures}: {verdict}"

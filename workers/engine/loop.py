@@ -116,8 +116,7 @@ class EngineLoop(Generic[InFlight]):
         self._flush()
         # A plan that could not be made, or not be launched, waits for what is in flight.
         goes_on = plan is not None and not self._pipeline.has_failed
-        while len(self._pipeline) > (self._scheduler.lookahead if goes_on else 0):
-            self._say(self._scheduler.commit(*self._pipeline.collect()))
+        self._collect(leave=self._scheduler.lookahead if goes_on else 0)
         self._prepare_at_times()
         self._status.busy = self._is_busy
         self._report_load(busy=self._is_busy)
@@ -128,10 +127,17 @@ class EngineLoop(Generic[InFlight]):
 
     def _prepare_at_times(self) -> None:
         """An engine that is never idle gets what its steps miss too, a little at a time."""
-        now = self._clock()
-        if self._is_busy and now >= self._prepare_at:
+        if self._is_busy and self._clock() >= self._prepare_at:
+            # What is in flight would be told only after the work.
+            self._collect(leave=0)
+            self._flush()
             self._pipeline.prepare(wished_only=True)
             self._prepare_at = self._clock() + PREPARE_EVERY_S
+
+    def _collect(self, leave: int) -> None:
+        """Take results until so many steps are in flight."""
+        while len(self._pipeline) > leave:
+            self._say(self._scheduler.commit(*self._pipeline.collect()))
 
     def _take_frame(self, link: int, payload: bytes) -> None:
         try:

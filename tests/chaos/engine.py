@@ -85,6 +85,10 @@ class TroubledRunner:
         self._slow_until = 0.0
         inner._steps = _FragileSteps(inner._steps, orders)
 
+    @property
+    def is_wishing(self) -> bool:
+        return False
+
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
         return False
 

@@ -36,6 +36,11 @@ class CaptureOrder:
         first = [size for size in (max_rows, *_FIRST) if size in self.sizes]
         self._order = [(size, Kind.PLAIN) for size in dict.fromkeys((*first, *self.sizes))]
 
+    @property
+    def is_wishing(self) -> bool:
+        """Whether a step has missed a graph."""
+        return bool(self._wished)
+
     def serving(self, num_rows: int, kind: Kind) -> int | None:
         """The smallest captured size for `num_rows`, or None; a better one is wished."""
         fitting = [size for size in self.sizes if size >= num_rows]

@@ -67,6 +67,11 @@ class DeviceSteps:
             row.next_position = chunk.start + chunk.length if chunk.samples else -1
         return None if picked is None else fetch(picked)
 
+    @property
+    def is_wishing(self) -> bool:
+        """See `Steps`."""
+        return self._graphs.is_wishing
+
     @torch.inference_mode()
     def prepare(self, *, wished_only: bool) -> bool:
         """See `Steps`."""

@@ -43,6 +43,11 @@ class DecodeGraphs:
         self._captures = uses_triton(self.rows)
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
 
+    @property
+    def is_wishing(self) -> bool:
+        """Whether a step has missed a graph that can still be captured."""
+        return not self._is_full and self._captures and self._order.is_wishing
+
     def prepare(self, *, wished_only: bool) -> bool:
         """Capture one more graph; False if there was none to capture."""
         graph = self._order.next(wished_only=wished_only) if self._captures else None

@@ -47,6 +47,11 @@ class HostSteps:
         rows = [states[chunk.seq] for chunk in batch.sampling]
         return Launched(self._sampler.sample(logits, rows, batch.sampled_positions))
 
+    @property
+    def is_wishing(self) -> bool:
+        """Never: there is nothing to prepare."""
+        return False
+
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
         """There is nothing to prepare."""
         return False

@@ -127,7 +127,7 @@ class EngineLoop(Generic[InFlight]):
 
     def _prepare_at_times(self) -> None:
         """An engine that is never idle gets what its steps miss too, a little at a time."""
-        if self._is_busy and self._clock() >= self._prepare_at:
+        if self._is_busy and self._pipeline.is_wishing and self._clock() >= self._prepare_at:
             # What is in flight would be told only after the work.
             self._collect(leave=0)
             self._flush()

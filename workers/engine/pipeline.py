@@ -42,6 +42,10 @@ class Runner(Protocol[InFlight]):
     def lookahead(self) -> int:
         """How many steps may be launched beyond the one that is collected next: 0 or 1."""
 
+    @property
+    def is_wishing(self) -> bool:
+        """Whether a step has missed something that `prepare` can make."""
+
     def prepare(self, *, wished_only: bool) -> bool:
         """Do one piece of work that makes later steps faster; False if there was none to do.
 
@@ -108,6 +112,11 @@ class Pipeline(Generic[InFlight]):
     def __len__(self) -> int:
         """How many steps are in flight."""
         return len(self._steps)
+
+    @property
+    def is_wishing(self) -> bool:
+        """Whether `prepare` would help the steps to come."""
+        return self._runner.is_wishing
 
     def prepare(self, *, wished_only: bool) -> bool:
         """One piece of the runner's own work, declared, since compiling may take seconds."""

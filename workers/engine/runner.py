@@ -106,6 +106,11 @@ class Runner:
         failed = {**step.failed, **dict.fromkeys(broken, "the model's output is not a number")}
         return StepResult(step.step, tuple(sampled), tuple(failed.items()))
 
+    @property
+    def is_wishing(self) -> bool:
+        """See `Steps.is_wishing`."""
+        return self._steps.is_wishing
+
     def prepare(self, *, wished_only: bool) -> bool:
         """See `Steps.prepare`."""
         return self._steps.prepare(wished_only=wished_only)

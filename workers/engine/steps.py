@@ -35,6 +35,10 @@ class Steps(Protocol):
         network raises; the same chunks, or some of them, may then be launched again.
         """
 
+    @property
+    def is_wishing(self) -> bool:
+        """Whether a step has missed something that `prepare` can make."""
+
     def prepare(self, *, wished_only: bool) -> bool:
         """Do one piece of work that makes later steps faster; False if there was none to do.
 

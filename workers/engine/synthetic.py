@@ -43,6 +43,11 @@ class SyntheticRunner:
         self._ids = _plain_ids(model_dir, self.eos_ids)
         self._sequences: dict[int, tuple[int, SamplingParams]] = {}
 
+    @property
+    def is_wishing(self) -> bool:
+        """Never: there is nothing to prepare."""
+        return False
+
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
         """There is nothing to prepare."""
         return False

@@ -68,6 +68,11 @@ class CountingRunner:
         self._bad_steps = bad_steps
         self._bad_launches = bad_launches
 
+    @property
+    def is_wishing(self) -> bool:
+        """Never: there is nothing to prepare."""
+        return False
+
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
         return False
 

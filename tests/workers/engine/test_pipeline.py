@@ -43,6 +43,11 @@ class Card:
         self._stop_at = stop_at
         self._free_at = 0.0
 
+    @property
+    def is_wishing(self) -> bool:
+        """Never: there is nothing to prepare."""
+        return False
+
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
         return False
 

@@ -81,7 +81,7 @@ class OutputPipeline:
 
     def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[OutputEvent]:
         """Events of new tokens; `logprobs` has one entry per id, or none at all."""
-        splits = []
+        thoughts = answer = ""
         for at, token_id in enumerate(ids):
             if self.stopped:
                 break
@@ -89,8 +89,14 @@ class OutputPipeline:
             text = "" if token_id in self._silent_ids else self._detokenizer.push((token_id,))
             if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
                 self._logprobs.add(token_id, logprobs[at], len(text))
-            splits.append(self._through_reasoning(self._through_stops(text)))
-        return self._events(splits)
+            text = self._through_stops(text) if text else ""
+            if self._reasoning.is_over:
+                answer += text
+            else:
+                split = self._through_reasoning(text)
+                thoughts += split.thoughts
+                answer += split.answer
+        return self._events(thoughts, answer)
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
         """The rest of the text, then `Finished`.
@@ -99,11 +105,13 @@ class OutputPipeline:
         """
         rest = ""
         if not self.stopped:
-            rest = self._through_stops(self._detokenizer.flush())
+            rest = self._detokenizer.flush()
+            rest = self._through_stops(rest) if rest else ""
         if not self.stopped:
             rest += self._stops.flush()
         is_cut = reason == "length" and not self.stopped
-        events = self._events([self._reasoning.push(rest), self._reasoning.flush()])
+        first, last = self._reasoning.push(rest), self._reasoning.flush()
+        events = self._events(first.thoughts + last.thoughts, first.answer + last.answer)
         if self._tool_parser is not None:
             events += self._with_logprobs(self._tool_parser.flush(is_cut=is_cut))
         events += self._left_logprobs()
@@ -115,8 +123,6 @@ class OutputPipeline:
         return events
 
     def _through_stops(self, text: str) -> str:
-        if not text:
-            return ""
         shown, matched = self._stops.push(text)
         self._num_shown += len(shown)
         if matched is not None:
@@ -132,9 +138,7 @@ class OutputPipeline:
         self.reasoning_tokens += was_thinking or self._reasoning.is_thinking
         return split
 
-    def _events(self, splits: Sequence[Split]) -> list[OutputEvent]:
-        thoughts = "".join(split.thoughts for split in splits)
-        text = "".join(split.answer for split in splits)
+    def _events(self, thoughts: str, text: str) -> list[OutputEvent]:
         events: list[OutputEvent] = [ReasoningDelta(self._index, thoughts)] if thoughts else []
         if not text:
             return events
@@ -145,8 +149,10 @@ class OutputPipeline:
     def _with_logprobs(self, events: list[TextDelta | ToolCallEvent]) -> list[OutputEvent]:
         """The pending entries go with the first text that comes after their tokens."""
         out: list[OutputEvent] = list(events)
+        if self._logprobs is None:
+            return out
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
-        if self._logprobs is None or at is None:
+        if at is None:
             return out
         entries = self._logprobs.take()
         if entries:

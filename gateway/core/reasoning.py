@@ -68,6 +68,11 @@ class ReasoningSplitter:
         self._pending = ""
 
     @property
+    def is_over(self) -> bool:
+        """Whether all that comes is answer."""
+        return self._state == "answer"
+
+    @property
     def is_thinking(self) -> bool:
         """Whether the text so far ends in thoughts."""
         return self._state in {"start", "inside"}

@@ -24,6 +24,7 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._automata = [_Automaton(stop) for stop in stops]
+        self._first = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.matched: str | None = None
 
@@ -31,7 +32,7 @@ class StopMatcher:
         """Take more text in."""
         if self.matched is not None:
             return StopResult("", self.matched)
-        if not self._automata:
+        if not self._held and self._first.isdisjoint(text):
             return StopResult(text, None)
         ends = [(automaton.feed(text), automaton) for automaton in self._automata]
         found = [(end, -len(automaton.stop), automaton.stop) for end, automaton in ends if end]

@@ -43,6 +43,11 @@ class TagScan:
         self._held = ""
         self.found = ""
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether the text so far ends in what may become a tag."""
+        return bool(self._held)
+
     def feed(self, char: str) -> str:
         """The text that is certain now; `found` is the tag once it is complete."""
         if not self._held and char not in self._first:

@@ -14,7 +14,7 @@ from gateway.core.events import (
     ToolCallStart,
 )
 from gateway.core.tools.formats import ToolFormat
-from gateway.core.tools.json_text import JsonText
+from gateway.core.tools.grammar import TakesRuns
 from gateway.core.tools.schema import schemas_of
 
 ToolEvent = TextDelta | ToolCallEvent
@@ -44,7 +44,7 @@ class CallEvents:
         self._arguments: list[str] = []
         self.events: list[ToolEvent] = []
         self.close: Callable[[], str] = str
-        self.json: JsonText | None = None
+        self.runs: TakesRuns | None = None
         self.num_calls = 0
         self.is_open = False
         self.in_section = False
@@ -71,7 +71,7 @@ class CallEvents:
         self._flush()
         self.events.append(ToolCallEnd(self._index, self.num_calls - 1))
         self.is_open = False
-        self.json = None
+        self.runs = None
         self.left = left
 
     def drop(self) -> None:

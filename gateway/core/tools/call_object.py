@@ -19,6 +19,7 @@ from gateway.core.tools.grammar import (
 from gateway.core.tools.json_text import JsonText
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
+_HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
@@ -85,14 +86,15 @@ def _arguments(calls: CallSink, name: str, first: str, stop: str, call_id: str) 
 
 def _arguments_in_string(calls: CallSink, name: str, call_id: str) -> Read[None]:
     """An object that was written as a string, up to the string's closing quote."""
-    while (char := (yield from _string_char())).isspace():
+    string = _String()
+    while (char := (yield from string.next_char())).isspace():
         pass
     if char != "{":
         raise NotACall
     reader = JsonText("{")
     calls.start(name, reader.close, call_id)
     calls.write(reader.take())
-    while text := (yield from _string_char()):
+    while text := (yield from string.next_char()):
         for char in text:
             if not reader.is_done:
                 reader.feed(char)
@@ -135,8 +137,9 @@ def _value(first: str) -> Read[tuple[str, str]]:
 
 def _word() -> Read[str]:
     """The rest of a string that is a key or a name."""
+    reader = _String()
     text = ""
-    while char := (yield from _string_char()):
+    while char := (yield from reader.next_char()):
         text += char
         if not is_name(text):
             raise NotACall
@@ -145,32 +148,41 @@ def _word() -> Read[str]:
 
 def _string() -> Read[str]:
     """The rest of a string, decoded."""
+    reader = _String()
     text = ""
-    while char := (yield from _string_char()):
+    while char := (yield from reader.next_char()):
         text += char
     return text
 
 
-def _string_char() -> Read[str]:
-    """One character of a string, decoded; "" for its closing quote. Half a surrogate pair stays
-    as it was written.
-    """
-    char = yield
-    if char == '"':
-        return ""
-    if char != "\\":
-        return char
-    char = yield
-    if char != "u":
-        return _ESCAPES.get(char, char)
-    digits = ""
-    while len(digits) < 4:
-        digits += yield
-    try:
+class _String:
+    """The rest of a string, one decoded character at a time."""
+
+    def __init__(self) -> None:
+        self._again = ""
+
+    def next_char(self) -> Read[str]:
+        """The next one; "" for the closing quote. Broken escapes, and those of half a surrogate
+        pair, stay as they were written.
+        """
+        char = self._again or (yield)
+        self._again = ""
+        if char == '"':
+            return ""
+        if char != "\\":
+            return char
+        char = yield
+        if char != "u":
+            return _ESCAPES.get(char, char)
+        digits = ""
+        while len(digits) < 4:
+            char = yield
+            if char not in _HEX_DIGITS:
+                self._again = char
+                return f"\\u{digits}"
+            digits += char
         code = int(digits, 16)
-    except ValueError as error:
-        raise NotACall from error
-    return f"\\u{digits}" if 0xD800 <= code < 0xE000 else chr(code)
+        return f"\\u{digits}" if 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _write_whole(calls: CallSink, name: str, arguments: str, call_id: str) -> None:

@@ -26,11 +26,23 @@ class NotACall(Exception):
         self.again = again
 
 
+class TakesRuns(Protocol):
+    """What a grammar reads faster than one character at a time, with the same result."""
+
+    def feed_plain(self, text: str, at: int) -> int:
+        """Take the plain characters at `at`; where they end."""
+        ...
+
+    def take(self) -> str:
+        """The arguments' text that became certain since the last call."""
+        ...
+
+
 class CallSink(Protocol):
     """Where a grammar writes the calls that it reads."""
 
-    json: JsonText | None
-    """Set while arguments are read that may take runs of plain characters at once."""
+    runs: "TakesRuns | None"
+    """Set while something is read that takes many characters at once."""
 
     def start(self, name: str, close: Callable[[], str], call_id: str = "") -> None:
         """A call begins; `close()` gives what is left of its arguments at the end of the output."""
@@ -106,7 +118,7 @@ def read_arguments(calls: CallSink, name: str, stop: str, call_id: str = "") -> 
     """A whole call whose arguments' `{` was just read; the stop if that ended it, else ""."""
     reader = JsonText("{", stop)
     calls.start(name, reader.close, call_id)
-    calls.json = reader
+    calls.runs = reader
     calls.write(reader.take())
     while not reader.is_done:
         char = yield

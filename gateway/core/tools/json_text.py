@@ -2,7 +2,7 @@
 
 Owns the incremental reader of objects and arrays that every format shares. Valid JSON passes
 unchanged. What is not is repaired, by these rules:
-- a quote inside a string that nothing of JSON follows is escaped, and so are control characters;
+- a quote inside a value that nothing of JSON follows is escaped, and so are control characters;
 - quotes may be single, words without quotes become strings, True/False/None are translated and
   NaN, Infinity and undefined become null;
 - missing commas, colons and values (null) are put in, superfluous punctuation is left out;
@@ -21,7 +21,7 @@ _MAX_GAP: Final = 1024
 
 _ITEM, _COLON, _VALUE, _AFTER, _STRING, _ESCAPE, _HEX, _QUOTE, _WORD, _DONE = range(10)
 """What may come next. _ITEM: an item of the open container, or its end; _VALUE: that of a key;
-_QUOTE: a quote was read that may have closed the string."""
+_QUOTE: a quote was read that may have closed the value."""
 
 _SPACE: Final = frozenset(" \t\n\r")
 _CLOSER: Final = {"{": "}", "[": "]"}
@@ -102,8 +102,8 @@ class JsonText:
         One that breaks off within a string, a key or before a value stays so, for nobody should
         act on half a value.
         """
-        is_whole = self._state in {_ITEM, _AFTER, _WORD} and not self._is_half_key()
-        is_whole = is_whole or (self._state == _QUOTE and not self._is_key)
+        is_half_key = self._state == _WORD and self._is_key
+        is_whole = self._state in {_ITEM, _AFTER, _QUOTE, _WORD} and not is_half_key
         return self.close_early() if is_whole else self.take()
 
     def close_early(self) -> str:
@@ -119,9 +119,6 @@ class JsonText:
         self._out.extend(reversed(self._open))
         self._state = _DONE
         return self.take()
-
-    def _is_half_key(self) -> bool:
-        return self._state == _WORD and self._is_key
 
     # Each step takes a character; or changes the state and returns False, to have it looked at
     # again.
@@ -173,7 +170,9 @@ class JsonText:
         return True
 
     def _string(self, char: str) -> bool:
-        if char == self._quote:
+        if char == self._quote and self._is_key:
+            self._end_string()
+        elif char == self._quote:
             self._state, self._held = _QUOTE, ""
         elif char == "\\":
             self._state = _ESCAPE
@@ -209,12 +208,11 @@ class JsonText:
         return True
 
     def _after_quote(self, char: str) -> bool:
-        """In JSON only a closing quote is followed by a colon, a comma or a bracket."""
+        """In JSON only a quote that closes a value is followed by a comma or a bracket."""
         if char in _SPACE and len(self._held) < _MAX_GAP:
             self._held += char
             return True
-        is_closing = char == ":" if self._is_key else char in _FOLLOWS_VALUE
-        if is_closing or char == self._stop or char in _SPACE:
+        if char in _FOLLOWS_VALUE or char == self._stop or char in _SPACE:
             self._end_string()
             return False
         self._out.append('\\"' if self._quote == '"' else "'")

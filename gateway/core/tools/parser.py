@@ -130,8 +130,8 @@ class ToolParser:
         at = 0
         try:
             while at < len(text):
-                if calls.json is not None and (end := calls.json.feed_plain(text, at)) > at:
-                    calls.write(calls.json.take())
+                if calls.runs is not None and (end := calls.runs.feed_plain(text, at)) > at:
+                    calls.write(calls.runs.take())
                     at = end
                     continue
                 char = text[at]

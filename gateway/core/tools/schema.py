@@ -13,6 +13,7 @@ from gateway.core.tools.json_text import JsonText
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 _MAX_DEPTH: Final = 4
 _OF_PYTHON: Final = {
     str: "string",
@@ -138,4 +139,4 @@ def _refuse(constant: str) -> None:
 
 def quote(text: str) -> str:
     """`text` as a JSON string."""
-    return json.dumps(text, ensure_ascii=False)
+    return _quote(text)

@@ -16,6 +16,7 @@ from tests.fakes.text_files import make_tokenizer
 
 TOKENIZER = make_tokenizer()
 TABLE = ByteTable(TOKENIZER)
+HIDDEN = ("<|im_end|>", "<|endoftext|>")
 IDS = st.lists(st.integers(0, TOKENIZER.get_vocab_size() - 1), max_size=40)
 
 
@@ -110,3 +111,14 @@ def test_other_decoders_split_anywhere_too(text: str) -> None:
 def test_other_decoders_spell_tokens(token_id: int, spelt: bytes) -> None:
     """Single tokens of other decoders are spelt, unknown ids are empty."""
     assert StreamSpelling(METASPACE).spelling(token_id) == spelt
+
+
+@given(IDS, st.integers(0, 40))
+def test_special_tokens_that_are_markup_have_text(ids: list[int], cut: int) -> None:
+    """Those that are shown stand in the text where they were, others stay silent."""
+    shown = frozenset({"<|im_start|>"})
+    ids = [*ids, TOKENIZER.token_to_id("<|im_start|>"), TOKENIZER.token_to_id("<|im_end|>")]
+    kept = [one for one in ids if one not in {TOKENIZER.token_to_id(t) for t in HIDDEN}]
+    whole = TOKENIZER.decode(kept, skip_special_tokens=False)
+    assert "".join(pieces(ByteDetokenizer(ByteTable(TOKENIZER, shown)), ids, cut)) == whole
+    assert "".join(pieces(StreamDetokenizer(TOKENIZER, shown), ids, cut)) == whole

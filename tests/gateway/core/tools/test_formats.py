@@ -1,0 +1,156 @@
+"""Which format a model writes, and how it is made to call."""
+
+from typing import Any, get_args
+
+import pytest
+
+from config.model import ReasoningParserName, ToolParserName
+from gateway.core.answer_format import answer_format
+from gateway.core.reasoning import REASONING_FORMATS
+from gateway.core.tools import TOOL_FORMATS, forced_opening
+from gateway.core.tools.schema import schemas_of, to_json, types_of
+from tests.fakes.text_files import CHAT_TEMPLATE
+from tests.gateway.core.tools.test_answers import joined, parser_of
+
+TEMPLATES = {
+    "hermes": "<tools></tools> <tool_call>\n{% raw %}{% endraw %}</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=example><parameter=x>",
+    "llama3_json": '{"name": function name, "parameters": dictionary}. <|python_tag|>',
+    "mistral": "[AVAILABLE_TOOLS] [TOOL_CALLS] [",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>",
+    "deepseek_v4": "<｜DSML｜invoke name=",
+    "kimi_k2": "<|tool_calls_section_begin|> <|tool_call_argument_begin|>",
+    "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>",
+}
+
+
+@pytest.mark.parametrize(("name", "template"), TEMPLATES.items())
+def test_the_template_tells_the_format(name: str, template: str) -> None:
+    """Every format is known by what its templates contain."""
+    form = answer_format(template).tools
+    assert form is TOOL_FORMATS[name]
+
+
+def test_all_formats_have_a_sign() -> None:
+    """No format is left out of the test above."""
+    assert TEMPLATES.keys() == TOOL_FORMATS.keys()
+
+
+def test_the_configuration_overrules_the_template() -> None:
+    """A named parser is taken, "none" is none, and what nothing tells is Hermes' and `<think>`."""
+    form = answer_format(TEMPLATES["glm"], "mistral", "seed")
+    assert (form.tools, form.reasoning) == (TOOL_FORMATS["mistral"], REASONING_FORMATS["seed"])
+    none = answer_format(TEMPLATES["glm"], "none", "none")
+    assert (none.tools, none.reasoning, none.enders) == (None, None, ())
+    bare = answer_format(None)
+    assert (bare.tools, bare.reasoning) == (TOOL_FORMATS["hermes"], REASONING_FORMATS["think"])
+    assert answer_format(CHAT_TEMPLATE).tools is TOOL_FORMATS["hermes"]
+
+
+@pytest.mark.parametrize("form", REASONING_FORMATS.values(), ids=lambda form: form.name)
+def test_the_template_tells_the_tags_of_thoughts(form: Any) -> None:
+    """Each sibling of `<think>` is known by its tag."""
+    assert answer_format(f"a {form.close} b").reasoning is form
+
+
+def test_the_configuration_knows_every_parser() -> None:
+    """The names in the configuration are those of the formats."""
+    assert set(get_args(ToolParserName)) == {"auto", "none", *TOOL_FORMATS}
+    assert set(get_args(ReasoningParserName)) == {"auto", "none", *REASONING_FORMATS}
+
+
+def test_markup_among_the_special_tokens_is_shown() -> None:
+    """What a format writes must be text, but no other special token."""
+    special = ["<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "｜DSML｜", "</s>"]
+    assert answer_format("[TOOL_CALLS] [THINK]").shown(special) == {
+        *("[TOOL_CALLS]", "[ARGS]", "[THINK]"),
+    }
+    assert answer_format("<｜DSML｜").shown(special) == {"｜DSML｜"}
+
+
+RESTS = {
+    "hermes": ' {"a": 1}}\n</tool_call>',
+    "qwen3_coder": "<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    "llama3_json": ' {"a": 1}}',
+    "mistral": ' {"a": 1}}]',
+    "deepseek_v3": '{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "deepseek_v4": '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    "kimi_k2": '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
+    "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_a_named_call_begins_in_the_prompt(name: str) -> None:
+    """Whatever the model writes behind the opening of a call to `g` is arguments of that call."""
+    opening = forced_opening(name, ("g",), TEMPLATES[name], num_calls=3)
+    assert opening
+    assert opening.name == "g"
+    parser = parser_of(name)
+    parser.begin(opening.text)
+    events = [event for char in RESTS[name] for event in parser.push(char)]
+    ((called, arguments),) = joined(events + parser.flush())
+    assert called == "g"
+    assert arguments in {'{"a": 1}', '{"a": "1"}'}
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_a_required_call_may_be_of_any_tool(name: str) -> None:
+    """With several tools the opening ends where the name begins."""
+    some = forced_opening(name, ("f", "g"), TEMPLATES[name])
+    one = forced_opening(name, ("f",), TEMPLATES[name])
+    assert some
+    assert one
+    assert some.name == ""
+    assert one.text.startswith(some.text)
+    assert not parser_of(name).push(some.text)
+
+
+@pytest.mark.parametrize("template", ["[TOOL_CALLS] [ARGS]", "```json <｜tool▁calls▁begin｜>"])
+def test_versions_of_a_format_begin_differently(template: str) -> None:
+    """The template tells which version it is."""
+    name = "mistral" if "[" in template else "deepseek_v3"
+    opening = forced_opening(name, ("g",), template)
+    assert opening
+    parser = parser_of(name)
+    parser.begin(opening.text)
+    rest = "[ARGS]{}" if name == "mistral" else "{}\n```<｜tool▁call▁end｜>"
+    assert joined(parser.push(rest) + parser.flush()) == [("g", "{}")]
+
+
+def test_a_name_that_no_format_can_write_is_not_forced() -> None:
+    """Quotes, brackets or spaces in a name would break out of the opening."""
+    assert forced_opening("hermes", ('f", "x": "',), "") is None
+    assert forced_opening("hermes", ("<|im_end|>",), "") is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        (None, "1", '"1"'),
+        ({"type": "string"}, "null", '"null"'),
+        ({"type": ["string", "null"]}, "null", "null"),
+        ({"type": "integer"}, "12", "12"),
+        ({"type": "integer"}, "012", '"012"'),
+        ({"type": "int"}, "-3", "-3"),
+        ({"enum": [1, 2, None]}, "2", "2"),
+        ({"enum": ["1", 1]}, "1", '"1"'),
+        ({"enum": [{}, [], 1.5]}, "[1]", "[1]"),
+        ({"const": True}, "True", "true"),
+        ({"properties": {}}, "{'a': 1}", '{"a": 1}'),
+        ({"items": {}}, "[1, 2] x", '"[1, 2] x"'),
+        ({"anyOf": [{"type": "number"}, {"oneOf": [{"type": "boolean"}]}]}, "1.5", "1.5"),
+        ({"anyOf": "wrong", "type": 7}, "1", '"1"'),
+        ({"type": "object"}, "{", '"{"'),
+    ],
+)
+def test_values_have_the_type_of_their_schema(schema: object, text: str, expected: str) -> None:
+    """What fits no type of the schema is a string, as is what has no schema."""
+    assert to_json(text, types_of(schema)) == expected
+
+
+def test_tools_without_parameters_have_no_schemas() -> None:
+    """Clients leave parameters out, or send something else."""
+    tools = ({"function": {"name": "a"}}, {"function": {"name": "b", "parameters": []}})
+    assert schemas_of(tools) == {"a": {}, "b": {}}

@@ -62,10 +62,17 @@ gpu: $(DEV)
 fuzz: $(DEV)
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m 'not gpu' tests/protocol tests/workers/core tests/gateway/core $(ARGS)
 
-# Real processes on loopback that are killed, stopped, cut off and lied to, about 20 minutes; fails if
+# Real processes on loopback that are killed, stopped, cut off and lied to, about 25 minutes; fails if
 # a client sees an error or a wrong byte, or a bar is missed. FAULT=kill-engine runs that one alone.
+LONG_TESTS := tests/gateway/test_disconnects.py tests/gateway/test_spending_process.py tests/e2e/test_crash_loop.py
+
 chaos: $(DEV)
-	$(BIN)/python -m tests.chaos $(if $(FAULT),--fault $(FAULT),--json $(RESULTS)/chaos_cpu.json) $(ARGS)
+ifdef FAULT
+	$(BIN)/python -m tests.chaos --fault $(FAULT) $(ARGS)
+else
+	$(BIN)/python -m tests.chaos --json $(RESULTS)/chaos_cpu.json $(ARGS)
+	$(BIN)/python -m pytest -q $(LONG_TESTS)
+endif
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.serving $(ARGS)

@@ -6,7 +6,6 @@ before and after. Must not know faults of workers.
 
 import os
 import random
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ import trio
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
-from gateway.upstream.pool import lost_slots
+from gateway.upstream.pool import ClientPool, lost_slots
 from tests.chaos.fleet import Fleet, open_fleet, until
 from tests.fakes.herma_process import descendants, title_of
 from tests.fakes.provider import FakeProvider, open_provider
@@ -28,6 +27,13 @@ LEAVE_WITHIN_S: Final = 0.3
 
 FIRST_BYTE_S: Final = 2.0
 GRACE_S: Final = 1.0
+NUM_SLOTS: Final = 8
+SPARE_FILES: Final = 4
+"""The connection of a scrape, or one kept alive; a leak grows with the clients."""
+
+PACE_S: Final = 0.05
+"""An answer that nobody aborts takes longer than we wait for an idle engine."""
+
 FALLBACK: Final = """
 [[models]]
 name = "far"
@@ -59,6 +65,9 @@ async def cancel_upstream_streams(count: int, seed: int) -> Flood:
     numbers = iter(range(count))
     async with open_provider(fake):
         provider = Provider("far", ProviderConfig(base_url=fake.base_url), None)
+        # Fewer slots than requests: they are lost when one is given to a request that leaves.
+        limits = httpx.Limits(max_connections=NUM_SLOTS)
+        provider._pool = ClientPool(lambda: httpx.AsyncClient(timeout=30, limits=limits))
 
         async def cancel_some() -> None:
             for _ in numbers:
@@ -111,6 +120,7 @@ async def disconnect_clients(folder: Path, count: int, seed: int) -> Flood:
     async with open_provider(provider):
         tables = FALLBACK.format(url=provider.base_url)
         async with open_fleet(folder, 1, providers=tables, orphan_grace_s=GRACE_S) as fleet:
+            fleet.order("w1", pace_s=PACE_S)
             await _leave(fleet, 100, rng, Flood())
             await _wait_idle(fleet, flood)
             before = _open_files(fleet)
@@ -161,7 +171,7 @@ def _request(model: str, number: int) -> bytes:
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": content}],
-        "max_tokens": 400,
+        "max_tokens": 900,
         "ignore_eos": True,
         "stream": number % 3 > 0,
     }
@@ -197,27 +207,27 @@ async def _wait_idle(fleet: Fleet, flood: Flood) -> None:
 
 
 def _open_files(fleet: Fleet) -> dict[str, int]:
-    """Descriptors and threads of each process, by its title."""
-    counts = {}
-    for pid in descendants(fleet.herma.process.pid):
-        title = title_of(pid)
-        if title.startswith("herma "):
-            counts[f"files of {title}"] = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
-            counts[f"threads of {title}"] = len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
-    return counts
+    """Open descriptors of each process, by its title."""
+    return {
+        title: len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - a number is all that is wanted
+        for pid in descendants(fleet.herma.process.pid)
+        if (title := title_of(pid)).startswith("herma ")
+    }
 
 
 def _compare(before: dict[str, int], after: dict[str, int], flood: Flood) -> None:
     for what, count in after.items():
-        if what.startswith("files") and count > before.get(what, 0):
-            flood.problems.append(f"{what}: {before.get(what)} before, {count} after")
+        if count > before.get(what, 0) + SPARE_FILES:
+            flood.problems.append(f"files of {what}: {before.get(what)} before, {count} after")
 
 
 async def _ask_once(fleet: Fleet, flood: Flood) -> None:
-    asked_at = time.monotonic()
-    async with httpx.AsyncClient(timeout=60, base_url=fleet.herma.base_url) as client:
-        body = {"model": "m", "messages": [{"role": "user", "content": "Still there?"}]}
-        reply = await client.post("/chat/completions", json={**body, "max_tokens": 4})
+    body = {"model": "m", "messages": [{"role": "user", "content": "Still there?"}]}
+    async with httpx.AsyncClient(timeout=30, base_url=fleet.herma.base_url) as client:
+        try:
+            reply = await client.post("/chat/completions", json={**body, "max_tokens": 4})
+        except httpx.HTTPError as error:
+            flood.problems.append(f"afterwards: {type(error).__name__}")
+            return
     if reply.status_code != 200:
         flood.problems.append(f"afterwards: {reply.status_code} {reply.text[:200]}")
-    assert time.monotonic() - asked_at < 60

@@ -94,6 +94,15 @@ def _hermes() -> list[Answer]:
             ('<tool_call>{"name": "f</tool_call>', seen),
         ),
         Answer("hermes", f"<tool_call>{one}", ("<tool_call>", seen)),
+        Answer(
+            "hermes",
+            r'<tool_call>{"id": "x", "why": "a \"b\"", "n": [1], "name": "f"}</tool_call>',
+            (("f", "{}"),),
+        ),
+        Answer("hermes", call(r'"{\u0022count\u0022: 1, \"text\": \"\ud83d\ude00"'), _strings()),
+        Answer("hermes", call(r'"{\"text\": \u12"'), (("f", r'{"text": "\\u12"}'),)),
+        plain('<tool_call>{"name" "f"}</tool_call>'),
+        plain('<tool_call>{"name": 7}</tool_call>'),
         plain("plain text"),
         plain(" a < b <tool and c\n"),
         plain("a <tool_call>oops</tool_call> b"),
@@ -103,6 +112,10 @@ def _hermes() -> list[Answer]:
         plain('<tool_call>{"name": "f", "arguments": "no"}</tool_call>'),
         plain('<tool_call>{"name": "", "arguments": {}}</tool_call>'),
     ]
+
+
+def _strings() -> tuple[Call]:
+    return (("f", r'{"count": 1, "text": "\ud83d\ude00"}'),)
 
 
 def _cut(text: str) -> tuple[Call]:
@@ -159,6 +172,10 @@ def _qwen3_coder() -> list[Answer]:
         answer("<tool_call>\n<function=f>\n<parameter=text>\nab", *_cut("ab")),
         answer("<tool_call><function=f><parameter=count>12", ("f", '{"count": ')),
         answer(f"<tool_call>{_json('f', '{}')}</tool_call>", ("f", "{}")),
+        answer(
+            "<function=f></function>\n<function=g>\n</function> x", ("f", "{}"), ("g", "{}"), "x"
+        ),
+        answer("<function=g></function><b>", ("g", "{}"), "<b>"),
         answer("<function=not a name>", "<function=not a name>"),
         answer("<tool_call>text</tool_call>", "<tool_call>text</tool_call>"),
     ]
@@ -226,6 +243,9 @@ def _mistral() -> list[Answer]:
         answer('[TOOL_CALLS]f[ARGS]{"text": "ab', *_cut("ab")),
         answer("[TOOL_CALLS] are a thing", "[TOOL_CALLS] are a thing"),
         answer("[TOOL_CALLS][1]", "[TOOL_CALLS][1]"),
+        answer("[TOOL_CALLS]f[X]{}", "[TOOL_CALLS]f[X]{}"),
+        answer("[TOOL_CALLS]f[CALL_ID]a-b", "[TOOL_CALLS]f[CALL_ID]a-b"),
+        answer("[TOOL_CALLS]f[ARGS]no", "[TOOL_CALLS]f[ARGS]no"),
         answer("an [array] of [TOOL", "an [array] of [TOOL"),
     ]
 

@@ -108,7 +108,7 @@ def run(options: Options, trace: Trace | None = None) -> tuple[dict[str, Any], b
 
 def worker_config(options: Options) -> WorkerConfig:
     """The worker that is measured. Raises `ConfigError`."""
-    model = options.model
+    model, scale = options.model, options.scale
     if options.dummy or model in dummy_names():
         model = model if model.startswith(DUMMY_PREFIX) else f"{DUMMY_PREFIX}{model}"
     return WorkerConfig(
@@ -118,11 +118,10 @@ def worker_config(options: Options) -> WorkerConfig:
         gateways=(),
         device=options.device,
         quantization="fp8" if options.fp8 else "auto",
-        max_seqs=options.scale.max_seqs,
-        token_budget=options.scale.token_budget,
-        # The other tests are to have all of the card.
-        kv_tokens=options.scale.soak_kv_tokens if "soak" in options.tests else None,
-        context_length=options.scale.context_length,
+        max_seqs=scale.max_seqs,
+        token_budget=scale.token_budget,
+        kv_tokens=scale.soak_kv_tokens if "soak" in options.tests else scale.kv_tokens,
+        context_length=scale.context_length,
     )
 
 

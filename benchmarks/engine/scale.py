@@ -11,7 +11,8 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Scale:
     """`runs` of each test, of which the median counts; `workload_runs` of the longest. Outputs of
-    `checked` requests of each kind are held against the reference. `soak_kv_tokens` are too few for
+    `checked` requests of each kind are held against the reference, which needs what `kv_tokens`
+    leave of a card. `soak_kv_tokens` are too few for
     `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names what
     must have happened in a soak, or it was none.
     """
@@ -33,6 +34,7 @@ class Scale:
     runs: int
     workload_runs: int
     checked: int
+    kv_tokens: int | None
     soak_longest: int
     soak_outputs: int
     soak_prefixes: int
@@ -58,6 +60,7 @@ CARD: Final = Scale(
     runs=3,
     workload_runs=1,
     checked=2,
+    kv_tokens=320_000,
     soak_longest=30_000,
     soak_outputs=512,
     soak_prefixes=12,
@@ -83,6 +86,7 @@ SMOKE: Final = Scale(
     runs=2,
     workload_runs=1,
     checked=1,
+    kv_tokens=None,
     soak_longest=150,
     soak_outputs=100,
     soak_prefixes=2,

@@ -14,9 +14,9 @@ from workers.engine.runner import Runner
 
 WARM_UP_TOKENS: Final = 512
 _ROUNDS: Final = 2
-_FIRST_GRAPHS: Final = 2
-"""One row, which the rounds miss, and the largest, which serves every batch. The others are
-captured when the engine is idle."""
+_FIRST_GRAPHS: Final = 1
+"""That of one row, which the rounds miss. The others are captured when the engine is idle, the
+largest first: to compile what it needs takes 5 s at a card's first start."""
 
 
 def warm_up(runner: Runner) -> None:

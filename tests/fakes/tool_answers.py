@@ -103,6 +103,14 @@ def _hermes() -> list[Answer]:
         Answer("hermes", call(r'"{\"text\": \u12"'), (("f", r'{"text": "\\u12"}'),)),
         plain('<tool_call>{"name" "f"}</tool_call>'),
         plain('<tool_call>{"name": 7}</tool_call>'),
+    ]
+
+
+def _hermes_text() -> list[Answer]:
+    def plain(text: str) -> Answer:
+        return Answer("hermes", text, (text,))
+
+    return [
         plain("plain text"),
         plain(" a < b <tool and c\n"),
         plain("a <tool_call>oops</tool_call> b"),
@@ -335,6 +343,6 @@ def _kimi() -> list[Answer]:
 
 
 ANSWERS: Final = (
-    *(*_hermes(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral()),
+    *(*_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral()),
     *(*_deepseek_v3(), *_deepseek_v4(), *_kimi()),
 )

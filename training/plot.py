@@ -30,7 +30,7 @@ def plot_loss(log: Sequence[dict[str, Any]], path: Path) -> bool:
         axes.axvline(
             began, color="tab:orange", linestyle="--", label="long conversations from here"
         )
-        axes.legend(loc="upper center")
+        axes.legend(loc="lower left")
     rates = axes.twinx()
     rates.plot(tokens, [entry["learning_rate"] for entry in log], color="tab:gray", alpha=0.6)
     rates.set_ylabel("share of the full learning rate", color="tab:gray")

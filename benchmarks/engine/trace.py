@@ -90,6 +90,11 @@ class TracedRunner:
         """The runner's."""
         return self._runner.lookahead
 
+    @property
+    def is_wishing(self) -> bool:
+        """As the runner's own."""
+        return self._runner.is_wishing
+
     def prepare(self, *, wished_only: bool) -> bool:
         """See `Runner.prepare`."""
         self._cut("host")

@@ -57,7 +57,8 @@ class GatewayConfig(_Table, frozen=True):
 
     `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
     empty deltas; `resume_wait_s` how long a request waits for a worker that restarts, and
-    `rejoin_wait_s` for one whose link has vanished (workers dial in again within a second).
+    `rejoin_wait_s` for one whose link has vanished: workers dial in again within a second, a host
+    that slept and a supervisor that is started anew take longer.
     `first_token_s`: a worker that has given a sequence nothing for so long has lost it.
     `orphan_grace_s`: how long a streamed request outlives its client before the first token.
     `canaries` must come back from workers in a row to end a fallback to providers.
@@ -71,7 +72,7 @@ class GatewayConfig(_Table, frozen=True):
     head_hold_s: Seconds = 10.0
     keep_alive_s: Seconds = 10.0
     resume_wait_s: Seconds = 120.0
-    rejoin_wait_s: Seconds = 3.0
+    rejoin_wait_s: Seconds = 15.0
     first_token_s: Seconds = 600.0
     orphan_grace_s: Seconds = 10.0
     canaries: Positive = 3

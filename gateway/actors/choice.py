@@ -194,8 +194,7 @@ class Choice:
             self._judge(placement, outcome)
             match outcome:
                 case Finished():
-                    self._num_unsent = int(outcome.matched is not None)
-                    return _reason_of(outcome)
+                    return self._end_of(outcome)
                 case Stopped():
                     return "stop"
                 case Lost() | Overdue():
@@ -214,6 +213,13 @@ class Choice:
                     self._raise_rejected(outcome)
                 case _:
                     assert_never(outcome)
+
+    def _end_of(self, finished: Finished) -> Reason | None:
+        """None: the place is lost, but not the sequence."""
+        if finished.reason == "error" and self._losses.forgives(finished.detail):
+            return None
+        self._num_unsent = int(finished.matched is not None)
+        return _reason_of(finished)
 
     def _judge(self, placement: Placement, outcome: Outcome) -> None:
         """What the end says of the worker; a busy answer says nothing."""

@@ -5,6 +5,7 @@ sequence may be why, whether the fleet can afford another try. Must not know tok
 the answer.
 """
 
+import logging
 from typing import Final
 
 import trio
@@ -17,10 +18,18 @@ from gateway.core.chat_request import ChatRequest
 from gateway.core.errors import connection_lost, poisoned_request
 from gateway.core.fleet_events import PoisonedRequest, Rerouted, Resumed
 
+MAX_ERRORS: Final = 2
+"""Engines that may fail at a sequence (out of memory in a step, say) before its client is told.
+What fails thrice lies in the request.
+"""
+
 MAX_BARREN_LOSSES: Final = 8
 """A sequence that loses so many places in a row without a proof of progress is given up, although
 no engine is known to have died: links that flap do not serve.
 """
+
+
+_log = logging.getLogger("herma.turn")
 
 
 def suspect_id(caller: Caller, request: ChatRequest) -> bytes:
@@ -37,6 +46,7 @@ class Losses:
         self._name = name
         self._id = suspect_id(job.caller, job.request)
         self._num_barren = 0
+        self._num_errors = 0
 
     @property
     def is_suspect(self) -> bool:
@@ -48,6 +58,14 @@ class Losses:
         self._num_barren = 0
         self._services.suspects.acquit(self._id)
         self._services.dispatcher.proven(placement.ticket)
+
+    def forgives(self, detail: str) -> bool:
+        """Whether an engine's error, told in `detail`, is one more lost place and not the end."""
+        self._num_errors += 1
+        if self._num_errors > MAX_ERRORS or not self._services.retries.may(self._job.model):
+            return False
+        _log.warning("request %s goes on elsewhere after an engine's error: %s", self._name, detail)
+        return True
 
     def note(
         self, placement: Placement, worker: str, *, is_proven: bool, output_tokens: int

@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from gateway.actors.losses import MAX_ERRORS
 from gateway.core.suspects import POISON_STRIKES
 from protocol.messages import Abort, Accepted, Bye, Finished, Submit
 from protocol.tokens import count_tokens
@@ -225,21 +226,43 @@ async def test_a_request_that_kills_engines_is_given_up() -> None:
         assert other.text == TEXT
 
 
-async def test_an_engine_error_is_one_clear_error() -> None:
-    """The engine's own words stay in the log."""
+async def test_an_engine_that_fails_at_a_request_again_and_again_is_one_clear_error() -> None:
+    """Twice it is asked again; then the client is told, and the engine's words stay in the log."""
     fake = paused("w1", 0)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
         await gateway.wait_state("ready")
         asked = gateway.start()
-        submit = await fake.wait(Submit)
         secret = "out of memory at 0x1234"
-        fake.say(Finished(submit.request_id, 1, "error", 0, 0, 0, detail=secret))
         with trio.fail_after(PATIENCE_S):
+            for attempt in range(1, MAX_ERRORS + 2):
+                submit = await fake.wait(Submit, count=attempt)
+                assert submit.attempt == attempt
+                fake.say(Finished(submit.request_id, attempt, "error", 0, 0, 0, detail=secret))
             await asked.over.wait()
         assert asked.error is not None
         assert asked.error.status == 500
         assert secret not in asked.error.message
         assert not fake.all_of(Abort)
+
+
+async def test_an_engine_that_fails_once_is_not_noticed() -> None:
+    """Out of memory in a step: another place goes on with the tokens that are there."""
+    one, two = paused("w1", 3), paused("w2", 3)
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        asked, holder, other = await start_on(gateway, one, two)
+        submit = holder.all_of(Submit)[0]
+        holder.say(Finished(submit.request_id, 1, "error", 0, 0, 3, detail="out of memory"))
+        again = await other.wait(Submit)
+        assert again.attempt == 2
+        assert len(again.output_ids) == 3 * 4
+        other.say(Finished(again.request_id, 2, "stop", 0, 0, 3))
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.error is None
 
 
 async def test_messages_of_another_worker_change_nothing() -> None:

@@ -126,10 +126,6 @@ class Fleet:
         times = (float(value) for _, found, value in lines if found)
         return next((at for at in times if at > after), None)
 
-    async def metrics(self) -> dict[str, float]:
-        """The gateway's samples now."""
-        return await trio.to_thread.run_sync(self.herma.metrics)
-
     async def wait_ready(self) -> None:
         """Return once every worker is ready."""
         count = {"m": len(self.names)}

@@ -22,14 +22,12 @@ class Injection:
     """One fault and what came of it; times in seconds since 1970, durations in seconds.
 
     `hit` are the streams that ran on the victim. `able_at`: from when on the victim could serve.
-    `prefill_s`: the least that computing the prompts of `hit` again takes elsewhere. `late_s`: the
-    most that a sleeping thread of the harness was late meanwhile, which no fault causes.
+    `late_s`: the most that a sleeping thread of the harness was late, which no fault causes.
     """
 
     victim: str
     at: float
     hit: list[Stream]
-    prefill_s: float = 0.0
     noticed_at: float | None = None
     able_at: float | None = None
     back_at: float | None = None
@@ -44,10 +42,10 @@ class Injection:
 
     @property
     def resume_s(self) -> list[float]:
-        """From that word to each hit stream's next text, without the time that prefill needs."""
+        """From that word to each hit stream's next text; prefill elsewhere is part of it."""
         if self.noticed_at is None:
             return []
-        return [max(0.0, at - self.noticed_at - self.prefill_s) for at in self.resumed_at]
+        return [at - self.noticed_at for at in self.resumed_at]
 
     @property
     def rejoin_s(self) -> float | None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import ceil
 
 import trio
 
@@ -22,7 +21,6 @@ from tests.chaos.traffic import NUM_CLIENTS, Answers, Prompt, Stream, Traffic
 
 PEACE_S = 3.0
 BACK_S = 60.0
-TOKEN_BUDGET = 512
 
 
 @dataclass(slots=True)
@@ -110,9 +108,8 @@ class Scenario:
         await trio.sleep(0.1 * ((self._seed + 3 * turn) % 7))
         hit = await self._wait_busy(victim)
         before = self._pids()
-        injection = Injection(victim, time.time(), hit, await self._prefill_s(victim, hit))
         self._lateness.take()
-        injection.at = time.time()
+        injection = Injection(victim, time.time(), hit)
         self.outcome.injections.append(injection)
         injection.able_at = await self._fault.inject(self._fleet, victim, turn)
         if self._fault.detection == "none":
@@ -139,14 +136,6 @@ class Scenario:
     def _pids(self) -> list[int]:
         fleet = self._fleet
         return [pid for n in fleet.names for pid in (fleet.engine_pid(n), fleet.supervisor_pid(n))]
-
-    async def _prefill_s(self, victim: str, hit: list[Stream]) -> float:
-        """At the pace of the survivor, the steps that the prompts with their texts need."""
-        survivor = next((name for name in self._fleet.names if name != victim), victim)
-        metrics = await self._fleet.metrics()
-        step_s = metrics.get(f'herma_engine_step_ms{{worker="{survivor}"}}', 0.0) / 1e3
-        num_tokens = sum(stream.prompt.guess_tokens() + len(stream.times) for stream in hit)
-        return ceil(num_tokens / TOKEN_BUDGET) * step_s
 
     def _check_undisturbed(self, injection: Injection, before: list[int]) -> None:
         noticed = measure.noticed_at(self._fleet.events(), injection.victim, injection.at)

@@ -55,9 +55,9 @@ def test_times_of_an_injection() -> None:
     hit = stream_of(9.5, 9.98, 10.12, 10.3, 11.5, 11.6)
     assert resumed_at(hit, 10.0, 10.1) == 10.3
     assert resumed_at(stream_of(9.5, 10.0), 10.0, 10.1) is None
-    injection = Injection("w1", 10.0, [hit], 0.05, noticed_at=10.1, able_at=11.0, resumed_at=[10.3])
+    injection = Injection("w1", 10.0, [hit], noticed_at=10.1, able_at=11.0, resumed_at=[10.3])
     assert injection.detect_s == pytest.approx(0.1)
-    assert injection.resume_s == [pytest.approx(0.15)]
+    assert injection.resume_s == [pytest.approx(0.2)]
     after = [stream_of(11.2, 11.3), stream_of(11.1, worker="w2"), stream_of(10.5, 11.01)]
     injection.back_at = back_at(after, [], "w1", 11.0)
     assert injection.rejoin_s == pytest.approx(0.2)

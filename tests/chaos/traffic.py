@@ -34,10 +34,6 @@ class Prompt:
     number: int
     body: dict[str, Any]
 
-    def guess_tokens(self) -> int:
-        """About how many tokens it has; these tokenizers spell, so three letters are one."""
-        return len(self.body["messages"][0]["content"]) // 3
-
 
 def make_prompts(count: int, seed: int, tokens: tuple[int, int] = TOKENS) -> list[Prompt]:
     """Prompts of many lengths, half of them with one long prefix in common. Two of three are

@@ -21,11 +21,7 @@ PEACE_S = 0.5
 @pytest.mark.parametrize(
     ("num_workers", "names"),
     [
-        (2, ("exit-127", "cut-link", "garbage-stream")),
-        pytest.param(
-            *(2, ("out-of-memory",)),
-            marks=pytest.mark.xfail(strict=True, reason="one client is told of the engine's error"),
-        ),
+        (2, ("exit-127", "cut-link", "garbage-stream", "out-of-memory")),
         (1, ("kill-supervisor", "stop-supervisor")),
     ],
 )

@@ -37,6 +37,13 @@ class _NoRunner:
         self.lookahead = lookahead
         self.spent_s = 0.0
 
+    @property
+    def is_wishing(self) -> bool:
+        return False
+
+    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+        return False
+
     def launch(self, plan: StepPlan) -> StepPlan:
         return plan
 

@@ -254,7 +254,7 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     assert seen["finished"] > 1000
     if life.lookahead:
         assert seen["planned ahead"] > 1000
-        assert seen["stray"] > 100
+        assert seen["stray"] > 10
         assert seen["preempted in flight"] > 30
 
 

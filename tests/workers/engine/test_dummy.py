@@ -25,7 +25,7 @@ def test_a_dummy_has_the_layout_of_what_is_loaded(tmp_path: Path) -> None:
     drawn, again = (draw_weights(config, CPU, torch.float32) for _ in range(2))
     assert torch.equal(drawn.layers[1].gate_up, again.layers[1].gate_up)
     assert drawn.head is not drawn.embedding
-    assert drawn.embedding.std() == pytest.approx(0.02, rel=0.1)
+    assert drawn.embedding.std() == pytest.approx(config.hidden_size**-0.5, rel=0.1)
 
 
 def test_an_unknown_shape_is_refused_with_those_that_exist() -> None:

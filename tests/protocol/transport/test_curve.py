@@ -250,6 +250,15 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         f"public {OTHER.public}\nsecret {'#' * 40}\n".encode(),
         b"x" * 100_000,
     ],
+    ids=[
+        "empty",
+        "binary",
+        "too-short",
+        "another-pair's-secret",
+        "half",
+        "no-key",
+        "too-long",
+    ],
 )
 def test_a_file_without_a_pair_is_refused(tmp_path: Path, content: bytes) -> None:
     """A file that is no key file, or whose halves do not belong together, is named."""

@@ -9,6 +9,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
+from gateway.core.dialect import Dialect
 from gateway.core.errors import ApiError
 from gateway.core.events import (
     ChoiceEvent,
@@ -278,3 +279,12 @@ def _herma(started: Started, cached_tokens: int) -> dict[str, Any]:
         "route": started.route,
         "served_by": started.served_by,
     }
+
+
+CHAT: Final = Dialect(
+    id_prefix="chatcmpl-",
+    streamed=lambda head: ChunkFormatter(
+        head.id, head.created, head.model, include_usage=head.include_usage
+    ),
+    whole=lambda head: CompletionBuilder(head.id, head.created, head.model),
+)

@@ -8,7 +8,6 @@ from starlette.types import Receive, Send
 
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import Failed, Started, TurnEvent, UpstreamBody, UpstreamChunk, Usage
-from gateway.core.formatting import CompletionBuilder
 from gateway.http.errors import error_of, send_error
 from gateway.http.reply import send_body
 from gateway.http.turn import CLIENT_LEFT, Turn, while_connected
@@ -36,7 +35,7 @@ class WholeAnswer:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._builder = CompletionBuilder(turn.completion_id, turn.created, turn.request.model)
+        self._builder = turn.dialect.whole(turn.head)
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
 

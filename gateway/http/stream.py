@@ -17,7 +17,6 @@ from starlette.types import Receive, Send
 
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import Failed, Started, TurnEvent, UpstreamBody, UpstreamChunk, Usage
-from gateway.core.formatting import ChunkFormatter
 from gateway.http.buffer import ChunkBuffer
 from gateway.http.errors import error_of, send_error
 from gateway.http.reply import send_body
@@ -53,12 +52,7 @@ class StreamedAnswer:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._buffer = ChunkBuffer(MAX_PENDING_BYTES)
-        self._formatter = ChunkFormatter(
-            turn.completion_id,
-            turn.created,
-            turn.request.model,
-            include_usage=turn.request.include_usage,
-        )
+        self._formatter = turn.dialect.streamed(turn.head)
         self._work = trio.CancelScope()
         self._from_provider = False
         self._error: ApiError | None = None

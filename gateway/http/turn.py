@@ -14,7 +14,9 @@ from starlette.types import Receive
 
 from gateway.actors.caller import Caller
 from gateway.core.chat_request import ChatRequest
+from gateway.core.dialect import AnswerHead, Dialect
 from gateway.core.events import Started, Usage
+from gateway.core.formatting import CHAT
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.reply import Header, header
@@ -26,15 +28,16 @@ CLIENT_LEFT: Final = 499
 @dataclass(slots=True)
 class Turn:
     """A request being answered. `started_at` is on trio's clock, as is `first_at`, when the first
-    content came. `status` is what the turn ended in, even when a head had said 200.
+    content came. `status` is what the turn ended in, even when a head had said 200. `dialect` is
+    the API in which it is told.
     """
 
     edge: Edge
     metrics: Metrics
     request: ChatRequest
     caller: Caller
-    completion_id: str
-    created: int
+    dialect: Dialect
+    head: AnswerHead
     started_at: float
     started: Started | None = None
     usage: Usage | None = None
@@ -69,15 +72,23 @@ class Turn:
         )
 
 
-def open_turn(edge: Edge, metrics: Metrics, request: ChatRequest, caller: Caller) -> Turn:
+def open_turn(
+    edge: Edge, metrics: Metrics, request: ChatRequest, caller: Caller, dialect: Dialect = CHAT
+) -> Turn:
     """A turn that starts now."""
+    head = AnswerHead(
+        id=dialect.id_prefix + edge.draw(12).hex(),
+        created=int(edge.unix_time()),
+        model=request.model,
+        include_usage=request.include_usage,
+    )
     return Turn(
         edge=edge,
         metrics=metrics,
         request=request,
         caller=caller,
-        completion_id=f"chatcmpl-{edge.draw(12).hex()}",
-        created=int(edge.unix_time()),
+        dialect=dialect,
+        head=head,
         started_at=trio.current_time(),
     )
 

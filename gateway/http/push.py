@@ -1,0 +1,90 @@
+"""Answers that are pushed: written from where they come to be, without a task per chunk.
+
+Owns the seam between a streamed answer and the server, and what is joined into one write. Must
+not know sockets, HTTP/1.1 or what the bytes mean.
+
+An ASGI `send` is awaited, so a chunk costs a wake-up of the request's task and a checkpoint. A
+`Push` is called synchronously, by whoever takes a worker's frame apart.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from gateway.http.reply import Header
+
+MAX_PENDING_BYTES: Final = 2**20
+"""What is kept for a client that reads slowly: about a minute of text."""
+
+EXTENSION: Final = "herma.push"
+"""Its name in `scope["extensions"]`; only our own server offers it."""
+
+
+class Push(Protocol):
+    """The response of one request. It is pushed or sent by ASGI, never both."""
+
+    @property
+    def is_gone(self) -> bool:
+        """The peer is gone, or was given up; nothing reaches it any more."""
+        ...
+
+    def open(self, status: int, headers: Sequence[Header]) -> None:
+        """Begin. The head is kept back until the first `write`, or `end`."""
+        ...
+
+    def write(self, chunk: bytes) -> bool:
+        """Send `chunk` now if the socket takes it, or keep it, never waiting. False if the peer is
+        gone or if more than `MAX_PENDING_BYTES` would wait: then nothing of it is kept.
+        """
+        ...
+
+    def end(self, last: bytes = b"") -> None:
+        """Send `last`, whatever its size, and the end; nothing may follow. A response that has not
+        ended when its handler returns is cut off, so that its client notices.
+        """
+        ...
+
+    async def flushed(self) -> None:
+        """Return once everything is with the kernel, or the peer is gone."""
+        ...
+
+
+class Corked(Protocol):
+    """What a `StepFlush` calls at its end: one connection with writes that wait."""
+
+    def uncork(self) -> None:
+        """Send what was written since the block began."""
+        ...
+
+
+class StepFlush:
+    """`with step_flush:` around one engine step: what is written to a connection inside of it leaves
+    in one piece at its end. The block must not await; an inner block is part of the outer one.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._waiting: list[Corked] = []
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_exc: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            connection.uncork()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether writes are being collected."""
+        return self._depth > 0
+
+    def add(self, connection: Corked) -> None:
+        """Have `connection` uncorked at the end; once is enough."""
+        self._waiting.append(connection)
+
+
+step_flush: Final = StepFlush()
+"""The one of this process: its connections and its frames share one thread."""

@@ -4,26 +4,30 @@ Owns how the events of a turn become one body. Must not know streams: nothing is
 turn is over, and the client's leaving cancels it.
 """
 
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import Failed, Started, TurnEvent, UpstreamBody, UpstreamChunk, Usage
 from gateway.http.errors import error_of, send_error
+from gateway.http.push import EXTENSION
 from gateway.http.reply import send_body
 from gateway.http.turn import CLIENT_LEFT, Turn, while_connected
 
 
-async def complete_turn(turn: Turn, receive: Receive, send: Send) -> None:
+async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) -> None:
     """Run `turn` and send its whole answer.
 
     The answer is sent outside of the watch for the client: servers say `http.disconnect` while
-    they take the last message, and must not be cancelled halfway.
+    they take the last message, and must not be cancelled halfway. Our own server needs no watch:
+    it cancels the request of a client that leaves.
     """
     answer = WholeAnswer(turn)
     try:
-        async with while_connected(receive):
-            error = await error_of(turn.edge.run_turn(turn.request, turn.caller, answer.emit))
-            answer.end(error)
+        if EXTENSION in scope.get("extensions", {}):
+            await answer.run()
+        else:
+            async with while_connected(receive):
+                await answer.run()
     finally:
         turn.observe()
     if turn.status != CLIENT_LEFT:
@@ -38,6 +42,11 @@ class WholeAnswer:
         self._builder = turn.dialect.whole(turn.head)
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
+
+    async def run(self) -> None:
+        """Run the turn to its end."""
+        turn = self._turn
+        self.end(await error_of(turn.edge.run_turn(turn.request, turn.caller, self.emit)))
 
     def emit(self, event: TurnEvent) -> None:
         """Take in an event of the turn."""

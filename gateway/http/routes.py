@@ -111,7 +111,7 @@ class Chat:
         request = parse_chat_request(body)
         turn = open_turn(self._edge, self._metrics, request, caller)
         answer = stream_turn if request.stream else complete_turn
-        await answer(turn, receive, send)
+        await answer(turn, scope, receive, send)
 
 
 class Models:

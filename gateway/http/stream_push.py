@@ -1,0 +1,72 @@
+"""A streamed answer that is pushed: each chunk is written where it comes to be.
+
+Owns when the head leaves and what is said in a silence. No task wakes for a chunk: one sleeps until
+a silence could be over, the other until the turn is. Must not know sockets or turn events.
+
+The server watches the client here, and cancels the request when it leaves.
+"""
+
+import trio
+from starlette.types import Send
+
+from gateway.http.push import Push
+from gateway.http.streamed_answer import Refuse, StreamedAnswer
+from gateway.http.turn import Turn
+
+
+async def push_answer(turn: Turn, push: Push, send: Send) -> None:
+    """Run `turn` and push its answer; an error in place of an answer goes by `send`."""
+    pushed = _PushedAnswer(turn, push)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pushed.stay_alive)
+            await pushed.answer.run()
+            nursery.cancel_scope.cancel()
+        refuse = pushed.end()
+    finally:
+        turn.observe()
+    if refuse is not None:
+        await refuse(send)
+
+
+class _PushedAnswer:
+    def __init__(self, turn: Turn, push: Push) -> None:
+        self.answer = StreamedAnswer(turn, self._put)
+        self._turn = turn
+        self._push = push
+        self._is_open = False
+        self._wrote_at = turn.started_at
+
+    async def stay_alive(self) -> None:
+        """Send the head when it was held long enough, then something in every silence."""
+        config = self._turn.edge.config
+        await trio.sleep_until(self._turn.started_at + config.head_hold_s)
+        if not self._is_open:
+            self._put(b"")
+        while True:
+            due = self._wrote_at + config.keep_alive_s
+            await trio.sleep_until(due)
+            if self._wrote_at + config.keep_alive_s <= due:
+                self._put(self.answer.keep_alive())
+
+    def end(self) -> Refuse | None:
+        """End the stream; or how to refuse, while the head is still withheld."""
+        if not self._is_open:
+            if (refuse := self.answer.refusal()) is not None:
+                return refuse
+            self._open()
+            self._push.write(self.answer.opening())
+        self._push.end(self.answer.ending())
+        return None
+
+    def _put(self, chunk: bytes) -> bool:
+        """False: the client has stopped reading. One that is gone is the server's to notice."""
+        if not self._is_open:
+            self._open()
+            chunk = self.answer.opening() + chunk
+        self._wrote_at = trio.current_time()
+        return self._push.write(chunk) or self._push.is_gone
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._push.open(200, self.answer.head())

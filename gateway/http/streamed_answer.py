@@ -1,0 +1,136 @@
+"""A streamed answer as it grows: turn events in, server-sent events out.
+
+Owns what every event means for the stream, and what the stream ends in. Must not know how bytes
+reach the client, heads or clocks.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+from starlette.types import Send
+
+from gateway.core.errors import ApiError, connection_lost
+from gateway.core.events import (
+    Failed,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    Usage,
+)
+from gateway.http.errors import error_of, send_error
+from gateway.http.reply import Header, send_body
+from gateway.http.turn import Turn
+
+_DELTAS: Final = (TextDelta, ReasoningDelta)
+
+Refuse = Callable[[Send], Awaitable[None]]
+
+
+class StreamedAnswer:
+    """The answer of `turn`; `put` takes its bytes without waiting, and says whether it could.
+
+    A `put` that could not ends the turn: the client has stopped reading.
+    """
+
+    def __init__(self, turn: Turn, put: Callable[[bytes], bool]) -> None:
+        self._turn = turn
+        self._put = put
+        self._formatter = turn.dialect.streamed(turn.head)
+        self._work = trio.CancelScope()
+        self._from_provider = False
+        self._has_content = False
+        self._error: ApiError | None = None
+        self._foreign: UpstreamBody | None = None
+
+    async def run(self) -> None:
+        """Run the turn to its end; `refusal` and `ending` tell it then."""
+        turn = self._turn
+        error: ApiError | None = None
+        with self._work:
+            error = await error_of(turn.edge.run_turn(turn.request, turn.caller, self.emit))
+        self._error = self._error or error
+        if self._error is None and self._foreign is None:
+            says_nothing = turn.started is None and not self._has_content
+            self._error = connection_lost() if says_nothing else None
+
+    def emit(self, event: TurnEvent) -> None:
+        """Take in an event of the turn. Never waits and never raises: it is called while a worker's
+        frame is taken apart.
+        """
+        # Text is what nearly every token is: nothing is asked about it twice.
+        if not isinstance(event, _DELTAS):
+            self._note(event)
+        elif self._turn.first_at is None:
+            self._turn.note_content()
+        chunk = self._formatter.format(event)
+        if chunk and self._error is None and self._foreign is None:
+            self._has_content = True
+            if not self._put(chunk):
+                self._give_up()
+
+    def opening(self) -> bytes:
+        """What stands before the first content; a provider's stream has its own."""
+        return b"" if self._from_provider else self._formatter.head(self._turn.request.n)
+
+    def keep_alive(self) -> bytes:
+        """What is said in a long silence."""
+        return self._formatter.keep_alive()
+
+    def head(self) -> list[Header]:
+        """The headers of the stream, as far as its facts are known."""
+        return [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+            *self._turn.headers(),
+        ]
+
+    def refusal(self) -> Refuse | None:
+        """How a head that is still withheld can tell an error, if there is one."""
+        headers = self._turn.headers()
+        if self._error is not None:
+            self._turn.status = self._error.status
+            return functools.partial(send_error, error=self._error, headers=headers)
+        if (foreign := self._foreign) is not None:
+            self._turn.status = foreign.status
+            return functools.partial(
+                send_body, status=foreign.status, body=foreign.body, headers=headers
+            )
+        return None
+
+    def ending(self) -> bytes:
+        """What ends a stream whose head is out."""
+        self._turn.status = self._error.status if self._error else 200
+        if self._error is not None:
+            return self._formatter.error(self._error)
+        if self._foreign is not None:
+            # JSON holds line breaks only between its tokens, and an SSE field may hold none.
+            return b"data: " + b"".join(self._foreign.body.splitlines()) + b"\n\n"
+        return b"" if self._from_provider else self._formatter.done()
+
+    def _note(self, event: TurnEvent) -> None:
+        match event:
+            case Started():
+                self._turn.started = event
+            case Failed():
+                self._error = self._error or event.error
+            case UpstreamBody():
+                self._foreign = event
+            case UpstreamChunk():
+                self._from_provider = True
+                self._turn.note_content()
+            case Usage():
+                self._turn.usage = event
+            case _:
+                self._turn.note_content()
+
+    def _give_up(self) -> None:
+        self._error = ApiError(
+            408, "The client has stopped reading its stream.", code="client_too_slow"
+        )
+        self._work.cancel()

@@ -11,7 +11,7 @@ import torch
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.fp8 import SHAPES, case
 from kernels.linear.choose import TUNED_ROWS, Op, even_splits
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 
 SMS = 132
 _SHARED_BYTES = 227 * 1024
@@ -67,12 +67,16 @@ def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterat
     rows = max(16, num_rows)
     has_norm = op in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
     for quantises in (False, True):
-        for tile in (_TILES_QUANTISED if quantises else _TILES)[rows]:
+        for tile in (_TILES_QUANTISED if quantises else _TILES)[min(rows, MAX_TILE_ROWS)]:
             block_n, block_k, num_warps, num_stages = tile
             if block_n > 64 and num_weight_rows < 4096:
                 continue
-            shared = (block_n + rows * (1 if quantises else 2)) * block_k * num_stages
-            tiles = -(-num_weight_rows // block_n)
+            shared = (
+                (block_n + min(rows, MAX_TILE_ROWS) * (1 if quantises else 2))
+                * block_k
+                * num_stages
+            )
+            tiles = -(-num_weight_rows // block_n) * -(-rows // MAX_TILE_ROWS)
             at_once = SMS * min(4, _SHARED_BYTES // shared) // tiles
             full = even_splits(depth, block_k, min(at_once, depth // (2 * block_k), 16))
             config = Skinny(block_n, block_k, full, num_warps, num_stages, quantises=quantises)

@@ -4,6 +4,7 @@
 `python -m benchmarks.linear_table FILE > kernels/linear/tuned.py`.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -32,6 +33,15 @@ _TILES = {
     ],
     128: [(64, 64, 4, 5), (128, 64, 8, 4), (128, 128, 8, 3)],
 }
+# The same with rows of x per program: 80 to 200 KB.
+_TILES_OF_MANY = [
+    *((64, 64, 4, 5, 64), (128, 64, 4, 4, 64), (128, 64, 8, 4, 64), (64, 128, 4, 3, 64)),
+    *((256, 64, 8, 3, 64), (64, 64, 4, 5, 128), (128, 64, 8, 4, 128), (128, 128, 8, 3, 128)),
+    *((256, 64, 8, 3, 128), (128, 64, 8, 3, 256), (64, 64, 8, 4, 256)),
+]
+_MANY_ROWS = 128
+_FULL_ENOUGH = 0.85
+"""Share of the card that is busy while the last programs run."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -40,7 +50,9 @@ def cases(device: torch.device) -> Iterator[Case]:
     for op, num_weight_rows, depth in shapes:
         for num_rows in (1, 16, 64) if op is Op.LINEAR else TUNED_ROWS:
             configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 4 else []
-            if num_rows > 1:
+            if num_rows >= _MANY_ROWS:
+                configs += _of_many_rows(op, num_rows, num_weight_rows, depth)
+            elif num_rows > 1:
                 configs += _skinnies(op, num_rows, num_weight_rows, depth)
             yield case(op, num_rows, num_weight_rows, depth, configs, device)
 
@@ -80,3 +92,25 @@ def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterat
             yield config._replace(fuses_norm=False)
         if block_n == 64 and num_stages == 4:
             yield config._replace(prefetched_bytes=0)
+
+
+def _of_many_rows(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
+    """Each tile whole, and cut along K into as few parts as make nearly full rounds of the card."""
+    fuses_norm = op not in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
+    for block_n, block_k, num_warps, num_stages, block_rows in _TILES_OF_MANY:
+        if block_rows >= 2 * num_rows:
+            continue
+        shared = (block_n + block_rows) * block_k * 2 * num_stages
+        at_once = SMS * (_SHARED_BYTES // shared)
+        tiles = -(-num_weight_rows // block_n) * -(-num_rows // block_rows)
+        most = min(8, depth // (4 * block_k)) if tiles < 4 * at_once else 1
+        cut = (even_splits(depth, block_k, n) for n in range(2, most + 1))
+        full = (
+            n for n in cut if tiles * n / at_once % 1 > _FULL_ENOUGH or tiles * n % at_once == 0
+        )
+        for splits in (1, *itertools.islice(full, 1)):
+            yield Skinny(
+                *(block_n, block_k, splits, num_warps, num_stages),
+                fuses_norm=fuses_norm,
+                block_rows=block_rows,
+            )

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 from kernels.linear.tuned import TUNED
 from kernels.linear.tuned_fp8 import TUNED as TUNED_FP8
 
@@ -21,8 +21,9 @@ MAX_BLOCKED_ROWS: Final = 512
 """Of weights with scales by block: 128 rows at once read one byte per weight and multiply it at the
 rate of 16 bits, the library's way costs 5 bytes per weight before it does."""
 
-TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128)
-"""Rows that are measured; other numbers use the next one's configuration, of the same padding."""
+TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
+"""Rows that are measured; other numbers use the next one's configuration, of the same padding up to
+128."""
 
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 
@@ -76,11 +77,11 @@ def _choose_blocked(
     """As by row, in tiles that one scale serves. The library would widen the whole weight."""
     if num_rows > MAX_BLOCKED_ROWS:
         return None
-    config = _choose(op, min(num_rows, TUNED_ROWS[-1]), num_weight_rows, depth, is_fp8=True)
+    config = _choose(op, min(num_rows, MAX_TILE_ROWS), num_weight_rows, depth, is_fp8=True)
     if isinstance(config, Gemv):
         return config
     if config is None:
-        config = _skinny(min(num_rows, TUNED_ROWS[-1]), num_weight_rows, depth, is_fp8=True)
+        config = _skinny(min(num_rows, MAX_TILE_ROWS), num_weight_rows, depth, is_fp8=True)
     block_n, block_k = min(config.block_n, scale_block), min(config.block_k, scale_block)
     splits = even_splits(depth, block_k, config.splits)
     return config._replace(block_n=block_n, block_k=block_k, splits=splits, quantises=False)

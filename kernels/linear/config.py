@@ -4,7 +4,10 @@ Owns the meaning of the numbers. Must not know shapes or tensors. Tuples, as lau
 by them: the hash of a dataclass takes half a microsecond.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MAX_TILE_ROWS: Final = 128
+"""Of x in one program, unless its configuration says otherwise: their sums lie in registers."""
 
 
 class Gemv(NamedTuple):
@@ -33,6 +36,7 @@ class Skinny(NamedTuple):
     fuses_norm: bool = True
     prefetched_bytes: int = 32 * 1024
     quantises: bool = False
+    block_rows: int = 0
 
 
 Config = Gemv | Skinny

@@ -3,8 +3,6 @@
 Owns the way from an operation to its kernel. Must not know why a configuration was chosen.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv
 from kernels.linear.gemv import gemv
-from kernels.linear.skinny import MAX_ROWS, skinny
+from kernels.linear.skinny import skinny
 from kernels.linear.weight import Weight, parts_of
 from kernels.rms_norm import rms_norm
 
@@ -61,19 +59,11 @@ def product(
     residual: Tensor | None = None,
     swiglu: bool = False,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N].
-
-    More rows than `skinny` takes are multiplied part by part.
-    """
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N]."""
     if isinstance(config, Gemv):
         return gemv(
             x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
         )
-    if x.shape[0] > MAX_ROWS:
-        each = partial(product, config, weight=weight, norm=norm, eps=eps, bias=bias, swiglu=swiglu)
-        parts = x.split(MAX_ROWS)
-        residuals = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
-        return torch.cat([each(x=x, residual=r) for x, r in zip(parts, residuals, strict=True)])
     if config.quantises:
         values, scales = quantize_rows(x, norm, eps)
         return skinny(

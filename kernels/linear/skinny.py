@@ -1,13 +1,14 @@
-"""Triton products of a few rows (up to 128) with a large matrix, on the tensor cores.
+"""Triton products of a few rows (some hundreds) with a large matrix, on the tensor cores.
 
 Owns the kernel and its launch. Must not know which shape wants which configuration.
 
 The weights are the product's left side, so that its 64-row unit is full whatever the number of
-rows; x is padded to a power of two, 16 at least. Weights come through shared memory, `num_stages`
-tiles on their way at once (bytes on the way: see `gemv`). All programs should be on the card
-together: then each gets an equal share of the bandwidth, and they end together. A small N is cut
-along K for that: each program leaves its float32 sums in a scratch, and the last to come adds them
-all up, in the order of the columns, so that the result is the same every time.
+rows; x is padded to a power of two, 16 at least, or cut into tiles of rows: the programs of one
+weight tile stand side by side, and all but one find it in the L2 cache. Weights come through shared
+memory, `num_stages` tiles on their way at once (bytes on the way: see `gemv`). All programs should
+be on the card together: then each gets an equal share of the bandwidth, and they end together. A
+small N is cut along K for that: each program leaves its float32 sums in a scratch, and the last to
+come adds them all up, in the order of the columns, so that the result is the same every time.
 
 Weights of 8 bits cross memory and shared memory so and become x's dtype, exactly, on their way from
 there to the tensor cores, which take their left side from registers too. Where that road is slower
@@ -25,13 +26,10 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.launch import Launch
-from kernels.linear.config import Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Skinny
 from kernels.linear.parts import silu, weight_rows
 from kernels.linear.weight import Weight, parts_of
 from kernels.scratch import scratch
-
-MAX_ROWS: Final = 128
-"""Of x in one launch: their sums lie in registers."""
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
@@ -64,18 +62,19 @@ def _prefetch(weight_ptrs, first, last, BYTES: tl.constexpr):
 def _skinny_kernel(
     x_ptr, x_scale_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr,
     scratch_ptr, arrived_ptr, num_rows, num_out, depth, eps,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
-    STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, SCALE_BLOCK: tl.constexpr,
-    X_SCALED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    SWIGLU: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, ROW_TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr,
+    SCALE_BLOCK: tl.constexpr, X_SCALED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of BLOCK_N weight rows times all rows of x, over one of SPLITS parts of K.
+    """One tile of BLOCK_N weight rows times ROWS rows of x, over one of SPLITS parts of K.
 
     With SWIGLU the tile holds BLOCK_N / 2 gate rows and their up rows by turns.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    tile, split = tl.program_id(0), tl.program_id(1)
+    tile, row_tile = tl.program_id(0) // ROW_TILES, tl.program_id(0) % ROW_TILES
+    split = tl.program_id(1)
     part = tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLITS) * BLOCK_K
     first = split * part
     last = tl.minimum(first + part, depth)
@@ -86,13 +85,16 @@ def _skinny_kernel(
             _prefetch(weight_ptrs, first, last, PREFETCH)
         tl.extra.cuda.gdc_wait()
     # Rows past the end repeat the last one: loads without masks, and no store.
-    rows = tl.minimum(tl.arange(0, ROWS), num_rows - 1)
+    rows = tl.minimum(row_tile * ROWS + tl.arange(0, ROWS), num_rows - 1)
     x_ptrs = x_ptr + rows[:, None] * depth + lanes[None, :]
     weight_tiles = weight_ptrs[:, None] + lanes[None, :]
     sums = tl.zeros([BLOCK_N, ROWS], tl.float32)
     squares = tl.zeros([ROWS], tl.float32)
     for k in tl.range(first, last, BLOCK_K, num_stages=STAGES):
-        weights, x = _tiles(weight_tiles + k, x_ptrs + k, k, depth, BLOCK_K, EVEN_K)
+        weights, x = _tiles(
+            weight_tiles + k, x_ptrs + k, k, depth, BLOCK_K, EVEN_K,
+            "evict_first" if ROW_TILES == 1 else "",
+        )  # fmt: skip
         if NORM:
             norm = tl.load(norm_ptr + k + lanes, k + lanes < depth, 0.0)
             wide = x.to(tl.float32)
@@ -116,20 +118,23 @@ def _skinny_kernel(
         if NORM:
             sums *= tl.rsqrt(squares / depth + eps)[None, :]
         _finish(
-            sums, tile, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
+            sums, tile, row_tile * ROWS, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
             BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU,
         )  # fmt: skip
 
 
 @triton.jit
-def _tiles(weight_ptrs, x_ptrs, k, depth, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr):
+def _tiles(
+    weight_ptrs, x_ptrs, k, depth,
+    BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WEIGHTS_EVICTED: tl.constexpr,
+):  # fmt: skip
     """Weights and rows of BLOCK_K columns from `k` on, both in x's dtype; 0 beyond the last."""
     if EVEN_K:
-        weights = tl.load(weight_ptrs, eviction_policy="evict_first")
+        weights = tl.load(weight_ptrs, eviction_policy=WEIGHTS_EVICTED)
         x = tl.load(x_ptrs, eviction_policy="evict_last")
     else:
         inside = (k + tl.arange(0, BLOCK_K) < depth)[None, :]
-        weights = tl.load(weight_ptrs, inside, 0.0, eviction_policy="evict_first")
+        weights = tl.load(weight_ptrs, inside, 0.0, eviction_policy=WEIGHTS_EVICTED)
         x = tl.load(x_ptrs, inside, 0.0, eviction_policy="evict_last")
     if weights.dtype != x.dtype:
         # By way of float32: straight to bfloat16 a weight is one of 16 per clock and SM.
@@ -185,7 +190,7 @@ def _gathered(
     BLOCK_N: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """The sums of all parts, and whether this program is the one that has them all."""
-    tile, split = tl.program_id(0), tl.program_id(1)
+    tile, split = tl.program_id(0), tl.program_id(1)  # of weights and of rows
     size: tl.constexpr = BLOCK_N * ROWS + ROWS
     mine = scratch_ptr + (tile * SPLITS + split).to(tl.int64) * size
     rows = tl.arange(0, ROWS)
@@ -213,7 +218,7 @@ def _gathered(
 
 @triton.jit
 def _finish(
-    sums, tile, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
+    sums, tile, first_row, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
     BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     SWIGLU: tl.constexpr,
 ):  # fmt: skip
@@ -222,7 +227,7 @@ def _finish(
         gate, up = sums.reshape(size, 2, ROWS).permute(0, 2, 1).split()
         sums = silu(gate) * up
     columns = tile * size + tl.arange(0, size)
-    rows = tl.arange(0, ROWS)
+    rows = first_row + tl.arange(0, ROWS)
     inside = (columns < num_out)[:, None] & (rows < num_rows)[None, :]
     if BIAS:
         sums += tl.load(bias_ptr + columns, columns < num_out, 0.0).to(tl.float32)[:, None]
@@ -245,7 +250,7 @@ def skinny(
     residual: Tensor | None = None,
     swiglu: bool = False,
 ) -> Tensor:
-    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], T up to 128.
+    """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K].
 
     See `kernels.linear` for shapes; bias and swiglu exclude each other. With a norm, x times the
     norm's weight is rounded to x's dtype for the product, and the row's scale applied to the
@@ -292,17 +297,19 @@ def _ready(
     has_residual: bool,
     swiglu: bool,
 ) -> _Ready:
-    padded = max(16, triton.next_power_of_2(num_rows))
-    tiles = triton.cdiv(num_weight_rows, config.block_n)
+    tile_rows = min(config.block_rows or MAX_TILE_ROWS, max(16, triton.next_power_of_2(num_rows)))
+    row_tiles = triton.cdiv(num_rows, tile_rows)
+    tiles = triton.cdiv(num_weight_rows, config.block_n) * row_tiles
     parts = tiles * config.splits if config.splits > 1 else 0
     return _Ready(
         _launch_of(
-            config, device, padded, num_weight_rows // 2 if swiglu else num_weight_rows, depth, eps,
-            scale_block, is_scaled, has_norm, has_bias, has_residual, swiglu,
+            config, device, tile_rows, row_tiles,
+            num_weight_rows // 2 if swiglu else num_weight_rows, depth, eps, scale_block,
+            is_scaled, has_norm, has_bias, has_residual, swiglu,
         ),
         (tiles, config.splits, 1),
         num_weight_rows // 2 if swiglu else num_weight_rows,
-        scratch(device, parts * (config.block_n + 1) * padded),
+        scratch(device, parts * (config.block_n + 1) * tile_rows),
         _counters(device),
     )  # fmt: skip
 
@@ -311,7 +318,8 @@ def _ready(
 def _launch_of(
     config: Skinny,
     device: torch.device,
-    padded: int,
+    tile_rows: int,
+    row_tiles: int,
     num_out: int,
     depth: int,
     eps: float,
@@ -324,8 +332,9 @@ def _launch_of(
 ) -> Launch:
     pdl = has_pdl(device)
     constants = {
-        "num_out": num_out, "depth": depth, "eps": eps, "ROWS": padded, "BLOCK_N": config.block_n,
-        "BLOCK_K": config.block_k, "SPLITS": config.splits, "STAGES": config.num_stages,
+        "num_out": num_out, "depth": depth, "eps": eps, "ROWS": tile_rows, "ROW_TILES": row_tiles,
+        "BLOCK_N": config.block_n, "BLOCK_K": config.block_k, "SPLITS": config.splits,
+        "STAGES": config.num_stages,
         "EVEN_K": depth % config.block_k == 0,
         "PREFETCH": config.prefetched_bytes // config.block_n, "SCALE_BLOCK": scale_block,
         "X_SCALED": is_scaled, "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual,

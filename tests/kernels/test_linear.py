@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kernels import linear as entries
-from kernels.linear.choose import TUNED_ROWS, Op, choose, even_splits, rule
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.choose import MAX_ROWS, TUNED_ROWS, Op, choose, even_splits, rule
+from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 from kernels.linear.tuned import TUNED
 from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem
 
@@ -49,6 +49,8 @@ def test_matrix_vector_products(
         ((16, 8, 96), SPLIT),
         ((33, 19, 40), SPLIT),
         ((16, 8, 96), SPLIT._replace(fuses_norm=False)),
+        ((37, 19, 72), SPLIT._replace(block_rows=16)),
+        ((40, 33, 40), SKINNY._replace(block_rows=32)),
     ],
 )
 def test_tensor_core_products(
@@ -61,9 +63,9 @@ def test_tensor_core_products(
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("num_rows", [2, 5, 17, 32, 63, 64, 100])
+@pytest.mark.parametrize("num_rows", [2, 5, 17, 32, 63, 64, 100, 130])
 def test_every_padding(num_rows: int, device: torch.device) -> None:
-    """Up to 128 rows, padded to powers of two; float32 sums stay float32."""
+    """Rows are padded to powers of two up to 128, then tiled; float32 sums stay float32."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     problem = Problem(num_rows, 21, 72, dtype, "residual bias")
     problem.check(problem.run(SPLIT, device))
@@ -122,7 +124,9 @@ SHAPES = [
 
 def _configs() -> Iterator[tuple[Config, int, int]]:
     for op, num_weight_rows, depth in SHAPES:
-        for rows in TUNED_ROWS[:-1]:
+        for rows in TUNED_ROWS:
+            if rows > MAX_ROWS:
+                break
             config = rule(op, rows, num_weight_rows, depth)
             assert config is not None
             yield config, rows, depth
@@ -139,7 +143,7 @@ def test_configurations_fit_the_card() -> None:
             # Weights in registers: 4 bytes each, of 255 per thread.
             assert config.block_n * depth * 2 / (config.num_warps * 32 * 4) <= 160
         else:
-            padded = max(16, rows)
+            padded = config.block_rows or min(MAX_TILE_ROWS, max(16, rows))
             shared = (config.block_n + padded) * config.block_k * 2 * config.num_stages
             assert shared <= 227 * 1024
             assert config.splits == even_splits(depth, config.block_k, config.splits)

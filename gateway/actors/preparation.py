@@ -23,6 +23,7 @@ from gateway.core.chat_request import ChatRequest, Message
 from gateway.core.errors import context_length_exceeded
 from gateway.core.model_text import ModelText
 from gateway.core.models import ModelView
+from gateway.core.raw_text import encode_raw
 from gateway.core.tools import Opening, forced_opening
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
@@ -34,7 +35,14 @@ INLINE_CHARS: Final = 2048
 MESSAGE_CHARS: Final = 16
 """What a template writes around each message, at least."""
 AUXILIARY_PROMPT_TOKENS: Final = 4096
-UNSHOWABLE: Final = frozenset({"unsupported_content_part", "template_refused", "no_chat_template"})
+UNSHOWABLE: Final = frozenset(
+    {
+        "unsupported_content_part",
+        "logit_bias_not_served",
+        "template_refused",
+        "no_chat_template",
+    }
+)
 """Codes of refusals that speak of our text models only: a provider may understand the request."""
 _PROMPT_END_TOKENS: Final = 8
 _ENCODERS: Final = trio.CapacityLimiter(2)
@@ -82,8 +90,8 @@ async def prepare(
     are. Raises `ApiError` 400 for a prompt over the window, and with a code of `UNSHOWABLE` for
     content that the model cannot be shown.
     """
-    if request.other_part is not None:
-        raise request.other_part.refusal()
+    if (refusal := request.refused_locally) is not None:
+        raise refusal
     if view.files_digest is None or view.block_size is None:
         return None
     if view.files_digest not in services.files:
@@ -128,7 +136,9 @@ async def prepare(
 def _form(
     services: Services, request: ChatRequest, view: ModelView, text: ModelText
 ) -> AnswerFormat:
-    """How the answer is read; without tools, calls are not looked for."""
+    """How the answer is read; without tools, calls are not looked for. A raw completion is text."""
+    if request.prompt is not None:
+        return AnswerFormat(tools=None, reasoning=None)
     named = next((model for model in services.config.models if model.name == view.name), None)
     form = text.answer_format(*((named.tool_parser, named.reasoning_parser) if named else ()))
     return form if request.tools else replace(form, tools=None)
@@ -158,7 +168,8 @@ def _opening(
 
 def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:
     """Whether it is one of an agent's small side calls, as for titles or approvals."""
-    return not request.stream and not request.tools and prompt_tokens <= AUXILIARY_PROMPT_TOKENS
+    is_plain_chat = not request.tools and request.prompt is None
+    return is_plain_chat and not request.stream and prompt_tokens <= AUXILIARY_PROMPT_TOKENS
 
 
 def is_short(request: ChatRequest) -> bool:
@@ -183,20 +194,25 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
 
 
 async def _encode(text: ModelText, request: ChatRequest) -> array[int]:
-    encode = partial(
-        text.encode_chat,
-        request.messages,
-        request.tools,
-        request.template_kwargs,
-        datetime.now(tz=UTC).astimezone(),
-    )
+    if request.prompt is not None:
+        encode = partial(
+            encode_raw, text, request.prompt, add_special_tokens=request.add_special_tokens
+        )
+    else:
+        encode = partial(
+            text.encode_chat,
+            request.messages,
+            request.tools,
+            request.template_kwargs,
+            datetime.now(tz=UTC).astimezone(),
+        )
     if is_short(request):
         return encode()
     return await trio.to_thread.run_sync(encode, limiter=_ENCODERS, abandon_on_cancel=True)
 
 
 def _num_chars(request: ChatRequest) -> int:
-    return sum(map(_message_chars, request.messages))
+    return sum(map(_message_chars, request.messages)) + len(request.prompt or ())
 
 
 def _message_chars(message: Message) -> int:

@@ -4,19 +4,15 @@ Owns the declarative half of validation, which msgspec runs. Must not know what 
 together (`openai.py` does). Fields that are not listed here are accepted and kept in `raw`.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from protocol.sampling import MAX_LOGPROBS, MAX_STOP_IDS
+from gateway.core.sampling_body import OutputCap, SamplingBody
+from protocol.sampling import MAX_LOGPROBS
 
 Part = dict[str, Any]
-
-MAX_STOP_CHARS: Final = 1024
-"""Every choice compiles every stop string, 0.1 us per character, on the loop of all streams."""
-
-StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 
 
 class FunctionBody(msgspec.Struct):
@@ -45,38 +41,13 @@ class MessageBody(msgspec.Struct):
     reasoning: str | None = None
 
 
-class StreamOptions(msgspec.Struct):
-    """What a stream adds."""
-
-    include_usage: bool | None = None
-
-
-class ChatBody(msgspec.Struct):
+class ChatBody(SamplingBody, kw_only=True):
     """The fields of the request that Herma reads; null counts as absent."""
 
-    model: Annotated[str, Meta(min_length=1)]
     messages: Annotated[list[MessageBody], Meta(min_length=1)]
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
-    n: Annotated[int, Meta(ge=1, le=16)] | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
-    stop_token_ids: (
-        Annotated[list[Annotated[int, Meta(ge=0, le=2**32 - 1)]], Meta(max_length=MAX_STOP_IDS)]
-        | None
-    ) = None
-    ignore_eos: bool | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    max_completion_tokens: OutputCap | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

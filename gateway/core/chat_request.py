@@ -71,9 +71,12 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     `tools` are those to show to the model (none with tool_choice "none", only the named one if
     one was named). `seed` is within 63 bits, whatever the client wrote. `session` is the affinity
-    hint found in the body. `other_part` is the first part that `messages` lack. `raw` is the body
-    as decoded, unknown fields intact, for a provider; nobody may change it. `fingerprint` is equal
-    for equal bytes of the body.
+    hint found in the body. `other_part` is the first part that `messages` lack; `has_bias`: there
+    is a logit bias. `raw` is the body as decoded, unknown fields intact, for a provider; nobody may
+    change it. `fingerprint` is equal for equal bytes of the body.
+
+    A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
+    the text gets those that the tokenizer puts around a text.
     """
 
     model: str
@@ -101,7 +104,20 @@ class ChatRequest(msgspec.Struct, frozen=True):
     template_kwargs: dict[str, Any] = {}
     session: str | None = None
     other_part: OtherPart | None = None
+    has_bias: bool = False
     fingerprint: bytes = b""
+    prompt: str | tuple[int, ...] | None = None
+    add_special_tokens: bool = True
+
+    @property
+    def refused_locally(self) -> ApiError | None:
+        """Why no worker can answer it, though a provider may."""
+        if self.other_part is not None:
+            return self.other_part.refusal()
+        if self.has_bias:
+            text = "'logit_bias' is not served by local models; send the request without it."
+            return invalid("logit_bias", text, code="logit_bias_not_served")
+        return None
 
     def sampling(
         self, max_tokens: int, defaults: Mapping[str, float] = _NO_DEFAULTS

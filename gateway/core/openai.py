@@ -1,13 +1,11 @@
 """The body of POST /v1/chat/completions -> `ChatRequest`.
 
-Owns JSON, the rules between fields and the 400 that names the field. One decode to plain values
-(kept as `raw`, unknown fields intact) and one typed conversion of those: about 100 us for a 47 KB
-agent request. Must not know HTTP, templates or models.
+Owns the rules between the fields of a chat, and the 400 that names the field. One decode to plain
+values (kept as `raw`, unknown fields intact) and one typed conversion of those: about 100 us for a
+47 KB agent request. Must not know HTTP, templates or models.
 """
 
-import json
-import math
-import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +13,6 @@ import xxhash
 
 from gateway.core.chat_body import ChatBody, MessageBody, Part, ToolCallBody
 from gateway.core.chat_request import (
-    MAX_SESSION_CHARS,
     ChatRequest,
     Message,
     OtherPart,
@@ -24,6 +21,11 @@ from gateway.core.chat_request import (
     ToolChoice,
 )
 from gateway.core.errors import ApiError, invalid
+from gateway.core.json_body import decode_object, typed_body
+from gateway.core.response_format import format_instruction, instructed
+from gateway.core.sampling_fields import sampling_fields
+
+Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 
 _ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -42,110 +44,38 @@ _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"
 _THINKING: Final = ("enable_thinking", "think")
 """Fields of a body that switch thoughts on or off: Alibaba's and Ollama's."""
 
-_CONTENT_HASH_PREFIX: Final = "pck_"
-"""Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
-
-_decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def parse_chat_request(body: bytes) -> ChatRequest:
-    """The request in `body` (JSON in UTF-8).
+def parse_chat_request(body: bytes, rewrite: Rewrite = lambda raw: raw) -> ChatRequest:
+    """The request in `body` (JSON in UTF-8), whose fields `rewrite` may replace.
 
     Raises `ApiError` 400 that names the field: wrong types, values out of bounds (NaN and
     Infinity too), unknown roles, fields that contradict each other.
     """
-    raw = _decode_json(body)
-    typed = _typed(raw)
-    _check_stream_options(typed)
-    _check_logprobs(typed)
+    return chat_request(rewrite(decode_object(body)), xxhash.xxh3_128_digest(body))
+
+
+def chat_request(raw: dict[str, Any], fingerprint: bytes = b"") -> ChatRequest:
+    """The request that the decoded `raw` makes; raises as `parse_chat_request`."""
+    typed = typed_body(raw, ChatBody)
+    if typed.top_logprobs and not typed.logprobs:
+        raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
     tools, tool_choice = _chosen_tools(typed)
+    messages = tuple(_message(item, f"messages[{i}]") for i, item in enumerate(typed.messages))
     return ChatRequest(
-        model=typed.model,
-        messages=tuple(_message(item, f"messages[{i}]") for i, item in enumerate(typed.messages)),
+        messages=instructed(messages, format_instruction(typed.response_format)),
         raw=raw,
         tools=tools,
         tool_choice=tool_choice,
-        stream=bool(typed.stream),
-        include_usage=bool(typed.stream_options and typed.stream_options.include_usage),
         max_tokens=typed.max_completion_tokens or typed.max_tokens,
-        temperature=typed.temperature,
-        top_p=typed.top_p,
-        top_k=0 if typed.top_k == -1 else typed.top_k,
-        min_p=typed.min_p,
-        presence_penalty=typed.presence_penalty,
-        frequency_penalty=typed.frequency_penalty,
-        repetition_penalty=typed.repetition_penalty,
-        n=typed.n or 1,
-        stop=(typed.stop,) if isinstance(typed.stop, str) else tuple(typed.stop or ()),
-        stop_token_ids=tuple(typed.stop_token_ids or ()),
-        ignore_eos=bool(typed.ignore_eos),
-        seed=None if typed.seed is None else typed.seed % 2**63,
         logprobs=bool(typed.logprobs),
-        fingerprint=xxhash.xxh3_128_digest(body),
+        fingerprint=fingerprint,
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_template_kwargs(typed, raw),
-        session=_session(raw),
         other_part=_other_part(typed),
+        **sampling_fields(typed, raw),
     )
-
-
-def _decode_json(body: bytes) -> dict[str, Any]:
-    if not body.strip():
-        raise invalid(None, "The body is empty; send a JSON object.", code="invalid_json")
-    try:
-        raw = _decode(body)
-    except UnicodeDecodeError as error:
-        raise invalid(None, "The body is not valid UTF-8.", code="invalid_json") from error
-    except RecursionError as error:
-        raise invalid(None, "The body is nested too deeply.", code="invalid_json") from error
-    except msgspec.MsgspecError as error:
-        _refuse_non_finite(body)
-        raise invalid(None, f"The body is not valid JSON: {error}.", code="invalid_json") from error
-    if not isinstance(raw, dict):
-        raise invalid(None, "The body must be a JSON object.", code="invalid_json")
-    return raw
-
-
-def _refuse_non_finite(body: bytes) -> None:
-    """Name the field if the only fault of `body` is a NaN or an infinity, which JSON lacks."""
-    try:
-        lenient = json.loads(body)
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(lenient, dict):
-        return
-    for name, value in lenient.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise invalid(name, f"{_label(name)} must be a finite number.")
-
-
-def _typed(raw: dict[str, Any]) -> ChatBody:
-    try:
-        return msgspec.convert(raw, ChatBody)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        param = path.rstrip("`").lstrip(".") or None
-        missing = re.search(r"missing required field `(\w+)`", text)
-        if missing:
-            param = f"{param}.{missing[1]}" if param else missing[1]
-            raise invalid(param, f"'{param}' is missing.") from error
-        raise invalid(param, f"{_label(param)}: {text.replace('`', '')}.") from error
-
-
-def _label(param: str | None) -> str:
-    """How a text calls a field. Hermes Agent takes the name of one for a full window."""
-    return "The cap on output tokens" if param == "max_tokens" else f"'{param}'"
-
-
-def _check_stream_options(typed: ChatBody) -> None:
-    if typed.stream_options is not None and not typed.stream:
-        raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-
-
-def _check_logprobs(typed: ChatBody) -> None:
-    if typed.top_logprobs and not typed.logprobs:
-        raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
 
 
 def _message(body: MessageBody, where: str) -> Message:
@@ -272,15 +202,3 @@ def _effort(raw: dict[str, Any]) -> str | None:
     if effort is None and isinstance(nested, dict):
         effort = nested.get("effort")
     return effort if isinstance(effort, str) else None
-
-
-def _session(raw: dict[str, Any]) -> str | None:
-    metadata = raw.get("metadata")
-    inner = metadata.get("session_id") if isinstance(metadata, dict) else None
-    cache_key = raw.get("prompt_cache_key")
-    if isinstance(cache_key, str) and cache_key.startswith(_CONTENT_HASH_PREFIX):
-        cache_key = None
-    for hint in (inner, raw.get("session_id"), cache_key, raw.get("user")):
-        if isinstance(hint, str) and hint:
-            return hint[:MAX_SESSION_CHARS]
-    return None

@@ -1,0 +1,62 @@
+"""The fields that chat and raw completions share, as those of a `ChatRequest`.
+
+Owns the rules between them, and where a body names its conversation. Must not know prompts.
+"""
+
+from typing import Any, Final
+
+from gateway.core.chat_request import MAX_SESSION_CHARS
+from gateway.core.errors import invalid
+from gateway.core.sampling_body import SamplingBody
+
+_CONTENT_HASH_PREFIX: Final = "pck_"
+"""Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
+
+
+def sampling_fields(typed: SamplingBody, raw: dict[str, Any]) -> dict[str, Any]:
+    """What `typed`, converted from `raw`, says about sampling, streaming and the session.
+
+    `seed` is cut to 63 bits. Raises `ApiError` 400 for fields that contradict each other.
+    """
+    options = typed.stream_options
+    if options is not None and not typed.stream:
+        raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+    _check_bias(typed.logit_bias)
+    return {
+        "model": typed.model,
+        "stream": bool(typed.stream),
+        "include_usage": bool(options and options.include_usage),
+        "temperature": typed.temperature,
+        "top_p": typed.top_p,
+        "top_k": 0 if typed.top_k == -1 else typed.top_k,
+        "min_p": typed.min_p,
+        "presence_penalty": typed.presence_penalty,
+        "frequency_penalty": typed.frequency_penalty,
+        "repetition_penalty": typed.repetition_penalty,
+        "n": typed.n or 1,
+        "stop": (typed.stop,) if isinstance(typed.stop, str) else tuple(typed.stop or ()),
+        "stop_token_ids": tuple(typed.stop_token_ids or ()),
+        "ignore_eos": bool(typed.ignore_eos),
+        "seed": None if typed.seed is None else typed.seed % 2**63,
+        "has_bias": bool(typed.logit_bias),
+        "session": _session(raw),
+    }
+
+
+def _check_bias(bias: dict[str, float] | None) -> None:
+    for token_id in bias or ():
+        if not (token_id.isascii() and token_id.isdigit()):
+            text = f"'logit_bias' has token ids for keys, as numbers in a string, not {token_id!r}."
+            raise invalid("logit_bias", text)
+
+
+def _session(raw: dict[str, Any]) -> str | None:
+    metadata = raw.get("metadata")
+    inner = metadata.get("session_id") if isinstance(metadata, dict) else None
+    cache_key = raw.get("prompt_cache_key")
+    if isinstance(cache_key, str) and cache_key.startswith(_CONTENT_HASH_PREFIX):
+        cache_key = None
+    for hint in (inner, raw.get("session_id"), cache_key, raw.get("user")):
+        if isinstance(hint, str) and hint:
+            return hint[:MAX_SESSION_CHARS]
+    return None

@@ -1,0 +1,245 @@
+"""Bytes -> requests: the protocol core of the server's reading side.
+
+Owns what is accepted as HTTP/1.1 and what is refused, with which status. Must not know sockets,
+clocks or the app.
+
+llhttp is strict by default: it refuses conflicting lengths, broken chunks, folded headers, space
+before colons, bare line ends. What it lets through and we do not: other versions, repeated Host,
+codings beside chunked, heads without end. An upgrade is ignored, as RFC 9110 7.8 allows; clients
+that offer one with every POST expect just that.
+"""
+
+from collections import deque
+from typing import Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from gateway.core.errors import ApiError
+from gateway.http.server.limits import Limits
+from gateway.http.server.request import Headers, Request
+
+_SLICE_BYTES: Final = 4096
+"""What is parsed at once, so that a packet of tiny requests stops soon after the bound."""
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+
+
+class RequestParser:
+    """`feed` it, take requests out. Their bodies grow while they are fed.
+
+    `error` ends the connection: it is the answer to what came after the last request, unless that
+    request itself carries it. `is_over`: nothing more is read.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._rest = b""
+        self._num_quiet_bytes = 0
+        self._target = b""
+        self._headers: Headers = []
+        self._num_trailers = 0
+        self._is_told = False
+        self.waiting: deque[Request] = deque()
+        self.is_in_head = False
+        self.body_of: Request | None = None
+        self.error: ApiError | None = None
+        self.is_over = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether reading on would keep more than the limits allow."""
+        if len(self.waiting) >= self._limits.max_waiting_requests:
+            return True
+        body_of = self.body_of
+        return body_of is not None and (
+            body_of.num_waiting_bytes > self._limits.max_body_ahead_bytes
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the peer has sent nothing that is not a whole request, taken out."""
+        return not (self.waiting or self.is_in_head or self.body_of or self._rest)
+
+    def feed(self, data: bytes) -> None:
+        """Take in what was received."""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        for start in range(0, len(data), _SLICE_BYTES):
+            if self.is_over:
+                return
+            if len(self.waiting) >= self._limits.max_waiting_requests:
+                self._rest = data[start:]
+                return
+            self._parse(data[start : start + _SLICE_BYTES])
+
+    def take(self) -> Request | None:
+        """The next request, if there is one."""
+        if not self.waiting:
+            return None
+        request = self.waiting.popleft()
+        if self._rest:
+            self.feed(b"")
+        return request
+
+    def fail(self, error: ApiError) -> None:
+        """Read nothing more, because of `error`; what follows a last request is nobody's error."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.is_in_head = False
+        self.error = error
+        if self.body_of is not None:
+            self.body_of.error = error
+            self.body_of = None
+
+    def _parse(self, data: bytes) -> None:
+        self._num_quiet_bytes += len(data)
+        try:
+            self._llhttp.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserInvalidMethodError:
+            self.fail(_refusal(501, "The request's method is not known."))
+        except httptools.HttpParserError as error:
+            # What a callback of ours raised comes back as the context.
+            reason = error.__context__
+            if not isinstance(reason, ApiError):
+                reason = _refusal(400, f"The request is not valid HTTP/1.1: {error}.")
+            self.fail(reason)
+        if self._num_quiet_bytes > self._limits.max_head_bytes:
+            self.fail(self._too_long())
+
+    def _too_long(self) -> ApiError:
+        num_bytes = self._limits.max_head_bytes
+        return _refusal(431, f"A head, or what stands beside a body, has over {num_bytes} bytes.")
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """llhttp takes what follows for the other protocol, a body included. A second parser is
+        told how the body is framed, and goes on with it.
+        """
+        assert self.body_of is not None
+        framing = b"".join(
+            b"%b: %b\r\n" % header for header in self.body_of.headers if header[0] in _FRAMING
+        )
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._is_told = True
+        self._llhttp.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+        self._is_told = False
+        self._parse(rest)
+
+    # Called by llhttp.
+
+    def on_message_begin(self) -> None:
+        if self._is_told:
+            return
+        if self.is_over:
+            raise _refusal(400, "Nothing may follow the last request of a connection.")
+        self.is_in_head = True
+        self._target = b""
+        self._headers = []
+        self._num_trailers = 0
+
+    def on_url(self, part: bytes) -> None:
+        if self._is_told:
+            return
+        self._target += part
+        if len(self._target) > self._limits.max_target_bytes:
+            raise _refusal(414, f"The target is longer than {self._limits.max_target_bytes} bytes.")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_in_head:
+            self._count_trailer()
+            return
+        self._headers.append((name.lower(), value))
+        if len(self._headers) > self._limits.max_headers:
+            raise _refusal(431, f"There are more than {self._limits.max_headers} headers.")
+
+    def on_headers_complete(self) -> None:
+        if self._is_told:
+            return
+        llhttp = self._llhttp
+        method = llhttp.get_method().decode("ascii")
+        request = Request(
+            method,
+            self._target,
+            self._headers,
+            llhttp.get_http_version(),
+            keeps_alive=llhttp.should_keep_alive(),
+        )
+        check_head(request)
+        self.is_in_head = False
+        self._num_quiet_bytes = 0
+        self.body_of = request
+        self.waiting.append(request)
+
+    def on_body(self, part: bytes) -> None:
+        self._num_quiet_bytes = 0
+        if self.body_of is not None:
+            self.body_of.add(part)
+
+    def on_message_complete(self) -> None:
+        request = self.body_of
+        if request is None or (self._llhttp.should_upgrade() and not self._is_told):
+            return
+        request.is_complete = True
+        self.body_of = None
+        self._num_quiet_bytes = 0
+        self.is_over = not request.keeps_alive
+
+    def _count_trailer(self) -> None:
+        self._num_trailers += 1
+        if self._num_trailers > self._limits.max_headers:
+            raise _refusal(431, f"There are more than {self._limits.max_headers} trailers.")
+
+
+def check_head(request: Request) -> None:
+    """Note what the head says about the connection and the body.
+
+    Raises `ApiError` for a request that is not to be taken.
+    """
+    if request.version not in {"1.1", "1.0"}:
+        raise _refusal(505, "HTTP/1.1 is spoken here.")
+    num_hosts = num_codings = 0
+    for name, value in request.headers:
+        if name == b"host":
+            num_hosts += 1
+        elif name == b"transfer-encoding":
+            num_codings += 1
+            _check_coding(request, value)
+        elif name == b"expect":
+            if value.lower() != b"100-continue":
+                raise _refusal(417, "Of expectations only 100-continue can be met.")
+            request.expects_continue = request.version == "1.1"
+    if num_hosts > 1 or (num_hosts == 0 and request.version == "1.1"):
+        raise _refusal(400, "There must be exactly one Host header.")
+    if num_codings > 1:
+        raise _refusal(400, "There must be one Transfer-Encoding header at most.")
+    if request.version == "1.0":
+        request.keeps_alive = False
+    _check_target(request)
+
+
+def _check_coding(request: Request, value: bytes) -> None:
+    if request.version == "1.0":
+        raise _refusal(400, "HTTP/1.0 has no Transfer-Encoding.")
+    if value.lower() != b"chunked":
+        raise _refusal(501, "Of transfer codings only chunked is taken.")
+
+
+def _check_target(request: Request) -> None:
+    target = request.target
+    if request.method == "CONNECT":
+        raise _refusal(501, "This is no proxy; CONNECT is not taken.")
+    if b"#" in target:
+        raise _refusal(400, "A request's target has no fragment.")
+    if target.startswith(b"/") or (target == b"*" and request.method == "OPTIONS"):
+        return
+    if not target.lower().startswith((b"http://", b"https://")):
+        raise _refusal(400, "The request's target is no path.")
+    parts = urlsplit(target)
+    request.target = (parts.path or b"/") + (b"?" + parts.query if parts.query else b"")
+
+
+def _refusal(status: int, message: str) -> ApiError:
+    return ApiError(status, message, error_type="invalid_request_error")

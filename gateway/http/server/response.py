@@ -1,0 +1,93 @@
+"""Responses -> bytes: the protocol core of the server's writing side.
+
+Owns heads, how a body is framed, and what may not be in a header. Must not know sockets, clocks
+or the app.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_BODILESS: Final = frozenset({204, 304})
+
+
+class Framing:
+    """The bytes of one response: `head` once, then `body` for every part, the last one with
+    `is_last`. `keeps_alive`: whether another response can follow on the connection.
+
+    Raises `ValueError` for what the app may not do.
+    """
+
+    __slots__ = ("_is_chunked", "_is_silent", "_num_left", "_takes_chunks", "keeps_alive")
+
+    def __init__(self, method: str, version: str, *, keeps_alive: bool) -> None:
+        self.keeps_alive = keeps_alive
+        self._is_silent = method == "HEAD"
+        self._takes_chunks = version == "1.1"
+        self._is_chunked = False
+        self._num_left: int | None = None
+
+    def head(
+        self,
+        status: int,
+        headers: Iterable[tuple[bytes, bytes]],
+        date: bytes,
+        whole_body: bytes | None = None,
+    ) -> bytes:
+        """The head. With `whole_body`, which the caller still has to send, its length is told."""
+        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, date]
+        is_bodiless = status in _BODILESS or status < 200
+        length: int | None = None
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            lowered = name.lower()
+            if lowered == b"content-length":
+                length = int(value)
+            elif lowered == b"connection" and b"close" in value.lower():
+                self.keeps_alive = False
+                lines.pop()
+            elif lowered == b"transfer-encoding":
+                # The framing is ours: whatever the app says, this is how its parts leave.
+                lines.pop()
+        if length is None and not is_bodiless:
+            length = self._frame(whole_body, lines)
+        if not self.keeps_alive:
+            lines.append(b"connection: close\r\n")
+        self._is_silent = self._is_silent or is_bodiless
+        self._num_left = None if self._is_silent else length
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+            raise ValueError("a response header holds a line break or a NUL")
+        return head + b"\r\n"
+
+    def body(self, part: bytes, *, is_last: bool) -> bytes:
+        """`part` as it is sent."""
+        if self._is_silent:
+            return b""
+        if self._is_chunked:
+            framed = b"%x\r\n%b\r\n" % (len(part), part) if part else b""
+            return framed + b"0\r\n\r\n" if is_last else framed
+        if self._num_left is not None:
+            self._num_left -= len(part)
+            if self._num_left < 0:
+                raise ValueError("the response is longer than its Content-Length")
+            if is_last and self._num_left:
+                # The peer awaits the rest; that nothing comes is told by the connection's end.
+                self.keeps_alive = False
+        return part
+
+    def _frame(self, whole_body: bytes | None, lines: list[bytes]) -> int | None:
+        if whole_body is not None:
+            lines.append(b"content-length: %d\r\n" % len(whole_body))
+            return len(whole_body)
+        if self._takes_chunks:
+            lines.append(b"transfer-encoding: chunked\r\n")
+            self._is_chunked = True
+        else:
+            self.keeps_alive = False
+        return None

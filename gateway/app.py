@@ -30,6 +30,7 @@ from gateway.actors.turn import host_turn
 from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
 from gateway.http.edge import Edge, FleetGauges
+from gateway.http.push import step_flush
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
 from gateway.upstream import Provider
@@ -67,7 +68,15 @@ def build_services(
     dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
     epoch = time.time_ns() // 1_000_000
-    link = FleetLink(dispatcher, files, counters, gateway_id=draw(ID_BYTES), epoch=epoch, keys=keys)
+    link = FleetLink(
+        dispatcher,
+        files,
+        counters,
+        gateway_id=draw(ID_BYTES),
+        epoch=epoch,
+        keys=keys,
+        step=step_flush,
+    )
     return Services(
         config=config,
         dispatcher=dispatcher,

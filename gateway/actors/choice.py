@@ -7,7 +7,7 @@ on where it stopped. Must not know HTTP, frames or providers.
 import logging
 import math
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import assert_never
 
 import trio
 
@@ -26,6 +26,7 @@ from gateway.actors.losses import Losses
 from gateway.actors.placement import Placement
 from gateway.actors.preparation import Job
 from gateway.actors.services import Services
+from gateway.core.choice_output import ChoiceOutput, Reason
 from gateway.core.effects import RouteRequest, UseProvider
 from gateway.core.errors import (
     ApiError,
@@ -34,7 +35,7 @@ from gateway.core.errors import (
     invalid,
     unavailable,
 )
-from gateway.core.events import ReasoningDelta, Started, TextDelta, ToolCallDelta, TurnEvent
+from gateway.core.events import Started, TurnEvent
 from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import ReasoningSplitter
 from gateway.core.stops import StopMatcher
@@ -45,8 +46,6 @@ from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
 from protocol.tokens import pack_tokens, unpack_tokens
 
-Reason = Literal["stop", "length"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -54,7 +53,7 @@ class Choice:
     """The choice `index` of `job`; events go to `emit` as tokens arrive.
 
     `begun` is set with the first token, when the prompt's blocks are in the worker's cache, and at
-    the latest when the choice is complete. `has_text`: the client may have seen something of it.
+    the latest when the choice is complete. `output` is what it has given so far.
     """
 
     def __init__(
@@ -66,8 +65,12 @@ class Choice:
         self._emit = emit
         self._request_id = RequestId(services.draw(ID_BYTES))
         self._losses = Losses(services, job, self._request_id.hex()[:8])
-        self._output_ids: list[int] = []
-        self._pipeline = _pipeline(services, job, index)
+        self.output = ChoiceOutput(
+            _pipeline(services, job, index),
+            emit,
+            max_tokens=job.sampling.max_tokens,
+            end_ids=job.end_ids,
+        )
         self._attempt: Attempt | None = None
         self._num_attempts = 0
         self._is_prefilling = True
@@ -75,22 +78,10 @@ class Choice:
         self._is_proven = False
         self._first_token = trio.CancelScope()
         self._worker_label = ""
-        self._num_unsent = 0
         self._ticket: int | None = None
         self.begun = trio.Event()
-        self.has_text = False
         self.cached_tokens: int | None = None
         self.worker_id: WorkerId | None = None
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens that the client pays for; the stop token too, which workers do not send."""
-        return self._pipeline.completion_tokens + self._num_unsent
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """Those of them that were thoughts."""
-        return self._pipeline.reasoning_tokens
 
     async def run(
         self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
@@ -122,7 +113,7 @@ class Choice:
             if outcome is not None:
                 self._finish(outcome)
                 return None
-            if (reason := self._complete_already()) is not None:
+            if (reason := self.output.complete_already()) is not None:
                 self._finish(reason)
                 return None
             assert self._attempt is not None
@@ -130,7 +121,7 @@ class Choice:
                 self._attempt.placement,
                 self._worker_label,
                 is_proven=self._is_proven,
-                output_tokens=len(self._output_ids),
+                output_tokens=len(self.output.ids),
             )
             excluded = frozenset({self.worker_id} if self.worker_id is not None else ())
 
@@ -150,7 +141,6 @@ class Choice:
         self._release()
         job, dispatcher = self._job, self._services.dispatcher
         self._ticket = dispatcher.next_ticket()
-        num_outputs = len(self._output_ids)
         return await dispatcher.route(
             RouteRequest(
                 ticket=self._ticket,
@@ -159,8 +149,8 @@ class Choice:
                 weight=job.caller.weight,
                 session=job.session,
                 digests=job.digests,
-                prompt_tokens=job.prompt_tokens + num_outputs,
-                max_tokens=max(1, job.sampling.max_tokens - num_outputs),
+                prompt_tokens=job.prompt_tokens + len(self.output.ids),
+                max_tokens=max(1, self.output.num_left),
                 auxiliary=job.auxiliary,
                 cloud=cloud and job.caller.cloud,
                 excluded=excluded,
@@ -177,7 +167,7 @@ class Choice:
         view = self._services.dispatcher.model(self._job.model)
         if view is not None and view.files_digest == self._job.files_digest:
             return
-        if self._output_ids:
+        if self.output.ids:
             raise connection_lost()
         raise unavailable("The model was replaced while this request waited for it.", 1)
 
@@ -185,7 +175,7 @@ class Choice:
         """Whether something of the answer may be out, so that no provider can take over. Once this
         choice has begun, its siblings may have text.
         """
-        return self.has_text or (self._job.request.n > 1 and self.begun.is_set())
+        return self.output.has_text or (self._job.request.n > 1 and self.begun.is_set())
 
     async def _work_at(self, placement: Placement) -> Reason | UseProvider | None:
         """Work at this place, and at others while workers are busy. None: it was lost."""
@@ -218,7 +208,7 @@ class Choice:
         """None: the place is lost, but not the sequence."""
         if finished.reason == "error" and self._losses.forgives(finished.detail):
             return None
-        self._num_unsent = int(finished.matched is not None)
+        self.output.num_unsent = int(finished.matched is not None)
         return _reason_of(finished)
 
     def _judge(self, placement: Placement, outcome: Outcome) -> None:
@@ -241,7 +231,7 @@ class Choice:
         job, link = self._job, self._services.link
         self._num_attempts += 1
         self._is_prefilling = True
-        self._num_at_start = len(self._output_ids)
+        self._num_at_start = len(self.output.ids)
         self._is_proven = False
         self.worker_id = placement.worker_id
         self._worker_label = self._worker_name()
@@ -249,7 +239,7 @@ class Choice:
             placement,
             self._request_id,
             self._num_attempts,
-            expected=len(self._output_ids),
+            expected=len(self.output.ids),
             on_tokens=self._on_tokens,
             on_accepted=self._on_accepted,
         )
@@ -273,7 +263,7 @@ class Choice:
             attempt=self._num_attempts,
             model=job.model,
             prompt_ids=job.prompt,
-            output_ids=pack_tokens(self._output_ids),
+            output_ids=pack_tokens(self.output.ids),
             sampling=job.sampling,
             seed=job.seed_of(self._index),
             salt=job.salt,
@@ -281,28 +271,23 @@ class Choice:
 
     def _on_accepted(self, message: Accepted) -> None:
         # A resumed prompt is in a cache because of us; what counts is who gave the first token.
-        if not self._output_ids:
+        if not self.output.ids:
             self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
         if self._index == 0:
             self._emit_started()
 
     def _on_tokens(self, item: TokenItem) -> None:
-        attempt = self._attempt
+        attempt, output = self._attempt, self.output
         assert attempt is not None
         if self._is_prefilling:
             self._is_prefilling = False
             self._first_token.deadline = math.inf
             self._services.dispatcher.started(attempt.placement.ticket)
             self.begun.set()
-        ids = unpack_tokens(item.ids)
-        if len(self._output_ids) + len(ids) > self._job.sampling.max_tokens:
-            raise WireError(f"over {self._job.sampling.max_tokens} tokens came, against the order")
-        self._output_ids.extend(ids)
-        if not self._is_proven and len(self._output_ids) - self._num_at_start >= PROOF_TOKENS:
+        is_stopped = output.take(unpack_tokens(item.ids), item.logprobs)
+        if not self._is_proven and len(output.ids) - self._num_at_start >= PROOF_TOKENS:
             self._prove()
-        for event in self._pipeline.push(ids, item.logprobs):
-            self._emit_event(event)
-        if self._pipeline.stopped:
+        if is_stopped:
             attempt.end(STOPPED)
 
     def _emit_started(self) -> None:
@@ -322,22 +307,9 @@ class Choice:
     def _worker_name(self) -> str:
         return self._services.link.worker_name(self.worker_id) if self.worker_id else ""
 
-    def _emit_event(self, event: TurnEvent) -> None:
-        if isinstance(event, ReasoningDelta | TextDelta | ToolCallDelta):
-            self.has_text = True
-        self._emit(event)
-
     def _finish(self, reason: Reason) -> None:
         self.begun.set()
-        for event in self._pipeline.finish(reason):
-            self._emit_event(event)
-
-    def _complete_already(self) -> Reason | None:
-        """Whether the tokens were all here when the worker was lost."""
-        sampling = self._job.sampling
-        if self._output_ids and self._output_ids[-1] in self._job.end_ids:
-            return "stop"
-        return "length" if len(self._output_ids) >= sampling.max_tokens else None
+        self.output.finish(reason)
 
     def _told_of(self, error: Exception) -> Exception:
         """What the client is told of a fault in taking tokens in; a worker's is a loss."""
@@ -347,7 +319,7 @@ class Choice:
         return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
-        if self._output_ids:
+        if self.output.ids:
             # Another worker had taken it: the client's request is not what is wrong.
             raise connection_lost()
         match rejected.reason:
@@ -362,7 +334,7 @@ class Choice:
 
     def _release(self) -> None:
         if self._ticket is not None:
-            self._services.dispatcher.release(self._ticket, len(self._output_ids) or None)
+            self._services.dispatcher.release(self._ticket, len(self.output.ids) or None)
             self._ticket = None
 
 

@@ -1,24 +1,27 @@
 """The link to all workers.
 
-Owns the ROUTER socket, who is alive behind it, and the way of each frame: tokens straight to the
-attempt that waits for them, fleet reports to the dispatcher. Must not know text or HTTP.
+Owns the ROUTER socket, who is alive behind it, and the way of each frame: tokens to the attempts
+that wait for them, fleet reports to the dispatcher. Must not know text or HTTP.
 
-A frame is decoded once and its items are pushed on synchronously: no task wakes per token.
+A frame is decoded once and its items are pushed on synchronously: no task wakes per token, and what
+they make a client's connection say leaves at the end of the frame, in one piece.
 """
 
 import itertools
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, assert_never
 
 import trio
 
 from gateway.actors.attempt import Attempt
+from gateway.actors.attempts import Attempts
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.model_files import ModelFiles
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
-from protocol.ids import RequestId, WorkerId
+from protocol.ids import WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -39,12 +42,10 @@ from protocol.messages import (
     Rejected,
     Snapshot,
     Submit,
-    TokenItem,
     Tokens,
     ToWorker,
     Welcome,
 )
-from protocol.tokens import TOKEN_BYTES
 from protocol.transport import CurveServer, RouterSocket, RouterStatistics
 from protocol.wire import decode_from_worker, encode
 
@@ -68,7 +69,9 @@ class _Peer:
 
 
 class FleetLink:
-    """Everything between the gateway and its workers. `run` owns the socket."""
+    """Everything between the gateway and its workers. `run` owns the socket. `step` is entered
+    around the taking apart of each frame.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class FleetLink:
         gateway_id: bytes,
         epoch: int,
         keys: CurveServer | None = None,
+        step: AbstractContextManager[object] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._files = files
@@ -87,7 +91,8 @@ class FleetLink:
         self._router = RouterSocket(self._on_frame, self._on_unroutable, keys=keys)
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
-        self._attempts: dict[RequestId, Attempt] = {}
+        self._attempts = Attempts(counters)
+        self._step = step or nullcontext()
         self._files_asked: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
         dispatcher.attach(self)
@@ -127,13 +132,12 @@ class FleetLink:
 
         A worker that cannot be reached ends the attempt as lost.
         """
-        self._attempts[attempt.request_id] = attempt
+        self._attempts.add(attempt)
         self._send(attempt.placement.worker_id, message)
 
     def forget(self, attempt: Attempt) -> None:
         """The turn no longer waits; the work is aborted unless the worker ended it."""
-        if self._attempts.get(attempt.request_id) is attempt:
-            del self._attempts[attempt.request_id]
+        self._attempts.remove(attempt)
         if isinstance(attempt.outcome, Finished | Rejected):
             return
         if attempt.placement.worker_id in self._peers:
@@ -193,21 +197,21 @@ class FleetLink:
             # It will notice our silence and register.
             self._counters.frames_from_strangers += 1
         else:
-            self._take(worker_id, message)
+            with self._step:
+                self._take(worker_id, message)
 
     def _take(self, worker_id: WorkerId, message: _FromRegistered) -> None:
         match message:
-            case Tokens(items=items):
-                for item in items:
-                    self._tokens(worker_id, item)
+            case Tokens():
+                self._check(worker_id, self._attempts.tokens(worker_id, message.items))
             case Finished():
-                self._finished(worker_id, message)
+                self._check(worker_id, self._attempts.finished(worker_id, message))
             case Rejected():
-                if (attempt := self._attempt_of(worker_id, message)) is not None:
+                if (attempt := self._attempts.of(worker_id, message)) is not None:
                     attempt.end(message)
             case Accepted():
                 self._dispatcher.heard(worker_id, message)
-                if (attempt := self._attempt_of(worker_id, message)) is not None:
+                if (attempt := self._attempts.of(worker_id, message)) is not None:
                     attempt.accepted(message)
             case Pong():
                 pass  # peer.heard_at is all that a pong is for
@@ -228,43 +232,11 @@ class FleetLink:
             case _:
                 assert_never(message)
 
-    def _tokens(self, worker_id: WorkerId, item: TokenItem) -> None:
-        attempt = self._attempt_of(worker_id, item)
-        if attempt is None:
-            return
-        if item.offset != attempt.expected:
-            expected = attempt.expected
-            self._gap(worker_id, f"tokens at {item.offset} came where {expected} was due")
-            return
-        attempt.tokens(item, len(item.ids) // TOKEN_BYTES)
-
-    def _finished(self, worker_id: WorkerId, message: Finished) -> None:
-        attempt = self._attempt_of(worker_id, message)
-        if attempt is None:
-            return
-        # The last tokens have no successor whose offset would show that they are missing.
-        num_sent = message.output_tokens - (message.matched is not None)
-        if message.reason in ("stop", "length") and num_sent != attempt.expected:
-            self._gap(worker_id, f"{num_sent} tokens were sent and {attempt.expected} came")
-            return
-        attempt.end(message)
-
-    def _gap(self, worker_id: WorkerId, why: str) -> None:
-        self._counters.offset_gaps += 1
-        self._lose(worker_id, why)
-
-    def _attempt_of(
-        self, worker_id: WorkerId, message: TokenItem | Finished | Rejected | Accepted
-    ) -> Attempt | None:
-        """The live attempt that the message is for; others are counted and dropped."""
-        attempt = self._attempts.get(RequestId(message.request_id))
-        if attempt is None or attempt.number != message.attempt or attempt.outcome is not None:
-            self._counters.items_stale += 1
-            return None
-        if attempt.placement.worker_id != worker_id:
-            self._counters.items_foreign += 1
-            return None
-        return attempt
+    def _check(self, worker_id: WorkerId, gap: str | None) -> None:
+        """A worker of which tokens are missing is given up."""
+        if gap is not None:
+            self._counters.offset_gaps += 1
+            self._lose(worker_id, gap)
 
     def _fault(self, worker_id: WorkerId, message: Fault) -> None:
         self._counters.engine_faults += 1

@@ -234,6 +234,6 @@ def _usage_of(job: Job, choices: list[Choice]) -> Usage:
     return Usage(
         prompt_tokens=job.prompt_tokens,
         cached_tokens=choices[0].cached_tokens or 0,
-        completion_tokens=sum(choice.completion_tokens for choice in choices),
-        reasoning_tokens=sum(choice.reasoning_tokens for choice in choices),
+        completion_tokens=sum(choice.output.completion_tokens for choice in choices),
+        reasoning_tokens=sum(choice.output.reasoning_tokens for choice in choices),
     )

@@ -123,9 +123,9 @@ class OutputPipeline:
         return events
 
     def _through_stops(self, text: str) -> str:
-        shown, matched = self._stops.push(text)
+        shown = self._stops.push(text)
         self._num_shown += len(shown)
-        if matched is not None:
+        if self._stops.matched is not None:
             self.stopped = True
             if self._logprobs is not None:
                 self._logprobs.cut(self._num_shown)

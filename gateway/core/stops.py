@@ -5,21 +5,14 @@ is ever emitted, wherever the stream was split. Must not know tokens.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-
-class StopResult(NamedTuple):
-    """Text to emit now, and the stop string that ended the stream, if one did."""
-
-    text: str
-    matched: str | None
 
 
 class StopMatcher:
     """Finds the stop string that is completed first (the longest of those that end together).
 
     One Knuth-Morris-Pratt automaton per stop: its state is how much of the stop the text so far
-    ends with, which is exactly what must be held back. After a match nothing more is emitted.
+    ends with, which is exactly what must be held back. `matched` is the stop string that has ended
+    the stream; after it nothing more is emitted.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -28,12 +21,12 @@ class StopMatcher:
         self._held = ""
         self.matched: str | None = None
 
-    def push(self, text: str) -> StopResult:
-        """Take more text in."""
+    def push(self, text: str) -> str:
+        """Take more text in; what of it may be emitted now."""
         if self.matched is not None:
-            return StopResult("", self.matched)
+            return ""
         if not self._held and self._first.isdisjoint(text):
-            return StopResult(text, None)
+            return text
         ends = [(automaton.feed(text), automaton) for automaton in self._automata]
         found = [(end, -len(automaton.stop), automaton.stop) for end, automaton in ends if end]
         whole = self._held + text
@@ -41,11 +34,11 @@ class StopMatcher:
             end, _, self.matched = min(found)
             shown = whole[: len(self._held) + end - len(self.matched)]
             self._held = ""
-            return StopResult(shown, self.matched)
+            return shown
         keep = max(automaton.state for automaton in self._automata)
         cut = len(whole) - keep
         self._held = whole[cut:]
-        return StopResult(whole[:cut], None)
+        return whole[:cut]
 
     def flush(self) -> str:
         """The held text: no more comes, so it is no stop string."""

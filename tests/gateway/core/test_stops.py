@@ -26,7 +26,7 @@ def test_every_split_agrees_with_the_whole_text(text: str, stops: list[str]) -> 
     for cut in range(len(text) + 1):
         matcher = StopMatcher(stops)
         first, second = matcher.push(text[:cut]), matcher.push(text[cut:])
-        shown = first.text + second.text + matcher.flush()
+        shown = first + second + matcher.flush()
         assert (shown, matcher.matched) == expected
 
 
@@ -36,9 +36,8 @@ def test_nothing_is_shown_that_could_become_a_stop(text: str, stops: list[str]) 
     matcher = StopMatcher(stops)
     shown = ""
     for at, char in enumerate(text, 1):
-        result = matcher.push(char)
-        shown += result.text
-        if result.matched is not None:
+        shown += matcher.push(char)
+        if matcher.matched is not None:
             return
         heads = (stop[:k] for stop in stops for k in range(1, len(stop)))
         held = max((len(head) for head in heads if text[:at].endswith(head)), default=0)
@@ -48,7 +47,7 @@ def test_nothing_is_shown_that_could_become_a_stop(text: str, stops: list[str]) 
 def test_after_a_match_nothing_more_comes() -> None:
     """Text behind a stop string is never shown."""
     matcher = StopMatcher(["END"])
-    assert matcher.push("one E") == ("one ", None)
-    assert matcher.push("ND two") == ("", "END")
-    assert matcher.push("three") == ("", "END")
+    assert (matcher.push("one E"), matcher.matched) == ("one ", None)
+    assert (matcher.push("ND two"), matcher.matched) == ("", "END")
+    assert (matcher.push("three"), matcher.matched) == ("", "END")
     assert matcher.flush() == ""

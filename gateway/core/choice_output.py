@@ -1,0 +1,80 @@
+"""What one choice has given so far, over all workers that worked on it.
+
+Owns its token ids, their bound, and whether a client may have seen something of them. Must not know
+workers or how ids become events.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from gateway.core.events import ReasoningDelta, TextDelta, ToolCallDelta, TurnEvent
+from gateway.core.output import OutputPipeline
+from protocol.errors import WireError
+from protocol.messages import TokenLogprobs
+
+Reason = Literal["stop", "length"]
+
+_SEEN: Final = (TextDelta, ReasoningDelta, ToolCallDelta)
+
+
+class ChoiceOutput:
+    """Takes ids in; events go to `emit`. `end_ids` end a sequence, at the latest `max_tokens` do.
+
+    `has_text`: the client may have seen something of it. `num_unsent`: tokens that the client pays
+    for though workers do not send them, as the one that ended the sequence.
+    """
+
+    def __init__(
+        self,
+        pipeline: OutputPipeline,
+        emit: Callable[[TurnEvent], None],
+        *,
+        max_tokens: int,
+        end_ids: frozenset[int],
+    ) -> None:
+        self._pipeline = pipeline
+        self._emit = emit
+        self._max_tokens = max_tokens
+        self._end_ids = end_ids
+        self.ids: list[int] = []
+        self.has_text = False
+        self.num_unsent = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that the client pays for."""
+        return self._pipeline.completion_tokens + self.num_unsent
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those of them that were thoughts."""
+        return self._pipeline.reasoning_tokens
+
+    @property
+    def num_left(self) -> int:
+        """How many more tokens may come."""
+        return self._max_tokens - len(self.ids)
+
+    def take(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> bool:
+        """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
+        more than were ordered.
+        """
+        if len(self.ids) + len(ids) > self._max_tokens:
+            raise WireError(f"over {self._max_tokens} tokens came, against the order")
+        self.ids.extend(ids)
+        for event in self._pipeline.push(ids, logprobs):
+            self.has_text = self.has_text or isinstance(event, _SEEN)
+            self._emit(event)
+        return self._pipeline.stopped
+
+    def finish(self, reason: Reason) -> None:
+        """No more tokens come."""
+        for event in self._pipeline.finish(reason):
+            self.has_text = self.has_text or isinstance(event, _SEEN)
+            self._emit(event)
+
+    def complete_already(self) -> Reason | None:
+        """Why the choice is complete with the tokens that are here, if it is."""
+        if self.ids and self.ids[-1] in self._end_ids:
+            return "stop"
+        return "length" if len(self.ids) >= self._max_tokens else None

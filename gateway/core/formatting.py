@@ -143,9 +143,9 @@ class ChunkFormatter:
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
 
     def _usage(self, usage: Usage) -> bytes:
-        rest: dict[str, Any] = {"choices": [], "usage": _usage(usage)}
+        rest: dict[str, Any] = {"choices": [], "usage": usage_object(usage)}
         if self._started is not None:
-            rest["herma"] = _herma(self._started, usage.cached_tokens)
+            rest["herma"] = herma_object(self._started, usage.cached_tokens)
         return self._envelope + _encode(rest)[1:] + b"\n\n"
 
 
@@ -195,10 +195,10 @@ class CompletionBuilder:
             "choices": [self._choices[index].as_dict(index) for index in sorted(self._choices)],
         }
         if self._usage is not None:
-            body["usage"] = _usage(self._usage)
+            body["usage"] = usage_object(self._usage)
         if self._started is not None:
             cached = self._usage.cached_tokens if self._usage else self._started.cached_tokens
-            body["herma"] = _herma(self._started, cached)
+            body["herma"] = herma_object(self._started, cached)
         return _encode(body)
 
     def _choice(self, index: int) -> "_Choice":
@@ -261,7 +261,8 @@ def _logprobs(entries: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[st
     return {"content": entries, "refusal": None}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """What the turn cost, with the details that clients look for."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -271,7 +272,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _herma(started: Started, cached_tokens: int) -> dict[str, Any]:
+def herma_object(started: Started, cached_tokens: int) -> dict[str, Any]:
     """Who answered, and from how much of its cache."""
     return {
         "worker": started.worker,

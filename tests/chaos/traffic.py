@@ -14,6 +14,9 @@ import httpx
 import msgspec
 import trio
 
+from tests.fakes.checked_http import checked_async_client
+from tests.fakes.stream_checker import StreamFault
+
 NUM_CLIENTS = 16
 TOKENS = (80, 240)
 """Answers differ in length, so that at each moment some begin, some end, some are in the middle."""
@@ -109,11 +112,9 @@ class Traffic:
 
     async def run(self, num_clients: int, seed: int) -> None:
         """Ask until `stop`, each client with its own order of prompts."""
-        timeout = httpx.Timeout(SILENCE_S)
-        limits = httpx.Limits(max_connections=num_clients)
         async with (
-            httpx.AsyncClient(
-                timeout=timeout, limits=limits, base_url=self._base_url, trust_env=False
+            checked_async_client(
+                self._base_url, timeout_s=SILENCE_S, max_connections=num_clients
             ) as client,
             trio.open_nursery() as nursery,
         ):
@@ -133,7 +134,7 @@ class Traffic:
         self.running.append(stream)
         try:
             await _receive(client, stream)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, StreamFault) as error:
             stream.error = f"{type(error).__name__}: {error}"
         stream.ended_at = time.time()
         self.running.remove(stream)
@@ -166,7 +167,7 @@ async def learn(base_url: str, prompts: Iterable[Prompt], *, concurrency: int) -
     """The undisturbed answers, so many at a time. Raises `AssertionError` if one fails."""
     traffic = Traffic(base_url, list(prompts), {})
     waiting = iter(list(prompts))
-    async with httpx.AsyncClient(timeout=SILENCE_S, base_url=base_url, trust_env=False) as client:
+    async with checked_async_client(base_url, timeout_s=SILENCE_S) as client:
 
         async def ask_next() -> None:
             for prompt in waiting:

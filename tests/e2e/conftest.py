@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+from tests.fakes.checked_http import checked_sdk_client
 from tests.fakes.herma_process import HermaProcess, herma_up
 
 SMALL_WINDOW = 512
@@ -53,6 +54,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
 
 @pytest.fixture(scope="session")
 def client(fleet: HermaProcess) -> Iterator[OpenAI]:
-    """The official client, pointed at the fleet; it must not hide errors by retrying."""
-    with OpenAI(base_url=fleet.base_url, api_key="unused", max_retries=0) as openai:
+    """The official client, pointed at the fleet; it must not hide errors by retrying, and
+    checks every stream that it reads.
+    """
+    http = checked_sdk_client()
+    with OpenAI(
+        base_url=fleet.base_url, api_key="unused", max_retries=0, http_client=http
+    ) as openai:
         yield openai

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import zmq
 
+from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.text_files import make_text_files
 from tests.fakes.tiny_models import write_tiny_model
@@ -81,7 +82,10 @@ def test_garbage_on_the_worker_port_hurts_nobody(fleet: HermaProcess, worker_por
     stream goes on to its end.
     """
     body = _body("good", max_tokens=300, stream=True, ignore_eos=True)
-    with httpx.stream("POST", f"{fleet.base_url}/chat/completions", json=body, timeout=60) as reply:
+    with (
+        checked_client(fleet.base_url) as client,
+        client.stream("POST", "/chat/completions", json=body) as reply,
+    ):
         lines = reply.iter_lines()
         next(lines)
         with socket.create_connection(("127.0.0.1", worker_port)) as stranger:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from openai import OpenAI
 
 from tests.fakes.agent_request import after_tool_result, first_turn, title_call
+from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess
 
 BLOCK = 32
@@ -85,9 +85,8 @@ def _ask(fleet: HermaProcess, body: dict[str, Any]) -> dict[str, Any]:
     The huge `max_tokens` is lowered: what the answer says is no matter here.
     """
     body["max_tokens"] = AGENT_OUTPUT_TOKENS
-    reply = httpx.post(
-        f"{fleet.base_url}/chat/completions", content=msgspec.json.encode(body), timeout=120
-    )
+    with checked_client(fleet.base_url, timeout_s=120) as client:
+        reply = client.post("/chat/completions", content=msgspec.json.encode(body))
     assert reply.status_code == 200, reply.text
     if not body.get("stream"):
         usage: dict[str, Any] = reply.json()["usage"]

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import trio
 
+from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.provider import FakeProvider, open_provider
 
@@ -61,7 +62,7 @@ async def test_a_killed_engine_is_covered_by_the_provider_and_comes_back(
     herma = await trio.to_thread.run_sync(manager.__enter__)
     try:
         await trio.to_thread.run_sync(herma.wait_models_ready, {"insured": 1, "alone": 1})
-        async with httpx.AsyncClient(timeout=BOUND_S, base_url=herma.base_url) as client:
+        async with checked_async_client(herma.base_url, timeout_s=BOUND_S) as client:
             with trio.fail_after(BOUND_S):
                 await _covered_and_back(herma, client, provider)
                 await _held_over_the_restart(herma, client)

@@ -3,8 +3,7 @@
 import signal
 from pathlib import Path
 
-import httpx
-
+from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import descendants, herma_up, title_of
 
 CONFIG = """
@@ -38,8 +37,10 @@ def test_a_stream_that_cannot_end_in_time_says_so(tmp_path: Path) -> None:
         "stream": True,
     }
     with herma_up(config) as herma:
-        url = f"{herma.base_url}/chat/completions"
-        with httpx.stream("POST", url, json=body, timeout=60) as reply:
+        with (
+            checked_client(herma.base_url) as client,
+            client.stream("POST", "/chat/completions", json=body) as reply,
+        ):
             lines = reply.iter_lines()
             next(lines)
             family = descendants(herma.process.pid)

@@ -14,6 +14,7 @@ from gateway.core.chat_request import ChatRequest
 from gateway.core.events import Finished, Started, TextDelta, TurnEvent, Usage
 from gateway.core.models import ModelView
 from gateway.http.edge import Edge, Emit, FleetGauges
+from tests.fakes.stream_checker import StreamChecker, is_stream
 
 STARTED = Started(
     served_by="worker", worker="gpu0", cached_tokens=64, route="prefix 64 of 70", model="alpha"
@@ -136,7 +137,7 @@ class Exchange:
     _asked: bool = False
 
     async def run(self) -> "Exchange":
-        """Let the app handle the request to its end."""
+        """Let the app handle the request to its end; what it streams is checked."""
         scope = {
             "type": "http",
             "method": self.method,
@@ -148,6 +149,7 @@ class Exchange:
             "server": ("127.0.0.1", 8080),
         }
         await self.app(scope, self._receive, self._send)
+        self._check_stream()
         return self
 
     def disconnect(self) -> None:
@@ -189,6 +191,15 @@ class Exchange:
             for at, message in self.writes
             if message.get("body")
         ]
+
+    def _check_stream(self) -> None:
+        """If it is an answer: the other streams of the gateway are no completions."""
+        if not (self.writes and self.path.endswith("completions") and is_stream(self.head)):
+            return
+        checker = StreamChecker()
+        checker.feed(self.content)
+        if not self.writes[-1][1].get("more_body"):
+            checker.end()
 
     async def _receive(self) -> Message:
         if not self._asked:

@@ -13,6 +13,7 @@ import trio
 from starlette.types import ASGIApp
 
 from gateway.http.server import serve
+from tests.fakes.stream_checker import check_stream, is_stream
 
 PATIENCE_S = 20.0
 """Bounds every wait of a test; nothing is expected to take long."""
@@ -71,7 +72,7 @@ class RawClient:
         return reply
 
     async def reply(self) -> Reply:
-        """The next reply of the server, to its end."""
+        """The next reply of the server, to its end; a stream is checked."""
         status, headers, body = 0, {}, b""
         while True:
             event = await self.event()
@@ -81,6 +82,8 @@ class RawClient:
             elif isinstance(event, h11.Data):
                 body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
+                if is_stream(headers):
+                    check_stream(body)
                 return Reply(status, headers, body)
             else:
                 assert not isinstance(event, h11.ConnectionClosed), "ended within a reply"

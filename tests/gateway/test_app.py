@@ -12,6 +12,7 @@ import httpx
 import pytest
 import trio
 
+from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import title_of
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
@@ -60,7 +61,7 @@ async def test_it_says_ready_answers_and_ends_open_streams_before_it_stops(confi
             assert title_of(process.pid) == "herma gateway"
             body = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}]}
             fake.pause_after = 3
-            async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
+            async with checked_async_client(timeout_s=PATIENCE_S) as client:
                 request = client.stream(
                     "POST", f"{url}/chat/completions", json={**body, "stream": True}
                 )

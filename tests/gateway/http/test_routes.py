@@ -14,6 +14,7 @@ from gateway.http.edge import FleetGauges
 from gateway.http.reply import header
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, Exchange, Script, chat_body, model_view, scripted_edge
+from tests.fakes.checked_http import checked_sdk_client
 from tests.fakes.served import served
 
 MODELS = (
@@ -145,7 +146,8 @@ async def test_the_official_client_is_content() -> None:
 
 
 def _use_official_client(base_url: str, script: Script) -> None:
-    with openai.OpenAI(base_url=base_url, api_key="any", max_retries=0) as client:
+    http = checked_sdk_client()
+    with openai.OpenAI(base_url=base_url, api_key="any", max_retries=0, http_client=http) as client:
         assert [model.id for model in client.models.list()] == ["alpha", "org/beta"]
         answer = client.chat.completions.create(model="alpha", messages=[HI])
         assert answer.choices[0].message.content == "Hello you"

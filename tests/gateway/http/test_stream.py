@@ -63,7 +63,8 @@ async def test_a_silent_stream_is_kept_alive_at_exact_times(autojump_clock: Mock
 
 async def test_content_restarts_the_silence(autojump_clock: MockClock) -> None:
     """A keep-alive comes ten seconds after the last chunk, not ten after the last keep-alive."""
-    exchange, came_at = await _answer(STARTED, TextDelta(0, "a"), 7.0, TextDelta(0, "b"), 11.0)
+    words = (TextDelta(0, "a"), 7.0, TextDelta(0, "b"), 11.0)
+    exchange, came_at = await _answer(STARTED, *words, Finished(0, "stop"))
     assert [at - came_at for at, _ in exchange.timed_bodies] == [0.0, 7.0, 17.0, 18.0]
 
 
@@ -202,9 +203,9 @@ async def test_a_provider_refusal_passes_with_its_status(autojump_clock: MockClo
 
 async def test_a_provider_refusal_after_the_head_is_an_event(autojump_clock: MockClock) -> None:
     """With the head gone the provider's body is the last event of the stream."""
-    exchange, _ = await _answer(12.0, UpstreamBody(422, b'{"error":\n {"x": 1}}'))
+    exchange, _ = await _answer(12.0, UpstreamBody(422, b'{"error":\n {"message": "x"}}'))
     assert exchange.status == 200
-    assert exchange.events[-1] == {"error": {"x": 1}}
+    assert exchange.events[-1] == {"error": {"message": "x"}}
 
 
 async def test_every_choice_gets_a_role(autojump_clock: MockClock) -> None:

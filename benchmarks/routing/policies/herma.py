@@ -1,0 +1,94 @@
+"""Herma's own policy: the gateway's core itself, driven by messages as data.
+
+Owns the translation between the simulation and `gateway.core.dispatch.Dispatch`. Nothing of the
+policy is here. Clients leave the length of the answer open, so the core knows only the averages
+that it learns.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from benchmarks.routing.policies.base import Placed, Setting
+from benchmarks.routing.trace import Turn
+from benchmarks.routing.worker import Report
+from config import ModelConfig
+from gateway.core.dispatch import Dispatch
+from gateway.core.effects import Assign, Effects, RouteRequest
+from protocol.ids import WorkerId
+from protocol.messages import PROTOCOL_VERSION, BlocksSnapshot, EngineFacts, Register
+
+MODEL: Final = "model"
+WINDOW_TOKENS: Final = 262_144
+TICK_S: Final = 0.25
+NO_LIMIT: Final = 1_000_000
+
+
+class Herma:
+    """The dispatcher's core."""
+
+    tick_s: float | None = TICK_S
+
+    def __init__(self, setting: Setting) -> None:
+        self._outputs: dict[int, int] = {}
+        self._dispatch = Dispatch(
+            (ModelConfig(name=MODEL),), max_queue=NO_LIMIT, resume_wait_s=120.0
+        )
+        self._ids = [WorkerId(n.to_bytes(16, "big")) for n in range(setting.num_workers)]
+        self._numbers = {worker_id: n for n, worker_id in enumerate(self._ids)}
+        spec, size = setting.spec, setting.block_size
+        engine = EngineFacts(
+            kind="native",
+            device="cuda",
+            dtype="bfloat16",
+            context_length=WINDOW_TOKENS,
+            block_size=size,
+            kv_tokens=spec.kv_tokens // size * size,
+            max_seqs=spec.max_seqs,
+            token_budget=spec.token_budget,
+            files_digest=bytes(16),
+        )
+        for number, worker_id in enumerate(self._ids):
+            register = Register(
+                PROTOCOL_VERSION, f"worker-{number}", (MODEL,), "sim", "sim", 1, engine
+            )
+            self._dispatch.register(worker_id, register, 0.0)
+            self._dispatch.heard(worker_id, BlocksSnapshot(0, b""), 0.0)
+
+    def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
+        """Ask for a place."""
+        self._outputs[turn.number] = turn.output_tokens
+        request = RouteRequest(
+            ticket=turn.number,
+            model=MODEL,
+            key=turn.key,
+            weight=1.0,
+            session=turn.session,
+            digests=turn.digests,
+            prompt_tokens=turn.prompt_tokens,
+            max_tokens=WINDOW_TOKENS - turn.prompt_tokens,
+        )
+        return self._placed(self._dispatch.ask(request, now))
+
+    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+        """Pass on what a worker tells, in the order in which a worker sends it."""
+        dispatch, worker_id = self._dispatch, self._ids[report.worker]
+        placed: list[Placed] = []
+        for number in report.started:
+            dispatch.started(number, now)
+        for number in report.finished:
+            placed += self._placed(dispatch.release(number, now, self._outputs.pop(number)))
+        for event in report.events:
+            placed += self._placed(dispatch.heard(worker_id, event, now))
+        placed += self._placed(dispatch.heard(worker_id, report.load, now))
+        return placed
+
+    def tick(self, now: float) -> Sequence[Placed]:
+        """Expiries."""
+        return self._placed(self._dispatch.tick(now))
+
+    def _placed(self, effects: Effects) -> list[Placed]:
+        return [
+            Placed(effect.ticket, self._numbers[effect.worker_id])
+            for effect in effects
+            if isinstance(effect, Assign)
+        ]

@@ -1,0 +1,97 @@
+"""One row of the table: a policy on a trace, for one fleet and load.
+
+Owns the definition of load and of every figure of a row. Load is the time that one worker with an
+endless cache needs for the whole trace when it always has enough to do, divided by workers times
+span; arrivals are scaled in time to reach it. So 1.0 is what no fleet can exceed, and a fleet that
+caches badly is over its limit earlier.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.routing.cache import BlockCache, Cache, EndlessCache
+from benchmarks.routing.policies import POLICIES
+from benchmarks.routing.policies.base import Setting
+from benchmarks.routing.simulation import Outcome, Simulation
+from benchmarks.routing.trace import Trace
+from benchmarks.routing.worker import SimWorker, WorkerSpec
+
+Row = dict[str, Any]
+ENDLESS = frozenset({"bound_infinite"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is simulated. `busy_s` is the trace's work, from `busy_time_s`."""
+
+    policy: str
+    trace: Trace
+    busy_s: float
+    num_workers: int
+    load: float
+    seed: int
+    spec: WorkerSpec
+
+
+def busy_time_s(trace: Trace, spec: WorkerSpec) -> float:
+    """How long one worker with an endless cache is busy with all turns, in order, at once."""
+    size = trace.block_size
+    worker = SimWorker(0, spec, EndlessCache(spec.kv_tokens // size, set()), size)
+    for turn in trace.turns:
+        worker.submit(turn, 0.0)
+    while worker.next_at is not None:
+        worker.step(worker.next_at)
+    return worker.busy_s
+
+
+def simulate(case: Case) -> Row:
+    """Run it; the row of the table."""
+    trace, workers = case.trace, make_workers(case)
+    setting = Setting(case.num_workers, case.spec, trace.block_size, case.seed, workers)
+    policy = POLICIES[case.policy](setting)
+    scale = case.busy_s / (case.num_workers * case.load * max(trace.span_s, 1e-9))
+    simulation = Simulation(trace, policy, workers, scale)
+    simulation.run()
+    return {
+        "policy": case.policy,
+        "trace": trace.name,
+        "workers": case.num_workers,
+        "load": case.load,
+        "seed": case.seed,
+        **figures(trace, simulation.outcomes, workers),
+    }
+
+
+def make_workers(case: Case) -> list[SimWorker]:
+    """The fleet: caches of their own, or one endless one for the bound that asks for it."""
+    size, known = case.trace.block_size, set()
+    num_blocks = case.spec.kv_tokens // size
+
+    def cache() -> Cache:
+        if case.policy in ENDLESS:
+            return EndlessCache(num_blocks, known)
+        return BlockCache(num_blocks)
+
+    return [SimWorker(number, case.spec, cache(), size) for number in range(case.num_workers)]
+
+
+def figures(trace: Trace, outcomes: list[Outcome], workers: list[SimWorker]) -> Row:
+    """The figures of a row. `imbalance` is the longest busy time over the mean one."""
+    ttfts_ms = sorted(1e3 * (one.first_token_at - one.arrived_at) for one in outcomes)
+    span_s = max(o.finished_at for o in outcomes) - min(o.arrived_at for o in outcomes)
+    num_prompt = sum(turn.prompt_tokens for turn in trace.turns)
+    mean_busy_s = sum(worker.busy_s for worker in workers) / len(workers)
+    return {
+        "ttft_mean_ms": sum(ttfts_ms) / len(ttfts_ms),
+        "ttft_p50_ms": percentile(ttfts_ms, 0.5),
+        "ttft_p90_ms": percentile(ttfts_ms, 0.9),
+        "ttft_p99_ms": percentile(ttfts_ms, 0.99),
+        "hit_rate": sum(one.cached_tokens for one in outcomes) / num_prompt,
+        "throughput_tok_s": sum(turn.output_tokens for turn in trace.turns) / span_s,
+        "imbalance": max(worker.busy_s for worker in workers) / mean_busy_s,
+    }
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The value that `share` of `ordered` do not exceed."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,0 +1,192 @@
+"""Request traces in the Mooncake format, one JSON object a line.
+
+Owns what a turn is and the strict reading of a file. Blocks are named by the chained digests that
+the gateway and the engines use, so equal ids count as equal only where all ids before them are.
+Must not know workers or policies.
+
+`timestamp` (ms), `input_length` and `output_length` (tokens) and `hash_ids` (one per block of 512
+prompt tokens, the last one may be partial) are the format of kvcache-ai/Mooncake; `session_id` and
+`pause_ms` may be added: a turn of a session comes at its timestamp, but no earlier than the end of
+the one before it plus the pause.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Annotated, Final
+
+import msgspec
+
+from protocol.errors import HermaError
+from protocol.ids import ID_BYTES, BlockDigest
+
+MOONCAKE_BLOCK: Final = 512
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TraceError(HermaError):
+    """A trace cannot be used; the text names the file, the line and the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request. `digests` name the full blocks of its prompt; `grown` those of prompt and
+    answer together, as far as a later turn tells them. It comes at `arrival_s`, and `pause_s` after
+    the last of the turns `after`. `key` is the API key that sends it.
+    """
+
+    number: int
+    session: str | None
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    digests: tuple[BlockDigest, ...]
+    grown: tuple[BlockDigest, ...]
+    after: tuple[int, ...] = ()
+    pause_s: float = 0.0
+    key: str = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Turns in order of arrival. `turns[i].number` is i; `after` names earlier turns only."""
+
+    name: str
+    block_size: int
+    turns: tuple[Turn, ...]
+
+    @property
+    def span_s(self) -> float:
+        """Between the first and the last arrival."""
+        return self.turns[-1].arrival_s - self.turns[0].arrival_s
+
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and answer of the largest turn."""
+        return max(turn.prompt_tokens + turn.output_tokens for turn in self.turns)
+
+
+class _Line(msgspec.Struct, frozen=True):
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Positive
+    output_length: Positive
+    hash_ids: list[Count]
+    session_id: str | None = None
+    pause_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+class Chains:
+    """Digests of block chains: the same ids after the same ids are the same block."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[BlockDigest | None, int], BlockDigest] = {}
+
+    def digests(self, ids: Iterable[int]) -> tuple[BlockDigest, ...]:
+        """The digests of a prompt's blocks."""
+        parent: BlockDigest | None = None
+        chain: list[BlockDigest] = []
+        for block_id in ids:
+            known = self._digests.get((parent, block_id))
+            if known is None:
+                known = BlockDigest(len(self._digests).to_bytes(ID_BYTES, "big"))
+                self._digests[parent, block_id] = known
+            chain.append(known)
+            parent = known
+        return tuple(chain)
+
+
+def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
+    """The first `limit` requests of a file. Raises `TraceError`.
+
+    The clock of a trace may tick slowly (every 3 s in Mooncake's); requests of one tick come at
+    random moments of it, by `seed`, because together they would be a crowd that never was.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot read the trace {path}: {error.strerror}") from error
+    lines = _lines(path, text, limit)
+    stamps = _spread([line.timestamp / 1e3 for line in lines], Random(seed))  # noqa: S311 - no secret
+    chains = Chains()
+    last_of: dict[str, int] = {}
+    turns: list[Turn] = []
+    for number, (line, arrival_s) in enumerate(zip(lines, stamps, strict=True)):
+        full = line.hash_ids[: line.input_length // MOONCAKE_BLOCK]
+        before = last_of.get(line.session_id) if line.session_id is not None else None
+        digests = chains.digests(full)
+        turns.append(
+            Turn(
+                number=number,
+                session=line.session_id,
+                arrival_s=arrival_s,
+                prompt_tokens=line.input_length,
+                output_tokens=line.output_length,
+                digests=digests,
+                grown=digests,
+                after=() if before is None else (before,),
+                pause_s=line.pause_ms / 1e3,
+            )
+        )
+        if line.session_id is not None:
+            last_of[line.session_id] = number
+    return Trace(path.stem, MOONCAKE_BLOCK, grow(turns, MOONCAKE_BLOCK))
+
+
+def grow(turns: Sequence[Turn], block_size: int) -> tuple[Turn, ...]:
+    """Tell each turn of a session which blocks its answer fills: the next turn begins with them."""
+    grown = list(turns)
+    next_of: dict[str, Turn] = {}
+    for turn in reversed(turns):
+        if turn.session is None:
+            continue
+        later = next_of.get(turn.session)
+        next_of[turn.session] = turn
+        if later is not None and later.digests[: len(turn.digests)] == turn.digests:
+            num_full = (turn.prompt_tokens + turn.output_tokens) // block_size
+            grown[turn.number] = replace(turn, grown=later.digests[:num_full])
+    return tuple(grown)
+
+
+def _lines(path: Path, text: bytes, limit: int | None) -> list[_Line]:
+    decoder = msgspec.json.Decoder(_Line)
+    lines: list[_Line] = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if limit is not None and len(lines) >= limit:
+            break
+        try:
+            line = decoder.decode(raw)
+        except msgspec.DecodeError as error:
+            raise TraceError(f"{path}, line {number}: {error}") from error
+        if lines and line.timestamp < lines[-1].timestamp:
+            raise TraceError(
+                f"{path}, line {number}: timestamp {line.timestamp:g} is before that of the line "
+                f"above, {lines[-1].timestamp:g}; sort the trace by time"
+            )
+        num_blocks = -(-line.input_length // MOONCAKE_BLOCK)
+        if len(line.hash_ids) != num_blocks:
+            raise TraceError(
+                f"{path}, line {number}: {len(line.hash_ids)} hash_ids for {line.input_length} "
+                f"tokens; blocks of {MOONCAKE_BLOCK} make {num_blocks}"
+            )
+        lines.append(line)
+    if not lines:
+        raise TraceError(f"{path} has no requests; write one JSON object a line")
+    return lines
+
+
+def _spread(stamps: Sequence[float], chance: Random) -> list[float]:
+    """Spread equal stamps at random, in order, over the time until the next one."""
+    spread: list[float] = []
+    start = 0
+    while start < len(stamps):
+        end = start
+        while end < len(stamps) and stamps[end] == stamps[start]:
+            end += 1
+        tick_s = stamps[end] - stamps[start] if end < len(stamps) else 0.0
+        moments = sorted(chance.random() for _ in range(end - start - 1))
+        spread += [stamps[start] + tick_s * moment for moment in (0.0, *moments)]
+        start = end
+    return spread

@@ -1,0 +1,385 @@
+"""One simulated worker: an engine's scheduler in virtual time.
+
+Owns the running and waiting sequences of one engine. Steps follow `workers/core/planning.py`: one
+token for each decode, prompts in progress and newcomers share the rest of the budget, newcomers
+that fit take up to half of it, the latest arrived is preempted when blocks run out. A step that
+prefills is simulated by itself; decode steps between two events are one stretch, summed in closed
+form. Must not know policies or who else works.
+
+Two simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the reserve
+of one small block per running sequence is rounded up to whole large ones; and a step that is
+planned while another is computed (the engine's lookahead) is not modelled.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+from benchmarks.routing.cache import Cache
+from benchmarks.routing.cost_model import CostModel
+from benchmarks.routing.trace import Turn
+from protocol.ids import BlockDigest
+from protocol.messages import Load
+from workers.core.block_events import BlockEvent
+from workers.core.meters import StepMeter
+
+ENGINE_BLOCK: Final = 32
+_METERED_STEPS: Final = 30
+"""Of a stretch, after which the meter's average is as good as settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What an engine can do; a pool of `kv_tokens`, in blocks of the trace."""
+
+    cost: CostModel
+    kv_tokens: int
+    max_seqs: int
+    token_budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker tells after a step. `started` have their first token, `finished` their last;
+    `admitted` pairs turns that run now with the prompt tokens that were cached.
+    """
+
+    worker: int
+    at_s: float
+    events: tuple[BlockEvent, ...]
+    admitted: tuple[tuple[int, int], ...]
+    started: tuple[int, ...]
+    finished: tuple[int, ...]
+    load: Load
+
+
+class Running:
+    """One sequence on a worker. `num_tokens` are known: prompt and answer so far."""
+
+    __slots__ = (
+        "arrival",
+        "computed",
+        "due_at",
+        "is_new",
+        "joined_at",
+        "num_blocks",
+        "num_tokens",
+        "stored",
+        "turn",
+    )
+
+    def __init__(self, turn: Turn, arrival: int) -> None:
+        self.turn = turn
+        self.arrival = arrival
+        self.num_tokens = turn.prompt_tokens
+        self.computed = 0
+        self.num_blocks = 0
+        self.stored: list[BlockDigest] = []
+        self.is_new = True
+        self.joined_at = 0
+        self.due_at = -1
+
+    @property
+    def num_left(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return self.num_tokens - self.computed
+
+    @property
+    def num_outputs_left(self) -> int:
+        """Tokens of the answer that are not sampled yet."""
+        return self.turn.prompt_tokens + self.turn.output_tokens - self.num_tokens
+
+    def digest(self, index: int) -> BlockDigest:
+        """The name of a full block; where no turn tells it, one that nobody else has."""
+        if index < len(self.turn.grown):
+            return self.turn.grown[index]
+        return BlockDigest(b"\xff" + self.turn.number.to_bytes(8, "big") + index.to_bytes(7, "big"))
+
+
+class SimWorker:
+    """`next_at` is when its step or stretch is over, None while it is idle."""
+
+    def __init__(self, number: int, spec: WorkerSpec, cache: Cache, block_size: int) -> None:
+        self.number = number
+        self.spec = spec
+        self.cache = cache
+        self.block_size = block_size
+        self.num_blocks = spec.kv_tokens // block_size
+        self.next_at: float | None = None
+        self.busy_s = 0.0
+        self.num_preemptions = 0
+        self.waiting: deque[Running] = deque()
+        self.prefilling: list[Running] = []
+        self.decoding: dict[int, Running] = {}
+        self._due: list[tuple[int, int, Running]] = []
+        self._num_steps = 0
+        self._num_arrivals = 0
+        self._context = 0
+        self._began_at = 0.0
+        self._chunks: list[tuple[Running, int]] = []
+        self._stretch = 0
+        self._meter = StepMeter()
+        self._admitted: list[tuple[int, int]] = []
+        self._started: list[int] = []
+        self._finished: list[int] = []
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self.prefilling) + len(self.decoding)
+
+    def uncached_ahead_s(self) -> float:
+        """The prefill work that is admitted or waits, as the cache is now."""
+        cost, size = self.spec.cost, self.block_size
+        ahead_s = sum(cost.chunk_s(one.computed, one.num_left) for one in self.prefilling)
+        for one in self.waiting:
+            cached = self.cache.match(_reusable(one, size))[0] * size
+            ahead_s += cost.chunk_s(cached, one.num_tokens - cached)
+        return ahead_s
+
+    def submit(self, turn: Turn, now: float) -> None:
+        """A turn comes in: it joins at the end of the current step."""
+        self.waiting.append(Running(turn, self._num_arrivals))
+        self._num_arrivals += 1
+        if self.next_at is None:
+            self._begin(now)
+        elif self._stretch > 1 and len(self.waiting) == 1:
+            self._cut(now)  # who waits longer could not start, and only an end makes room
+
+    def step(self, now: float) -> Report:
+        """The step or stretch is over: what it brought; the next one begins."""
+        duration_s = now - self._began_at
+        self.busy_s += duration_s
+        self._measure(duration_s, now)
+        num_steps = self._stretch or 1
+        self._num_steps += num_steps
+        # Before the chunks: who completes its prompt in this step did not decode in it.
+        self._context += num_steps * len(self.decoding)
+        for sequence, length in self._chunks:
+            self._computed(sequence, length)
+        self._chunks, self._stretch = [], 0
+        self._end_those_due()
+        self._begin(now)
+        return self._report(now)
+
+    def _begin(self, now: float) -> None:
+        """Plan and start what comes next."""
+        num_preempted = self._grow_those_due()
+        self.num_preemptions += num_preempted
+        budget = self.spec.token_budget - len(self.decoding)
+        if num_preempted == 0:
+            budget -= self._start_waiting(budget)
+        new = {id(sequence) for sequence, _ in self._chunks}
+        for sequence in self.prefilling:
+            if budget <= 0:
+                break
+            if id(sequence) in new:
+                continue
+            length = min(sequence.num_left, budget)
+            self._chunks.append((sequence, length))
+            budget -= length
+        self._began_at = now
+        self._set_end()
+
+    def _set_end(self) -> None:
+        cost, num_decoding = self.spec.cost, len(self.decoding)
+        if self._chunks:
+            chunks_s = sum(cost.chunk_s(one.computed, length) for one, length in self._chunks)
+            self.next_at = self._began_at + cost.decode_s(num_decoding, self._context) + chunks_s
+        elif num_decoding:
+            self._stretch = max(1, self._next_due() - self._num_steps)
+            stretch_s = cost.stretch_s(num_decoding, self._context, self._stretch)
+            self.next_at = self._began_at + stretch_s
+        else:
+            self.next_at = None
+
+    def _cut(self, now: float) -> None:
+        """End the stretch with the step that is being computed."""
+        cost, num_decoding = self.spec.cost, len(self.decoding)
+        span_s = now - self._began_at
+        self._stretch = min(self._stretch, cost.steps_within(num_decoding, self._context, span_s))
+        stretch_s = cost.stretch_s(num_decoding, self._context, self._stretch)
+        self.next_at = self._began_at + stretch_s
+
+    def _start_waiting(self, budget: int) -> int:
+        """Let newcomers run, in order; the tokens that they take of `budget`."""
+        spare = max(0, budget - sum(one.num_left for one in self.prefilling))
+        room = max(spare, budget // 2)
+        num_taken = 0
+        while self.waiting and num_taken < room and self.num_running < self.spec.max_seqs:
+            length = self._start(self.waiting[0], room - num_taken, spare - num_taken)
+            if length == 0:
+                break
+            num_taken += length
+        return num_taken
+
+    def _start(self, sequence: Running, room: int, spare: int) -> int:
+        size, cache = self.block_size, self.cache
+        reserve = -(-self.num_running * ENGINE_BLOCK // size)
+        if cache.num_free <= reserve:
+            return 0
+        names = _reusable(sequence, size)
+        num_hits, num_idle = cache.match(names)
+        num_left = sequence.num_tokens - num_hits * size
+        length = num_left if num_left <= room else max(0, min(spare, num_left))
+        num_new = -(-sequence.num_tokens // size) - num_hits
+        if length == 0 or num_new + num_idle + reserve > cache.num_free:
+            return 0
+        self.waiting.popleft()
+        sequence.stored = list(names[:num_hits])
+        cache.hold(sequence.stored)
+        cache.allocate(num_new)
+        sequence.num_blocks = num_hits + num_new
+        sequence.computed = num_hits * size
+        if sequence.is_new:
+            sequence.is_new = False
+            self._admitted.append((sequence.turn.number, sequence.computed))
+        self.prefilling.append(sequence)
+        self._chunks.append((sequence, length))
+        return length
+
+    def _computed(self, sequence: Running, length: int) -> None:
+        sequence.computed += length
+        self._store(sequence, sequence.computed)
+        if sequence.num_left:
+            return
+        if sequence.num_tokens == sequence.turn.prompt_tokens:
+            self._started.append(sequence.turn.number)
+        sequence.num_tokens += 1
+        self.prefilling.remove(sequence)
+        if sequence.num_outputs_left == 0:
+            self._finish(sequence)
+            return
+        self.decoding[sequence.arrival] = sequence
+        self._context += sequence.num_tokens
+        sequence.joined_at = self._num_steps
+        self._expect(sequence)
+
+    def _expect(self, sequence: Running) -> None:
+        """When it needs attention: its end, or a step for which it lacks a block."""
+        num_fit = sequence.num_blocks * self.block_size - sequence.num_tokens + 1
+        sequence.due_at = sequence.joined_at + min(sequence.num_outputs_left, max(0, num_fit))
+        heappush(self._due, (sequence.due_at, sequence.arrival, sequence))
+
+    def _next_due(self) -> int:
+        while True:
+            due_at, arrival, sequence = self._due[0]
+            if self.decoding.get(arrival) is sequence and sequence.due_at == due_at:
+                return due_at
+            heappop(self._due)
+
+    def _take_due(self) -> list[Running]:
+        taken: list[Running] = []
+        while self._due and self._due[0][0] <= self._num_steps:
+            due_at, arrival, sequence = heappop(self._due)
+            if self.decoding.get(arrival) is sequence and sequence.due_at == due_at:
+                taken.append(sequence)
+        return taken
+
+    def _catch_up(self, sequence: Running) -> None:
+        """Bring its own counters to the present."""
+        sequence.num_tokens += self._num_steps - sequence.joined_at
+        sequence.joined_at = self._num_steps
+        sequence.computed = sequence.num_tokens - 1
+
+    def _end_those_due(self) -> None:
+        for sequence in self._take_due():
+            self._catch_up(sequence)
+            self._store(sequence, sequence.computed)
+            if sequence.num_outputs_left == 0:
+                del self.decoding[sequence.arrival]
+                self._context -= sequence.num_tokens
+                self._finish(sequence)
+            else:
+                self._expect(sequence)
+
+    def _grow_those_due(self) -> int:
+        """Give a block to each decode whose next token needs one, the oldest first; returns how
+        many sequences were preempted for it.
+        """
+        num_preempted = 0
+        for sequence in sorted(self._take_due(), key=lambda one: one.arrival):
+            if self.decoding.get(sequence.arrival) is not sequence:
+                continue  # preempted for an older one
+            while self.cache.num_free < 1 and self.decoding.get(sequence.arrival) is sequence:
+                self._preempt_latest()
+                num_preempted += 1
+            if self.decoding.get(sequence.arrival) is sequence:
+                self.cache.allocate(1)
+                sequence.num_blocks += 1
+                self._expect(sequence)
+        return num_preempted
+
+    def _preempt_latest(self) -> None:
+        latest = max((*self.prefilling, *self.decoding.values()), key=lambda one: one.arrival)
+        if latest.arrival in self.decoding:
+            self._catch_up(latest)
+            self._store(latest, latest.computed)
+            del self.decoding[latest.arrival]
+            self._context -= latest.num_tokens
+        else:
+            self.prefilling.remove(latest)
+        self._release(latest)
+        latest.computed = 0
+        self.waiting.appendleft(latest)
+
+    def _store(self, sequence: Running, num_computed: int) -> None:
+        for index in range(len(sequence.stored), num_computed // self.block_size):
+            digest = sequence.digest(index)
+            self.cache.store(digest)
+            sequence.stored.append(digest)
+
+    def _finish(self, sequence: Running) -> None:
+        self._release(sequence)
+        self._finished.append(sequence.turn.number)
+
+    def _release(self, sequence: Running) -> None:
+        self.cache.release(sequence.stored, sequence.num_blocks - len(sequence.stored))
+        sequence.stored = []
+        sequence.num_blocks = 0
+
+    def _measure(self, duration_s: float, now: float) -> None:
+        num_prefill = sum(length for _, length in self._chunks)
+        if num_prefill:
+            self._meter.add(duration_s, num_prefill + len(self.decoding), num_prefill, now)
+            return
+        each_s = duration_s / self._stretch
+        for _ in range(min(self._stretch, _METERED_STEPS)):
+            self._meter.add(each_s, len(self.decoding), 0, now)
+
+    def _report(self, now: float) -> Report:
+        report = Report(
+            worker=self.number,
+            at_s=now,
+            events=self.cache.take_events(),
+            admitted=tuple(self._admitted),
+            started=tuple(self._started),
+            finished=tuple(self._finished),
+            load=self.load(),
+        )
+        self._admitted, self._started, self._finished = [], [], []
+        return report
+
+    def load(self) -> Load:
+        """The engine's own counters."""
+        return Load(
+            1,
+            running=self.num_running,
+            waiting=len(self.waiting),
+            free_blocks=self.cache.num_free,
+            num_blocks=self.num_blocks,
+            steps=self._num_steps,
+            preemptions=self.num_preemptions,
+            step_ms=self._meter.step_ms,
+            prefill_tokens_per_s=self._meter.prefill_tokens_per_s,
+        )
+
+
+def _reusable(sequence: Running, block_size: int) -> Sequence[BlockDigest]:
+    """The names of the blocks that a hit may cover: at least one token must be computed."""
+    num_blocks = (sequence.num_tokens - 1) // block_size
+    if num_blocks <= len(sequence.turn.digests):
+        return sequence.turn.digests[:num_blocks]
+    return [sequence.digest(index) for index in range(num_blocks)]

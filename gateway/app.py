@@ -26,6 +26,7 @@ from gateway.actors.orphans import Orphanage
 from gateway.actors.provider_health import ProviderHealth, Retries
 from gateway.actors.services import Services
 from gateway.actors.spending import Spending
+from gateway.actors.texts import known_text
 from gateway.actors.turn import host_turn
 from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
@@ -104,6 +105,7 @@ def edge_of(services: Services) -> Edge:
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,
         spending=services.spending.figures,
+        text_of=functools.partial(known_text, services),
         listen=services.feed.listen,
         draw=services.draw,
     )

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from config import GatewayConfig, KeyConfig
 from gateway.actors.caller import Caller
 from gateway.actors.event_feed import EventFeed, Listener
+from gateway.actors.texts import KnownText
 from gateway.core.chat_request import ChatRequest
+from gateway.core.errors import unavailable
 from gateway.core.events import TurnEvent
 from gateway.core.models import ModelView
 from gateway.core.spending import SpendingFigures
@@ -20,6 +22,12 @@ from gateway.core.worker_state import WorkerView
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
+TextOf = Callable[[str], Awaitable[KnownText]]
+
+
+async def no_text(name: str) -> KnownText:
+    """The `TextOf` of a gateway without tokenizers."""
+    raise unavailable(f"The tokenizer of {name} is not known here.", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,8 @@ class FleetGauges:
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
-    `listen` opens a view on what happens. `draw` gives random bytes, `unix_time` seconds.
+    `text_of` gives the text half of a model by any of its names. `listen` opens a view on what
+    happens. `draw` gives random bytes, `unix_time` seconds.
     """
 
     config: GatewayConfig
@@ -53,6 +62,7 @@ class Edge:
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
+    text_of: TextOf = no_text
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen
     )

@@ -7,31 +7,24 @@ All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us pe
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.core.errors import ApiError, unavailable
-from gateway.core.openai import parse_chat_request
+from gateway.core.errors import ApiError
 from gateway.http.auth import Gatekeeper
-from gateway.http.body import read_body
-from gateway.http.complete import complete_turn
 from gateway.http.edge import Edge
 from gateway.http.errors import ErrorEdge, send_error
 from gateway.http.event_stream import Events
+from gateway.http.generation import Generation
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.models import model_entry, model_list
 from gateway.http.politeness import PoliteEnd
 from gateway.http.reply import header, send_body, send_json
-from gateway.http.stream import stream_turn
-from gateway.http.turn import open_turn
+from gateway.http.tokenize import Tokenizing
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-RESTART_S: Final = 5
-"""When to come back to a gateway that is stopping: a restart takes about so long."""
 
 _EXPOSED_HEADERS = (
     "x-herma-worker",
@@ -46,17 +39,16 @@ def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
     metrics = Metrics(edge.models, edge.gauges, edge.spending)
-    chat = Methods(POST=Chat(edge, gate, metrics))
+    generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     models = Models(edge, gate)
-    listing, one = Methods(GET=models.list), Methods(GET=models.one)
     router = Router(
         [
-            Route("/v1/chat/completions", chat),
-            Route("/chat/completions", chat),
-            Route("/v1/models", listing),
-            Route("/models", listing),
-            Route("/v1/models/{name:path}", one),
-            Route("/models/{name:path}", one),
+            *_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
+            *_with_and_without_v1("/completions", Methods(POST=generation.completions)),
+            *_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
+            *_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
+            *_with_and_without_v1("/models", Methods(GET=models.list)),
+            *_with_and_without_v1("/models/{name:path}", Methods(GET=models.one)),
             Route("/health", Methods(GET=functools.partial(_health, edge))),
             Route("/version", Methods(GET=functools.partial(_version, edge))),
             Route("/metrics", Methods(GET=functools.partial(_metrics, gate, metrics))),
@@ -77,6 +69,11 @@ def edge_app(edge: Edge) -> ASGIApp:
     return _ByType(router, PoliteEnd(ErrorEdge(_OriginGuard(gate, inner))))
 
 
+def _with_and_without_v1(path: str, endpoint: ASGIApp) -> tuple[Route, Route]:
+    """Clients differ in whether their base URL ends in /v1."""
+    return Route(f"/v1{path}", endpoint), Route(path, endpoint)
+
+
 class Methods:
     """An endpoint per HTTP method; any other method is a 405 that names them."""
 
@@ -93,25 +90,6 @@ class Methods:
             await send_error(send, error, (self._allow,))
             return
         await endpoint(scope, receive, send)
-
-
-class Chat:
-    """POST /v1/chat/completions."""
-
-    def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
-        self._edge = edge
-        self._gate = gate
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = self._gate.identify(scope)
-        if self._edge.draining():
-            raise unavailable("The gateway is stopping.", RESTART_S)
-        body = await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
-        request = parse_chat_request(body)
-        turn = open_turn(self._edge, self._metrics, request, caller)
-        answer = stream_turn if request.stream else complete_turn
-        await answer(turn, scope, receive, send)
 
 
 class Models:

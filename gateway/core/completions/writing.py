@@ -1,0 +1,209 @@
+"""Turn events -> the bytes of the completions API.
+
+Owns its chunks, its body and its form of log-probabilities. Must not know sockets or when to speak.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from gateway.core.dialect import AnswerHead, Dialect
+from gateway.core.errors import ApiError
+from gateway.core.events import (
+    ChoiceEvent,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    TurnEvent,
+    UpstreamChunk,
+    Usage,
+)
+from gateway.core.formatting import DONE, herma_object, usage_object
+
+_AFTER_TEXT: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+_encode = msgspec.json.Encoder().encode
+
+
+def completions_dialect(echoes: Sequence[str] = ()) -> Dialect:
+    """How the completions API writes; `echoes` are what each choice begins with, if anything."""
+    return Dialect(
+        id_prefix="cmpl-",
+        streamed=lambda head: CompletionsStream(head, echoes),
+        whole=lambda head: CompletionsBody(head, echoes),
+    )
+
+
+class CompletionsStream:
+    """A `StreamFormatter`: one chunk per event that has text, an end, or the usage."""
+
+    def __init__(self, head: AnswerHead, echoes: Sequence[str] = ()) -> None:
+        self._envelope = b"data: " + _encode(_envelope(head))[:-1] + b","
+        self._include_usage = head.include_usage
+        self._started: Started | None = None
+        self._offsets: dict[int, int] = {at: len(echo) for at, echo in enumerate(echoes)}
+        self._echoes = echoes
+
+    def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - a choice opens with its echo
+        """The prompts, for those who want them back."""
+        return b"".join(self._text(at, echo) for at, echo in enumerate(self._echoes))
+
+    def keep_alive(self) -> bytes:
+        """A chunk without text."""
+        return self._text(0, "")
+
+    def format(self, event: TurnEvent) -> bytes:
+        """The bytes for `event`; b"" where the client is told nothing."""
+        if type(event) is TextDelta:
+            plain = event.logprobs is None
+            return self._text(event.index, event.text) if plain else self._scored(event)
+        match event:
+            case Finished():
+                return self._choice(event.index, "", reason=event.reason)
+            case Usage():
+                return self._usage(event) if self._include_usage else b""
+            case Started():
+                self._started = event
+                return b""
+            case UpstreamChunk():
+                return event.data
+            case Failed():
+                return self.error(event.error)
+            case _:
+                return b""
+
+    def error(self, error: ApiError) -> bytes:
+        """An SSE error event; no [DONE] may follow."""
+        return b"data: " + error.body() + b"\n\n"
+
+    def done(self) -> bytes:
+        """`data: [DONE]`."""
+        return DONE
+
+    def _text(self, index: int, text: str) -> bytes:
+        prefix = b'%b"choices":[{"index":%d,"text":' % (self._envelope, index)
+        return prefix + _encode(text) + _AFTER_TEXT
+
+    def _scored(self, event: TextDelta) -> bytes:
+        offset = self._offsets.get(event.index, 0)
+        entries = event.logprobs or ()
+        self._offsets[event.index] = offset + sum(len(entry.token) for entry in entries)
+        return self._choice(event.index, event.text, logprobs=_logprobs(entries, offset))
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        *,
+        logprobs: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
+
+    def _usage(self, usage: Usage) -> bytes:
+        rest: dict[str, Any] = {"choices": [], "usage": usage_object(usage)}
+        if self._started is not None:
+            rest["herma"] = herma_object(self._started, usage.cached_tokens)
+        return self._envelope + _encode(rest)[1:] + b"\n\n"
+
+
+class CompletionsBody:
+    """A `BodyBuilder`: one object with all choices."""
+
+    def __init__(self, head: AnswerHead, echoes: Sequence[str] = ()) -> None:
+        self._head = head
+        self._echoes = dict(enumerate(echoes))
+        self._choices: dict[int, _Choice] = {}
+        self._started: Started | None = None
+        self._usage: Usage | None = None
+
+    def add(self, event: ChoiceEvent) -> None:
+        """Take an event in."""
+        match event:
+            case TextDelta():
+                self._choice(event.index).add(event)
+            case Finished():
+                self._choice(event.index).reason = event.reason
+            case Usage():
+                self._usage = event
+            case Started():
+                self._started = event
+            case ReasoningDelta() | ToolCallStart() | ToolCallArguments() | ToolCallEnd():
+                pass  # a raw completion is not read for these
+            case _:
+                assert_never(event)
+
+    def body(self) -> bytes:
+        """The JSON of what was added."""
+        body = _envelope(self._head)
+        body["choices"] = [self._choices[index].as_dict(index) for index in sorted(self._choices)]
+        if self._usage is not None:
+            body["usage"] = usage_object(self._usage)
+        if self._started is not None:
+            cached = self._usage.cached_tokens if self._usage else self._started.cached_tokens
+            body["herma"] = herma_object(self._started, cached)
+        return _encode(body)
+
+    def _choice(self, index: int) -> "_Choice":
+        if index not in self._choices:
+            self._choices[index] = _Choice(self._echoes.get(index, ""))
+        return self._choices[index]
+
+
+class _Choice:
+    """One choice as it grows."""
+
+    def __init__(self, echo: str) -> None:
+        self._texts = [echo]
+        self._num_echoed = len(echo)
+        self._logprobs: list[TokenLogprob] | None = None
+        self.reason: str | None = None
+
+    def add(self, delta: TextDelta) -> None:
+        """More text."""
+        self._texts.append(delta.text)
+        if delta.logprobs is not None:
+            self._logprobs = [*(self._logprobs or ()), *delta.logprobs]
+
+    def as_dict(self, index: int) -> dict[str, Any]:
+        """The choice in the API's shape."""
+        scores = self._logprobs
+        return {
+            "index": index,
+            "text": "".join(self._texts),
+            "logprobs": None if scores is None else _logprobs(scores, self._num_echoed),
+            "finish_reason": self.reason,
+        }
+
+
+def _envelope(head: AnswerHead) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+    }
+
+
+def _logprobs(entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    """Four lists, one entry per token; `offset` is where the first one's text begins."""
+    offsets = []
+    for entry in entries:
+        offsets.append(offset)
+        offset += len(entry.token)
+    return {
+        "tokens": [entry.token for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [
+            {entry.token: entry.logprob, **{top.token: top.logprob for top in entry.top_logprobs}}
+            for entry in entries
+        ],
+        "text_offset": offsets,
+    }

@@ -1,0 +1,79 @@
+"""POST /v1/chat/completions and POST /v1/completions.
+
+Owns what both do with a request before and after its turn. Must not know how a turn runs.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from gateway.actors.caller import Caller
+from gateway.core.completions import Completions, completions_dialect, parse_completions
+from gateway.core.errors import unavailable
+from gateway.core.formatting import CHAT
+from gateway.core.openai import parse_chat_request
+from gateway.core.raw_text import checked_ids, decode_raw
+from gateway.http.auth import Gatekeeper
+from gateway.http.body import read_body
+from gateway.http.complete import complete_turn
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.prompts import EachPrompt
+from gateway.http.stream import stream_turn
+from gateway.http.turn import open_turn
+
+RESTART_S: Final = 5
+"""When to come back to a gateway that is stopping: a restart takes about so long."""
+
+
+class Generation:
+    """The front door of both APIs: who asks, is there time, what is the body."""
+
+    def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
+        self._edge = edge
+        self._gate = gate
+        self._metrics = metrics
+
+    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One conversation, one answer."""
+        caller, body = await self._take(scope, receive)
+        request = parse_chat_request(body)
+        turn = open_turn(self._edge, self._metrics, request, caller, CHAT)
+        answer = stream_turn if request.stream else complete_turn
+        await answer(turn, scope, receive, send)
+
+    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raw prompts, each with its choices. Workers answer; providers are not asked."""
+        caller, body = await self._take(scope, receive)
+        asked = parse_completions(body)
+        dialect = completions_dialect(await self._echoes(asked) if asked.echo else ())
+        each = EachPrompt(self._edge.run_turn, asked.requests)
+        whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
+        turn = open_turn(
+            replace(self._edge, run_turn=each.run),
+            self._metrics,
+            whole,
+            replace(caller, cloud=False),
+            dialect,
+        )
+        answer = stream_turn if whole.stream else complete_turn
+        await answer(turn, scope, receive, send)
+
+    async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
+        caller = self._gate.identify(scope)
+        if self._edge.draining():
+            raise unavailable("The gateway is stopping.", RESTART_S)
+        return caller, await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
+
+    async def _echoes(self, asked: Completions) -> list[str]:
+        """What each choice begins with: its prompt as text."""
+        texts = [await self._text_of(request.model, request.prompt) for request in asked.requests]
+        return [text for text in texts for _ in range(asked.requests[0].n)]
+
+    async def _text_of(self, model: str, prompt: str | tuple[int, ...] | None) -> str:
+        if prompt is None or isinstance(prompt, str):
+            return prompt or ""
+        known = await self._edge.text_of(model)
+        return decode_raw(known.text, checked_ids(known.text, prompt, "prompt"))

@@ -1,0 +1,101 @@
+"""Several prompts in one request.
+
+Owns how their turns become one stream of events: choices in order, one start, one usage, the first
+error ends all. Must not know HTTP or what a prompt says.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from gateway.actors.caller import Caller
+from gateway.core.chat_request import ChatRequest
+from gateway.core.events import (
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    TurnEvent,
+    Usage,
+)
+from gateway.http.edge import Emit, RunTurn
+
+MAX_AT_ONCE: Final = 8
+"""Turns of one request; the others wait, so that a batch does not fill the queue by itself."""
+
+
+class EachPrompt:
+    """A `RunTurn` over all of `requests`, which are alike but for their prompts."""
+
+    def __init__(self, run_turn: RunTurn, requests: Sequence[ChatRequest]) -> None:
+        self._run_turn = run_turn
+        self._requests = requests
+
+    async def run(self, _request: ChatRequest, caller: Caller, emit: Emit) -> None:
+        """Run all turns; cancelling it cancels them."""
+        if len(self._requests) == 1:
+            await self._run_turn(self._requests[0], caller, emit)
+            return
+        merged = _Merged(emit)
+        places = trio.CapacityLimiter(MAX_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            merged.scope = nursery.cancel_scope
+            for at, request in enumerate(self._requests):
+                take = partial(merged.take, at * request.n)
+                nursery.start_soon(self._run_one, places, request, caller, take)
+        merged.end()
+
+    async def _run_one(
+        self, places: trio.CapacityLimiter, request: ChatRequest, caller: Caller, emit: Emit
+    ) -> None:
+        async with places:
+            await self._run_turn(request, caller, emit)
+
+
+class _Merged:
+    """The events of several turns on their way to one client."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._has_started = False
+        self._has_failed = False
+        self._usages: list[Usage] = []
+        self.scope = trio.CancelScope()
+
+    def take(self, first_index: int, event: TurnEvent) -> None:
+        """An event of the turn whose choices begin at `first_index`."""
+        if self._has_failed:
+            return
+        match event:
+            case TextDelta() | ReasoningDelta() | ToolCallDelta() | Finished():
+                index = event.index + first_index
+                self._emit(msgspec.structs.replace(event, index=index))
+            case Usage():
+                self._usages.append(event)
+            case Started():
+                if not self._has_started:
+                    self._has_started = True
+                    self._emit(event)
+            case Failed():
+                self._has_failed = True
+                self._emit(event)
+                self.scope.cancel()
+            case _:
+                self._emit(event)
+
+    def end(self) -> None:
+        """All turns are over."""
+        if self._usages and not self._has_failed:
+            self._emit(
+                Usage(
+                    prompt_tokens=sum(usage.prompt_tokens for usage in self._usages),
+                    cached_tokens=sum(usage.cached_tokens for usage in self._usages),
+                    completion_tokens=sum(usage.completion_tokens for usage in self._usages),
+                    reasoning_tokens=sum(usage.reasoning_tokens for usage in self._usages),
+                )
+            )

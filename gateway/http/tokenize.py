@@ -1,0 +1,82 @@
+"""POST /tokenize and POST /detokenize.
+
+Owns which text of a request is encoded, and how. Must not know tokenizers.
+"""
+
+from array import array
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.actors.texts import beside_the_loop
+from gateway.core.errors import invalid
+from gateway.core.json_body import decode_object, typed_body
+from gateway.core.model_text import ModelText
+from gateway.core.openai import chat_request
+from gateway.core.raw_text import checked_ids, decode_raw, encode_raw, token_strings
+from gateway.core.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+from gateway.http.auth import Gatekeeper
+from gateway.http.body import read_body
+from gateway.http.edge import Edge
+from gateway.http.reply import send_json
+
+
+class Tokenizing:
+    """Both endpoints; the prompt that a chat makes is counted exactly as a turn would."""
+
+    def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
+        self._edge = edge
+        self._gate = gate
+
+    async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Text or chat -> ids."""
+        body = await self._body(scope, receive)
+        raw = decode_object(body)
+        typed = typed_body(raw, TokenizeBody)
+        if (typed.prompt is None) == (typed.messages is None):
+            raise invalid("prompt", "Send either 'prompt' or 'messages', one of them.")
+        model = self._model(typed.model)
+        known = await self._edge.text_of(model)
+        encode = _encoding(known.text, typed, {**raw, "model": model})
+        ids = await beside_the_loop(len(body), encode)
+        strings = token_strings(known.text, ids) if typed.return_token_strs else None
+        answer = Tokenized(len(ids), known.view.context_length, list(ids), strings)
+        await send_json(send, answer)
+
+    async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ids -> text."""
+        typed = typed_body(decode_object(await self._body(scope, receive)), DetokenizeBody)
+        known = await self._edge.text_of(self._model(typed.model))
+        ids = checked_ids(known.text, typed.tokens, "tokens")
+        text = await beside_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+        await send_json(send, Detokenized(text))
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        self._gate.identify(scope)
+        return await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
+
+    def _model(self, given: str | None) -> str:
+        """The name in the request, or the only model that there is."""
+        if given is not None:
+            return given
+        models = self._edge.models()
+        if len(models) != 1:
+            raise invalid("model", "'model' is missing, and there is not just one to take.")
+        return models[0].name
+
+
+def _encoding(
+    text: ModelText, typed: TokenizeBody, raw: dict[str, object]
+) -> Callable[[], "array[int]"]:
+    if typed.prompt is not None:
+        prompt, add_special_tokens = typed.prompt, typed.add_special_tokens is not False
+        if not prompt:
+            return lambda: array("I")
+        return lambda: encode_raw(text, prompt, add_special_tokens=add_special_tokens)
+    request = chat_request(raw)
+    kwargs = request.template_kwargs
+    if typed.add_generation_prompt is False:
+        kwargs = {**kwargs, "add_generation_prompt": False}
+    now = datetime.now(tz=UTC).astimezone()
+    return lambda: text.encode_chat(request.messages, request.tools, kwargs, now)

@@ -1,0 +1,80 @@
+"""POST /tokenize and /detokenize over real HTTP, with the tokenizer that a worker brought."""
+
+from typing import Any
+
+import pytest
+
+from protocol.messages import Submit
+from tests.fakes.text_files import make_tokenizer
+from tests.fakes.whole_gateway import whole_gateway
+from tests.fakes.worker import prompt_ids
+
+USER = [{"role": "user", "content": "Hi, what is the weather?"}]
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+
+
+async def test_text_goes_there_and_back() -> None:
+    """Ids, their count, the window, the tokens' spellings; and the same text from the ids."""
+    text = "The weather in Αθήνα 🙂 <|im_end|>"
+    async with whole_gateway() as whole:
+        reply = await whole.post("/tokenize", model="alpha", prompt=text, return_token_strs=True)
+        answer = reply.json
+        back = await whole.post("/detokenize", model="alpha", tokens=answer["tokens"])
+        long = await whole.post("/v1/tokenize", prompt="stones " * 2000)
+    ids = make_tokenizer().encode(text).ids
+    assert answer["tokens"] == ids
+    assert (answer["count"], answer["max_model_len"]) == (len(ids), 4096)
+    assert answer["token_strs"] == make_tokenizer().encode(text).tokens
+    assert back.json == {"prompt": text}
+    assert long.json["count"] == len(long.json["tokens"]) > 2000
+    assert long.json["token_strs"] is None
+
+
+@pytest.mark.parametrize("extra", [{}, {"tools": [TOOL]}, {"reasoning_effort": "none"}])
+async def test_a_chat_is_counted_as_a_turn_would(extra: dict[str, Any]) -> None:
+    """The ids are those that the worker gets for the same messages and tools."""
+    async with whole_gateway() as whole:
+        reply = await whole.post("/tokenize", model="alpha", messages=USER, **extra)
+        await whole.post("/v1/chat/completions", model="alpha", messages=USER, **extra)
+        submit = await whole.worker.wait(Submit)
+    assert reply.json["tokens"] == prompt_ids(submit)
+
+
+async def test_the_opening_of_the_answer_may_be_left_out() -> None:
+    """Without the generation prompt the ids end with the last message."""
+    async with whole_gateway() as whole:
+        whole_prompt = (await whole.post("/tokenize", messages=USER)).json["tokens"]
+        bare = await whole.post("/tokenize", messages=USER, add_generation_prompt=False)
+    shorter = bare.json["tokens"]
+    assert whole_prompt[: len(shorter)] == shorter
+    assert len(shorter) < len(whole_prompt)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "param"),
+    [
+        ("/tokenize", {}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": USER}, 400, "prompt"),
+        ("/tokenize", {"prompt": 7}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "model": "beta"}, 404, "model"),
+        ("/tokenize", {"messages": [{"role": "wizard", "content": ""}]}, 400, "messages[0].role"),
+        ("/detokenize", {}, 400, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, 400, "tokens[0]"),
+        ("/detokenize", {"tokens": [0, 99_999]}, 400, "tokens[1]"),
+        ("/detokenize", {"tokens": [0], "model": ""}, 400, "model"),
+    ],
+)
+async def test_what_cannot_be_is_refused(
+    path: str, fields: dict[str, Any], status: int, param: str
+) -> None:
+    """One clear error each."""
+    async with whole_gateway() as whole:
+        reply = await whole.post(path, **fields)
+    assert (reply.status, reply.json["error"]["param"]) == (status, param)
+
+
+async def test_nothing_is_no_tokens() -> None:
+    """An empty text and an empty list are what they are."""
+    async with whole_gateway() as whole:
+        assert (await whole.post("/tokenize", prompt="")).json["tokens"] == []
+        assert (await whole.post("/detokenize", tokens=[])).json == {"prompt": ""}

@@ -67,6 +67,8 @@ class DispatchStatistics:
     queued: int
     stale_messages: int
     index_gaps: int
+    index_blocks: int
+    index_bytes: int
 
 
 class Dispatch:
@@ -165,7 +167,6 @@ class Dispatch:
 
         Effects may concern other tickets too. Raises `ValueError` if the ticket is in use.
         """
-        self._index.forget_guesses(now)
         return tuple(self._placement.ask(request, now))
 
     def started(self, ticket: int, now: float) -> None:
@@ -227,7 +228,7 @@ class Dispatch:
 
     def tick(self, now: float) -> Effects:
         """Deadlines and expiries; call it every 50 to 250 ms."""
-        self._index.forget_guesses(now)
+        self._index.sweep()
         overdue = self._index.overdue_snapshots(now)
         for worker in self._fleet:
             if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
@@ -259,6 +260,8 @@ class Dispatch:
             queued=self._placement.num_waiting,
             stale_messages=self._num_stale,
             index_gaps=self._num_gaps,
+            index_blocks=self._index.num_distinct(),
+            index_bytes=self._index.num_bytes(),
         )
 
     def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:

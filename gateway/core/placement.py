@@ -201,7 +201,7 @@ class Placement:
         self, model: Model, waiting: Waiting, roomy: Sequence[Worker], expected: int, now: float
     ) -> Assign:
         request, session = waiting.request, waiting.session
-        choice, matched = self._choose(model, waiting, roomy, expected, now)
+        choice = self._choose(model, waiting, roomy, expected, now)
         charged = cost_of(choice.uncached_tokens, expected)
         reservation = Reservation(
             request=request,
@@ -222,32 +222,33 @@ class Placement:
         worker_id = choice.worker.worker_id
         choice.worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
-        self._index.guess(worker_id, request.digests, matched, now)
         model.conversations.record(session, request.digests, worker_id, now)
         return Assign(request.ticket, worker_id, choice.cached_tokens, choice.reason)
 
     def _choose(
         self, model: Model, waiting: Waiting, roomy: Sequence[Worker], expected: int, now: float
-    ) -> tuple[Choice, int]:
+    ) -> Choice:
         request, digests = waiting.request, waiting.request.digests
+        held = self._index.match(digests)
         options = [
-            Option(w, self._index.match(w.worker_id, digests), self._index.num_blocks(w.worker_id))
-            for w in roomy
+            Option(
+                worker,
+                max(held.get(worker.worker_id, 0), worker.expected_blocks(digests)),
+                self._index.num_blocks(worker.worker_id),
+            )
+            for worker in roomy
         ]
-        shared = model.conversations.shared_prefixes(waiting.session, digests, now)
         work = Work(
             session=waiting.session,
             prompt_tokens=request.prompt_tokens,
             num_blocks=len(digests),
             block_size=model.block_size or 0,
             expected_output=expected,
-            shared_prefixes=shared,
+            sharing=model.conversations.sharing(waiting.session, digests, now),
             home=model.conversations.home(waiting.session),
             prefer=request.prefer,
         )
-        choice = choose(work, options, now)
-        matched = next(o.matched_blocks for o in options if o.worker is choice.worker)
-        return choice, matched
+        return choose(work, options, now)
 
     def _unserved(self, model: Model, waiting: Waiting, now: float) -> list[Effect]:
         """No worker of the model is ready: a provider, patience or a refusal."""

@@ -1,25 +1,18 @@
 """Who holds which blocks, exactly.
 
-Owns one part per worker: the digests that its engine reported, and guesses about what it is about
-to hold. Events are numbered; a gap empties the part and asks for a snapshot, because a missed
-`BlocksDropped` would promise blocks that are gone. Must not know loads or costs.
-
-Matching bisects, because an engine's prefixes have no holes: it frees and evicts tails first, and
-a block in use keeps all blocks before it. That is 12 lookups per worker for 100k tokens; walking
-the chain took 0.4 ms per worker.
+Owns one part per engine run: a bit of the table and the number of its last event. Events are
+numbered; a gap empties the part and asks for a snapshot, because a missed `BlocksDropped` would
+promise blocks that are gone. Must not know loads, costs or what was routed: the blocks of prompts
+that are on their way are the worker's (`worker_state.py`).
 """
 
-import struct
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Final
 
+from gateway.core.block_table import BlockTable
 from protocol.ids import ID_BYTES, BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
-
-GUESS_S: Final = 2.0
-"""How long a routed prompt counts as held before events confirm it (llm-d uses the same)."""
 
 SNAPSHOT_PATIENCE_S: Final = 5.0
 """A snapshot that did not come is asked for again."""
@@ -36,41 +29,32 @@ class Heard(Enum):
 class _Part:
     """The blocks of one engine run. `seq` None: nothing is known until a snapshot comes."""
 
-    __slots__ = ("asked_at", "expiries", "guesses", "held", "seq")
+    __slots__ = ("asked_at", "bit", "num_blocks", "seq")
 
-    def __init__(self, now: float) -> None:
-        self.held: set[BlockDigest] = set()
+    def __init__(self, bit: int, now: float) -> None:
+        self.bit = bit
+        self.num_blocks = 0
         self.seq: int | None = None
         self.asked_at = now
-        self.guesses: dict[BlockDigest, float] = {}
-        self.expiries: deque[tuple[float, Sequence[BlockDigest]]] = deque()
-
-    def forget(self, now: float) -> None:
-        self.held.clear()
-        self.seq = None
-        self.asked_at = now
-
-    def expire(self, now: float) -> None:
-        while self.expiries and self.expiries[0][0] <= now:
-            _, digests = self.expiries.popleft()
-            for digest in digests:
-                if self.guesses.get(digest, now + 1) <= now:
-                    del self.guesses[digest]
 
 
 class PrefixIndex:
     """Block digests by worker."""
 
     def __init__(self) -> None:
+        self._table = BlockTable()
         self._parts: dict[WorkerId, _Part] = {}
 
     def add(self, worker_id: WorkerId, now: float) -> None:
         """An engine run begins (or is new to us): nothing is known; ask for a snapshot."""
-        self._parts[worker_id] = _Part(now)
+        self.remove(worker_id)
+        self._parts[worker_id] = _Part(self._table.open(), now)
 
     def remove(self, worker_id: WorkerId) -> None:
         """The engine run is over, its blocks are gone."""
-        self._parts.pop(worker_id, None)
+        part = self._parts.pop(worker_id, None)
+        if part is not None:
+            self._table.close(part.bit)
 
     def apply(
         self,
@@ -87,55 +71,52 @@ class PrefixIndex:
         if part is None:
             return Heard.STALE
         if isinstance(event, BlocksSnapshot):
-            return _restart(part, event)
+            return self._restart(part, event)
         if part.seq is None or event.seq <= part.seq:
             return Heard.STALE
         if event.seq != part.seq + 1 or len(event.digests) % ID_BYTES:
-            part.forget(now)
+            self._empty(part)
+            part.seq, part.asked_at = None, now
             return Heard.GAP
         part.seq = event.seq
         if isinstance(event, BlocksStored):
-            part.held.update(_unpack(event.digests))
+            part.num_blocks += self._table.store(part.bit, event.digests)
         else:
-            part.held.difference_update(_unpack(event.digests))
+            part.num_blocks -= self._table.drop(part.bit, event.digests)
         return Heard.APPLIED
 
-    def guess(
-        self, worker_id: WorkerId, digests: Sequence[BlockDigest], matched: int, now: float
-    ) -> None:
-        """A prompt was routed there: from block `matched` on it will be held soon."""
-        part = self._parts.get(worker_id)
-        fresh = digests[matched:]
-        if part is not None and fresh:
-            part.guesses.update(dict.fromkeys(fresh, now + GUESS_S))
-            part.expiries.append((now + GUESS_S, fresh))
+    def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
+        """How many leading blocks of the chain each worker holds."""
+        depths = self._table.depths(digests)
+        if not depths:
+            return {}
+        return {
+            worker_id: depths[part.bit]
+            for worker_id, part in self._parts.items()
+            if part.bit in depths
+        }
 
-    def match(self, worker_id: WorkerId, digests: Sequence[BlockDigest]) -> int:
-        """How many leading blocks of the chain that worker holds or will soon hold."""
+    def holds(self, worker_id: WorkerId, digest: BlockDigest) -> bool:
+        """Whether that worker holds the block."""
         part = self._parts.get(worker_id)
-        if part is None:
-            return 0
-        matched, before = _run(part.held, digests, 0), -1
-        while part.guesses and before < matched < len(digests):
-            before = matched
-            matched += _run(part.guesses, digests, matched)
-            matched += _run(part.held, digests, matched)
-        return matched
-
-    def held(self, worker_id: WorkerId) -> frozenset[BlockDigest]:
-        """The reported digests of that worker, without guesses."""
-        part = self._parts.get(worker_id)
-        return frozenset(part.held) if part is not None else frozenset()
+        return part is not None and bool(self._table.holders(digest) & part.bit)
 
     def num_blocks(self, worker_id: WorkerId) -> int:
         """How many blocks that worker holds."""
         part = self._parts.get(worker_id)
-        return len(part.held) if part is not None else 0
+        return part.num_blocks if part is not None else 0
 
-    def forget_guesses(self, now: float) -> None:
-        """Drop the guesses that are over."""
-        for part in self._parts.values():
-            part.expire(now)
+    def num_distinct(self) -> int:
+        """How many different blocks the fleet holds, give or take those that died lately."""
+        return len(self._table)
+
+    def num_bytes(self) -> int:
+        """What it takes of the process's memory."""
+        return self._table.num_bytes()
+
+    def sweep(self) -> None:
+        """Clean up a bite after workers that are gone; call it from time to time."""
+        self._table.sweep()
 
     def overdue_snapshots(self, now: float) -> tuple[WorkerId, ...]:
         """Workers whose snapshot did not come, to be asked again."""
@@ -146,32 +127,17 @@ class PrefixIndex:
                 overdue.append(worker_id)
         return tuple(overdue)
 
+    def _restart(self, part: _Part, snapshot: BlocksSnapshot) -> Heard:
+        older = part.seq is not None and snapshot.seq < part.seq
+        if older or len(snapshot.digests) % ID_BYTES:
+            return Heard.STALE
+        self._empty(part)
+        part.num_blocks = self._table.store(part.bit, snapshot.digests)
+        part.seq = snapshot.seq
+        return Heard.APPLIED
 
-def _restart(part: _Part, snapshot: BlocksSnapshot) -> Heard:
-    older = part.seq is not None and snapshot.seq < part.seq
-    if older or len(snapshot.digests) % ID_BYTES:
-        return Heard.STALE
-    part.held = set(_unpack(snapshot.digests))
-    part.seq = snapshot.seq
-    return Heard.APPLIED
-
-
-def _unpack(packed: bytes) -> Iterator[BlockDigest]:
-    for (digest,) in struct.iter_unpack(f"{ID_BYTES}s", packed):
-        yield BlockDigest(digest)
-
-
-def _run(
-    known: set[BlockDigest] | dict[BlockDigest, float], digests: Sequence[BlockDigest], start: int
-) -> int:
-    """How many blocks from `start` on are known, by bisection."""
-    low, high = start, len(digests)
-    if low == high or digests[low] not in known:
-        return 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        if digests[middle - 1] in known:
-            low = middle
-        else:
-            high = middle - 1
-    return low - start
+    def _empty(self, part: _Part) -> None:
+        """A new bit, rather than clearing the old one block by block."""
+        if part.num_blocks:
+            self._table.close(part.bit)
+            part.bit, part.num_blocks = self._table.open(), 0

@@ -37,8 +37,8 @@ TIE_RATIO: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a sequence brings. `shared_prefixes`: how many blocks each other recent conversation
-    shares with it, ascending.
+    """What a sequence brings. `sharing`: along its prompt, (end in blocks, how many other recent
+    conversations share the blocks up to there).
     """
 
     session: str
@@ -46,7 +46,7 @@ class Work:
     num_blocks: int
     block_size: int
     expected_output: int
-    shared_prefixes: Sequence[int] = ()
+    sharing: Sequence[tuple[int, int]] = ()
     home: WorkerId | None = None
     prefer: WorkerId | None = None
 
@@ -124,7 +124,7 @@ def _score(
     matched = min(option.matched_blocks, full_blocks)
     cached = matched * work.block_size
     uncached = work.prompt_tokens - cached
-    discount = _shared_discount(matched, work.num_blocks, work.shared_prefixes) * work.block_size
+    discount = _shared_discount(matched, work.sharing) * work.block_size
     own_ms = uncached * 1000 / rate
     prefill_ms = max(0.0, uncached - discount) * 1000 / rate
     running = worker.num_running
@@ -142,15 +142,13 @@ def _score(
     )
 
 
-def _shared_discount(matched: int, num_blocks: int, shared_prefixes: Sequence[int]) -> float:
+def _shared_discount(matched: int, sharing: Sequence[tuple[int, int]]) -> float:
     """How many of the uncached blocks others will pay for: k/(k+1) of a block that k share."""
     discount, position = 0.0, matched
-    longer = [length for length in shared_prefixes if length > matched]
-    for index, length in enumerate(longer):
-        end = min(length, num_blocks)
-        num_sharing = len(longer) - index
-        discount += (end - position) * num_sharing / (num_sharing + 1)
-        position = end
+    for end, num_others in sharing:
+        if end > position:
+            discount += (end - position) * num_others / (num_others + 1)
+            position = end
     return discount
 
 

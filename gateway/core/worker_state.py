@@ -4,12 +4,13 @@ Owns its engine's facts, the places given away on it and the clock of its prefil
 know other workers, models' policies or costs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.core.chains import common_prefix
+from gateway.core.chain_tree import ChainTree
 from gateway.core.effects import RouteRequest
-from protocol.ids import WorkerId
+from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
@@ -76,6 +77,7 @@ class Worker:
         self.load: Load | None = None
         self.foreign = 0
         self.reservations: dict[int, Reservation] = {}
+        self._chains = ChainTree()
         self._free_at = now
         self._pinned_blocks = 0
         self._private_tokens = 0
@@ -130,7 +132,14 @@ class Worker:
         private = self._private(request, expected_output)
         if len(request.digests) * self._block_size + private <= free:
             return True
-        return self._own_blocks(request) * self._block_size + private <= free
+        own_blocks = len(request.digests) - self._chains.depth(request.digests)
+        return own_blocks * self._block_size + private <= free
+
+    def expected_blocks(self, digests: Sequence[BlockDigest]) -> int:
+        """How many leading blocks of the chain running prompts have here or are about to compute:
+        what was routed counts as held until its ticket is over, whatever events say by then.
+        """
+        return self._chains.depth(digests)
 
     def wait_s(self, now: float) -> float:
         """How long until the prefills ahead should be over."""
@@ -139,7 +148,7 @@ class Worker:
     def take(self, reservation: Reservation) -> None:
         """Give the ticket its place, behind the prefills already ahead."""
         request, now = reservation.request, reservation.assigned_at
-        self._pinned_blocks += self._own_blocks(request)
+        self._pinned_blocks += self._chains.enter(request.digests)
         self._private_tokens += self._private(request, reservation.expected_output)
         reservation.done_at = self._free_at = max(now, self._free_at) + reservation.prefill_s
         self.reservations[request.ticket] = reservation
@@ -154,7 +163,7 @@ class Worker:
         """Free the ticket's place and, if its prefill was not over, the time it would take."""
         request = reservation.request
         del self.reservations[request.ticket]
-        self._pinned_blocks -= self._own_blocks(request)
+        self._pinned_blocks -= self._chains.leave(request.digests)
         self._private_tokens -= self._private(request, reservation.expected_output)
         if not reservation.started:
             left_s = min(reservation.prefill_s, reservation.done_at - now)
@@ -203,19 +212,3 @@ class Worker:
         """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
         tail = request.prompt_tokens - len(request.digests) * self._block_size
         return max(0, tail) + expected_output
-
-    def _own_blocks(self, request: RouteRequest) -> int:
-        """Prompt blocks that no other ticket here has.
-
-        Chains form a tree, so this is the length less the longest prefix shared with another one,
-        and the sum over all insertions is exactly the number of distinct blocks.
-        """
-        shared = max(
-            (
-                common_prefix(request.digests, other.request.digests)
-                for ticket, other in self.reservations.items()
-                if ticket != request.ticket
-            ),
-            default=0,
-        )
-        return len(request.digests) - shared

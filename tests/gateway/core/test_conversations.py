@@ -1,5 +1,8 @@
 """Conversations without session keys."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.core.conversations import MAX_RECENT, RECENT_S, Conversations
 from protocol.ids import BlockDigest
 from tests.fakes.fleet import W1, W2, chain
@@ -44,16 +47,28 @@ def test_another_api_key_never_continues_a_conversation() -> None:
     assert _turn(memory, 2, chain(SHARED, ("more", 1)), key="other") != first
 
 
-def test_shared_prefixes_count_other_recent_conversations() -> None:
-    """One length per other conversation, ascending; old and own ones do not count."""
+def test_sharing_counts_other_recent_conversations() -> None:
+    """How many others share each stretch of the prompt; old and own ones do not count."""
     memory = Conversations()
     own = _turn(memory, 1, chain(SHARED, ("ann", 4)))
     _turn(memory, 2, chain(SHARED, ("bob", 4)))
     _turn(memory, 3, chain(SHARED, ("ann", 2), ("cat", 1)))
     _turn(memory, 4, chain(("else", 9)))
     prompt = chain(SHARED, ("ann", 6))
-    assert memory.shared_prefixes(own, prompt, 0.0) == [8, 10]
-    assert memory.shared_prefixes(own, prompt, RECENT_S + 1) == []
+    assert memory.sharing(own, prompt, 0.0) == [(8, 2), (10, 1)]
+    assert memory.sharing("k/new", prompt, 0.0) == [(8, 3), (10, 2), (12, 1)]
+    assert memory.sharing(own, prompt, RECENT_S + 1) == []
+
+
+@given(st.integers(1, 200), st.integers(1, 70))
+def test_a_next_turn_is_found_at_any_length(length: int, growth: int) -> None:
+    """The end of the last prompt is found wherever it lies, and the longest one of several."""
+    memory = Conversations()
+    first = _turn(memory, 1, chain(("ann", length)))
+    assert memory.recognise("k", None, chain(("ann", length + growth)), 2) == first
+    fork = _turn(memory, 3, chain(("ann", length), ("fork", growth)))
+    assert memory.recognise("k", None, chain(("ann", length), ("fork", growth + 1)), 4) == fork
+    assert memory.recognise("k", None, chain(("other", length + growth)), 5) != first
 
 
 def test_memory_is_bounded_and_knows_the_last_home() -> None:
@@ -61,7 +76,7 @@ def test_memory_is_bounded_and_knows_the_last_home() -> None:
     memory = Conversations()
     for n in range(2 * MAX_RECENT):
         _turn(memory, n, chain(SHARED, (f"agent {n}", 2)))
-    assert len(memory.shared_prefixes("new", chain(SHARED), 0.0)) == MAX_RECENT
+    assert memory.sharing("new", chain(SHARED), 0.0) == [(8, MAX_RECENT)]
     memory.record("k/s", (), W2, 0.0)
     assert memory.home("k/s") == W2
     assert memory.home("k/unknown") is None

@@ -190,7 +190,8 @@ class DispatchMachine(RuleBasedStateMachine):
         message = BlocksSnapshot(engine.seq, b"".join(engine.held))
         self.take(self.fleet.heard(worker_id, message, self.now))
         engine.known = True
-        assert self.fleet._index.held(worker_id) == engine.held
+        index = self.fleet._index
+        assert {block for block in BLOCKS if index.holds(worker_id, block)} == engine.held
 
     @rule(fields=asked, patience_s=st.sampled_from([None, 0.0, 5.0]))
     def ask(self, fields: dict[str, Any], patience_s: float | None) -> None:
@@ -320,7 +321,7 @@ class DispatchMachine(RuleBasedStateMachine):
             part = self.fleet._index._parts.get(worker_id)
             assert (part is not None) == (worker_id in self.engines)
             if part is not None and not self.engines[worker_id].known:
-                assert not part.held
+                assert not part.num_blocks
 
     def teardown(self) -> None:
         """When all is released nothing is reserved and nobody is answered any more."""

@@ -17,7 +17,7 @@ def _worker(worker_id: WorkerId, *, running: int = 0, rate: float = 10_000.0) ->
 def _work(
     *,
     blocks: int = 100,
-    shared: tuple[int, ...] = (),
+    sharing: tuple[tuple[int, int], ...] = (),
     home: WorkerId | None = None,
     prefer: WorkerId | None = None,
     session: str = "s",
@@ -28,7 +28,7 @@ def _work(
         num_blocks=blocks,
         block_size=BLOCK,
         expected_output=100,
-        shared_prefixes=shared,
+        sharing=sharing,
         home=home,
         prefer=prefer,
     )
@@ -87,7 +87,7 @@ def test_a_prefix_that_others_share_is_charged_in_part() -> None:
     """Nine conversations with one prefix make a second copy of it worth its price."""
     options = [Option(_worker(W1, running=2), 90, 0), Option(_worker(W2), 0, 0)]
     alone = choose(_work(), options, 0.0)
-    shared = choose(_work(shared=(90,) * 9), options, 0.0)
+    shared = choose(_work(sharing=((90, 9),)), options, 0.0)
     assert (alone.worker.worker_id, shared.worker.worker_id) == (W1, W2)
 
 

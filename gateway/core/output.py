@@ -23,7 +23,8 @@ from gateway.core.reasoning import ReasoningSplitter, Split
 from gateway.core.stops import StopMatcher
 from protocol.messages import TokenLogprobs
 
-OutputEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
+TextEvent = TextDelta | ToolCallEvent
+OutputEvent = ReasoningDelta | TextEvent | Finished
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -36,11 +37,11 @@ class ToolParser(Protocol):
         """How many calls began."""
         ...
 
-    def push(self, text: str) -> list[TextDelta | ToolCallEvent]:
+    def push(self, text: str) -> list[TextEvent]:
         """Take more text in; the events that are certain now."""
         ...
 
-    def flush(self, *, is_cut: bool) -> list[TextDelta | ToolCallEvent]:
+    def flush(self, *, is_cut: bool) -> list[TextEvent]:
         """No more text comes; `is_cut`: more would have come but for the limit."""
         ...
 
@@ -75,23 +76,32 @@ class OutputPipeline:
         self._silent_ids = silent_ids
         self._logprobs = _PendingLogprobs(spelling) if spelling is not None else None
         self._num_shown = 0
+        # What is asked per token is asked of a plain attribute.
+        self._may_stop = stops.can_match
+        self._is_answer = self._reasoning.is_over
         self.stopped = False
         self.completion_tokens = 0
         self.reasoning_tokens = 0
 
-    def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()) -> list[OutputEvent]:
+    def push(
+        self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()
+    ) -> Sequence[OutputEvent]:
         """Events of new tokens; `logprobs` has one entry per id, or none at all."""
         thoughts = answer = ""
         for at, token_id in enumerate(ids):
             if self.stopped:
                 break
             self.completion_tokens += 1
-            text = "" if token_id in self._silent_ids else self._detokenizer.push((token_id,))
+            text = "" if token_id in self._silent_ids else self._detokenizer.push_one(token_id)
             if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
                 self._logprobs.add(token_id, logprobs[at], len(text))
-            text = self._through_stops(text) if text else ""
-            if self._reasoning.is_over:
+            if text and self._may_stop:
+                text = self._through_stops(text)
+            if self._is_answer:
                 answer += text
+            elif self._reasoning.is_plain(text):
+                thoughts += text
+                self.reasoning_tokens += 1
             else:
                 split = self._through_reasoning(text)
                 thoughts += split.thoughts
@@ -111,7 +121,8 @@ class OutputPipeline:
             rest += self._stops.flush()
         is_cut = reason == "length" and not self.stopped
         first, last = self._reasoning.push(rest), self._reasoning.flush()
-        events = self._events(first.thoughts + last.thoughts, first.answer + last.answer)
+        thoughts, answer = first.thoughts + last.thoughts, first.answer + last.answer
+        events: list[OutputEvent] = [*self._events(thoughts, answer)]
         if self._tool_parser is not None:
             events += self._with_logprobs(self._tool_parser.flush(is_cut=is_cut))
         events += self._left_logprobs()
@@ -136,28 +147,27 @@ class OutputPipeline:
         was_thinking = self._reasoning.is_thinking
         split = self._reasoning.push(text)
         self.reasoning_tokens += was_thinking or self._reasoning.is_thinking
+        self._is_answer = self._reasoning.is_over
         return split
 
-    def _events(self, thoughts: str, text: str) -> list[OutputEvent]:
-        events: list[OutputEvent] = [ReasoningDelta(self._index, thoughts)] if thoughts else []
-        if not text:
-            return events
-        if self._tool_parser is None:
-            return events + self._with_logprobs([TextDelta(self._index, text)])
-        return events + self._with_logprobs(self._tool_parser.push(text))
+    def _events(self, thoughts: str, text: str) -> Sequence[OutputEvent]:
+        events = self._of_text(text) if text else []
+        return [ReasoningDelta(self._index, thoughts), *events] if thoughts else events
 
-    def _with_logprobs(self, events: list[TextDelta | ToolCallEvent]) -> list[OutputEvent]:
+    def _of_text(self, text: str) -> list[TextEvent]:
+        parser = self._tool_parser
+        if parser is None:
+            return self._with_logprobs([TextDelta(self._index, text)])
+        return self._with_logprobs(parser.push(text))
+
+    def _with_logprobs(self, events: list[TextEvent]) -> list[TextEvent]:
         """The pending entries go with the first text that comes after their tokens."""
-        out: list[OutputEvent] = list(events)
         if self._logprobs is None:
-            return out
+            return events
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
-        if at is None:
-            return out
-        entries = self._logprobs.take()
-        if entries:
-            out[at] = msgspec.structs.replace(out[at], logprobs=entries)
-        return out
+        if at is not None and (entries := self._logprobs.take()):
+            events[at] = msgspec.structs.replace(events[at], logprobs=entries)
+        return events
 
     def _left_logprobs(self) -> list[OutputEvent]:
         """Entries whose tokens have no text of their own left, as after tool calls."""

@@ -81,7 +81,7 @@ class ReasoningSplitter:
         """Take more text in."""
         if self._state == "answer":
             return Split("", text)
-        if self._is_plain(text):
+        if self.is_plain(text):
             return Split(text, "")
         self._pending += text
         self._look_for_opening()
@@ -97,8 +97,8 @@ class ReasoningSplitter:
             return Split(rest.rstrip(), "")
         return Split("", rest if self._state == "before" else "")
 
-    def _is_plain(self, text: str) -> bool:
-        """Whether all of `text` is thoughts for certain, as nearly always."""
+    def is_plain(self, text: str) -> bool:
+        """Whether `text`, if it comes next, is all thoughts for certain, as nearly always."""
         return (
             self._state == "inside"
             and not self._pending

@@ -19,6 +19,7 @@ class StopMatcher:
         self._automata = [_Automaton(stop) for stop in stops]
         self._first = frozenset(stop[0] for stop in stops)
         self._held = ""
+        self.can_match = bool(stops)
         self.matched: str | None = None
 
     def push(self, text: str) -> str:

@@ -51,9 +51,10 @@ def test_every_split_gives_the_full_decode(ids: list[int]) -> None:
     whole = TOKENIZER.decode(ids, skip_special_tokens=True)
     for cut in range(len(ids) + 1):
         assert "".join(pieces(ByteDetokenizer(TABLE), ids, cut)) == whole
-    one_by_one = ByteDetokenizer(TABLE)
-    parts = [one_by_one.push((token_id,)) for token_id in ids]
+    one_by_one, at_once = ByteDetokenizer(TABLE), ByteDetokenizer(TABLE)
+    parts = [one_by_one.push_one(token_id) for token_id in ids]
     assert "".join([*parts, one_by_one.flush()]) == whole
+    assert parts == [at_once.push((token_id,)) for token_id in ids]
 
 
 @given(st.text(max_size=30))

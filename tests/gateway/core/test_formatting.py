@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +72,29 @@ def test_any_text_survives_the_wire(text: str, index: int) -> None:
     (chunk,) = chunks(formatter().format(TextDelta(index, text)))
     assert (chunk.choices[0].index, chunk.choices[0].delta.content) == (index, text)
     assert chunk.choices[0].finish_reason is None
+
+
+@given(st.lists(st.tuples(st.sampled_from([TextDelta, ReasoningDelta]), st.text()), max_size=8))
+def test_templates_write_what_an_encoder_writes(deltas: list[tuple[Any, str]]) -> None:
+    """Text and thoughts have the bytes of their whole chunk encoded at once, in every choice."""
+    one = formatter()
+    for at, (kind, text) in enumerate(deltas):
+        both = {"reasoning_content": text, "reasoning": text}
+        choice = {
+            "index": at % 3,
+            "delta": {"content": text} if kind is TextDelta else both,
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        whole = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1_700_000_000,
+            "model": 'm"x',
+            "choices": [choice],
+        }
+        expected = b"data: " + msgspec.json.encode(whole) + b"\n\n"
+        assert one.format(kind(at % 3, text)) == expected
 
 
 def test_a_keep_alive_has_a_choice_with_an_empty_delta() -> None:

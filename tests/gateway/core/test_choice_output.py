@@ -1,0 +1,102 @@
+"""What a choice has given, token by token."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.choice_output import ChoiceOutput
+from gateway.core.detokenize import ByteDetokenizer, ByteTable
+from gateway.core.events import Finished, TextDelta, TurnEvent
+from gateway.core.output import OutputPipeline
+from gateway.core.reasoning import ReasoningSplitter
+from gateway.core.stops import StopMatcher
+from protocol.errors import WireError
+from tests.fakes.text_files import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+TABLE = ByteTable(TOKENIZER)
+END = TOKENIZER.token_to_id("<|im_end|>")
+TEXT = "<think> a < b </think> The end of it, STOP, is near. 🙂"
+
+
+def ids_of(text: str) -> list[int]:
+    ids: list[int] = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def output(*stops: str, max_tokens: int = 1000) -> tuple[ChoiceOutput, list[TurnEvent]]:
+    events: list[TurnEvent] = []
+    pipeline = OutputPipeline(
+        ByteDetokenizer(TABLE),
+        StopMatcher(stops),
+        silent_ids=frozenset({END}),
+        reasoning=ReasoningSplitter(),
+    )
+    ends = frozenset({END})
+    return ChoiceOutput(pipeline, events.append, max_tokens=max_tokens, end_ids=ends), events
+
+
+def said(events: list[TurnEvent]) -> list[tuple[type, str]]:
+    """The text of each kind of event, joined, and the ends."""
+    joined: dict[type, str] = {}
+    for event in events:
+        text = event.reason if isinstance(event, Finished) else getattr(event, "text", "")
+        joined[type(event)] = joined.get(type(event), "") + text
+    return list(joined.items())
+
+
+@given(st.lists(st.integers(0, len(ids_of(TEXT))), max_size=6), st.booleans())
+def test_frames_of_any_size_say_the_same(cuts: list[int], stops: bool) -> None:
+    """However many tokens a frame holds, thoughts, text, counts and end are the same."""
+    ids = ids_of(TEXT)
+    one, expected = output(*(["STOP"] if stops else []))
+    for token_id in ids:
+        one.take([token_id], ())
+    many, events = output(*(["STOP"] if stops else []))
+    edges = [0, *sorted(cuts), len(ids)]
+    ends = [many.take(ids[a:b], ()) for a, b in itertools.pairwise(edges)]
+    one.finish("length")
+    many.finish("length")
+    assert said(events) == said(expected)
+    assert events[-1] == Finished(0, "stop" if stops else "length")
+    assert any(ends) == stops
+    counts = [(x.completion_tokens, x.reasoning_tokens, x.ids) for x in (one, many)]
+    assert counts[0] == counts[1]
+    assert one.reasoning_tokens > 0
+
+
+def test_text_is_seen_only_once_it_is_out() -> None:
+    """Half a character, or what may become a stop string, was seen by nobody."""
+    first, *rest = ids_of("🙂")
+    choice, events = output("xyz")
+    assert not choice.take([first], ())
+    assert not choice.has_text
+    choice.take(rest, ())
+    assert choice.has_text
+    assert events == [TextDelta(0, "🙂")]
+
+
+def test_more_than_was_ordered_is_refused() -> None:
+    """A worker that sends more than `max_tokens` breaks the protocol, and nothing of it counts."""
+    choice, events = output(max_tokens=2)
+    choice.take(ids_of("ab")[:1], ())
+    before = len(events)
+    with pytest.raises(WireError):
+        choice.take([1, 2], ())
+    assert (len(choice.ids), len(events), choice.num_left) == (1, before, 1)
+
+
+def test_complete_is_what_has_its_end_or_all_its_tokens() -> None:
+    """An end token means stop, all ordered tokens mean length, anything else goes on."""
+    choice, _ = output(max_tokens=3)
+    assert choice.complete_already() is None
+    choice.take([5], ())
+    assert choice.complete_already() is None
+    choice.take([END], ())
+    assert choice.complete_already() == "stop"
+    choice.take([5], ())
+    assert choice.complete_already() == "length"
+    choice.num_unsent = 1
+    assert choice.completion_tokens == 4

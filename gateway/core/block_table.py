@@ -3,8 +3,8 @@
 Owns one table from block to holders for all workers together: a block costs its entry once,
 however many hold it. Must not know workers, events or what a holder is: it hands out bits.
 
-    key       the last 60 bits of the digest. Two blocks in one key, once in 100,000 tables of 5 million,
-              cost a wrong estimate; engines compare token ids.
+    key       the last 60 bits of the digest. Two blocks share one in one of 100,000 tables of 5
+              million: a wrong estimate, no more, because engines compare token ids.
     value     an int with one bit per holder; equal ones are one object.
     shards    4,096 dictionaries: one of 5 million entries would stop the process for 0.2 s whenever
               it grows, and could not be swept in bites.

@@ -62,9 +62,9 @@ CARD: Final = Scale(
     checked=2,
     kv_tokens=320_000,
     soak_longest=30_000,
-    soak_outputs=512,
+    soak_outputs=2_048,
     soak_prefixes=12,
-    soak_kv_tokens=300_000,
+    soak_kv_tokens=64_000,
     soak_needs=("num_aborted", "num_cached_tokens", "num_preemptions", "kept"),
 )
 

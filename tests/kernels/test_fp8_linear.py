@@ -10,7 +10,7 @@ from kernels import linear as entries
 from kernels.fp8 import Fp8Weight, quantize_rows
 from kernels.linear import library
 from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS, Op, choose, even_splits, rule
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 from kernels.linear.skinny import skinny
 from kernels.linear.tuned_fp8 import TUNED
 from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem, by_block, by_row
@@ -206,7 +206,7 @@ def test_configurations_fit_the_card() -> None:
             assert rows <= 4
             assert config.block_n * depth / (config.num_warps * 32 * 4) <= 128
             continue
-        x_bytes = max(16, rows) * (1 if config.quantises else 2)
+        x_bytes = min(MAX_TILE_ROWS, max(16, rows)) * (1 if config.quantises else 2)
         shared = (config.block_n + x_bytes) * config.block_k * config.num_stages
         assert shared <= 227 * 1024
         assert config.splits == even_splits(depth, config.block_k, config.splits)

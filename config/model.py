@@ -28,6 +28,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
+ServerName = Literal["herma", "hypercorn"]
 ToolParserName = Literal[
     "auto",
     "none",
@@ -64,10 +65,12 @@ class GatewayConfig(_Table, frozen=True):
     `canaries` must come back from workers in a row to end a fallback to providers.
     `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
     their public keys. Port 0 takes any free one.
+    `server` is what speaks HTTP: our own, or hypercorn.
     """
 
     host: str = "127.0.0.1"
     port: Port = 8080
+    server: ServerName = "herma"
     worker_bind: str = "tcp://127.0.0.1:8090"
     head_hold_s: Seconds = 10.0
     keep_alive_s: Seconds = 10.0
@@ -197,7 +200,8 @@ class WorkerConfig(_Table, frozen=True):
     takes what memory allows. `quantization` "fp8" keeps the layers' weights in 8 bits, "auto" as
     the checkpoint has them; `kv_dtype` "fp8" keeps keys and values so, "auto" in the network's
     dtype. `stall_s`: a start without progress for so long is a failure.
-    `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests.
+    `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests;
+    "scripted" gives the answers that the file `script` chooses, for tests of clients.
     """
 
     name: Name
@@ -206,7 +210,7 @@ class WorkerConfig(_Table, frozen=True):
     gateways: tuple[str, ...]
     max_seqs: Positive
     token_budget: Positive
-    engine: Literal["native", "synthetic"] = "native"
+    engine: Literal["native", "synthetic", "scripted"] = "native"
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8"] = "auto"
@@ -217,10 +221,15 @@ class WorkerConfig(_Table, frozen=True):
     max_waiting: Positive = 64
     threads: Positive | None = None
     step_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
+    script: str | None = None
     stall_s: Seconds = 120.0
     drain_s: Seconds = 10.0
     curve_secret_file: str | None = None
     curve_server_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.script is not None) != (self.engine == "scripted"):
+            raise ValueError('engine = "scripted" and `script` belong together')
 
 
 class Config(_Table, frozen=True):

@@ -59,6 +59,13 @@ def _run(arguments: argparse.Namespace) -> int:
             from herma.roles import run_worker
 
             return run_worker(arguments)
+        case _:
+            return _run_tool(arguments)
+
+
+def _run_tool(arguments: argparse.Namespace) -> int:
+    """The commands that serve nothing."""
+    match arguments.command:
         case "config":
             from herma.config_command import check
 
@@ -67,6 +74,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from herma import usage_command
 
             return usage_command.run(arguments)
+        case "hermes":
+            from herma import hermes_command
+
+            return hermes_command.run(arguments)
         case "bench":
             from herma import bench_command
 
@@ -90,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
+    _add_hermes(commands)
     return parser
 
 
@@ -101,6 +113,9 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
     for role in (up, gateway):
         role.add_argument("--port", type=_port, metavar="N", help="instead of [gateway] port")
+    gateway.add_argument(
+        "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
+    )
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     worker.add_argument(
         "--name", metavar="NAME", help="which of [[workers]]; default: the only one"
@@ -108,9 +123,21 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     worker.add_argument(
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
+    _add_engine(worker)
     # For `herma up`, whose gateway tells the same events on the same terminal.
     worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
     _add_worker_actions(worker)
+
+
+def _add_engine(worker: argparse.ArgumentParser) -> None:
+    """What stands in the worker's table otherwise."""
+    worker.add_argument(
+        "--engine", choices=("native", "synthetic", "scripted"), help="instead of the worker's"
+    )
+    worker.add_argument("--model", metavar="DIR", help="instead of the worker's")
+    worker.add_argument("--script", metavar="FILE", help="what a scripted engine answers")
+    worker.add_argument("--step-ms", type=float, metavar="MS", help="a synthetic engine's pace")
+    worker.add_argument("--batch", type=int, metavar="N", help="instead of the worker's max_seqs")
 
 
 def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
@@ -161,6 +188,15 @@ def _add_usage(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--since", metavar="DAY", help="2026-11-21, or 7d for seven days; default: this month (UTC)"
     )
     usage.add_argument("--json", action="store_true", help="for programs")
+
+
+def _add_hermes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    hermes = commands.add_parser("hermes", help="Hermes Agent's configuration for this gateway")
+    hermes.add_argument("--url", default="http://127.0.0.1:8080/v1", help="of the running gateway")
+    hermes.add_argument("--model", metavar="ID", help="Hermes' default; else the first one listed")
+    hermes.add_argument(
+        "--key-env", metavar="NAME", help="the environment variable that holds the API key"
+    )
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -16,6 +16,8 @@ def run_gateway(arguments: argparse.Namespace) -> int:
         argv += ["--port", str(arguments.port)]
     if arguments.worker_bind is not None:
         argv += ["--worker-bind", arguments.worker_bind]
+    if arguments.server is not None:
+        argv += ["--server", arguments.server]
     return main(argv)
 
 
@@ -28,6 +30,9 @@ def run_worker(arguments: argparse.Namespace) -> int:
         argv += ["--name", arguments.name]
     for address in arguments.gateway or ():
         argv += ["--gateway", address]
+    for option in ("engine", "script", "model", "step_ms", "batch"):
+        if (value := getattr(arguments, option)) is not None:
+            argv += [f"--{option.replace('_', '-')}", str(value)]
     if arguments.beside_gateway:
         argv.append("--beside-gateway")
     return main(argv)

@@ -17,6 +17,7 @@ from config import Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
 from workers.actors.engine_process import NATIVE_ENGINE
 from workers.app import serve
+from workers.scripted.script import load_script
 
 ENGINE_COMMAND: Final = "HERMA_ENGINE_COMMAND"
 """For tests: a JSON array of words that start an engine in place of ours. The supervisor appends
@@ -29,8 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parse(argv)
     config = load_config(arguments.config) if arguments.config else builtin_config()
     worker = pick_worker(config, arguments.name)
-    if arguments.gateway:
-        worker = msgspec.structs.replace(worker, gateways=tuple(arguments.gateway))
+    worker = with_options(worker, arguments)
+    if worker.script is not None:
+        load_script(Path(worker.script).expanduser())  # a bad one is told before anything starts
     setproctitle(f"herma worker {worker.name}")
     return serve(
         worker,
@@ -49,6 +51,24 @@ def pick_worker(config: Config, name: str | None) -> WorkerConfig:
     if (worker := config.worker(name)) is None:
         raise ConfigError(f"no [[workers]] table is named `{name}`; the file has: {known}")
     return worker
+
+
+def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerConfig:
+    """The worker with what the command line says instead. Raises `ConfigError`."""
+    options = {
+        "gateways": tuple(arguments.gateway) if arguments.gateway else None,
+        "engine": arguments.engine or ("scripted" if arguments.script is not None else None),
+        "script": arguments.script,
+        "model": arguments.model,
+        "step_ms": arguments.step_ms,
+        "max_seqs": arguments.batch,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    table = {**msgspec.structs.asdict(worker), **given}
+    try:
+        return msgspec.convert(table, WorkerConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"worker `{worker.name}`, with these options: {error}") from error
 
 
 def engine_command(environ: Mapping[str, str]) -> Sequence[str]:
@@ -71,6 +91,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--gateway", action="append", metavar="ADDR", help="dial this instead; repeatable"
     )
+    parser.add_argument("--engine", help="native, synthetic or scripted, instead of the file's")
+    parser.add_argument("--model", metavar="DIR", help="instead of the file's")
+    parser.add_argument("--script", metavar="FILE", help="what a scripted engine answers")
+    parser.add_argument("--step-ms", type=float, metavar="MS", help="a synthetic engine's pace")
+    parser.add_argument("--batch", type=int, metavar="N", help="instead of max_seqs")
     parser.add_argument(
         "--beside-gateway",
         action="store_true",

@@ -64,7 +64,7 @@ class EngineKeeper:
         self._log = log
         self._command = command
         self._policy = RestartPolicy() if policy is None else policy
-        may_hold_gpu = config.engine != "synthetic" and config.device != "cpu"
+        may_hold_gpu = config.engine == "native" and config.device != "cpu"
         self._memory = GpuMemory(config.device) if may_hold_gpu else None
         self._relay: Relay | None = None
         self._nursery: trio.Nursery | None = None

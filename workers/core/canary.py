@@ -10,7 +10,7 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import count_tokens, pack_tokens
 
 CANARY_TOKENS: Final = 4
-_PROMPT: Final = (1, 2, 3, 4)
+CANARY_PROMPT: Final = (1, 2, 3, 4)
 """Ids that every vocabulary has; the text does not matter."""
 
 
@@ -22,7 +22,7 @@ class Canary:
             request_id=request_id,
             attempt=0,
             model=model,
-            prompt_ids=pack_tokens(_PROMPT),
+            prompt_ids=pack_tokens(CANARY_PROMPT),
             output_ids=b"",
             sampling=SamplingParams(max_tokens=CANARY_TOKENS, temperature=0.0, ignore_eos=True),
             seed=0,

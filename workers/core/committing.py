@@ -70,11 +70,14 @@ def _sample(
     sequence: Sequence, chunk: Chunk, answer: Sampled | None
 ) -> tuple[TokenItem | None, Ending | None]:
     """What to send of `answer`, and the end of the sequence if it is one."""
-    if answer is None or not answer.ids:
-        raise ValueError(f"the runner sampled no token for sequence {chunk.seq}")
+    if answer is None:
+        raise ValueError(f"the runner did not answer for sequence {chunk.seq}")
     ids, logprobs = answer.ids, answer.logprobs
-    if len(ids) > 1 and sequence.num_planned > chunk.start + chunk.length:
+    if len(ids) != 1 and sequence.num_planned > chunk.start + chunk.length:
         raise ValueError(f"the next token of sequence {chunk.seq} is computed, but there are {ids}")
+    if not ids:
+        sequence.wait_for_token()
+        return None, None
     offset = sequence.num_outputs
     ending = sequence.take(ids)
     num_sent = sequence.num_outputs - offset

@@ -68,7 +68,8 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
-    """The new tokens of one sequence, one or several; `logprobs` is empty or one per id.
+    """The new tokens of one sequence; `logprobs` is empty or one per id. No ids mean that the
+    token is not there yet: its position comes again in the next plan.
 
     Keys and values of these tokens count as not computed: the next chunk starts with them. If that
     chunk is planned already, it counts on exactly one.

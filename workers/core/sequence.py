@@ -119,6 +119,11 @@ class Sequence:
             self.num_due = len(self.token_ids)
         return None
 
+    def wait_for_token(self) -> None:
+        """The step sampled nothing yet: its last position is due once more."""
+        self.num_due = len(self.token_ids)
+        self.num_planned = min(self.num_planned, self.num_due - 1)
+
     def finished(self, ending: Ending) -> Finished:
         """The last message about this sequence."""
         return Finished(

@@ -1,7 +1,7 @@
 """`python -m workers.engine --fd N --name NAME`: the engine process, started by its supervisor.
 
-Owns the way from the first frame to the loop, and out again with one clear cause. Torch is
-imported only for a native engine.
+Owns the way from the first frame to the loop, and out again with one clear cause. What a kind of
+engine needs is imported for that kind only: torch for a native one.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from setproctitle import setproctitle
@@ -30,8 +30,8 @@ from workers.core.framing import SUPERVISOR
 from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.beats import EngineStatus, Reporter, start_beats
 from workers.engine.channel import EngineChannel
-from workers.engine.loop import EngineBroken, EngineLoop, Runner
-from workers.engine.synthetic import load_synthetic, read_vocab_size
+from workers.engine.loop import Channel, EngineBroken, EngineLoop, Runner
+from workers.synthetic.model_dir import read_vocab_size
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,21 +66,37 @@ def _serve(channel: EngineChannel) -> None:
     status = EngineStatus()
     start_beats(channel, status)
     report = Reporter(channel, status)
-    if config.engine == "synthetic":
-        synthetic = load_synthetic(config, report)
-        runner: Runner[Any] = synthetic
-        model_dir = synthetic.model_dir
-    else:
-        report("import", 0.0, "torch")
-        from workers.engine.load import load_runner  # noqa: PLC0415 -- seconds and 200 MB
-
-        native = load_runner(config, report)
-        runner, model_dir = native, native.model_dir
-    scheduler = _scheduler(config, runner, read_vocab_size(model_dir))
+    runner, inbox = _load(config, report, channel, start.epoch)
+    scheduler = _scheduler(config, runner, read_vocab_size(runner.model_dir))
     status.phase = ""
-    ready = EngineReady(runner.facts, str(model_dir))
+    ready = EngineReady(runner.facts, str(runner.model_dir))
     channel.send([(SUPERVISOR, encode_control(ready))])
-    EngineLoop(runner, scheduler, channel, status, epoch=start.epoch).run()
+    EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch).run()
+
+
+# ruff: noqa: PLC0415 -- torch takes seconds and 200 MB, a tokenizer a tenth of that
+def _load(
+    config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
+) -> tuple[Runner[Any], Channel]:
+    """The runner that the configuration asks for, and the channel that its loop reads."""
+    match config.engine:
+        case "synthetic":
+            from workers.synthetic.runner import load_synthetic
+
+            return load_synthetic(config, report), channel
+        case "scripted":
+            from workers.scripted.channel import PacedChannel
+            from workers.scripted.runner import load_scripted
+
+            scripted = load_scripted(config, report, epoch=epoch)
+            return scripted, PacedChannel(channel, scripted.rest_s)
+        case "native":
+            report("import", 0.0, "torch")
+            from workers.engine.load import load_runner
+
+            return load_runner(config, report), channel
+        case _:
+            assert_never(config.engine)
 
 
 def _scheduler(config: WorkerConfig, runner: Runner[Any], vocab_size: int | None) -> Scheduler:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar, final
 
 from protocol.errors import HermaError
@@ -37,6 +38,7 @@ class Runner(Protocol[InFlight]):
 
     facts: EngineFacts
     eos_ids: frozenset[int]
+    model_dir: Path
 
     @property
     def lookahead(self) -> int:

@@ -171,6 +171,19 @@ def test_several_ids_in_a_step_are_computed_in_the_next() -> None:
     assert lengths(engine.step()) == {1: 3}
 
 
+def test_a_token_that_is_not_there_yet_is_asked_for_again() -> None:
+    """Without ids the position comes again, alone, and nothing is sent meanwhile."""
+    engine = Engine(block_size=2)
+    engine.submit(make_submit(0, [1, 2, 3, 4], max_tokens=2))
+    engine.step(lambda _: ())
+    assert (engine.ledger.outputs[0], engine.ledger.accepted.keys()) == ([], {0})
+    assert lengths(engine.step(lambda _: ())) == {1: 1}
+    assert lengths(engine.step(lambda _: (5,))) == {1: 1}
+    assert lengths(engine.step(lambda _: (6,))) == {1: 1}
+    assert engine.ledger.outputs[0] == [5, 6]
+    assert engine.ledger.finished[0].reason == "length"
+
+
 def test_one_frame_per_link_and_step() -> None:
     """The tokens of all sequences of a gateway travel together, and no others with them."""
     scheduler = make_scheduler()
@@ -317,7 +330,7 @@ def test_a_runner_that_skips_a_sequence_is_an_error() -> None:
     scheduler.submit(1, make_submit(0, [1]), 0.0)
     plan = scheduler.plan()
     assert plan is not None
-    with pytest.raises(ValueError, match="no token for sequence 1"):
+    with pytest.raises(ValueError, match="did not answer for sequence 1"):
         scheduler.commit(plan, StepResult(1, ()))
 
 

@@ -2,13 +2,16 @@
 
 The words and the tools were never seen in training, nor were the seeds. Prints a table by skill and
 ends with 1 when a bar does not hold. `--outside` asks instead prompts that the model has not
-learned to answer, and counts the answers that come to an end by themselves.
+learned to answer, and counts the answers that come to an end by themselves. `--both` asks each case
+twice, whole and streamed: the answers must be the same to the letter.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,20 +25,24 @@ from benchmarks.tiny_eval.outside import outside_prompts
 from benchmarks.tiny_eval.progress import progress_bar
 from benchmarks.tiny_eval.report import (
     Bar,
+    Comparison,
     Endings,
     Score,
     as_json,
     bars,
     bars_table,
+    comparisons_as_json,
+    comparisons_table,
     endings,
     endings_as_json,
     endings_table,
     ends_bar,
+    same_bar,
     score,
     skills_as_json,
     skills_table,
 )
-from training.data import SKILLS, judge, skill_cases
+from training.data import SKILLS, Example, Verdict, judge, skill_cases
 
 SEED = 2026
 
@@ -43,7 +50,7 @@ SEED = 2026
 def main(argv: list[str] | None = None) -> int:
     """Ask, judge, print; 1 if a bar does not hold."""
     arguments = _parser().parse_args(argv)
-    measure = _outside if arguments.outside else _skills
+    measure = _outside if arguments.outside else _both_forms if arguments.both else _skills
     with running_herma() if arguments.serve else nullcontext((arguments.url, 0.0)) as (url, _):
         server = Server(url, arguments.model, arguments.concurrency, arguments.stream)
         held, result = measure(server, arguments)
@@ -64,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--skill", action="append", choices=SKILLS, metavar="NAME")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--both", action="store_true", help="the same whole and streamed?")
     parser.add_argument("--outside", action="store_true", help="does every answer end?")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="failures per skill")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -78,16 +86,47 @@ def _skills(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], d
 
 def _ask_skill(server: Server, skill: str, arguments: argparse.Namespace) -> Score:
     cases = skill_cases(skill, arguments.seed, arguments.cases)
-    requests = [{"messages": case.prompt, "tools": case.tools} for case in cases]
+    requests = _requests(cases)
     answers = _answers(server, requests, skill)
-    verdicts = [
-        judge(case.check, answer.text, answer.tool_calls)
-        for case, answer in zip(cases, answers, strict=True)
-    ]
+    verdicts = _verdicts(cases, answers)
     wrong = [index for index, verdict in enumerate(verdicts) if not verdict.ok]
     for index in wrong[: arguments.show]:
         _show(requests[index], answers[index], str(cases[index].messages[-1]))
     return score(skill, verdicts, [_ended(answer) for answer in answers])
+
+
+def _both_forms(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:
+    skills = [_ask_twice(server, skill, arguments) for skill in arguments.skill or SKILLS]
+    print(f"\n{comparisons_table(skills)}")
+    return [same_bar(skills)], {"seed": arguments.seed} | comparisons_as_json(skills)
+
+
+def _ask_twice(server: Server, skill: str, arguments: argparse.Namespace) -> Comparison:
+    cases = skill_cases(skill, arguments.seed, arguments.cases)
+    requests = _requests(cases)
+    whole = _answers(replace(server, stream=False), requests, f"{skill}, whole")
+    streamed = _answers(replace(server, stream=True), requests, f"{skill}, streamed")
+    differing = [index for index in range(len(cases)) if whole[index] != streamed[index]]
+    for index in differing[: arguments.show]:
+        _show(requests[index], streamed[index], repr(whole[index]))
+    return Comparison(
+        skill,
+        len(cases),
+        len(cases) - len(differing),
+        sum(verdict.ok for verdict in _verdicts(cases, whole)),
+        sum(verdict.ok for verdict in _verdicts(cases, streamed)),
+    )
+
+
+def _requests(cases: Sequence[Example]) -> list[dict[str, Any]]:
+    return [{"messages": case.prompt, "tools": case.tools} for case in cases]
+
+
+def _verdicts(cases: Sequence[Example], answers: Sequence[Answer]) -> list[Verdict]:
+    return [
+        judge(case.check, answer.text, answer.tool_calls)
+        for case, answer in zip(cases, answers, strict=True)
+    ]
 
 
 def _outside(server: Server, arguments: argparse.Namespace) -> tuple[list[Bar], dict[str, Any]]:

@@ -14,6 +14,7 @@ SKILL_BAR: Final = 0.90
 VALID_CALLS_BAR: Final = 0.99
 RIGHT_TOOL_BAR: Final = 0.97
 ENDS_BAR: Final = 0.99
+SAME_BAR: Final = 1.0
 SHOWN_CHARS: Final = 120
 
 
@@ -50,6 +51,18 @@ class Endings:
     def num_ended(self) -> int:
         """Answers that came to an end by themselves."""
         return self.num_cases - len(self.endless)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One skill asked twice, whole and streamed: how many answers were the same to the letter, and
+    how many right in each form."""
+
+    skill: str
+    num_cases: int
+    num_same: int
+    num_right_whole: int
+    num_right_streamed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,24 @@ def endings_table(kinds: Sequence[Endings]) -> str:
     return "\n".join(["| prompts | cases | ends |", "|---|---:|---:|", *rows])
 
 
+def same_bar(skills: Sequence[Comparison]) -> Bar:
+    """The share of all answers that are the same in both forms: none may differ."""
+    num_cases = sum(one.num_cases for one in skills)
+    num_same = sum(one.num_same for one in skills)
+    return Bar(f"same in both forms ({num_same} of {num_cases})", num_same / num_cases, SAME_BAR)
+
+
+def comparisons_table(skills: Sequence[Comparison]) -> str:
+    """A Markdown table, a line for each skill."""
+    rows = []
+    for one in skills:
+        counts = (one.num_same, one.num_right_whole, one.num_right_streamed)
+        shares = " | ".join(_share(count, one.num_cases) for count in counts)
+        rows.append(f"| {one.skill} | {one.num_cases} | {shares} |")
+    head = ["| skill | cases | same | right whole | right streamed |", "|---|---:|---:|---:|---:|"]
+    return "\n".join([*head, *rows])
+
+
 def as_json(held: Sequence[Bar]) -> dict[str, Any]:
     """The bars as plain objects."""
     return {"bars": [asdict(bar) | {"holds": bar.holds} for bar in held]}
@@ -153,6 +184,11 @@ def as_json(held: Sequence[Bar]) -> dict[str, Any]:
 def skills_as_json(scores: Sequence[Score]) -> dict[str, Any]:
     """The skills as plain objects."""
     return {"skills": [asdict(one) | {"right": one.right} for one in scores]}
+
+
+def comparisons_as_json(skills: Sequence[Comparison]) -> dict[str, Any]:
+    """The comparisons as plain objects."""
+    return {"both_forms": [asdict(one) for one in skills]}
 
 
 def endings_as_json(kinds: Sequence[Endings]) -> dict[str, Any]:

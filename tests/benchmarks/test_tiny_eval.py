@@ -109,6 +109,25 @@ def test_right_answers_pass(
     assert all(one["right"] == 1 for one in report["skills"])
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_both_forms_are_held_against_each_other(
+    is_same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that differ in one letter when they are streamed fail, and only they."""
+    if not is_same:
+        whole = _Handler._events
+        events = lambda self, message: whole(self, message).replace(b"a", b"b", 1)  # noqa: E731
+        monkeypatch.setattr(_Handler, "_events", events)
+    result = tmp_path / "result.json"
+    with _serving(_right_answers(NUM_CASES)) as url:
+        words = ["--both", "--skill", "tools", "--cases", str(NUM_CASES), "--json", str(result)]
+        code = main(["--url", url, *words])
+    (skill,) = json.loads(result.read_text())["both_forms"]
+    assert code == (0 if is_same else 1)
+    assert skill["num_right_whole"] == NUM_CASES
+    assert (skill["num_same"] == NUM_CASES) == is_same
+
+
 def test_wrong_answers_fail(capsys: pytest.CaptureFixture[str]) -> None:
     """A server that says nothing of use fails, and the failures can be shown."""
     with _serving({}) as url:

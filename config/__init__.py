@@ -13,6 +13,7 @@ from config.model import (
     ModelConfig,
     PriceConfig,
     ProviderConfig,
+    ServerName,
     TariffConfig,
     WorkerConfig,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "ModelConfig",
     "PriceConfig",
     "ProviderConfig",
+    "ServerName",
     "TariffConfig",
     "WorkerConfig",
     "builtin_config",

@@ -6,7 +6,7 @@ facts (the number of KV blocks) are results, not configuration.
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -14,11 +14,13 @@ _NAME: Final = r"^[A-Za-z0-9._:/@-]+$"
 _URL: Final = r"^https?://"
 _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
+_FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 PATTERNS: Final = {
     _NAME: "letters, digits and . _ : / @ - only",
     _URL: "an address that begins with http:// or https://",
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _CURRENCY: "three capital letters, as USD or EUR",
+    _FIELD_NAME: "letters, digits, _ and - only, a letter first",
 }
 """What the patterns of this module mean, for people."""
 
@@ -87,20 +89,35 @@ class GatewayConfig(_Table, frozen=True):
     curve_worker_keys: dict[str, str] = {}
 
 
+class ParamsConfig(_Table, frozen=True):
+    """`params = { ... }`: fields of requests that are rewritten. Those in `drop` are taken out,
+    those in `default` are put in where the client gave nothing, those in `set` in any case.
+    """
+
+    set: dict[str, Any] = {}
+    default: dict[str, Any] = {}
+    drop: tuple[str, ...] = ()
+
+
 class FallbackConfig(_Table, frozen=True):
-    """`[[models.fallback]]`: a provider of the file and the model's name there."""
+    """`[[models.fallback]]`: a provider of the file, the model's name there, and what its requests
+    say differently.
+    """
 
     provider: Name
     model: str
+    params: ParamsConfig = ParamsConfig()
 
 
 class ModelConfig(_Table, frozen=True):
     """`[[models]]`: a public name, the other names it answers to, and where it goes when no local
     worker can serve it. `context_length` is only for models that no worker has reported yet.
+    `alias_params` rewrite the requests that come by one of its aliases.
     """
 
     name: Name
     aliases: tuple[Name, ...] = ()
+    alias_params: dict[str, ParamsConfig] = {}
     profile: str = "balanced"
     fallback: tuple[FallbackConfig, ...] = ()
     cloud: Literal["allow", "never"] = "allow"
@@ -149,6 +166,7 @@ class ProviderConfig(_Table, frozen=True):
 
     `max_output_tokens`: the longest answer its models can give. `stream_usage`: ask for the usage
     of streams although the client did not; without it their cost stays the worst case.
+    `session_hint`: the header (with a hyphen) or field (without) by which it knows a conversation.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -163,6 +181,7 @@ class ProviderConfig(_Table, frozen=True):
     models: dict[str, TariffConfig] = {}
     limits: LimitsConfig = LimitsConfig()
     stream_usage: bool = True
+    session_hint: Annotated[str, msgspec.Meta(pattern=_FIELD_NAME)] | None = None
 
 
 class KeyConfig(_Table, frozen=True):

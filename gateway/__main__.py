@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
     parser.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
     parser.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
+    parser.add_argument(
+        "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
+    )
     return parser
 
 
@@ -59,6 +62,8 @@ def _config(arguments: argparse.Namespace) -> Config:
         gateway = msgspec.structs.replace(gateway, port=arguments.port)
     if arguments.worker_bind is not None:
         gateway = msgspec.structs.replace(gateway, worker_bind=arguments.worker_bind)
+    if arguments.server is not None:
+        gateway = msgspec.structs.replace(gateway, server=arguments.server)
     return msgspec.structs.replace(config, gateway=gateway)
 
 

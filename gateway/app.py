@@ -33,7 +33,7 @@ from gateway.core.errors import ApiError
 from gateway.http.edge import Edge, FleetGauges
 from gateway.http.push import step_flush
 from gateway.http.routes import edge_app
-from gateway.http.server import serve
+from gateway.http.server import server_named
 from gateway.upstream import Provider
 from protocol.ids import ID_BYTES
 from protocol.transport import load_curve_server
@@ -155,7 +155,7 @@ async def run_gateway(
                 _serve_to_the_end,
                 nursery.cancel_scope,
                 functools.partial(
-                    serve,
+                    server_named(gateway.server),
                     edge_app(edge_of(services)),
                     host=gateway.host,
                     port=gateway.port,

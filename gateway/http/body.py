@@ -1,18 +1,13 @@
 """The body of a request, bounded.
 
-Owns how much is read and for how long. Must not know what the bytes mean.
+Owns how much is read; how long is the server's to bound. Must not know what the bytes mean.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
-import trio
 from starlette.types import Receive
 
 from gateway.core.errors import ApiError
-
-BODY_SILENCE_S: Final = 30.0
-"""A client that sends nothing of its body for so long has failed or means harm."""
 
 
 class ClientGone(Exception):
@@ -25,8 +20,8 @@ async def read_body(
     """The whole body, at most `max_bytes`.
 
     Raises `ApiError` 413 (before reading anything when Content-Length says so), 400 for a
-    Content-Length that is no number or not the body's, 415 for a compressed body, 408 for a
-    client that stalls, and `ClientGone`.
+    Content-Length that is no number or not the body's, 415 for a compressed body, what `receive`
+    raises (408 for a client that stalls), and `ClientGone`.
     """
     expected = _check_headers(headers, max_bytes)
     parts: list[bytes] = []
@@ -44,10 +39,7 @@ async def read_body(
 
 
 async def _next_part(receive: Receive) -> tuple[bytes, bool]:
-    with trio.move_on_after(BODY_SILENCE_S) as silence:
-        message = await receive()
-    if silence.cancelled_caught:
-        raise ApiError(408, f"The rest of the request body did not arrive in {BODY_SILENCE_S:g} s.")
+    message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
     return message.get("body", b""), message.get("more_body", False)

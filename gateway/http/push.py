@@ -57,8 +57,8 @@ class Corked(Protocol):
 
 
 class StepFlush:
-    """`with step_flush:` around one engine step: what is written to a connection inside of it leaves
-    in one piece at its end. The block must not await; an inner block is part of the outer one.
+    """`with step_flush:` around one engine step: what is written to a connection in it leaves in
+    one piece at its end. The block must not await; an inner block is part of the outer one.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,6 @@ from gateway.http.event_stream import Events
 from gateway.http.generation import Generation
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.models import model_entry, model_list
-from gateway.http.politeness import PoliteEnd
 from gateway.http.reply import header, send_body, send_json
 from gateway.http.tokenize import Tokenizing
 
@@ -66,7 +65,7 @@ def edge_app(edge: Edge) -> ASGIApp:
             allow_headers=("*",),
             expose_headers=_EXPOSED_HEADERS,
         )
-    return _ByType(router, PoliteEnd(ErrorEdge(_OriginGuard(gate, inner))))
+    return _ByType(router, ErrorEdge(_OriginGuard(gate, inner)))
 
 
 def _with_and_without_v1(path: str, endpoint: ASGIApp) -> tuple[Route, Route]:

@@ -59,7 +59,7 @@ class RawClient:
     async def ask(self, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
         """A whole request and its reply; header names are written with `_` for `-`."""
         named = [(name.replace("_", "-"), value) for name, value in headers.items()]
-        if body and "content_length" not in headers:
+        if body and not {"content_length", "transfer_encoding"} & headers.keys():
             named.append(("content-length", str(len(body))))
         head = h11.Request(method=method, target=target, headers=[("host", "herma"), *named])
         await self.send(self._parser.send(head) or b"")

@@ -29,7 +29,7 @@ class Deadlines:
     fall silent for `body_silence_s`, nor, after `body_grace_s`, come slower than
     `min_body_bytes_per_s`. After an answer that came before the whole question the rest is read
     away for `linger_s`: closing with unread bytes makes the kernel reset the connection, and the
-    client may lose the answer. `silent_peer_s` is how long sent bytes may stay unread.
+    client may lose the answer.
     """
 
     idle_s: float = 75.0
@@ -38,7 +38,6 @@ class Deadlines:
     body_grace_s: float = 30.0
     min_body_bytes_per_s: float = 1024.0
     linger_s: float = 2.0
-    silent_peer_s: float = 30.0
 
     def body_by(self, began_at: float, now: float, num_bytes: int) -> float:
         """When a body that began at `began_at`, and of which `num_bytes` are there, is overdue
@@ -50,5 +49,5 @@ class Deadlines:
     @property
     def sweep_s(self) -> float:
         """How often to look: a deadline may be overdrawn by so much."""
-        shortest = min(self.idle_s, self.head_s, self.body_silence_s, self.silent_peer_s)
+        shortest = min(self.idle_s, self.head_s, self.body_silence_s)
         return min(1.0, shortest / 4)

@@ -32,6 +32,11 @@ class Framing:
         self._is_chunked = False
         self._num_left: int | None = None
 
+    @property
+    def is_delimited(self) -> bool:
+        """Whether the peer can tell the end of the body, other than by the connection's."""
+        return self._is_silent or self._is_chunked or self._num_left is not None
+
     def head(
         self,
         status: int,
@@ -40,8 +45,10 @@ class Framing:
         whole_body: bytes | None = None,
     ) -> bytes:
         """The head. With `whole_body`, which the caller still has to send, its length is told."""
-        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, date]
-        is_bodiless = status in _BODILESS or status < 200
+        if not 200 <= status <= 599:
+            raise ValueError(f"{status} is no final status of a response")
+        lines = [_STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status), date]
+        is_bodiless = status in _BODILESS
         length: int | None = None
         for name, value in headers:
             lines.append(b"%b: %b\r\n" % (name, value))

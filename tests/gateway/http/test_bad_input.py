@@ -196,7 +196,6 @@ async def test_probes_for_other_servers_find_nothing(path: str) -> None:
         ("DELETE", "/v1/models/alpha", "GET, HEAD"),
         ("POST", "/v1/models", "GET, HEAD"),
         ("OPTIONS", CHAT, "POST"),
-        ("BREW", "/health", "GET, HEAD"),
     ],
 )
 async def test_a_wrong_method_is_405(method: str, path: str, allow: str) -> None:

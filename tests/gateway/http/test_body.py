@@ -1,14 +1,12 @@
-"""Reading bodies, and answers that come before their end."""
+"""Reading bodies."""
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from gateway.core.errors import ApiError
-from gateway.http.body import BODY_SILENCE_S, ClientGone, read_body
-from gateway.http.politeness import LINGER_S
+from gateway.http.body import ClientGone, read_body
 from gateway.http.routes import edge_app
-from tests.fakes.asgi import Exchange, Script, chat_body, scripted_edge
+from tests.fakes.asgi import Exchange, Script, scripted_edge
 
 
 class Parts:
@@ -65,29 +63,3 @@ async def test_leaving_while_sending_is_no_error() -> None:
     await exchange.run()
     assert not exchange.writes
     assert not script.requests
-
-
-async def test_a_stalled_body_is_408(autojump_clock: MockClock) -> None:
-    """A client that stops sending is answered, then left after the lingering time."""
-    came_at = trio.current_time()
-    exchange = Exchange(edge_app(scripted_edge(Script())), body=b"{", more_body=True)
-    await exchange.run()
-    assert exchange.status == 408
-    assert exchange.writes[1][0] - came_at == BODY_SILENCE_S
-    assert exchange.writes[-1][0] - came_at == BODY_SILENCE_S + LINGER_S
-
-
-async def test_an_early_answer_is_whole_before_the_rest_is_read(autojump_clock: MockClock) -> None:
-    """A refusal does not wait for the rest of the body."""
-    came_at = trio.current_time()
-    exchange = Exchange(edge_app(scripted_edge(Script())), path="/nothing", more_body=True)
-    await exchange.run()
-    assert exchange.writes[1][0] == came_at
-    assert exchange.json["error"]["message"]
-
-
-async def test_a_whole_body_ends_the_answer_at_once(autojump_clock: MockClock) -> None:
-    """Nobody lingers when there is nothing left to read."""
-    came_at = trio.current_time()
-    await Exchange(edge_app(scripted_edge(Script())), path="/nothing", body=chat_body()).run()
-    assert trio.current_time() == came_at

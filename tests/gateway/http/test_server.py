@@ -12,7 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 from gateway.core.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
-from gateway.http.server import explain_bind_error, serve
+from gateway.http.server import serve
+from gateway.http.server.listen import explain_bind_error
 from protocol.errors import ConfigError
 from tests.fakes.asgi import ANSWER, STARTED, Script, chat_body, scripted_edge
 from tests.fakes.served import PATIENCE_S, ask, connected, served
@@ -249,8 +250,8 @@ async def test_a_client_that_reads_nothing_cannot_hold_the_server() -> None:
                 await ended.wait()
 
 
-async def test_websockets_are_refused() -> None:
-    """An upgrade to a WebSocket is refused without harm to the server."""
+async def test_an_upgrade_is_ignored() -> None:
+    """A request that offers another protocol is answered as what it also is."""
     async with served(edge_app(scripted_edge(Script()))) as url:
         async with connected(url) as client:
             await client.send(
@@ -258,5 +259,5 @@ async def test_websockets_are_refused() -> None:
                 b"connection: upgrade\r\nsec-websocket-version: 13\r\n"
                 b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             )
-            assert b" 403 " in await client.stream.receive_some(1000)
+            assert b"HTTP/1.1 200 " in await client.stream.receive_some(1000)
         assert (await ask(url, "GET", "/version")).status == 200

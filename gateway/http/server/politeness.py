@@ -1,22 +1,23 @@
 """An answer before the whole question was heard.
 
-Owns what happens to the rest of a request body once the app has answered. Must not know routes.
+Owns what hypercorn does not do with the rest of a request body once the app has answered. Must not
+know routes.
 
 Closing a connection with unread bytes makes the kernel reset it, and the client may lose the
-answer (a 413, say). hypercorn has a second reason: it queues ten body messages per request, and
+answer (a 413, say). There is a second reason: hypercorn queues ten body messages per request, and
 an app that returned without reading them leaves it waiting for room forever.
 """
-
-from typing import Final
 
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LINGER_S: Final = 2.0
+from gateway.http.server.limits import Deadlines
+
+_LINGER_S = Deadlines().linger_s
 
 
 class PoliteEnd:
-    """Pure ASGI: sends the whole answer, then reads the rest of the body away for `LINGER_S`."""
+    """Pure ASGI: sends the whole answer, then reads the rest of the body away for a while."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -30,7 +31,7 @@ class PoliteEnd:
                 await send(message)
                 return
             await send({**message, "more_body": True})
-            with trio.move_on_after(LINGER_S):
+            with trio.move_on_after(_LINGER_S):
                 await request.discard()
             await _send_end(request, send)
 

@@ -1,0 +1,206 @@
+"""One connection: requests in, responses out, one after the other.
+
+Owns the two tasks of a connection and what ends it. Must not know the listener, the app or how
+HTTP is written.
+
+The reader reads on while the app answers, so that a client that leaves is noticed: that cancels
+the connection's scope, and with it the app. Deadlines are only noted here; one task looks after
+those of all connections, since a scope per wait would cost more than all else of a request.
+"""
+
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from starlette.types import ASGIApp
+
+from gateway.core.errors import ApiError
+from gateway.http.body import ClientGone
+from gateway.http.errors import error_of, send_error
+from gateway.http.push import StepFlush
+from gateway.http.server.exchange import Exchange
+from gateway.http.server.limits import Deadlines, Limits
+from gateway.http.server.outlet import Outlet
+from gateway.http.server.parser import RequestParser
+from gateway.http.server.patience import Patience
+from gateway.http.server.request import Request
+
+_RECEIVE_BYTES: Final = 2**16
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all connections of a server share."""
+
+    app: ASGIApp
+    limits: Limits
+    deadlines: Deadlines
+    silent_peer_s: float
+    date: Callable[[], bytes]
+    step: StepFlush
+
+
+class Connection:
+    """`serve` and `read` run as two tasks in `nursery`, which ends with the connection."""
+
+    def __init__(
+        self,
+        service: Service,
+        connection: socket.socket,
+        peer: Address | None,
+        here: Address | None,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._service = service
+        self._socket = connection
+        self._peer = peer
+        self._here = here
+        self._scope = nursery.cancel_scope
+        self._parser = RequestParser(service.limits)
+        self._outlet = Outlet(connection, nursery, service.step, self._note_gone)
+        self._patience = Patience(service.deadlines, trio.current_time())
+        self._changed = trio.Event()
+        self._has_room = trio.Event()
+        self._is_answering = False
+        self._is_last = False
+
+    async def read(self) -> None:
+        """Take in what the peer sends, as long as there is room for it."""
+        parser = self._parser
+        while True:
+            if parser.is_full:
+                await self._room()
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            if not data:
+                self._outlet.lose()
+                return
+            parser.feed(data)
+            self._observe()
+            self._changed.set()
+
+    async def serve(self) -> None:
+        """Answer requests until one side wants no more of them."""
+        lingers = False
+        while (request := await self._next()) is not None:
+            self._is_answering = True
+            self._observe()
+            keeps_alive = await self._answer(request)
+            self._is_answering = False
+            self._observe()
+            if not keeps_alive:
+                lingers = not request.is_complete
+                break
+        else:
+            if self._parser.error is not None:
+                await self._refuse(self._parser.error)
+                lingers = True
+        await self._end(lingers=lingers)
+
+    def end_soon(self) -> None:
+        """Take no request after the one that is being answered or on its way."""
+        self._is_last = True
+        self._changed.set()
+
+    def sweep(self, now: float) -> None:
+        """Give up a peer that is overdue."""
+        stuck_since = self._outlet.stuck_since
+        if stuck_since is not None and now - stuck_since > self._service.silent_peer_s:
+            self._outlet.lose()
+        if now < self._patience.due_at:
+            return
+        if self._patience.phase == "idle":
+            self._scope.cancel()
+            return
+        part = "head" if self._patience.phase == "head" else "body"
+        self._parser.fail(
+            ApiError(408, f"The rest of the request's {part} did not arrive in time.")
+        )
+        self._observe()
+        self._changed.set()
+
+    # For the exchange.
+
+    async def more(self) -> None:
+        """Return once something has come, or the peer has gone."""
+        if self._changed.is_set():
+            self._changed = trio.Event()
+        await self._changed.wait()
+
+    def taken(self) -> None:
+        """There may be room for more."""
+        self._has_room.set()
+
+    async def _next(self) -> Request | None:
+        parser = self._parser
+        while True:
+            if (request := parser.take()) is not None:
+                self._has_room.set()
+                return request
+            if parser.is_over or (self._is_last and parser.is_idle):
+                return None
+            await self.more()
+
+    async def _answer(self, request: Request) -> bool:
+        """Whether another request can follow."""
+        service = self._service
+        exchange = self._exchange(request)
+        scope = exchange.scope(self._peer, self._here)
+        try:
+            error = await error_of(service.app(scope, exchange.receive, exchange.send))
+        except ClientGone:
+            return False
+        if error is None and not exchange.has_started:
+            error = ApiError(500, "The gateway has no answer to this request.")
+        if error is not None and not exchange.has_started:
+            exchange.forget_head()
+            await send_error(exchange.send, error)
+        if exchange.is_cut:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        await self._outlet.flushed()
+        return exchange.keeps_alive
+
+    async def _refuse(self, error: ApiError) -> None:
+        """Answer what is no request."""
+        request = Request("GET", b"/", [], "1.1", keeps_alive=False)
+        await send_error(self._exchange(request).send, error)
+
+    async def _end(self, *, lingers: bool) -> None:
+        self._is_answering = True
+        self._observe()
+        await self._outlet.flushed()
+        if lingers:
+            self._parser.is_over = True
+            self._has_room.set()
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            await trio.sleep(self._service.deadlines.linger_s)
+
+    def _exchange(self, request: Request) -> Exchange:
+        keeps_alive = request.keeps_alive and not self._is_last
+        return Exchange(request, self, self._outlet, self._service.date, keeps_alive=keeps_alive)
+
+    async def _room(self) -> None:
+        while self._parser.is_full:
+            self._has_room = trio.Event()
+            await self._has_room.wait()
+        self._observe()
+
+    def _observe(self) -> None:
+        self._patience.observe(self._parser, trio.current_time(), is_answering=self._is_answering)
+
+    def _note_gone(self) -> None:
+        self._changed.set()
+        self._scope.cancel()

@@ -1,0 +1,205 @@
+"""One request and its response, as the app sees them.
+
+Owns the order of things within an exchange, by ASGI's `receive` and `send` or as a `Push`. Must
+not know which app, nor what comes before and after it on the connection.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+from starlette.types import Message, Scope
+
+from gateway.http.body import ClientGone
+from gateway.http.push import EXTENSION, MAX_PENDING_BYTES
+from gateway.http.reply import Header
+from gateway.http.server.outlet import Outlet
+from gateway.http.server.request import Request
+from gateway.http.server.response import CONTINUE, Framing
+
+_SENDS_PER_CHECKPOINT: Final = 16
+"""A send that need not wait is no checkpoint; a stream that never waits must not run alone."""
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
+
+
+class PeerGone(ClientGone, OSError):
+    """What `send` raises once nothing reaches the peer, as ASGI 2.4 asks for."""
+
+
+class Body(Protocol):
+    """Where the rest of a request's body comes from."""
+
+    async def more(self) -> None:
+        """Return once something about the request has changed, or its peer is gone."""
+        ...
+
+    def taken(self) -> None:
+        """There is room for more."""
+        ...
+
+
+class Exchange:
+    """ASGI's `receive` and `send`, and a `Push`, for one request."""
+
+    __slots__ = (
+        "_body",
+        "_date",
+        "_framing",
+        "_has_all",
+        "_held",
+        "_num_sends",
+        "_outlet",
+        "has_ended",
+        "has_started",
+        "request",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        body: Body,
+        outlet: Outlet,
+        date: Callable[[], bytes],
+        *,
+        keeps_alive: bool,
+    ) -> None:
+        self.request = request
+        self._body = body
+        self._outlet = outlet
+        self._date = date
+        self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)
+        self._held: tuple[int, Sequence[Header]] | None = None
+        self._has_all = False
+        self._num_sends = 0
+        self.has_started = False
+        self.has_ended = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the peer cannot see from the bytes that the response is not whole."""
+        return self.has_started and not self.has_ended and not self._framing.is_delimited
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection can take another request after this one."""
+        return self.has_ended and self.request.is_complete and self._framing.keeps_alive
+
+    def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Scope:
+        """What the app is told of the request."""
+        request = self.request
+        raw_path, path, query = request.path_and_query()
+        return {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": request.version,
+            "method": request.method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "root_path": "",
+            "headers": request.headers,
+            "client": client,
+            "server": server,
+            "extensions": {EXTENSION: self},
+        }
+
+    # ASGI.
+
+    async def receive(self) -> Message:
+        """The next part of the body, then `http.disconnect` once the peer is gone. Raises
+        `ApiError` when the rest of the body will never come, or not as HTTP.
+        """
+        request = self.request
+        while True:
+            if self.has_ended or self._outlet.is_gone:
+                return {"type": "http.disconnect"}
+            if not self._has_all:
+                if request.error is not None:
+                    raise request.error
+                if request.parts or request.is_complete:
+                    return self._next_part()
+                self._invite()
+            await self._body.more()
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the app. Returns once the kernel has taken it."""
+        kind = message["type"]
+        if kind == "http.response.start":
+            self.open(message["status"], message.get("headers", ()))
+        elif kind == "http.response.body":
+            self._put(message.get("body", b""), is_last=not message.get("more_body", False))
+        else:
+            raise ValueError(f"{kind} is no message of an HTTP response")
+        if self._outlet.is_gone:
+            # The connection's scope is cancelled; only who is shielded from that gets further.
+            await trio.lowlevel.checkpoint()
+            raise PeerGone
+        self._num_sends += 1
+        if self._outlet.num_waiting_bytes:
+            await self._outlet.flushed()
+        elif self._num_sends % _SENDS_PER_CHECKPOINT == 0:
+            await trio.lowlevel.checkpoint()
+
+    # Push.
+
+    @property
+    def is_gone(self) -> bool:
+        """The peer is gone, or was given up."""
+        return self._outlet.is_gone
+
+    def open(self, status: int, headers: Sequence[Header]) -> None:
+        """Begin the response; the head is kept back until its first part."""
+        if self.has_started or self._held is not None:
+            raise ValueError("the response has begun already")
+        self._held = (status, headers)
+
+    def forget_head(self) -> None:
+        """What was opened has not left yet, and is not to."""
+        self._held = None
+
+    def write(self, chunk: bytes) -> bool:
+        """Send a part, or keep it within the bound."""
+        outlet = self._outlet
+        if outlet.is_gone or outlet.num_waiting_bytes + len(chunk) > MAX_PENDING_BYTES:
+            return False
+        self._put(chunk, is_last=False)
+        return not outlet.is_gone
+
+    def end(self, last: bytes = b"") -> None:
+        """Send the last part."""
+        self._put(last, is_last=True)
+
+    async def flushed(self) -> None:
+        """Return once everything is with the kernel, or the peer is gone."""
+        await self._outlet.flushed()
+
+    def _put(self, part: bytes, *, is_last: bool) -> None:
+        if (self._held is None and not self.has_started) or self.has_ended:
+            raise ValueError("a response's parts come between its begin and its end")
+        head = b"" if self._held is None else self._head(part if is_last else None)
+        data = head + self._framing.body(part, is_last=is_last)
+        self.has_started = True
+        self.has_ended = is_last
+        if data:
+            self._outlet.write(data)
+
+    def _head(self, whole_body: bytes | None) -> bytes:
+        assert self._held is not None
+        (status, headers), self._held = self._held, None
+        self._framing.keeps_alive &= self.request.is_complete
+        return self._framing.head(status, headers, self._date(), whole_body)
+
+    def _next_part(self) -> Message:
+        request = self.request
+        part = request.take()
+        self._has_all = request.is_complete
+        self._body.taken()
+        return {"type": "http.request", "body": part, "more_body": not self._has_all}
+
+    def _invite(self) -> None:
+        request = self.request
+        if request.expects_continue and not request.num_body_bytes and not self.has_started:
+            self._outlet.write(CONTINUE)
+        request.expects_continue = False

@@ -1,0 +1,155 @@
+"""Our server: accepts connections, looks after their deadlines, drains.
+
+Owns the set of open connections, the listener's life and the `Date` header. Must not know HTTP.
+"""
+
+import errno
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from email.utils import formatdate
+from typing import Final
+
+import trio
+from starlette.types import ASGIApp
+
+from gateway.http.body import ClientGone
+from gateway.http.errors import error_of
+from gateway.http.push import step_flush
+from gateway.http.server.connection import Address, Connection, Service
+from gateway.http.server.limits import Deadlines, Limits
+from gateway.http.server.listen import SHUTDOWN_GRACE_S, SILENT_PEER_S, listen, url_of
+
+_MAX_ACCEPTS: Final = 64
+"""So many per turn of the loop, so that a storm of connections does not stop the others."""
+_NO_ROOM_S: Final = 0.1
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(
+    app: ASGIApp,
+    *,
+    host: str,
+    port: int,
+    shutdown_trigger: Callable[[], Awaitable[None]] | None = None,
+    drain_s: float = SHUTDOWN_GRACE_S,
+    silent_peer_s: float = SILENT_PEER_S,
+    limits: Limits | None = None,
+    deadlines: Deadlines | None = None,
+    is_shared: bool = False,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve `app` until cancelled, or until `shutdown_trigger` returns: then the port closes,
+    idle connections too, and requests being answered get `drain_s` to end. A peer that leaves
+    what was sent unread for `silent_peer_s` is given up. `is_shared`: see `listen`.
+
+    `task_status` gets the base URL ("http://127.0.0.1:8080") once connections are accepted.
+    Raises `ConfigError` when the address cannot be bound.
+    """
+    listener = await listen(host, port, silent_peer_s=silent_peer_s, is_shared=is_shared)
+    service = Service(
+        app=app,
+        limits=limits or Limits(),
+        deadlines=deadlines or Deadlines(),
+        silent_peer_s=silent_peer_s,
+        date=HttpDate(time.time),
+        step=step_flush,
+    )
+    connections = _Connections(service, listener)
+    async with trio.open_nursery() as upkeep:
+        upkeep.start_soon(connections.sweep)
+        async with trio.open_nursery() as handlers:
+            with listener:
+                async with trio.open_nursery() as accepting:
+                    accepting.start_soon(connections.accept, handlers)
+                    task_status.started(url_of(listener))
+                    await (shutdown_trigger or trio.sleep_forever)()
+                    accepting.cancel_scope.cancel()
+            connections.end_soon()
+            handlers.cancel_scope.deadline = trio.current_time() + drain_s
+        upkeep.cancel_scope.cancel()
+
+
+class HttpDate:
+    """The `Date` line of a response, made once a second."""
+
+    def __init__(self, unix_time: Callable[[], float]) -> None:
+        self._unix_time = unix_time
+        self._second = 0
+        self._line = b""
+
+    def __call__(self) -> bytes:
+        second = int(self._unix_time())
+        if second != self._second:
+            self._second = second
+            self._line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
+        return self._line
+
+
+class _Connections:
+    """Those that are open, each in a task of `handlers`."""
+
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        self._service = service
+        self._listener = listener
+        self._here: Address = listener.getsockname()[:2]
+        self._open: set[Connection] = set()
+
+    async def accept(self, handlers: trio.Nursery) -> None:
+        """Accept until cancelled."""
+        while True:
+            await trio.lowlevel.wait_readable(self._listener)
+            for _ in range(_MAX_ACCEPTS):
+                try:
+                    connection, peer = self._listener.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    await _bear(error)
+                    break
+                connection.setblocking(False)
+                handlers.start_soon(self._handle, connection, peer[:2])
+
+    async def sweep(self) -> None:
+        """Look after the deadlines of all connections until cancelled."""
+        sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
+        while True:
+            await trio.sleep(sweep_s)
+            now = trio.current_time()
+            for connection in tuple(self._open):
+                connection.sweep(now)
+
+    def end_soon(self) -> None:
+        """No connection takes another request."""
+        for connection in tuple(self._open):
+            connection.end_soon()
+
+    async def _handle(self, accepted: socket.socket, peer: Address) -> None:
+        with accepted, suppress(ClientGone):
+            await error_of(self._run(accepted, peer))
+
+    async def _run(self, accepted: socket.socket, peer: Address) -> None:
+        async with trio.open_nursery() as nursery:
+            connection = Connection(self._service, accepted, peer, self._here, nursery)
+            self._open.add(connection)
+            try:
+                nursery.start_soon(connection.read)
+                await connection.serve()
+                nursery.cancel_scope.cancel()
+            finally:
+                self._open.discard(connection)
+
+
+async def _bear(error: OSError) -> None:
+    """A peer that left before it was accepted is nobody's loss; without descriptors or memory we
+    wait until there are some. Raises all else.
+    """
+    if error.errno in _NO_ROOM:
+        _log.error("cannot accept a connection: %s", error.strerror)
+        await trio.sleep(_NO_ROOM_S)
+    elif error.errno != errno.ECONNABORTED:
+        raise error

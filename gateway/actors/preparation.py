@@ -1,6 +1,7 @@
 """From a chat request to the work that a worker can do.
 
-Owns rendering and tokenising (in a thread when long), the clamp of the output, seeds and sampling.
+Owns rendering and tokenising (in a thread when it takes long), the clamp of the output, seeds and
+sampling.
 Must not know places, frames or answers.
 """
 
@@ -8,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Final
+from functools import lru_cache, partial
+from typing import Final, TypeVar
 
 import trio
 
@@ -24,14 +25,22 @@ from gateway.core.errors import context_length_exceeded
 from gateway.core.model_text import ModelText
 from gateway.core.models import ModelView
 from gateway.core.raw_text import encode_raw
+from gateway.core.tool_schemas import ToolSchema
 from gateway.core.tools import Opening, forced_opening
-from protocol.hashing import block_digests, root_digest
+from protocol.hashing import root_digest
 from protocol.ids import BlockDigest
 from protocol.sampling import SamplingParams
-from protocol.tokens import pack_tokens
+from protocol.tokens import TOKEN_BYTES, count_tokens, pack_tokens, unpack_tokens
+
+T = TypeVar("T")
 
 INLINE_CHARS: Final = 2048
 """Shorter texts are encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms (and the GIL)."""
+RENDER_CHARS: Final = 128 * 1024
+"""Smaller requests are rendered at once, in less than 1 ms: a thread would hold the GIL as long, and
+give it back to the loop only after 5 ms."""
+RENDER_MESSAGE_CHARS: Final = 256
+"""What a template spends on each message, in characters that it copies."""
 MESSAGE_CHARS: Final = 16
 """What a template writes around each message, at least."""
 AUXILIARY_PROMPT_TOKENS: Final = 4096
@@ -47,6 +56,9 @@ UNSHOWABLE: Final = frozenset(
 _PROMPT_END_TOKENS: Final = 8
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
+
+
+_root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +110,18 @@ async def prepare(
         services.dispatcher.ask_files(view.name)
     text = await services.files.text(view.files_digest)
     form = _form(services, request, view, text)
-    prompt_ids = await _encode(text, request)
-    is_thinking = _ends_in_thoughts(text, form, prompt_ids)
+    prompt = await _encode(text, request)
+    is_thinking = _ends_in_thoughts(text, form, prompt)
     opening = _opening(request, text, form, is_thinking=is_thinking)
     if opening is not None:
-        prompt_ids.extend(text.encode_opening(opening))
-    prompt_tokens = len(prompt_ids)
+        prompt += pack_tokens(text.encode_opening(opening))
+    prompt_tokens = count_tokens(prompt)
     window = view.context_length
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens)
     sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
-    prompt = pack_tokens(prompt_ids)
     salt = caller.key.encode() if caller.private_cache else b""
-    digests = block_digests(root_digest(view.name, "", salt), prompt, view.block_size)
+    root = _root_digest(view.name, "", salt)
     ends = frozenset(request.stop_token_ids)
     return Job(
         request=request,
@@ -120,7 +131,7 @@ async def prepare(
         files_digest=view.files_digest,
         prompt=prompt,
         prompt_tokens=prompt_tokens,
-        digests=tuple(digests),
+        digests=services.digests.digests(root, prompt, view.block_size),
         sampling=sampling,
         seed=request.seed if request.seed is not None else _draw_seed(services),
         salt=salt,
@@ -144,11 +155,11 @@ def _form(
     return form if request.tools else replace(form, tools=None)
 
 
-def _ends_in_thoughts(text: ModelText, form: AnswerFormat, prompt_ids: array[int]) -> bool:
+def _ends_in_thoughts(text: ModelText, form: AnswerFormat, prompt: bytes) -> bool:
     """Whether the template ends the prompt in the opening tag, as those of some models do."""
     if form.reasoning is None:
         return False
-    end = text.decoder(form).push(prompt_ids[-_PROMPT_END_TOKENS:])
+    end = text.decoder(form).push(unpack_tokens(prompt[-_PROMPT_END_TOKENS * TOKEN_BYTES :]))
     return end.rstrip().endswith(form.reasoning.open)
 
 
@@ -172,13 +183,18 @@ def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:
     return is_plain_chat and not request.stream and prompt_tokens <= AUXILIARY_PROMPT_TOKENS
 
 
-def is_short(request: ChatRequest) -> bool:
-    """Whether rendering and encoding take so little that the loop may do it itself."""
+def is_quickly_rendered(request: ChatRequest) -> bool:
+    """Whether the loop, on which all other streams run, may render the template itself."""
     plain = all(
         isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) < 64)
         for value in request.template_kwargs.values()
     )
-    return plain and not request.tools and _num_chars(request) <= INLINE_CHARS
+    num_chars = _num_chars(request) + RENDER_MESSAGE_CHARS * len(request.messages)
+    for tool in request.tools:
+        if type(tool) is not ToolSchema:
+            return False
+        num_chars += tool.num_bytes
+    return plain and num_chars <= RENDER_CHARS
 
 
 def guess_prompt_tokens(request: ChatRequest) -> int:
@@ -193,22 +209,31 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
     return min(request.max_tokens or rest, rest)
 
 
-async def _encode(text: ModelText, request: ChatRequest) -> array[int]:
+async def _encode(text: ModelText, request: ChatRequest) -> bytes:
+    """The packed ids of the prompt. Only what is long and not known is encoded in a thread."""
     if request.prompt is not None:
-        encode = partial(
-            encode_raw, text, request.prompt, add_special_tokens=request.add_special_tokens
-        )
-    else:
-        encode = partial(
-            text.encode_chat,
-            request.messages,
-            request.tools,
-            request.template_kwargs,
-            datetime.now(tz=UTC).astimezone(),
-        )
-    if is_short(request):
-        return encode()
-    return await trio.to_thread.run_sync(encode, limiter=_ENCODERS, abandon_on_cancel=True)
+        special = request.add_special_tokens
+        encode = partial(encode_raw, text, request.prompt, add_special_tokens=special)
+        return pack_tokens(await _run(encode, at_once=len(request.prompt) <= INLINE_CHARS))
+    render = partial(
+        text.render_chat,
+        request.messages,
+        request.tools,
+        request.template_kwargs,
+        datetime.now(tz=UTC).astimezone(),
+    )
+    segments = await _run(render, at_once=is_quickly_rendered(request))
+    draft = text.prompts.draft(segments)
+    missing = partial(text.prompts.encode, draft.missing)
+    encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
+    return text.prompts.finish(draft, encoded)
+
+
+async def _run(work: Callable[[], T], *, at_once: bool) -> T:
+    """The result of `work`, on the loop or in a thread."""
+    if at_once:
+        return work()
+    return await trio.to_thread.run_sync(work, limiter=_ENCODERS, abandon_on_cancel=True)
 
 
 def _num_chars(request: ChatRequest) -> int:

@@ -20,6 +20,7 @@ from gateway.actors.model_files import ModelFiles
 from gateway.actors.orphans import Orphanage
 from gateway.actors.provider_health import ProviderHealth, Retries
 from gateway.actors.spending import Spending
+from gateway.core.digest_cache import DigestCache
 from gateway.core.suspects import Suspects
 from gateway.upstream import Provider
 
@@ -76,6 +77,7 @@ class Services:
     health: ProviderHealth
     retries: Retries
     orphans: Orphanage
+    digests: DigestCache = field(default_factory=DigestCache)
     suspects: Suspects = field(default_factory=Suspects)
     open_turns: OpenTurns = field(default_factory=OpenTurns)
     draining: trio.Event = field(default_factory=trio.Event)

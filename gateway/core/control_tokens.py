@@ -3,17 +3,21 @@
 Owns the mark: a template is compiled with U+FDD0 (a character that no text may interchange) in
 front of every control token that it spells, so in its output a marked token is the template's and
 an unmarked one came from a message, a tool description or a name, and is plain text. Nobody forges
-a turn, and nothing has to be known about where users' strings end up. Must not know Jinja nor how
-text becomes ids.
+a turn, and nothing has to be known about where users' strings end up. A prompt is passed on in
+segments: the first is text, each of the others begins with a control token of the template. Must
+not know Jinja nor how text becomes ids.
 """
 
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
+from gateway.core.tool_schemas import ToolSchema
+
 MARK: Final = "\ufdd0"
 
 _REPLACEMENT: Final = "\ufffd"
+_ARRAYS: Final = (list, tuple)
 
 
 class Piece(NamedTuple):
@@ -40,6 +44,7 @@ class ControlTokens:
     def __init__(self, tokens: Iterable[str]) -> None:
         # A word or white space cannot be marked in a template's source without breaking its code.
         usable = {token for token in tokens if token.strip() and not token.isidentifier()}
+        self.texts: Final = frozenset(usable)
         longest_first = sorted(usable, key=lambda token: (-len(token), token))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
@@ -62,31 +67,45 @@ class ControlTokens:
         """Whether a control token is spelt in `text`."""
         return self._pattern.search(text) is not None
 
-    def read_marked(self, rendered: str) -> Prompt:
-        """The prompt of a template with marked tokens: a token without a mark is text."""
-        first, *rest = rendered.split(MARK)
+    def token_of(self, segment: str) -> str:
+        """The control token that `segment` begins with; empty if there is none."""
+        match = self._pattern.match(segment)
+        return match[0] if match else ""
+
+    def split_marked(self, rendered: str) -> list[str]:
+        """The segments of a prompt whose template spells its tokens with marks."""
+        return rendered.split(MARK)
+
+    def split_broken(self, rendered: str) -> list[str]:
+        """The segments of a prompt whose template was given broken strings: a token that is not
+        broken is the template's.
+        """
+        starts = [match.start() for match in self._pattern.finditer(rendered)]
+        bounds = zip([0, *starts], [*starts, len(rendered)], strict=True)
+        return [rendered[start:end].replace(MARK, "") for start, end in bounds]
+
+    def mend(self, segments: list[str]) -> list[str]:
+        """The same prompt, cut only where a control token is: a template may have changed what
+        stands behind a mark.
+        """
+        mended = segments[:1]
+        for segment in segments[1:]:
+            if self.token_of(segment):
+                mended.append(segment)
+            else:
+                mended[-1] += segment
+        return mended
+
+    def read(self, segments: list[str]) -> Prompt:
+        """The whole prompt: a token that does not begin a segment is text."""
+        first, *rest = self.mend(segments)
         forged = self.found_in(first)
         pieces = [Piece(first, is_control=False)]
-        for part in rest:
-            token = self._pattern.match(part)
-            end = token.end() if token else 0
-            pieces.append(Piece(part[:end], is_control=True))
-            pieces.append(Piece(part[end:], is_control=False))
-            forged = forged or self._pattern.search(part, end) is not None
-        return self._prompt(pieces, forged=forged)
-
-    def read_broken(self, rendered: str) -> Prompt:
-        """The prompt of a template whose input was broken up: a token broken by a mark is text."""
-        pieces: list[Piece] = []
-        end = 0
-        for match in self._pattern.finditer(rendered):
-            pieces.append(Piece(rendered[end : match.start()].replace(MARK, ""), is_control=False))
-            pieces.append(Piece(match[0], is_control=True))
-            end = match.end()
-        pieces.append(Piece(rendered[end:].replace(MARK, ""), is_control=False))
-        return self._prompt(pieces, forged=MARK in rendered)
-
-    def _prompt(self, pieces: list[Piece], *, forged: bool) -> Prompt:
+        for segment in rest:
+            end = len(self.token_of(segment))
+            pieces.append(Piece(segment[:end], is_control=True))
+            pieces.append(Piece(segment[end:], is_control=False))
+            forged = forged or self._pattern.search(segment, end) is not None
         text = "".join(piece.text for piece in pieces)
         return Prompt(text, tuple(piece for piece in pieces if piece.text) if forged else None)
 
@@ -101,9 +120,11 @@ def without_mark(given: dict[str, Any]) -> dict[str, Any]:
 def _has_mark(value: object) -> bool:
     if isinstance(value, str):
         return MARK in value
+    if isinstance(value, ToolSchema):
+        return MARK in value.text_in()
     if isinstance(value, dict):
         return any(map(_has_mark, value)) or any(map(_has_mark, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_mark, value))
+    return isinstance(value, _ARRAYS) and any(map(_has_mark, value))
 
 
 def _map_values(given: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gateway.core.detokenize import (
     TokenBytes,
 )
 from gateway.core.errors import invalid
+from gateway.core.prompt_encoder import PromptEncoder
 from gateway.core.template import ChatTemplate
 from gateway.core.tokenization import Encoder, is_byte_level
 from gateway.core.tools import Opening
@@ -71,6 +72,7 @@ class ModelText:
         self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
         self.sampling_defaults = _sampling_defaults(generation)
         self._control = ControlTokens(self.encoder.control)
+        self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
         self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
         tokenizer = self.encoder.tokenizer
@@ -90,16 +92,26 @@ class ModelText:
         template_kwargs: Mapping[str, Any],
         now: datetime,
     ) -> "array[int]":
-        """The prompt's ids. Control tokens are the template's only; elsewhere they are text.
+        """The prompt's ids, rendered and encoded at once and as a whole, in any thread."""
+        segments = self.render_chat(messages, tools, template_kwargs, now)
+        return self.encoder.encode(self._control.read(segments))
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        template_kwargs: Mapping[str, Any],
+        now: datetime,
+    ) -> list[str]:
+        """The prompt's segments, for `prompts` to encode. Control tokens are the template's only;
+        elsewhere they are text.
 
         Raises `ApiError` 400 for a template that refuses, or when the model has none.
         """
         if self._template is None:
             text = "The model has no chat template, so it cannot answer chat messages."
             raise invalid("model", text, code="no_chat_template")
-        return self.encoder.encode(
-            self._template.render(messages, tools, now, template_kwargs=template_kwargs)
-        )
+        return self._template.render(messages, tools, now, template_kwargs=template_kwargs)
 
     def encode_opening(self, opening: Opening) -> "array[int]":
         """The ids of the beginning of a call, for the end of a prompt. Control tokens are those of
@@ -107,7 +119,8 @@ class ModelText:
         """
         before, after = self._control.mark(opening.before), self._control.mark(opening.after)
         name = opening.name.replace(MARK, "")
-        return self.encoder.encode(self._control.read_marked(before + name + after))
+        segments = self._control.split_marked(before + name + after)
+        return self.encoder.encode(self._control.read(segments))
 
     def answer_format(self, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> AnswerFormat:
         """How the model writes calls and thoughts, by its template unless parsers are named."""

@@ -1,25 +1,21 @@
 """Messages -> the text of the prompt, by the model's own Jinja template.
 
-Owns the environment in which a template runs, compatible with the one that models' authors test
-in (transformers' `apply_chat_template`): sandboxed, trimmed blocks, loop controls, plain `tojson`.
-Must not know tokenizers: control tokens come as strings. Not thread-safe by need, but a compiled
-template keeps no state, so several threads may render at once.
+Owns what a template is given and what its refusals mean. Must not know tokenizers: control tokens
+come as strings. Not thread-safe by need, but a compiled template keeps no state, so several threads
+may render at once.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.core.chat_request import Message
-from gateway.core.control_tokens import ControlTokens, Prompt, without_mark
+from gateway.core.control_tokens import ControlTokens, without_mark
 from gateway.core.errors import invalid
+from gateway.core.template_environment import template_environment
 from protocol.errors import ConfigError
 
 # What a template raises on purpose, and what its expressions raise on unforeseen shapes.
@@ -53,11 +49,11 @@ class ChatTemplate:
         self._control = control
         self._knows_developer = "developer" in source
         try:
-            self._template = _environment().from_string(control.mark(source))
+            self._template = template_environment().from_string(control.mark(source))
             self._variables = {k: control.mark(v) for k, v in (variables or {}).items()}
             self._builds_tokens = self._has_unmarked_tokens()
             if self._builds_tokens:
-                self._template = _environment().from_string(source)
+                self._template = template_environment().from_string(source)
                 self._variables = dict(variables or {})
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
@@ -68,16 +64,17 @@ class ChatTemplate:
         tools: Sequence[dict[str, Any]],
         now: datetime,
         template_kwargs: Mapping[str, Any] | None = None,
-    ) -> Prompt:
-        """The prompt, ending where the assistant's answer begins; `now` is for `strftime_now`.
+    ) -> list[str]:
+        """The segments of the prompt, which ends where the assistant's answer begins; `now` is for
+        `strftime_now`.
 
         Raises `ApiError` 400 when the template refuses the conversation.
         """
         try:
             given = without_mark(self._given(messages, tools, template_kwargs or {}))
             if self._builds_tokens:
-                return self._control.read_broken(self._run(self._control.break_up(given), now))
-            return self._control.read_marked(self._run(given, now))
+                return self._control.split_broken(self._run(self._control.break_up(given), now))
+            return self._control.split_marked(self._run(given, now))
         except _REFUSALS as error:
             text = f"The chat template of the model cannot use these messages: {error}"
             raise invalid("messages", text, code="template_refused") from error
@@ -135,7 +132,7 @@ class ChatTemplate:
                 )
             except _REFUSALS:
                 continue  # a template may refuse a system turn; the other probe decides
-            if self._control.read_marked(rendered).pieces is not None:
+            if self._control.read(self._control.split_marked(rendered)).pieces is not None:
                 return True
         return False
 
@@ -147,45 +144,3 @@ def _arguments(text: str) -> str | dict[str, Any]:
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks what training counts; rendering ignores it."""
-
-    tags = {"generation"}  # noqa: RUF012 (the base class declares an instance variable)
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_GenerationTag, jinja2.ext.loopcontrols],
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    return environment
-
-
-def _tojson(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Not Jinja's own, which escapes for HTML; a faster encoder would write other characters."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.actors.preparation import INLINE_CHARS, is_short
+from gateway.actors.preparation import RENDER_CHARS, is_quickly_rendered
 from gateway.core.chat_request import ChatRequest
 from gateway.core.openai import parse_chat_request
 
-LONG = "x" * (INLINE_CHARS + 1)
+LONG = "x" * (RENDER_CHARS + 1)
 
 
 def asked(*messages: dict[str, Any], **fields: Any) -> ChatRequest:
@@ -36,12 +36,14 @@ def call(name: str, arguments: str) -> dict[str, Any]:
         asked(chat_template_kwargs={"x": [[0] * 9] * 9}),
     ],
 )
-def test_whatever_makes_a_prompt_long_is_encoded_in_a_thread(request_: ChatRequest) -> None:
+def test_whatever_makes_a_prompt_long_is_rendered_in_a_thread(request_: ChatRequest) -> None:
     """No field of a request can hold up the loop, on which all other streams run."""
-    assert not is_short(request_)
+    assert not is_quickly_rendered(request_)
 
 
-def test_a_short_chat_is_encoded_at_once() -> None:
+def test_a_short_chat_is_rendered_at_once() -> None:
     """A thread would cost more than the work."""
-    assert is_short(asked())
-    assert is_short(asked(chat_template_kwargs={"enable_thinking": False}, reasoning_effort="low"))
+    assert is_quickly_rendered(asked())
+    assert is_quickly_rendered(
+        asked(chat_template_kwargs={"enable_thinking": False}, reasoning_effort="low")
+    )

@@ -1,0 +1,109 @@
+"""A rendered prompt -> packed token ids, most of which were encoded before.
+
+Owns the cut of prompts in front of the template's control tokens and a memory of what each segment
+encodes to, shared by all requests: turn N of an agent costs only its new segments, a repeated
+prompt only look-ups. Where cutting is not exact (`separable.py`) the whole prompt is one stretch of
+that memory. Must not know templates, threads or blocks.
+
+A prompt takes three steps, of which the middle one may run in a thread: `draft`, `encode` what the
+draft is missing, `finish`. `draft` and `finish` belong to one thread.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.core.byte_lru import ByteLru
+from gateway.core.control_tokens import MARK, ControlTokens
+from gateway.core.separable import is_separable
+from gateway.core.tokenization import Encoder
+from protocol.tokens import pack_tokens
+
+MAX_BYTES: Final = 16 * 2**20
+"""A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
+_ENTRY_BYTES: Final = 250
+
+
+class Draft:
+    """A prompt in stretches. `missing` are those whose ids are not known, each once."""
+
+    __slots__ = ("found", "missing", "stretches")
+
+    def __init__(self, stretches: list[str], found: list[bytes | None]) -> None:
+        self.stretches = stretches
+        self.found = found
+        self.missing: list[str] = []
+        if None in found:
+            pairs = zip(stretches, found, strict=True)
+            self.missing = list(dict.fromkeys(stretch for stretch, ids in pairs if ids is None))
+
+    @property
+    def num_missing_chars(self) -> int:
+        """How much text has to be encoded."""
+        return sum(map(len, self.missing))
+
+
+class PromptEncoder:
+    """The segments of one model's prompts."""
+
+    def __init__(
+        self, encoder: Encoder, control: ControlTokens, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._encoder = encoder
+        self._control = control
+        self._packed: ByteLru[str, bytes] = ByteLru(max_bytes)
+        # A special token that cannot be marked is one wherever it is spelt; only a look at the
+        # whole prompt finds those of the template.
+        marks_all = control.texts == encoder.control.keys()
+        self.is_separable = marks_all and is_separable(encoder.tokenizer, control.texts)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the memory holds."""
+        return self._packed.num_bytes
+
+    def draft(self, segments: list[str]) -> Draft:
+        """Look up what is known of a prompt. In front of every segment but the first there was a
+        mark (`ControlTokens`).
+        """
+        if not self.is_separable:
+            return self._look_up([MARK.join(segments)])
+        first, *rest = segments
+        draft = self._look_up([MARK + first, *rest] if first else rest)
+        if all(map(self._begins_well, draft.missing)):
+            return draft
+        first, *rest = self._control.mend(segments)
+        return self._look_up([MARK + first, *rest] if first else rest)
+
+    def encode(self, missing: Sequence[str]) -> list[bytes]:
+        """The packed ids of stretches, one by one."""
+        if not self.is_separable:
+            prompts = (self._control.read(stretch.split(MARK)) for stretch in missing)
+            return [pack_tokens(self._encoder.encode(prompt)) for prompt in prompts]
+        tokens = [self._control.token_of(stretch) for stretch in missing]
+        texts = [
+            stretch.removeprefix(MARK)[len(token) :]
+            for stretch, token in zip(missing, tokens, strict=True)
+        ]
+        encoded = self._encoder.encode_texts(texts)
+        return [
+            pack_tokens([self._encoder.control[token].id, *ids] if token else ids)
+            for token, ids in zip(tokens, encoded, strict=True)
+        ]
+
+    def finish(self, draft: Draft, encoded: Sequence[bytes]) -> bytes:
+        """The prompt's packed ids, given those of what was missing, which are kept."""
+        if not draft.missing:
+            return b"".join(draft.found)  # type: ignore[arg-type]
+        fresh = dict(zip(draft.missing, encoded, strict=True))
+        for stretch, packed in fresh.items():
+            num_bytes = _ENTRY_BYTES + sys.getsizeof(stretch) + len(packed)
+            self._packed.put(stretch, packed, num_bytes)
+        pairs = zip(draft.stretches, draft.found, strict=True)
+        return b"".join(fresh[s] if packed is None else packed for s, packed in pairs)
+
+    def _look_up(self, stretches: list[str]) -> Draft:
+        return Draft(stretches, list(map(self._packed.get, stretches)))
+
+    def _begins_well(self, stretch: str) -> bool:
+        return stretch[0:1] == MARK or self._control.token_of(stretch) != ""

@@ -1,0 +1,77 @@
+"""The tools of requests, which hardly ever change.
+
+Owns a memory of tools by the bytes that clients sent, and how a tool is written into a prompt: an
+agent repeats 40 KB of them with every turn, and reading and writing them was half of the work on
+it. Must not know templates or requests.
+"""
+
+import json
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.core.byte_lru import ByteLru
+
+MAX_BYTES: Final = 2 * 2**20
+"""Of tools as clients write them; what is kept of them takes several times that."""
+
+_MAX_FORMS: Final = 4
+"""A template writes in one; only an odd one lets the request decide on the indentation."""
+
+
+class JsonForm(NamedTuple):
+    """How a template wants its JSON, in the words of `json.dumps`."""
+
+    ensure_ascii: bool = False
+    indent: int | None = None
+    separators: tuple[str, str] | None = None
+    sort_keys: bool = False
+
+
+_PLAIN: Final = JsonForm()
+_encode_plain: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def json_text(value: object, form: JsonForm = _PLAIN) -> str:
+    """What `json.dumps` makes of plain JSON in this form."""
+    return _encode_plain(value) if form == _PLAIN else json.dumps(value, **form._asdict())
+
+
+class ToolSchema(dict[str, Any]):
+    """A tool or its function, as decoded from at most `num_bytes`; nobody may change it. Remembers
+    its texts.
+    """
+
+    __slots__ = ("_texts", "num_bytes")
+
+    def __init__(self, fields: dict[str, Any], num_bytes: int) -> None:
+        super().__init__(fields)
+        self.num_bytes = num_bytes
+        self._texts: dict[JsonForm, str] = {}
+
+    def text_in(self, form: JsonForm = _PLAIN) -> str:
+        """`json_text` of the tool."""
+        text = self._texts.get(form)
+        if text is None:
+            text = json_text(self, form)
+            if len(self._texts) < _MAX_FORMS:
+                self._texts[form] = text
+        return text
+
+
+class ToolSchemas:
+    """The tools that were read before."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes)
+
+    def read(self, raw: bytes) -> ToolSchema:
+        """The tool in `raw`, a JSON object. Raises `msgspec.MsgspecError` for anything else."""
+        tool = self._known.get(raw)
+        if tool is None:
+            fields = msgspec.json.decode(raw, type=dict[str, Any])
+            if isinstance(fields.get("function"), dict):
+                fields["function"] = ToolSchema(fields["function"], len(raw))
+            tool = ToolSchema(fields, len(raw))
+            self._known.put(raw, tool, len(raw))
+        return tool

@@ -15,6 +15,7 @@ from benchmarks.routing.policies.base import Setting
 from benchmarks.routing.simulation import Outcome, Simulation
 from benchmarks.routing.trace import Trace
 from benchmarks.routing.worker import SimWorker, WorkerSpec
+from protocol.ids import BlockDigest
 
 Row = dict[str, Any]
 ENDLESS = frozenset({"bound_infinite"})
@@ -64,7 +65,8 @@ def simulate(case: Case) -> Row:
 
 def make_workers(case: Case) -> list[SimWorker]:
     """The fleet: caches of their own, or one endless one for the bound that asks for it."""
-    size, known = case.trace.block_size, set()
+    size = case.trace.block_size
+    known: set[BlockDigest] = set()
     num_blocks = case.spec.kv_tokens // size
 
     def cache() -> Cache:

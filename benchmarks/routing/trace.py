@@ -11,7 +11,7 @@ the one before it plus the pause.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Annotated, Final
@@ -33,9 +33,8 @@ class TraceError(HermaError):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request. `digests` name the full blocks of its prompt; `grown` those of prompt and
-    answer together, as far as a later turn tells them. It comes at `arrival_s`, and `pause_s` after
-    the last of the turns `after`. `key` is the API key that sends it.
+    """One request. `digests` name the full blocks of its prompt. It comes at `arrival_s`, but no
+    earlier than `pause_s` after the last of the turns `after`. `key` is the API key that sends it.
     """
 
     number: int
@@ -44,7 +43,6 @@ class Turn:
     prompt_tokens: int
     output_tokens: int
     digests: tuple[BlockDigest, ...]
-    grown: tuple[BlockDigest, ...]
     after: tuple[int, ...] = ()
     pause_s: float = 0.0
     key: str = "fleet"
@@ -109,14 +107,13 @@ def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror}") from error
     lines = _lines(path, text, limit)
-    stamps = _spread([line.timestamp / 1e3 for line in lines], Random(seed))  # noqa: S311 - no secret
+    stamps = _spread([line.timestamp / 1e3 for line in lines], Random(seed))
     chains = Chains()
     last_of: dict[str, int] = {}
     turns: list[Turn] = []
     for number, (line, arrival_s) in enumerate(zip(lines, stamps, strict=True)):
         full = line.hash_ids[: line.input_length // MOONCAKE_BLOCK]
         before = last_of.get(line.session_id) if line.session_id is not None else None
-        digests = chains.digests(full)
         turns.append(
             Turn(
                 number=number,
@@ -124,30 +121,14 @@ def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
                 arrival_s=arrival_s,
                 prompt_tokens=line.input_length,
                 output_tokens=line.output_length,
-                digests=digests,
-                grown=digests,
+                digests=chains.digests(full),
                 after=() if before is None else (before,),
                 pause_s=line.pause_ms / 1e3,
             )
         )
         if line.session_id is not None:
             last_of[line.session_id] = number
-    return Trace(path.stem, MOONCAKE_BLOCK, grow(turns, MOONCAKE_BLOCK))
-
-
-def grow(turns: Sequence[Turn], block_size: int) -> tuple[Turn, ...]:
-    """Tell each turn of a session which blocks its answer fills: the next turn begins with them."""
-    grown = list(turns)
-    next_of: dict[str, Turn] = {}
-    for turn in reversed(turns):
-        if turn.session is None:
-            continue
-        later = next_of.get(turn.session)
-        next_of[turn.session] = turn
-        if later is not None and later.digests[: len(turn.digests)] == turn.digests:
-            num_full = (turn.prompt_tokens + turn.output_tokens) // block_size
-            grown[turn.number] = replace(turn, grown=later.digests[:num_full])
-    return tuple(grown)
+    return Trace(path.stem, MOONCAKE_BLOCK, tuple(turns))
 
 
 def _lines(path: Path, text: bytes, limit: int | None) -> list[_Line]:

@@ -92,9 +92,9 @@ class Running:
         return self.turn.prompt_tokens + self.turn.output_tokens - self.num_tokens
 
     def digest(self, index: int) -> BlockDigest:
-        """The name of a full block; where no turn tells it, one that nobody else has."""
-        if index < len(self.turn.grown):
-            return self.turn.grown[index]
+        """The name of a full block; with part of the answer in it, one that nobody else has."""
+        if index < len(self.turn.digests):
+            return self.turn.digests[index]
         return BlockDigest(b"\xff" + self.turn.number.to_bytes(8, "big") + index.to_bytes(7, "big"))
 
 
@@ -138,6 +138,13 @@ class SimWorker:
             cached = self.cache.match(_reusable(one, size))[0] * size
             ahead_s += cost.chunk_s(cached, one.num_tokens - cached)
         return ahead_s
+
+    def remaining(self) -> list[tuple[int, int]]:
+        """Steps to the end and blocks held, of each decoding sequence, the shortest first."""
+        return sorted(
+            (one.num_outputs_left - (self._num_steps - one.joined_at), one.num_blocks)
+            for one in self.decoding.values()
+        )
 
     def submit(self, turn: Turn, now: float) -> None:
         """A turn comes in: it joins at the end of the current step."""

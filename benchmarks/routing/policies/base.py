@@ -1,8 +1,8 @@
-"""What a routing policy is, and what all baselines share.
+"""What a routing policy is, and what the baselines share.
 
-Owns the two doors of a policy: a turn arrives, a worker reports. A baseline places every turn at
-once and lets it queue at the worker; a policy that holds turns back answers later. Must not know
-how workers compute.
+Owns the doors of a policy: a turn arrives, a worker reports, time passes. A baseline places every
+turn at once and lets it queue at the worker; a policy that holds turns back answers later. Must
+not know how workers compute.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 
 from benchmarks.routing.trace import Turn
 from benchmarks.routing.worker import Report, SimWorker, WorkerSpec
+from protocol.ids import ID_BYTES, BlockDigest
+from protocol.messages import BlocksStored, Load
 
 
 class Placed(NamedTuple):
@@ -23,8 +25,8 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The fleet that a policy routes for. `workers` are for bounds alone: nobody else may look
-    into an engine.
+    """The fleet that a policy routes for. `workers` are for bounds, and for the counters that a
+    policy scrapes: nobody else may look into an engine.
     """
 
     num_workers: int
@@ -50,55 +52,75 @@ class Policy(Protocol):
 
 
 class Baseline(ABC):
-    """Counts what is in flight on each worker; `route` decides."""
+    """Counts the requests in flight on each worker; `route` decides."""
 
     tick_s: float | None = None
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.in_flight = [0] * setting.num_workers
-        self._turns: dict[int, tuple[Turn, int]] = {}
 
     @abstractmethod
-    def route(self, turn: Turn, now: float) -> int:
+    def route(self, turn: Turn) -> int:
         """The worker for this turn."""
 
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
         """Place it at once."""
-        worker = self.route(turn, now)
+        worker = self.route(turn)
         self.in_flight[worker] += 1
-        self._turns[turn.number] = turn, worker
-        self.placed(turn, worker, now)
         return (Placed(turn.number, worker),)
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """Keep the books; nobody waits here."""
-        self.observe(report, now)
-        for number in report.started:
-            turn, worker = self._turns[number]
-            self.started(turn, worker)
-        for number in report.finished:
-            turn, worker = self._turns.pop(number)
-            self.in_flight[worker] -= 1
-            self.finished(turn, worker)
+        """Count who is done; nobody waits here."""
+        self.in_flight[report.worker] -= len(report.finished)
         return ()
 
     def tick(self, now: float) -> Sequence[Placed]:
         """Nothing happens by itself."""
         return ()
 
-    def placed(self, turn: Turn, worker: int, now: float) -> None:
-        """The turn was sent there."""
-
-    def started(self, turn: Turn, worker: int) -> None:
-        """Its first token came."""
-
-    def finished(self, turn: Turn, worker: int) -> None:
-        """Its last token came."""
-
-    def observe(self, report: Report, now: float) -> None:
-        """A worker's events and counters."""
-
     def least_loaded(self) -> int:
         """The worker with the fewest requests in flight, the first of equals."""
         return min(range(len(self.in_flight)), key=self.in_flight.__getitem__)
+
+
+class EventFed(Baseline):
+    """A baseline that is told of every block and counter: the same knowledge as ours."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.held: list[set[BlockDigest]] = [set() for _ in range(setting.num_workers)]
+        self.loads: list[Load | None] = [None] * setting.num_workers
+
+    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+        """Take in block events and counters."""
+        held = self.held[report.worker]
+        for event in report.events:
+            packed = event.digests
+            digests = [
+                BlockDigest(packed[at : at + ID_BYTES]) for at in range(0, len(packed), ID_BYTES)
+            ]
+            if isinstance(event, BlocksStored):
+                held.update(digests)
+            else:
+                held.difference_update(digests)
+        self.loads[report.worker] = report.load
+        return super().heard(report, now)
+
+    def matched(self, turn: Turn) -> list[int]:
+        """How many leading blocks of the prompt each worker holds."""
+        return [_run(held, turn.digests) for held in self.held]
+
+    def uncached(self, turn: Turn) -> list[int]:
+        """How many tokens of the prompt each worker would have to compute."""
+        size = self.setting.block_size
+        return [max(1, turn.prompt_tokens - size * blocks) for blocks in self.matched(turn)]
+
+
+def _run(held: set[BlockDigest], digests: Sequence[BlockDigest]) -> int:
+    num_matched = 0
+    for digest in digests:
+        if digest not in held:
+            break
+        num_matched += 1
+    return num_matched

@@ -17,7 +17,7 @@ class RoundRobin(Baseline):
         super().__init__(setting)
         self._next = 0
 
-    def route(self, turn: Turn, now: float) -> int:
+    def route(self, turn: Turn) -> int:
         """The next one."""
         worker = self._next
         self._next = (worker + 1) % self.setting.num_workers
@@ -29,9 +29,9 @@ class Chance(Baseline):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._chance = Random(setting.seed)  # noqa: S311 - no secret
+        self._chance = Random(setting.seed)
 
-    def route(self, turn: Turn, now: float) -> int:
+    def route(self, turn: Turn) -> int:
         """Whoever is drawn."""
         return self._chance.randrange(self.setting.num_workers)
 
@@ -43,7 +43,7 @@ class LeastRequests(Baseline):
         super().__init__(setting)
         self._last = -1
 
-    def route(self, turn: Turn, now: float) -> int:
+    def route(self, turn: Turn) -> int:
         """The next of those with the fewest."""
         num_workers = self.setting.num_workers
         order = [(self._last + 1 + step) % num_workers for step in range(num_workers)]
@@ -56,9 +56,9 @@ class PowerOfTwo(Baseline):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        self._chance = Random(setting.seed)  # noqa: S311 - no secret
+        self._chance = Random(setting.seed)
 
-    def route(self, turn: Turn, now: float) -> int:
+    def route(self, turn: Turn) -> int:
         """The less busy of two."""
         drawn = self._chance.sample(range(self.setting.num_workers), 2)
         return min(drawn, key=self.in_flight.__getitem__)

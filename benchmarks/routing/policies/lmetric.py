@@ -1,0 +1,23 @@
+"""`lmetric`: uncached prompt tokens times batch size, the least wins.
+
+Owns the score of LMetric (Zhang et al., "Simple is Better: Multiplication May Be All You Need for
+LLM Request Scheduling", arXiv 2603.15202). The batch is the requests in flight on the worker, this
+one included, so that idle workers are told apart by their caches.
+"""
+
+from benchmarks.routing.policies.base import EventFed
+from benchmarks.routing.trace import Turn
+
+
+class LMetric(EventFed):
+    """No weights."""
+
+    def route(self, turn: Turn) -> int:
+        """The least product; of equals the least busy."""
+        uncached = self.uncached(turn)
+
+        def score(worker: int) -> tuple[int, int]:
+            batch = self.in_flight[worker] + 1
+            return uncached[worker] * batch, batch
+
+        return min(range(self.setting.num_workers), key=score)

@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 import trio
 
 from protocol import wire
-from protocol.errors import LinkError, WireError
+from protocol.errors import ConfigError, LinkError, WireError
 from protocol.ids import WorkerId
 from protocol.messages import Bye, FromWorker, Welcome
 from protocol.transport import CurveClient, DealerSocket
@@ -67,7 +67,12 @@ class GatewayLink:
         self._register_at = 0.0
         self._watch = GatewayWatch(trio.current_time())
         self._socket = DealerSocket(identity, self._hear, keys=keys, on_link=self._link_changed)
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except ConfigError:
+            # Left to the garbage collector, an open socket would block this process for ever.
+            self._socket.close()
+            raise
         self._is_up = False
         self._last_failure: str | None = None
         self._report_at = trio.current_time() + _UNANSWERED_S

@@ -31,7 +31,7 @@ class StreamFormatter(Protocol):
         ...
 
     def keep_alive(self) -> bytes:
-        """What says nothing, but that the answer is still coming."""
+        """What says nothing, but that the answer is still coming; b"" if nothing can."""
         ...
 
     def format(self, event: TurnEvent) -> bytes:

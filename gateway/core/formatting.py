@@ -65,18 +65,23 @@ class ChunkFormatter:
         self._envelope = b"data: " + _encode(head)[:-1] + b","
         self._include_usage = include_usage
         self._started: Started | None = None
+        self._num_choices = 1
+        self._finished: set[int] = set()
         self._before_text: dict[int, bytes] = {}
         self._before_thoughts: dict[int, bytes] = {}
 
     def head(self, num_choices: int = 1) -> bytes:
         """The role chunk of every choice: role assistant, content ""."""
+        self._num_choices = num_choices
         delta = {"role": "assistant", "content": ""}
         return b"".join(self._choice(index, delta) for index in range(num_choices))
 
     def keep_alive(self) -> bytes:
         """A chunk that says nothing: clients do not count SSE comments as life, and many break
-        on `choices: []`."""
-        return self._text(0, "")
+        on `choices: []`. It speaks for a choice that goes on; b"" if there is none."""
+        going_on = (index for index in range(self._num_choices) if index not in self._finished)
+        index = next(going_on, None)
+        return b"" if index is None else self._text(index, "")
 
     def format(self, event: TurnEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing (Started, unasked usage)."""
@@ -93,6 +98,7 @@ class ChunkFormatter:
             case ToolCallStart() | ToolCallArguments() | ToolCallEnd():
                 return self._call(event)
             case Finished():
+                self._finished.add(event.index)
                 return self._choice(event.index, {}, reason=event.reason)
             case Usage():
                 return self._usage(event) if self._include_usage else b""

@@ -55,8 +55,9 @@ class _PushedAnswer:
             if (refuse := self.answer.refusal()) is not None:
                 return refuse
             self._open()
-            self._push.write(self.answer.opening())
-        self._push.end(self.answer.ending())
+            self._push.end(self.answer.opening() + self.answer.ending())
+        else:
+            self._push.end(self.answer.ending())
         return None
 
     def _put(self, chunk: bytes) -> bool:

@@ -130,6 +130,7 @@ class Exchange:
     headers: Sequence[tuple[bytes, bytes]] = ()
     client: tuple[str, int] | None = LOOPBACK
     more_body: bool = False
+    extensions: dict[str, Any] = field(default_factory=dict)
     writes: list[tuple[float, Message]] = field(default_factory=list)
     reads: bool = True
     _resumed: trio.Event = field(default_factory=trio.Event)
@@ -147,6 +148,7 @@ class Exchange:
             "headers": list(self.headers),
             "client": self.client,
             "server": ("127.0.0.1", 8080),
+            "extensions": self.extensions,
         }
         await self.app(scope, self._receive, self._send)
         self._check_stream()

@@ -1,0 +1,58 @@
+"""A server that pushes, without a network: what is pushed joins what an `Exchange` has sent."""
+
+from collections.abc import Sequence
+
+import trio
+from starlette.types import ASGIApp
+
+from gateway.http.push import EXTENSION, MAX_PENDING_BYTES
+from gateway.http.reply import Header
+from tests.fakes.asgi import Exchange
+
+
+class FakePush:
+    """A `Push` whose peer takes everything at once, or nothing while the exchange does not read."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._num_waiting_bytes = 0
+        self.is_gone = False
+        self.num_refused = 0
+
+    def open(self, status: int, headers: Sequence[Header]) -> None:
+        assert not self._exchange.writes
+        self._note({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    def write(self, chunk: bytes) -> bool:
+        if not self._exchange.reads:
+            self._num_waiting_bytes += len(chunk)
+        if self.is_gone or self._num_waiting_bytes > MAX_PENDING_BYTES:
+            self._num_waiting_bytes -= len(chunk)
+            self.num_refused += 1
+            return False
+        self._part(chunk, more=True)
+        return True
+
+    def end(self, last: bytes = b"") -> None:
+        self._part(last, more=False)
+
+    async def flushed(self) -> None:
+        raise AssertionError("the server itself waits for that")
+
+    def _part(self, chunk: bytes, *, more: bool) -> None:
+        if self.is_gone:
+            return
+        _, last = self._exchange.writes[-1]
+        assert last.get("more_body", True), "nothing may follow the end"
+        self._note({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    def _note(self, message: dict[str, object]) -> None:
+        self._exchange.writes.append((trio.current_time(), message))
+
+
+def pushed_exchange(app: ASGIApp, body: bytes) -> tuple[Exchange, FakePush]:
+    """An exchange with a server that pushes."""
+    exchange = Exchange(app, body=body)
+    push = FakePush(exchange)
+    exchange.extensions[EXTENSION] = push
+    return exchange, push

@@ -37,7 +37,7 @@ T = TypeVar("T")
 INLINE_CHARS: Final = 2048
 """Shorter texts are encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms (and the GIL)."""
 RENDER_CHARS: Final = 128 * 1024
-"""Smaller requests are rendered at once, in less than 1 ms: a thread would hold the GIL as long, and
+"""Smaller requests are rendered at once, in less than 1 ms: a thread holds the GIL as long, and
 give it back to the loop only after 5 ms."""
 RENDER_MESSAGE_CHARS: Final = 256
 """What a template spends on each message, in characters that it copies."""

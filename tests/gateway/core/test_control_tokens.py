@@ -12,6 +12,7 @@ from gateway.core.chat_request import ChatRequest
 from gateway.core.control_tokens import MARK
 from gateway.core.model_text import ModelText
 from gateway.core.openai import parse_chat_request
+from protocol.tokens import pack_tokens
 from tests.fakes.text_files import CHAT_TEMPLATE, SPECIALS, make_text_files
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -31,7 +32,12 @@ def request(*messages: dict[str, Any], tools: list[dict[str, Any]] | None = None
 
 
 def ids_of(asked: ChatRequest, text: ModelText = TEXT) -> list[int]:
-    return list(text.encode_chat(asked.messages, asked.tools, asked.template_kwargs, NOW))
+    """The prompt's ids, on which the encoding of the whole and the one by segments agree."""
+    given = (asked.messages, asked.tools, asked.template_kwargs, NOW)
+    whole = text.encode_chat(*given)
+    draft = text.prompts.draft(text.render_chat(*given))
+    assert text.prompts.finish(draft, text.prompts.encode(draft.missing)) == pack_tokens(whole)
+    return list(whole)
 
 
 def count_control(ids: list[int]) -> dict[str, int]:

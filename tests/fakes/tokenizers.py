@@ -1,0 +1,94 @@
+"""Tokenizers of several designs, small and trained on the spot."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
+
+from tests.fakes.text_files import CORPUS, MARKERS, SPECIALS, make_tokenizer
+
+_VOCAB_SIZE = 300
+
+
+def _with_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIALS])
+    tokenizer.add_tokens([AddedToken(t, special=False) for t in MARKERS])
+    return tokenizer
+
+
+def byte_level() -> Tokenizer:
+    """As Qwen and Llama 3 have it: nothing stands before a word, a regular expression cuts."""
+    return Tokenizer.from_str(make_tokenizer().to_str())
+
+
+def byte_level_with_space() -> Tokenizer:
+    """As GPT-2 with `add_prefix_space`: every stretch begins as a word."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCAB_SIZE,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return _with_tokens(tokenizer)
+
+
+def unigram(prepend_scheme: str = "always") -> Tokenizer:
+    """As SentencePiece makes it: spaces are letters, and a text begins with one."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(left=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend_scheme)
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=_VOCAB_SIZE, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return _with_tokens(tokenizer)
+
+
+def word_piece() -> Tokenizer:
+    """As BERT has it: lower case without accents, words by white space and punctuation."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[arg-type]
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=_VOCAB_SIZE, special_tokens=["[UNK]"], show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return _with_tokens(tokenizer)
+
+
+def greedy_for_space() -> Tokenizer:
+    """As Phi-3 has it: a control token takes the white space behind it."""
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens([AddedToken("<|end|>", rstrip=True, special=True)])
+    return tokenizer
+
+
+@cache
+def designs() -> Mapping[str, Tokenizer]:
+    """All of them by name."""
+    return {
+        "byte-level": byte_level(),
+        "byte-level with space": byte_level_with_space(),
+        "unigram": unigram(),
+        "unigram, first": unigram("first"),
+        "wordpiece": word_piece(),
+        "greedy for space": greedy_for_space(),
+    }
+
+
+SEPARABLE = ("byte-level", "byte-level with space", "unigram", "wordpiece")
+INSEPARABLE = ("unigram, first", "greedy for space")

@@ -4,16 +4,20 @@ Owns the rules that need more than one key. Must not open sockets or read secret
 """
 
 from itertools import chain
+from typing import Final
 
 from config.model import DUMMY_PREFIX, Config, TariffConfig, repeated
 from protocol.addresses import is_local_address, is_loopback_host
 from protocol.errors import ConfigError
+
+_NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
 
 
 def check_config(config: Config, source: str) -> None:
     """Raise `ConfigError` for the first rule that `config` breaks."""
     _check_names(config, source)
     _check_references(config, source)
+    _check_params(config, source)
     _check_prices(config, source)
     _check_addresses(config, source)
 
@@ -50,6 +54,24 @@ def _check_references(config: Config, source: str) -> None:
                 f"{source}: worker `{worker.name}` serves `{worker.serves}`, "
                 f"which is no [[models]] name; known: {', '.join(sorted(models))}"
             )
+
+
+def _check_params(config: Config, source: str) -> None:
+    """What decides who answers, and how, is the client's alone; a name must be one that answers."""
+    for model in config.models:
+        for alias in model.alias_params:
+            if alias not in model.aliases:
+                raise ConfigError(
+                    f"{source}: model `{model.name}` has alias_params for `{alias}`, "
+                    f"which is none of its aliases; known: {', '.join(model.aliases) or 'none'}"
+                )
+        for params in (*model.alias_params.values(), *(one.params for one in model.fallback)):
+            named = {*params.set, *params.default, *params.drop}
+            if taken := sorted(named & _NOT_REWRITTEN):
+                raise ConfigError(
+                    f"{source}: the params of model `{model.name}` rewrite `{taken[0]}`, "
+                    f"which no rewriting may touch: {', '.join(sorted(_NOT_REWRITTEN))}"
+                )
 
 
 def _check_prices(config: Config, source: str) -> None:

@@ -105,6 +105,11 @@ def edge_of(services: Services) -> Edge:
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,
         spending=services.spending.figures,
+        alias_params={
+            alias: params
+            for model in services.config.models
+            for alias, params in model.alias_params.items()
+        },
         text_of=functools.partial(known_text, services),
         listen=services.feed.listen,
         draw=services.draw,

@@ -5,11 +5,13 @@ conversation it names. Must not know secrets: keys are known by their configured
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from config import KeyConfig
 from gateway.core.chat_request import MAX_SESSION_CHARS
+
+Headers = tuple[tuple[bytes, bytes], ...]
 
 SESSION_HEADERS: Final = (
     b"x-session-id",
@@ -28,6 +30,7 @@ SESSION_HEADERS: Final = (
 class Caller:
     """The sender of one request. `key` is the configured name of its API key ("" without keys);
     `private_cache` keeps its prefixes from other keys; `session` is from the headers.
+    `headers` are all that it sent, as they came.
     """
 
     key: str = ""
@@ -36,9 +39,10 @@ class Caller:
     cloud: bool = True
     admin: bool = False
     session: str | None = None
+    headers: Headers = field(default=(), repr=False, compare=False)
 
     @staticmethod
-    def of_key(key: KeyConfig, session: str | None = None) -> "Caller":
+    def of_key(key: KeyConfig, session: str | None = None, headers: Headers = ()) -> "Caller":
         """The caller that holds `key`."""
         return Caller(
             key=key.name,
@@ -47,6 +51,7 @@ class Caller:
             cloud=key.cloud == "allow",
             admin=key.admin,
             session=session,
+            headers=headers,
         )
 
 

@@ -9,14 +9,20 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
+from config import FallbackConfig
+from gateway.actors.caller import Caller
 from gateway.actors.services import Services
 from gateway.actors.spending import Bill
 from gateway.core.chat_request import ChatRequest
 from gateway.core.effects import UseProvider
+from gateway.core.end_to_end import Header, sent_on
 from gateway.core.errors import ApiError, busy, connection_lost
 from gateway.core.events import Started, TurnEvent, UpstreamBody, UpstreamChunk
 from gateway.core.fleet_events import AnswerCut
 from gateway.core.fleet_events import ProviderFailed as ProviderFailedEvent
+from gateway.core.outgoing import Outgoing, outgoing, session_name
 from gateway.core.refusals import hardest
 from gateway.upstream import Answer, Provider, ProviderCut, ProviderFailed
 
@@ -32,10 +38,11 @@ async def answer_by_chain(
     route: UseProvider,
     emit: Emit,
     *,
-    key: str,
+    caller: Caller,
     model: str,
 ) -> ApiError | None:
-    """Ask the providers of the chain in order until one answers; `key` and `model` are charged.
+    """Ask the providers of the chain in order until one answers; the caller's key and `model` are
+    charged.
 
     Returns what to tell the client if none did; nothing was emitted then. Raises `ApiError` when
     an answer was cut after its beginning.
@@ -49,7 +56,8 @@ async def answer_by_chain(
         if failures and not services.retries.may(target.provider):
             break
         provider = services.providers[target.provider]
-        bill = await services.spending.open_bill(key, model, target, request)
+        sent = _outgoing(services, request, caller, target)
+        bill = await services.spending.open_bill(caller.key, model, target, sent.request)
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
@@ -63,7 +71,7 @@ async def answer_by_chain(
         services.health.asked(provider.name)
         try:
             with bill:
-                answer = await _ask(provider, request, target.model, started, emit, bill)
+                answer = await _ask(provider, sent, target.model, started, emit, bill)
         except ProviderFailed as error:
             _note_failure(services, provider.name, target.model, error)
             failures.append(error)
@@ -75,7 +83,7 @@ async def answer_by_chain(
             raise connection_lost() from error
         services.health.succeeded(provider.name)
         if answer is not None:
-            emit(started)
+            emit(msgspec.structs.replace(started, headers=answer.headers))
             emit(UpstreamBody(answer.status, answer.body))
         services.counters.cloud_answers += 1
         return None
@@ -91,15 +99,30 @@ def _note_failure(services: Services, name: str, model: str, error: ProviderFail
         services.health.failed(name, str(error))
 
 
+def _outgoing(
+    services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
+) -> Outgoing:
+    """The request as this provider gets it."""
+    return outgoing(
+        request,
+        sent_on(caller.headers),
+        params=target.params,
+        session_hint=services.config.providers[target.provider].session_hint,
+        session=session_name(caller.key, caller.session or request.session, request),
+    )
+
+
 async def _ask(
-    provider: Provider, request: ChatRequest, model: str, started: Started, emit: Emit, bill: Bill
+    provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
     """The exchange with one provider; tells `bill` what it costs."""
     try:
-        if request.stream:
-            answer = await _stream(provider, request, model, started, emit, bill)
+        if sent.request.stream:
+            answer = await _stream(provider, sent, model, started, emit, bill)
         else:
-            answer = await provider.complete(request.raw, model, bill.note_usage)
+            answer = await provider.complete(
+                sent.request.raw, model, bill.note_usage, headers=sent.headers
+            )
     except ProviderFailed as error:
         if not error.may_be_charged:
             bill.waive()
@@ -111,9 +134,13 @@ async def _ask(
 
 
 async def _stream(
-    provider: Provider, request: ChatRequest, model: str, started: Started, emit: Emit, bill: Bill
+    provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
     has_started = False
+
+    def note_headers(headers: tuple[Header, ...]) -> None:
+        nonlocal started
+        started = msgspec.structs.replace(started, headers=headers)
 
     def pass_on(events: bytes) -> None:
         nonlocal has_started
@@ -122,7 +149,14 @@ async def _stream(
             emit(started)
         emit(UpstreamChunk(events))
 
-    return await provider.stream(request.raw, model, pass_on, bill.note_usage)
+    return await provider.stream(
+        sent.request.raw,
+        model,
+        pass_on,
+        bill.note_usage,
+        headers=sent.headers,
+        on_headers=note_headers,
+    )
 
 
 def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:

@@ -111,7 +111,7 @@ class Turn:
             self._request,
             provider,
             self._emit,
-            key=self._caller.key,
+            caller=self._caller,
             model=self._view().name,
         )
         if error is None:

@@ -22,6 +22,7 @@ class Started(_Event, frozen=True, gc=False):
     """The turn runs. `served_by` is "worker" or "cloud:NAME"; `worker` is the worker's name.
 
     `route` says why it was sent there. `cached_tokens` of the prompt were found in the cache.
+    `headers` are those of a provider's answer that the client gets too.
     """
 
     served_by: str
@@ -29,6 +30,7 @@ class Started(_Event, frozen=True, gc=False):
     cached_tokens: int
     route: str
     model: str
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

@@ -29,15 +29,16 @@ class Gatekeeper:
 
     def identify(self, scope: Scope) -> Caller:
         """The sender of a request. Raises `ApiError` 401."""
-        session = session_of_headers(scope["headers"])
+        headers = tuple(scope["headers"])
+        session = session_of_headers(headers)
         if self._keys:
-            return Caller.of_key(self._key_of(scope), session)
+            return Caller.of_key(self._key_of(scope), session, headers)
         if not _is_local(scope):
             raise _unauthorized(
                 "This gateway has no API keys, so it answers only clients on its own machine; "
                 "add [[keys]] to its configuration."
             )
-        return Caller(admin=True, session=session)
+        return Caller(admin=True, session=session, headers=headers)
 
     def check_admin(self, scope: Scope) -> None:
         """Raise `ApiError` 401 or 403 unless the caller is local or holds an admin key."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from config import GatewayConfig, KeyConfig
+from config import GatewayConfig, KeyConfig, ParamsConfig
 from gateway.actors.caller import Caller
 from gateway.actors.event_feed import EventFeed, Listener
 from gateway.actors.texts import KnownText
@@ -50,8 +50,9 @@ class FleetGauges:
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
-    `text_of` gives the text half of a model by any of its names. `listen` opens a view on what
-    happens. `draw` gives random bytes, `unix_time` seconds.
+    `alias_params` rewrite requests by the name that they ask for. `text_of` gives the text half of
+    a model by any of its names. `listen` opens a view on what happens. `draw` gives random bytes,
+    `unix_time` seconds.
     """
 
     config: GatewayConfig
@@ -62,6 +63,7 @@ class Edge:
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
+    alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
     text_of: TextOf = no_text
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen

@@ -50,7 +50,7 @@ class Turn:
             self.first_at = trio.current_time()
 
     def headers(self) -> tuple[Header, ...]:
-        """The `x-herma-*` headers, as far as the facts are known."""
+        """The `x-herma-*` headers, as far as the facts are known, and those of a provider."""
         if self.started is None:
             return ()
         return (
@@ -58,6 +58,7 @@ class Turn:
             header("x-herma-worker", self.started.worker),
             header("x-herma-cached-tokens", self.started.cached_tokens),
             header("x-herma-route", self.started.route),
+            *(header(name, value) for name, value in self.started.headers),
         )
 
     def observe(self) -> None:

@@ -1,14 +1,15 @@
 """One OpenAI-compatible API.
 
 Owns the HTTP exchange with it and the judgement of its failures: before the first byte of an
-answer another provider may be asked; after it the answer is cut. Bytes are passed on unchanged;
-of the request only the model's name is rewritten. Must not know turns. No text here names the
+answer another provider may be asked; after it the answer is cut. Bytes are passed on unchanged, and
+so are the headers of both sides that are meant for the other end; of the request only the model's
+name is rewritten. Must not know turns. No text here names the
 provider's address or key.
 """
 
 import functools
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ import msgspec
 import trio
 
 from config import ProviderConfig
+from gateway.core.end_to_end import Header, passed_back
 from gateway.core.events import Usage
 from gateway.upstream.pool import ClientPool, RequestBody
 from gateway.upstream.relay import BadStream, Relay
@@ -69,10 +71,11 @@ class ProviderCut(HermaError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer: a 200, or a 4xx that is about the request itself."""
+    """A whole answer: a 200, or a 4xx that is about the request itself, and its headers."""
 
     status: int
     body: bytes
+    headers: tuple[Header, ...] = ()
 
 
 class Provider:
@@ -109,13 +112,15 @@ class Provider:
         raw: Mapping[str, Any],
         model: str,
         on_usage: Callable[[Usage], None] = lambda _: None,
+        *,
+        headers: Iterable[Header] = (),
     ) -> Answer:
         """The whole answer to the request `raw`, asked of `model`; `on_usage` gets what it says
-        that it used. Raises `ProviderFailed`.
+        that it used. `headers` of the client go along. Raises `ProviderFailed`.
         """
         with _failures(self.name):
             async with self._exchange(
-                raw, model, "application/json", self._config.answer_s
+                raw, model, headers, "application/json", self._config.answer_s
             ) as response:
                 answer = await self._whole(response)
         if answer.status == 200 and is_error(answer.body):
@@ -130,9 +135,13 @@ class Provider:
         model: str,
         on_events: Callable[[bytes], None],
         on_usage: Callable[[Usage], None] = lambda _: None,
+        *,
+        headers: Iterable[Header] = (),
+        on_headers: Callable[[tuple[Header, ...]], None] = lambda _: None,
     ) -> Answer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
+        `headers` of the client go along; `on_headers` gets those of the answer before its events.
         The first content must come in `first_token_s`; comments before it are dropped. `on_usage`
         gets what the provider says that it used, also when only we have asked for it. Raises
         `ProviderFailed` before the first call of `on_events`, `ProviderCut` after it.
@@ -154,8 +163,9 @@ class Provider:
         try:
             with deadline, _failures(self.name):
                 async with self._exchange(
-                    asked, model, "text/event-stream", self._config.read_s
+                    asked, model, headers, "text/event-stream", self._config.read_s
                 ) as response:
+                    on_headers(self._passed_back(response))
                     answer = await self._relay(response, relay.take)
         except ProviderFailed as error:
             if relay.has_begun:
@@ -192,12 +202,20 @@ class Provider:
 
     @asynccontextmanager
     async def _exchange(
-        self, raw: Mapping[str, Any], model: str, accept: str, read_s: float
+        self,
+        raw: Mapping[str, Any],
+        model: str,
+        headers: Iterable[Header],
+        accept: str,
+        read_s: float,
     ) -> AsyncIterator[httpx.Response]:
         body = _encode({**raw, "model": model})
-        headers = {**self._headers, "accept": accept}
+        # Text of a client may be any Latin-1; httpx would take it for ASCII.
+        named = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers]
+        ours = {**self._headers, "accept": accept}
+        named += [(name.encode(), value.encode()) for name, value in ours.items()]
         async with self._pool.client() as client:
-            request = client.build_request("POST", self._url, content=body, headers=headers)
+            request = client.build_request("POST", self._url, content=body, headers=named)
             request.stream = RequestBody(body)
             timeouts: dict[str, float | None] = request.extensions["timeout"]
             timeouts["read"] = read_s
@@ -230,7 +248,12 @@ class Provider:
 
         await _read(response, take)
         self._check_json(response.status_code, body)
-        return Answer(response.status_code, self._without_secrets(response.status_code, body))
+        whole = self._without_secrets(response.status_code, body)
+        return Answer(response.status_code, whole, self._passed_back(response))
+
+    def _passed_back(self, response: httpx.Response) -> tuple[Header, ...]:
+        secrets = [secret.decode("latin-1") for secret in self._secrets]
+        return tuple(passed_back(response.headers.multi_items(), secrets))
 
     def _without_secrets(self, status: int, body: bytearray) -> bytes:
         """A refusal may quote our key or the address; answers are passed on as they are."""

@@ -73,7 +73,7 @@ async def test_the_next_provider_answers_for_one_that_fails() -> None:
 async def test_a_provider_without_a_first_token_is_left() -> None:
     """The first-token deadline counts per provider, and comments are no token."""
     slow = FakeProvider(first_delay_s=60.0, comments=1)
-    asked = await ask_chain(slow, FakeProvider(), first_token_s=0.1, stream=True)
+    asked = await ask_chain(slow, FakeProvider(), first_token_s=0.5, stream=True)
     assert asked.started.served_by == "cloud:p1"
 
 

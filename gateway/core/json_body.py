@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.core.errors import ApiError, invalid
+from gateway.core.tool_schemas import decode_with_tools
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
-_decode = msgspec.json.Decoder().decode
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     if not body.strip():
         raise _unreadable("The body is empty; send a JSON object.")
     try:
-        raw = _decode(body)
+        raw = decode_with_tools(body)
     except UnicodeDecodeError as error:
         raise _unreadable("The body is not valid UTF-8.") from error
     except RecursionError as error:

@@ -61,7 +61,7 @@ def chat_request(raw: dict[str, Any], fingerprint: bytes = b"") -> ChatRequest:
     typed = typed_body(raw, ChatBody)
     if typed.top_logprobs and not typed.logprobs:
         raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
-    tools, tool_choice = _chosen_tools(typed)
+    tools, tool_choice = _chosen_tools(typed, tuple(raw.get("tools") or ()))
     messages = tuple(_message(item, f"messages[{i}]") for i, item in enumerate(typed.messages))
     return ChatRequest(
         messages=instructed(messages, format_instruction(typed.response_format)),
@@ -137,9 +137,10 @@ def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
     return ToolCall(id=call.id or "", name=call.function.name, arguments=arguments)
 
 
-def _chosen_tools(typed: ChatBody) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
+def _chosen_tools(
+    typed: ChatBody, tools: tuple[dict[str, Any], ...]
+) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
     """The tools that the model may see, and the choice; a named function leaves only itself."""
-    tools = tuple(typed.tools or ())
     names = [_tool_name(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
     choice = typed.tool_choice
     if choice is None:

@@ -75,3 +75,27 @@ class ToolSchemas:
             tool = ToolSchema(fields, len(raw))
             self._known.put(raw, tool, len(raw))
         return tool
+
+
+_schemas: Final = ToolSchemas()
+_decode: Final = msgspec.json.Decoder().decode
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
+    """The JSON in `body`; objects in its field `tools` are read through a memory, as `ToolSchema`.
+
+    A `msgspec.MsgspecError` or `UnicodeDecodeError` says what is wrong with the whole body.
+    """
+    if b'"tools"' not in body:
+        return _decode(body)
+    try:
+        return {
+            name: [_schemas.read(bytes(tool)) for tool in _items(raw)]
+            if name == "tools"
+            else _decode(raw)
+            for name, raw in _fields(body).items()
+        }
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _decode(body)

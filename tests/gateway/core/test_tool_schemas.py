@@ -1,6 +1,7 @@
 """Tools that hardly ever change."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -8,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.tool_schemas import JsonForm, ToolSchemas, json_text
+from gateway.core.tool_schemas import (
+    JsonForm,
+    ToolSchema,
+    ToolSchemas,
+    decode_with_tools,
+    json_text,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
@@ -49,3 +56,30 @@ def test_what_is_no_object_is_refused() -> None:
     """A tool is a JSON object."""
     with pytest.raises(msgspec.ValidationError):
         ToolSchemas().read(b"[]")
+
+
+def test_a_body_is_decoded_as_without_the_memory() -> None:
+    """Only what is an object among `tools` is a `ToolSchema`, and equal to what was sent."""
+    body = b'{"tools": [{"a": 1}], "messages": [], "tools": [{"function": {"name": "f"}}]}'
+    first, second = decode_with_tools(body), decode_with_tools(body)
+    assert first == msgspec.json.decode(body)
+    assert list(first) == list(msgspec.json.decode(body))
+    assert isinstance(first["tools"][0], ToolSchema)
+    assert first["tools"][0] is second["tools"][0]
+
+
+@given(st.dictionaries(st.sampled_from(["tools", "a", "b"]), JSON), st.integers(0, 99), st.data())
+def test_any_body_is_decoded_or_refused_as_without_the_memory(
+    fields: dict[str, Any], at: int, data: st.DataObject
+) -> None:
+    """Whatever stands in `tools`, and wherever a body is broken, the error is that of the whole."""
+    body = json.dumps(fields).encode()
+    if data.draw(st.booleans()):
+        body = body[:at] + data.draw(st.sampled_from([b"", b"\xff", b"}", b"\\"])) + body[at + 1 :]
+    try:
+        expected = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            decode_with_tools(body)
+    else:
+        assert decode_with_tools(body) == expected

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
 import httpx
@@ -92,7 +93,9 @@ class Provider:
         self._secrets = [host, *([api_key.encode()] if api_key else [])]
         timeout = httpx.Timeout(config.read_s, connect=config.connect_s, pool=config.connect_s)
         self._pool = ClientPool(
-            functools.partial(httpx.AsyncClient, timeout=timeout, limits=_LIMITS)
+            functools.partial(
+                httpx.AsyncClient, timeout=timeout, limits=_LIMITS, cookies=_no_cookies()
+            )
         )
 
     def __repr__(self) -> str:
@@ -270,6 +273,11 @@ class Provider:
             raise ProviderFailed(f"{self.name} sent no JSON", status=status) from error
         if not isinstance(value, dict):
             raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
+
+
+def _no_cookies() -> CookieJar:
+    """A jar that takes none: all clients' requests go through it."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 async def _read(

@@ -1,7 +1,7 @@
-"""`herma bench engine`: how fast is the engine, beside its floor and its peer?
+"""`herma bench`: how fast is the engine, beside its floor and its peer? How good is the routing?
 
-Owns the way from the command line to the benchmark, which lies in the source tree and not in the
-installed package: only who works on Herma needs it.
+Owns the way from the command line to the benchmarks, which lie in the source tree and not in the
+installed package: only who works on Herma needs them.
 """
 
 import argparse
@@ -11,9 +11,13 @@ from protocol.errors import ConfigError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it; 0 if every answer was right, else 1. Raises `ConfigError`."""
+    """Run it; 0 if every answer was right, else 1. Raises `HermaError`."""
     if find_spec("benchmarks") is None:
         raise ConfigError("the benchmarks are in the source tree: run this in a checkout of it")
+    if arguments.action == "routing":
+        from benchmarks.routing import command
+
+        return command.run_command(arguments)
     from benchmarks.engine.command import run_command
 
     return run_command(arguments)

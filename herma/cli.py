@@ -212,3 +212,23 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     engine.add_argument("--json", type=Path, metavar="FILE")
     engine.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
     engine.add_argument("--trace", type=Path, metavar="FILE", help="every step of every test")
+    _add_bench_routing(actions)
+
+
+def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    routing = actions.add_parser("routing", help="routing policies on traces, in virtual time")
+    routing.add_argument(
+        "--trace", action="append", metavar="FILE|fleet", help="repeatable; default: fleet"
+    )
+    routing.add_argument("--workers", default="2,4,8,16", metavar="N,N", help="fleet sizes")
+    routing.add_argument("--policies", default="all", metavar="NAMES", help="or some, by commas")
+    routing.add_argument("--load", default="0.5,0.8,0.95,1.1", metavar="X,X", help="of capacity")
+    routing.add_argument("--kv-tokens", type=int, metavar="N", help="per worker")
+    routing.add_argument("--limit", type=int, metavar="N", help="requests of each trace")
+    routing.add_argument("--seeds", default="0,1,2", metavar="N,N", help="for generated fleets")
+    routing.add_argument("--processes", type=int, default=2, metavar="N", help="side by side")
+    routing.add_argument(
+        "--experiment", choices=("fairness", "collapse"), help="this one instead of the table"
+    )
+    routing.add_argument("--json", type=Path, metavar="FILE", help="the rows")
+    routing.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")

@@ -1,0 +1,109 @@
+"""`herma bench routing`: from the command line to the table.
+
+Owns the arguments, what they mean and the order of the report. Must not know how anything is
+simulated.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from benchmarks.engine.progress import Progress
+from benchmarks.routing.cost_model import QWEN3_8B_H200
+from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
+from benchmarks.routing.plot import plot_rows
+from benchmarks.routing.policies import BASELINES, OURS, POLICIES
+from benchmarks.routing.sweep import Plan, read_source, rows, tasks
+from benchmarks.routing.table import lines
+from benchmarks.routing.worker import WorkerSpec
+from protocol.errors import ConfigError
+
+FLEET: Final = "fleet"
+
+KV_TOKENS: Final = 400_000
+"""Per worker. A card of 141 GB with Qwen3-8B in bf16 has room for about 730k (147 KB each); this
+is about half of it, so that caches are short of room within traces that are quick to simulate."""
+
+MAX_SEQS: Final = 64
+TOKEN_BUDGET: Final = 8192
+
+_T = TypeVar("_T")
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """Simulate and report; an experiment fails under its bars, a table is for the reader to judge.
+    Raises `HermaError`.
+    """
+    if arguments.experiment is not None:
+        return _experiment(arguments.experiment)
+    plan = plan_of(arguments)
+    planned = tasks(plan)
+    for source in {task.source for task in planned if task.source.file is not None}:
+        read_source(source, plan.spec)  # what is wrong with a file is said before anything runs
+    progress = Progress(len(planned))
+    progress.begin("")
+    done = []
+    for task, row in zip(planned, rows(planned, arguments.processes), strict=True):
+        done.append(row)
+        progress.end()
+        progress.begin(f"{row['trace']} x{task.num_workers} at {task.load:g} {task.policy}")
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(done), indent=1) + b"\n")
+    print("\n".join(lines(done)), flush=True)
+    if arguments.plot is not None:
+        plot_rows(done, arguments.plot)
+    return 0
+
+
+def _experiment(name: str) -> int:
+    if name == "fairness":
+        text, holds = fairness_lines(*fairness())
+    else:
+        text, holds = collapse_lines([*BASELINES, OURS])
+    print("\n".join(text), flush=True)
+    return 0 if holds else 1
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """The plan of the arguments. Raises `ConfigError` naming the one that is wrong."""
+    names = tuple(POLICIES) if arguments.policies == "all" else _names(arguments.policies)
+    workers = _numbers("--workers", arguments.workers, int, least=2)
+    kv_tokens = KV_TOKENS if arguments.kv_tokens is None else arguments.kv_tokens
+    if kv_tokens < 1 or arguments.processes < 1 or (arguments.limit or 1) < 1:
+        raise ConfigError("--kv-tokens, --limit and --processes are at least 1")
+    return Plan(
+        sources=tuple(None if name == FLEET else Path(name) for name in arguments.trace or [FLEET]),
+        workers=workers,
+        loads=_numbers("--load", arguments.load, float, least=0.01),
+        seeds=_numbers("--seeds", arguments.seeds, int, least=0),
+        policies=names,
+        spec=WorkerSpec(QWEN3_8B_H200, kv_tokens, MAX_SEQS, TOKEN_BUDGET),
+        limit=arguments.limit,
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown:
+        raise ConfigError(f"no policy `{unknown[0]}`; there are {', '.join(POLICIES)}")
+    return names
+
+
+def _numbers(option: str, text: str, kind: Callable[[str], _T], *, least: float) -> tuple[_T, ...]:
+    try:
+        numbers = tuple(kind(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} {text}: numbers with commas between them are wanted"
+        ) from error
+    if not all(float(str(number)) >= least for number in numbers):
+        raise ConfigError(f"{option} {text}: each is at least {least:g}")
+    return numbers

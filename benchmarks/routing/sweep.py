@@ -1,0 +1,122 @@
+"""All rows of a table: traces x fleets x loads x policies.
+
+Owns the list of cases and their way over processes. Every policy of a cell sees the same arrivals.
+A process reads a trace and measures its work once, because cases of one trace follow each other.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.routing.fleet import KINDS, fleet_trace
+from benchmarks.routing.run import Case, Row, busy_time_s, simulate
+from benchmarks.routing.trace import Trace, TraceError, read_trace
+from benchmarks.routing.worker import WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a trace comes from: a file, or a kind of fleet with so many sessions."""
+
+    file: Path | None
+    kind: str
+    num_sessions: int
+    limit: int | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to simulate. `sources` are files, or None for the generated fleets."""
+
+    sources: tuple[Path | None, ...]
+    workers: tuple[int, ...]
+    loads: tuple[float, ...]
+    seeds: tuple[int, ...]
+    policies: tuple[str, ...]
+    spec: WorkerSpec
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row."""
+
+    source: Source
+    spec: WorkerSpec
+    num_workers: int
+    load: float
+    policy: str
+
+
+def tasks(plan: Plan) -> list[Task]:
+    """All rows, those of one trace together. A file is what it is, so it has one seed."""
+    found: list[Task] = []
+    for source, num_workers in product(plan.sources, plan.workers):
+        for trace in _sources(plan, source, num_workers):
+            found += [
+                Task(trace, plan.spec, num_workers, load, policy)
+                for load, policy in product(plan.loads, plan.policies)
+            ]
+    return sorted(found, key=lambda task: (str(task.source.file), task.source.seed))
+
+
+def rows(planned: Sequence[Task], num_processes: int) -> Iterator[Row]:
+    """The rows in the order of `planned`. Raises `TraceError` if a trace cannot be used."""
+    if num_processes == 1:
+        yield from map(run_task, planned)
+        return
+    with ProcessPoolExecutor(num_processes, get_context("spawn")) as pool:
+        yield from pool.map(run_task, planned)
+
+
+def run_task(task: Task) -> Row:
+    """Simulate it."""
+    trace, busy_s = load_trace(task.source, task.spec)
+    return simulate(
+        Case(
+            policy=task.policy,
+            trace=trace,
+            busy_s=busy_s,
+            num_workers=task.num_workers,
+            load=task.load,
+            seed=task.source.seed,
+            spec=task.spec,
+        )
+    )
+
+
+@lru_cache(maxsize=4)
+def load_trace(source: Source, spec: WorkerSpec) -> tuple[Trace, float]:
+    """The trace and its work. Raises `TraceError`."""
+    trace = read_source(source, spec)
+    return trace, busy_time_s(trace, spec)
+
+
+def read_source(source: Source, spec: WorkerSpec) -> Trace:
+    """The trace, which fits the workers. Raises `TraceError`."""
+    if source.file is not None:
+        trace = read_trace(source.file, source.limit, source.seed)
+    else:
+        trace = fleet_trace(source.kind, source.num_sessions, source.seed)
+        trace = replace(trace, turns=trace.turns[: source.limit])
+    if trace.longest_tokens > spec.kv_tokens:
+        raise TraceError(
+            f"{trace.name} has a request of {trace.longest_tokens} tokens with its answer, more "
+            f"than a worker's {spec.kv_tokens} KV tokens; give it more with --kv-tokens"
+        )
+    return trace
+
+
+def _sources(plan: Plan, source: Path | None, num_workers: int) -> list[Source]:
+    if source is not None:
+        return [Source(source, "", 0, plan.limit, plan.seeds[0])]
+    return [
+        Source(None, kind, sessions * num_workers, plan.limit, seed)
+        for seed in plan.seeds
+        for kind, sessions in KINDS.items()
+    ]

@@ -1,0 +1,168 @@
+"""What the rows say: ours beside the best of the others, cell by cell.
+
+Owns the comparison and its verdict. A cell is a trace with a number of workers and a load, its
+figures the mean over seeds. Bounds are shown and never compared.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Final
+
+from benchmarks.routing.policies import BASELINES, OURS
+from benchmarks.routing.run import Row
+
+METRICS: Final = ("ttft_mean_ms", "ttft_p90_ms")
+COMPARED_LOAD: Final = 0.95
+"""Above it no fleet keeps up; such cells are shown, not judged."""
+PUBLISHED: Final = ("smg_cache_aware", "llmd_precise", "dynamo_kv", "aibrix_prefix")
+PUBLISHED_LOADS: Final = (0.8, 0.95)
+WORST_CELL: Final = 1.10
+BEST_OF_ALL: Final = 1.00
+BETTER_THAN_PUBLISHED: Final = 0.85
+_NAMES: Final = frozenset({"policy", "trace", "workers", "load", "seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One trace, fleet size and load; figures by policy and metric."""
+
+    trace: str
+    workers: int
+    load: float
+    figures: dict[str, dict[str, float]]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.trace} x{self.workers} at {self.load:g}"
+
+    def best(self, metric: str) -> tuple[str, float]:
+        """The best baseline; raises `ValueError` if none was run."""
+        others = {name: self.figures[name][metric] for name in BASELINES if name in self.figures}
+        name = min(others, key=others.__getitem__)
+        return name, others[name]
+
+    def ratio(self, metric: str) -> float:
+        """Ours over the best baseline."""
+        return self.figures[OURS][metric] / self.best(metric)[1]
+
+
+def cells(rows: Iterable[Row]) -> list[Cell]:
+    """The cells in the order of the rows, seeds averaged."""
+    grouped: dict[tuple[str, int, float], dict[str, list[Row]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for row in rows:
+        grouped[row["trace"], row["workers"], row["load"]][row["policy"]].append(row)
+    return [
+        Cell(*key, {name: _mean(of_seeds) for name, of_seeds in by_policy.items()})
+        for key, by_policy in grouped.items()
+    ]
+
+
+def compared(found: Sequence[Cell]) -> list[Cell]:
+    """The cells that are judged: ours and a baseline ran, at a load that a fleet can carry."""
+    return [
+        cell
+        for cell in found
+        if cell.load <= COMPARED_LOAD
+        and OURS in cell.figures
+        and set(cell.figures) & set(BASELINES)
+    ]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers; raises `ZeroDivisionError` if there are none."""
+    return exp(sum(map(log, values)) / len(values))
+
+
+def lines(rows: Sequence[Row]) -> list[str]:
+    """The table and the verdict as text."""
+    found = cells(rows)
+    text = ["", *_cell_lines(found)]
+    judged = compared(found)
+    if not judged:
+        return [*text, "", f"nothing to judge: no {OURS} beside a baseline at a load <= 0.95"]
+    text += ["", *(line for metric in METRICS for line in _verdict(judged, metric))]
+    text += _against_published(judged)
+    return [*text, *_against_bound(judged)]
+
+
+def _cell_lines(found: Sequence[Cell]) -> list[str]:
+    width = max(len(cell.name) for cell in found)
+    head = f"{'cell':{width}}  {'mean ms':>9} {'best other':>26} {'ratio':>6}"
+    text = [head + f"  {'p90 ms':>9} {'best other':>26} {'ratio':>6}  hits   bound"]
+    for cell in found:
+        if OURS not in cell.figures or not set(cell.figures) & set(BASELINES):
+            text += [
+                f"{cell.name:{width}}  {name}: mean {one['ttft_mean_ms']:.0f} ms, "
+                f"p90 {one['ttft_p90_ms']:.0f} ms, hits {one['hit_rate']:.1%}"
+                for name, one in cell.figures.items()
+            ]
+            continue
+        line = f"{cell.name:{width}}"
+        for metric in METRICS:
+            name, best = cell.best(metric)
+            ours = cell.figures[OURS][metric]
+            line += f"  {ours:9.0f} {best:9.0f} {name:>16} {ours / best:6.2f}"
+        bound = cell.figures.get("bound_infinite")
+        line += f"  {cell.figures[OURS]['hit_rate']:5.1%}"
+        text.append(line + (f"  {bound['hit_rate']:5.1%}" if bound else ""))
+    return text
+
+
+def _verdict(judged: Sequence[Cell], metric: str) -> list[str]:
+    ratios = {cell.name: cell.ratio(metric) for cell in judged}
+    mean, worst = geometric_mean(list(ratios.values())), max(ratios.values())
+    text = [
+        f"{metric}: ours / best baseline over {len(ratios)} cells",
+        f"  geometric mean {mean:.3f}, at most {BEST_OF_ALL:.2f}: {_said(mean <= BEST_OF_ALL)}",
+        f"  worst cell {worst:.2f}, at most {WORST_CELL:.2f}: {_said(worst <= WORST_CELL)}",
+    ]
+    text += [f"  lost: {name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > 1]
+    return text
+
+
+def _against_published(judged: Sequence[Cell]) -> list[str]:
+    """p90 against the mean of the published cache-aware policies."""
+    ratios = [
+        cell.figures[OURS]["ttft_p90_ms"]
+        / (sum(cell.figures[name]["ttft_p90_ms"] for name in PUBLISHED) / len(PUBLISHED))
+        for cell in judged
+        if cell.load in PUBLISHED_LOADS and set(PUBLISHED) <= set(cell.figures)
+    ]
+    if not ratios:
+        return []
+    mean = geometric_mean(ratios)
+    said = _said(mean <= BETTER_THAN_PUBLISHED)
+    return [
+        f"ttft_p90_ms: ours / mean of {', '.join(PUBLISHED)} at loads 0.8 and 0.95",
+        f"  geometric mean {mean:.3f}, at most {BETTER_THAN_PUBLISHED}: {said}",
+    ]
+
+
+def _against_bound(judged: Sequence[Cell]) -> list[str]:
+    """How far the hit rate is below what an endless shared cache gives."""
+    gaps = {
+        cell.name: cell.figures["bound_infinite"]["hit_rate"] - cell.figures[OURS]["hit_rate"]
+        for cell in judged
+        if cell.load <= PUBLISHED_LOADS[0] and "bound_infinite" in cell.figures
+    }
+    if not gaps:
+        return []
+    name = max(gaps, key=gaps.__getitem__)
+    return [f"hit rate: at most {100 * gaps[name]:.1f} points below bound_infinite ({name})"]
+
+
+def _mean(of_seeds: Sequence[Row]) -> dict[str, float]:
+    return {
+        key: sum(row[key] for row in of_seeds) / len(of_seeds)
+        for key in of_seeds[0]
+        if key not in _NAMES
+    }
+
+
+def _said(holds: bool) -> str:
+    return "holds" if holds else "FAILS"

@@ -1,0 +1,132 @@
+"""Every text that a client can be told, held against the words on which Hermes Agent acts."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gateway.core import errors
+from gateway.core.errors import ApiError
+from gateway.core.refusals import refusal_error
+from gateway.core.spending import Account, LimitReached, Unbounded
+from tests.fakes.hermes_words import window_in, words_in
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (
+    *(ROOT / "gateway").rglob("*.py"),
+    ROOT / "workers/core/intake.py",  # its refusals are passed on
+    ROOT / "protocol/sampling.py",
+)
+MEANT = {
+    # The one text that speaks of the window, and the one of a model that is not here.
+    "This model's maximum context length is ",
+    " tokens. Please reduce the length of the messages.",
+    "` does not exist here; GET /v1/models lists those that do.",
+    "model_not_found",
+    # The one that says: send the same again.
+    "upstream connection lost",
+    # Names of fields, which no text shows.
+    "max_tokens",
+    "max_model_len",
+    # A worker's, which the gateway says in its own words.
+    "the context length is ",
+    # For the log: the ledger's own bound.
+    "too many requests wait for the ledger",
+}
+FAR: Final[Account] = ("provider", "far")
+ARGUMENTS: dict[str, Any] = {
+    "param": "n",
+    "message": "It cannot be.",
+    "model": "beta",
+    "provider": "far",
+    "reasons": "Spent.",
+    "deaths": 3,
+    "context_length": 65_536,
+    "prompt_tokens": 70_000,
+    "retry_after_s": 5,
+}
+
+
+def _strings(path: Path) -> Iterator[tuple[int, str]]:
+    """The string constants of a file, without docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    told = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told:
+            yield node.lineno, node.value
+
+
+def _words_outside(sources: tuple[Path, ...]) -> list[str]:
+    return [
+        f"{path.name}:{line} {words} in {text!r}"
+        for path in sources
+        for line, text in _strings(path)
+        if text not in MEANT and (words := words_in(text))
+    ]
+
+
+def test_no_text_has_a_word_that_means_something_else() -> None:
+    """Overflow, billing, limits, lost connections: such words stand where they are meant only."""
+    assert len(SOURCES) > 50
+    assert not _words_outside(SOURCES)
+
+
+def test_the_scan_finds_what_it_looks_for(tmp_path: Path) -> None:
+    """A text with such a word would be found, also in the middle of a formatted one."""
+    bad = tmp_path / "bad.py"
+    bad.write_text('"""Too many tokens."""\nx = f"The prompt length is {1}."\n')
+    (found,) = _words_outside((bad,))
+    assert "bad.py:2 ['prompt length']" in found
+
+
+def _built() -> dict[str, ApiError]:
+    builders = {
+        name: function
+        for name, function in inspect.getmembers(errors, inspect.isfunction)
+        if function.__module__ == errors.__name__
+    }
+    return {
+        name: function(
+            **{
+                one.name: ARGUMENTS[one.name]
+                for one in inspect.signature(function).parameters.values()
+                if one.default is one.empty
+            }
+        )
+        for name, function in builders.items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(_built()))
+def test_every_builder_makes_a_whole_error(name: str) -> None:
+    """A text, a status of an error, the four fields, and whole seconds where there are any."""
+    error = _built()[name]
+    assert 400 <= error.status < 600
+    assert error.message.endswith(".") or name == "connection_lost"
+    assert error.retry_after_s is None or type(error.retry_after_s) is int
+    assert (error.status in (429, 503)) == (error.retry_after_s is not None)
+    assert "/" not in error.message.replace("/v1/models", "")
+
+
+def test_only_the_overflow_names_the_window() -> None:
+    """The client finds the number where it looks first, and nowhere else."""
+    windows = {name: window_in(error.message) for name, error in _built().items()}
+    assert windows.pop("context_length_exceeded") == 65_536
+    assert set(windows.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        LimitReached(FAR, "daily", datetime(2026, 11, 22, tzinfo=UTC), 600, is_news=True),
+        Unbounded(FAR, "price"),
+        Unbounded(FAR, "output"),
+    ],
+)
+def test_a_spent_budget_does_not_read_like_an_empty_account(refusal: Any) -> None:
+    """Words of billing make an agent give a key up for good; these are made of other ones."""
+    assert not words_in(refusal_error(refusal, "far").message)

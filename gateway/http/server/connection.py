@@ -110,7 +110,7 @@ class Connection:
         await self._end(lingers=lingers)
 
     def end_soon(self) -> None:
-        """Take no request after the one that is being answered or on its way."""
+        """Take no request after those that are here."""
         self._is_last = True
         self._changed.set()
 

@@ -59,13 +59,13 @@ async def serve(
         date=HttpDate(time.time),
         step=step_flush,
     )
-    connections = _Connections(service, listener)
+    connections = Connections(service, listener.getsockname()[:2])
     async with trio.open_nursery() as upkeep:
         upkeep.start_soon(connections.sweep)
         async with trio.open_nursery() as handlers:
             with listener:
                 async with trio.open_nursery() as accepting:
-                    accepting.start_soon(connections.accept, handlers)
+                    accepting.start_soon(_accept, listener, connections, handlers)
                     task_status.started(url_of(listener))
                     await (shutdown_trigger or trio.sleep_forever)()
                     accepting.cancel_scope.cancel()
@@ -79,7 +79,7 @@ class HttpDate:
 
     def __init__(self, unix_time: Callable[[], float]) -> None:
         self._unix_time = unix_time
-        self._second = 0
+        self._second = -1
         self._line = b""
 
     def __call__(self) -> bytes:
@@ -90,29 +90,18 @@ class HttpDate:
         return self._line
 
 
-class _Connections:
-    """Those that are open, each in a task of `handlers`."""
+class Connections:
+    """Those that are open."""
 
-    def __init__(self, service: Service, listener: socket.socket) -> None:
+    def __init__(self, service: Service, here: Address | None) -> None:
         self._service = service
-        self._listener = listener
-        self._here: Address = listener.getsockname()[:2]
+        self._here = here
         self._open: set[Connection] = set()
 
-    async def accept(self, handlers: trio.Nursery) -> None:
-        """Accept until cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self._listener)
-            for _ in range(_MAX_ACCEPTS):
-                try:
-                    connection, peer = self._listener.accept()
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    await _bear(error)
-                    break
-                connection.setblocking(False)
-                handlers.start_soon(self._handle, connection, peer[:2])
+    async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
+        """Serve one connection to its end; its failure is logged and ends no other one."""
+        with accepted, suppress(ClientGone):
+            await error_of(self._run(accepted, peer))
 
     async def sweep(self) -> None:
         """Look after the deadlines of all connections until cancelled."""
@@ -128,11 +117,7 @@ class _Connections:
         for connection in tuple(self._open):
             connection.end_soon()
 
-    async def _handle(self, accepted: socket.socket, peer: Address) -> None:
-        with accepted, suppress(ClientGone):
-            await error_of(self._run(accepted, peer))
-
-    async def _run(self, accepted: socket.socket, peer: Address) -> None:
+    async def _run(self, accepted: socket.socket, peer: Address | None) -> None:
         async with trio.open_nursery() as nursery:
             connection = Connection(self._service, accepted, peer, self._here, nursery)
             self._open.add(connection)
@@ -142,6 +127,24 @@ class _Connections:
                 nursery.cancel_scope.cancel()
             finally:
                 self._open.discard(connection)
+
+
+async def _accept(
+    listener: socket.socket, connections: Connections, handlers: trio.Nursery
+) -> None:
+    """Accept until cancelled, each connection into a task of `handlers`."""
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        for _ in range(_MAX_ACCEPTS):
+            try:
+                accepted, peer = listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                await _bear(error)
+                break
+            accepted.setblocking(False)
+            handlers.start_soon(connections.handle, accepted, peer[:2])
 
 
 async def _bear(error: OSError) -> None:

@@ -53,8 +53,8 @@ def fairness_lines(fifo: Fairness, ours: Fairness) -> tuple[list[str], bool]:
         ("throughput within 3 %", abs(ours.throughput_tok_s / fifo.throughput_tok_s - 1) <= 0.03),
     )
     text = [
-        f"{NUM_BIG} requests of one key always at work, {NUM_EACH_SMALL} of each of {len(SMALL)} more;",
-        f"one worker with {PLACES} places",
+        f"one worker with {PLACES} places; always at work: {NUM_BIG} requests of one key,",
+        f"{NUM_EACH_SMALL} of each of {len(SMALL)} others",
         *(
             f"  {one.policy:6} small keys' p90 wait {one.small_p90_wait_s:6.2f} s, "
             f"mean service {one.mean_service_s:.2f} s, {one.throughput_tok_s:.0f} output tok/s"

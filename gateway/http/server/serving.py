@@ -97,6 +97,7 @@ class Connections:
         self._service = service
         self._here = here
         self._open: set[Connection] = set()
+        self._is_ending = False
 
     async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
         """Serve one connection to its end; its failure is logged and ends no other one."""
@@ -114,6 +115,7 @@ class Connections:
 
     def end_soon(self) -> None:
         """No connection takes another request."""
+        self._is_ending = True
         for connection in tuple(self._open):
             connection.end_soon()
 
@@ -121,6 +123,8 @@ class Connections:
         async with trio.open_nursery() as nursery:
             connection = Connection(self._service, accepted, peer, self._here, nursery)
             self._open.add(connection)
+            if self._is_ending:
+                connection.end_soon()
             try:
                 nursery.start_soon(connection.read)
                 await connection.serve()

@@ -17,9 +17,10 @@ from random import Random
 from typing import Annotated, Final
 
 import msgspec
+import xxhash
 
 from protocol.errors import HermaError
-from protocol.ids import ID_BYTES, BlockDigest
+from protocol.ids import BlockDigest
 
 MOONCAKE_BLOCK: Final = 512
 
@@ -76,6 +77,11 @@ class _Line(msgspec.Struct, frozen=True):
     pause_ms: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+def block_name(seed: bytes) -> BlockDigest:
+    """A name for what `seed` stands for; uniform like a real digest, on which indexes rely."""
+    return BlockDigest(xxhash.xxh3_128_digest(seed))
+
+
 class Chains:
     """Digests of block chains: the same ids after the same ids are the same block."""
 
@@ -89,7 +95,7 @@ class Chains:
         for block_id in ids:
             known = self._digests.get((parent, block_id))
             if known is None:
-                known = BlockDigest(len(self._digests).to_bytes(ID_BYTES, "big"))
+                known = block_name(len(self._digests).to_bytes(8, "big"))
                 self._digests[parent, block_id] = known
             chain.append(known)
             parent = known

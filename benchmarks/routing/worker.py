@@ -19,7 +19,7 @@ from typing import Final
 
 from benchmarks.routing.cache import Cache
 from benchmarks.routing.cost_model import CostModel
-from benchmarks.routing.trace import Turn
+from benchmarks.routing.trace import Turn, block_name
 from protocol.ids import BlockDigest
 from protocol.messages import Load
 from workers.core.block_events import BlockEvent
@@ -95,7 +95,7 @@ class Running:
         """The name of a full block; with part of the answer in it, one that nobody else has."""
         if index < len(self.turn.digests):
             return self.turn.digests[index]
-        return BlockDigest(b"\xff" + self.turn.number.to_bytes(8, "big") + index.to_bytes(7, "big"))
+        return block_name(b"%d/%d" % (self.turn.number, index))
 
 
 class SimWorker:

@@ -13,6 +13,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.core.errors import ApiError
+from gateway.core.openapi import openapi_document
 from gateway.http.auth import Gatekeeper
 from gateway.http.edge import Edge
 from gateway.http.errors import ErrorEdge, send_error
@@ -50,6 +51,7 @@ def edge_app(edge: Edge) -> ASGIApp:
             *_with_and_without_v1("/models/{name:path}", Methods(GET=models.one)),
             Route("/health", Methods(GET=functools.partial(_health, edge))),
             Route("/version", Methods(GET=functools.partial(_version, edge))),
+            Route("/openapi.json", Methods(GET=functools.partial(_openapi, edge))),
             Route("/metrics", Methods(GET=functools.partial(_metrics, gate, metrics))),
             Route("/events", Methods(GET=Events(edge, gate))),
         ],
@@ -153,6 +155,10 @@ async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> Non
 
 async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     await send_json(send, {"version": edge.version})
+
+
+async def _openapi(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    await send_json(send, openapi_document(edge.version))
 
 
 async def _metrics(

@@ -32,7 +32,7 @@ CALL = '<think>Hm.</think>Look:<tool_call>{"name": "get_weather", "arguments": {
 def exactly(value: Any, kind: type[T]) -> T:
     """`value` as a `kind`; fails for a field that the kind does not have."""
     read = msgspec.convert(value, kind)
-    assert msgspec.to_builtins(read) == value
+    assert msgspec.json.decode(msgspec.json.encode(read)) == value
     return read
 
 

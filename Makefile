@@ -12,7 +12,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test check format gpu bench fuzz chaos clean
+.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes
 .PHONY: eval eval-skills eval-outside eval-parity eval-speed
 
 up: $(STAMP)
@@ -60,7 +60,7 @@ gpu: $(DEV)
 
 # The same properties as in `make test`, with many more examples.
 fuzz: $(DEV)
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m 'not gpu' tests/protocol tests/workers/core tests/gateway/core $(ARGS)
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m 'not gpu' tests/protocol tests/workers/core tests/gateway/core tests/gateway/http/server $(ARGS)
 
 # Real processes on loopback that are killed, stopped, cut off and lied to, about 25 minutes; fails if
 # a client sees an error or a wrong byte, or a bar is missed. FAULT=kill-engine runs that one alone.
@@ -73,6 +73,40 @@ else
 	$(BIN)/python -m tests.chaos --json $(RESULTS)/chaos_cpu.json $(ARGS)
 	$(BIN)/python -m pytest -q $(LONG_TESTS)
 endif
+
+# The official clients and Hermes Agent as they come from PyPI and npm, each in an environment of its
+# own, against scripted engines on loopback. ARGS='-k node' picks some.
+CLIENTS_DIR  ?= .clients
+OPENAI_2     := 2.24.0
+OPENAI_3     := 3.52.0
+OPENAI_NODE  := 7.55.0
+HERMES_AGENT := 0.19.0
+
+test-clients: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
+test-clients: $(DEV) $(CLIENTS_DIR)/openai-2/.$(OPENAI_2) $(CLIENTS_DIR)/openai-3/.$(OPENAI_3)
+test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/clients $(ARGS)
+
+test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
+test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/hermes $(ARGS)
+
+FRESH_CLIENT = @rm -rf $(@D) && $(BIN)/python -m venv $(@D) && $(@D)/bin/python -m pip install -q
+
+$(CLIENTS_DIR)/openai-2/.$(OPENAI_2): | $(DEV)
+	$(FRESH_CLIENT) openai==$(OPENAI_2) && touch $@
+
+$(CLIENTS_DIR)/openai-3/.$(OPENAI_3): | $(DEV)
+	$(FRESH_CLIENT) openai==$(OPENAI_3) && touch $@
+
+$(CLIENTS_DIR)/hermes/.$(HERMES_AGENT): | $(DEV)
+	$(FRESH_CLIENT) hermes-agent==$(HERMES_AGENT) && touch $@
+
+$(CLIENTS_DIR)/node/.$(OPENAI_NODE):
+	@command -v node >/dev/null && command -v npm >/dev/null || \
+		{ echo "make test-clients needs node (20 or later) and npm; they are not installed"; exit 1; }
+	@rm -rf $(@D) && mkdir -p $(@D) && npm install --silent --no-fund --no-audit --prefix $(@D) openai@$(OPENAI_NODE)
+	@touch $@
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.serving $(ARGS)
@@ -105,4 +139,4 @@ eval-speed: $(DEV)
 	$(BIN)/python -m benchmarks.tiny_speed --json $(RESULTS)/tiny_speed_cpu.json
 
 clean:
-	rm -rf $(VENV_DIR) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV_DIR) $(CLIENTS_DIR) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

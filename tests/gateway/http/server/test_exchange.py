@@ -1,0 +1,239 @@
+"""Pushed and sent responses, to peers that read, read slowly, or leave."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from gateway.http.push import EXTENSION, MAX_PENDING_BYTES, Push
+from gateway.http.server.exchange import PeerGone
+from tests.fakes.wired import SILENT_PEER_S, Peer, parsed, whole_body, wired
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+CLOSE = b"GET /z HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+HEADERS = [(b"content-type", b"text/plain")]
+BLOCK = bytes(2**16)
+
+
+def _pushing(work: Callable[[Push], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """An app that pushes what `work` does."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await whole_body(receive)
+        await work(scope["extensions"][EXTENSION])
+
+    return app
+
+
+async def _ask(peer: Peer, request: bytes = CLOSE, method: str = "GET") -> tuple[int, bytes]:
+    await peer.send(request)
+    (answer,) = parsed(await peer.rest(), method)
+    return answer
+
+
+@given(parts=st.lists(st.binary(max_size=50), max_size=6), last=st.binary(max_size=50))
+def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
+    """In order and whole, to GET, HEAD and HTTP/1.0, and the connection goes on."""
+
+    async def push_all(push: Push) -> None:
+        push.open(200, HEADERS)
+        assert all(push.write(part) for part in parts)
+        push.end(last)
+
+    async def main() -> None:
+        body = b"".join(parts) + last
+        async with wired(_pushing(push_all)) as peer:
+            await peer.send(GET + GET.replace(b"GET", b"HEAD") + CLOSE)
+            answers = parsed(await peer.rest(), "GET", "HEAD", "GET")
+            assert answers == [(200, body), (200, b""), (200, body)]
+        async with wired(_pushing(push_all)) as peer:
+            await peer.send(b"GET / HTTP/1.0\r\n\r\n")
+            assert (await peer.rest()).partition(b"\r\n\r\n")[2] == body
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_the_head_waits_for_the_first_part(autojump_clock: MockClock) -> None:
+    """Nothing leaves at `open`; head and first part leave in one packet."""
+    go_on = trio.Event()
+
+    async def work(push: Push) -> None:
+        push.open(200, HEADERS)
+        await go_on.wait()
+        push.write(b"first")
+        push.end()
+
+    async with wired(_pushing(work)) as peer:
+        await peer.send(GET)
+        with trio.move_on_after(5) as silence:
+            await peer.stream.receive_some(1)
+        assert silence.cancelled_caught
+        go_on.set()
+        assert b"first" in await peer.stream.receive_some(65_536)
+
+
+async def test_a_step_leaves_in_one_piece(autojump_clock: MockClock) -> None:
+    """What is written within a step is one packet at its end, and within its inner steps too."""
+    go_on = trio.Event()
+
+    async with trio.open_nursery() as nursery:
+        peers: list[Peer] = []
+
+        async def work(push: Push) -> None:
+            push.open(200, HEADERS)
+            step = peers[0].step
+            with step:
+                push.write(b"one")
+                with step:
+                    push.write(b"two")
+                assert not received
+                assert push.write(b"three")
+            await go_on.wait()
+            with step:
+                push.write(b"four")
+                push.end(b"five")
+
+        received: list[bytes] = []
+        async with wired(_pushing(work)) as peer:
+            peers.append(peer)
+            await peer.send(CLOSE)
+            received.append(await peer.stream.receive_some(65_536))
+            assert b"one" in received[0]
+            assert b"three" in received[0]
+            go_on.set()
+            received.append(await peer.stream.receive_some(65_536))
+            assert received[1].endswith(b"4\r\nfour\r\n4\r\nfive\r\n0\r\n\r\n")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock) -> None:
+    """What the kernel does not take waits, up to the bound; over it nothing is kept, and what was
+    taken still arrives whole.
+    """
+    taken = 0
+    full = trio.Event()
+
+    async def work(push: Push) -> None:
+        nonlocal taken
+        push.open(200, HEADERS)
+        while push.write(BLOCK):
+            taken += len(BLOCK)
+        assert not push.is_gone
+        full.set()
+        push.end(b"last")
+        await push.flushed()
+
+    async with wired(_pushing(work)) as peer:
+        await peer.send(CLOSE)
+        await full.wait()
+        assert MAX_PENDING_BYTES <= taken < 2 * MAX_PENDING_BYTES
+        (answer,) = parsed(await peer.rest(), "GET")
+    assert answer == (200, bytes(taken) + b"last")
+
+
+@pytest.mark.parametrize("is_pushed", [True, False])
+async def test_a_peer_that_reads_nothing_is_given_up(
+    autojump_clock: MockClock, is_pushed: bool
+) -> None:
+    """Its connection ends after a while, and with it the app."""
+    ended = trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if is_pushed:
+                push = scope["extensions"][EXTENSION]
+                push.open(200, HEADERS)
+                while push.write(BLOCK):
+                    pass
+                await trio.sleep_forever()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": BLOCK, "more_body": True})
+        finally:
+            ended.set()
+
+    async with wired(app) as peer:
+        await peer.send(GET)
+        await ended.wait()
+        assert SILENT_PEER_S <= trio.current_time() <= SILENT_PEER_S + 3
+        assert b"HTTP/1.1 200" in await peer.rest()
+
+
+async def test_who_is_shielded_learns_that_the_peer_has_gone(autojump_clock: MockClock) -> None:
+    """`send` raises, `write` is False, `receive` says so: nothing goes on as if nothing were."""
+    seen: list[object] = []
+    started = trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        push: Push = scope["extensions"][EXTENSION]
+        await whole_body(receive)
+        with trio.CancelScope(shield=True):
+            started.set()
+            seen.append((await receive())["type"])
+            push.open(200, HEADERS)
+            seen.extend([push.is_gone, push.write(b"x")])
+            await push.flushed()
+            try:
+                await send({"type": "http.response.body", "body": b"x"})
+            except PeerGone as gone:
+                seen.append(isinstance(gone, OSError))
+
+    async with wired(app) as peer:
+        await peer.send(GET)
+        await started.wait()
+        await peer.stream.aclose()
+        await wait_all_tasks_blocked()
+    assert seen == ["http.disconnect", True, False, True]
+
+
+async def test_a_response_out_of_order_is_an_error_of_the_app(autojump_clock: MockClock) -> None:
+    """Two heads, parts before the head or after the end: refused, and the peer sees none of it."""
+    errors: list[str] = []
+
+    def tell(act: Callable[[], object]) -> None:
+        with pytest.raises(ValueError, match="response") as caught:
+            act()
+        errors.append(str(caught.value))
+
+    async def work(push: Push) -> None:
+        tell(lambda: push.write(b"early"))
+        push.open(200, HEADERS)
+        tell(lambda: push.open(200, HEADERS))
+        push.write(b"ok")
+        tell(lambda: push.open(200, HEADERS))
+        push.end()
+        tell(lambda: push.write(b"late"))
+        tell(push.end)
+
+    async with wired(_pushing(work)) as peer:
+        assert await _ask(peer) == (200, b"ok")
+    assert len(errors) == 5
+
+
+async def test_a_stream_that_never_waits_does_not_run_alone(autojump_clock: MockClock) -> None:
+    """Sends that the kernel takes at once let other tasks run now and then."""
+    turns = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal turns
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(160):
+                await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            nursery.cancel_scope.cancel()
+        assert turns >= 8
+        await send({"type": "http.response.body"})
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with wired(app) as peer:
+        assert await _ask(peer) == (200, b"x" * 160)

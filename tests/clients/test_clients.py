@@ -1,0 +1,141 @@
+"""The official clients of three lineages against scripted engines, each in its own environment.
+
+`make test-clients` makes the environments; each client's checks run once, in one process, and every
+test here judges one observation of one client.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.conftest import KEY
+from tests.fakes.herma_process import HermaProcess
+
+pytestmark = pytest.mark.slow
+
+BOUND_S = 180
+HERE = Path(__file__).parent
+ENVIRONMENTS = Path(os.environ.get("CLIENTS_DIR", HERE.parents[1] / ".clients")).absolute()
+HELLO = "Hello from the script: naïve café 🙂, twice."
+ATHENS = ["get_weather", {"city": "Athens", "days": 2}]
+PARIS = ["get_weather", {"city": "Paris", "days": 3}]
+
+CLIENTS = {
+    "python-2": [ENVIRONMENTS / "openai-2/bin/python", HERE / "check_openai.py"],
+    "python-3": [ENVIRONMENTS / "openai-3/bin/python", HERE / "check_openai.py"],
+    "node": ["node", HERE / "check_openai.mjs", ENVIRONMENTS / "node"],
+}
+
+
+@pytest.fixture(scope="session")
+def observations(scripted: HermaProcess) -> Callable[[str], dict[str, Any]]:
+    """What a client has observed, by the name of the check."""
+
+    @cache
+    def of(client: str) -> dict[str, Any]:
+        if "CLIENTS_DIR" not in os.environ:
+            pytest.skip("`make test-clients` makes the environments and runs this")
+        argv = [*map(str, CLIENTS[client]), scripted.base_url, KEY]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=BOUND_S, check=False)
+        assert done.returncode == 0, done.stderr
+        observed: dict[str, Any] = json.loads(done.stdout)
+        return observed
+
+    return of
+
+
+@pytest.fixture(params=CLIENTS)
+def seen(
+    request: pytest.FixtureRequest, observations: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Each client's observations in turn."""
+    return observations(request.param)
+
+
+def test_models_are_listed_and_retrieved(seen: dict[str, Any]) -> None:
+    """Also those that nobody serves now."""
+    assert seen["models"] == {"ids": ["alpha", "narrow", "nobody"], "one": "alpha"}
+
+
+def test_a_chat_is_the_same_whole_streamed_and_through_the_helper(seen: dict[str, Any]) -> None:
+    """With its finish; usage adds up, and is the last chunk of a stream."""
+    assert seen["chat"] == {"text": HELLO, "finish": "stop", "adds_up": True}
+    assert seen["stream_helper"] == {"text": HELLO, "finish": "stop", "tells_the_end": True}
+    assert seen["stream"] == {
+        "text": HELLO,
+        "finish": "stop",
+        "in_pieces": True,
+        "usage_is_last": True,
+        "one_id": True,
+    }
+
+
+def test_thoughts_stand_apart(seen: dict[str, Any]) -> None:
+    """In one piece and streamed."""
+    thought = "It is about stones."
+    assert seen["reasoning"] == {"text": "A marker stone.", "thought": thought, "streamed": thought}
+
+
+def test_calls_arrive_typed(seen: dict[str, Any]) -> None:
+    """One call whole; two at once in deltas, and joined by the client's own helper."""
+    one = ["get_weather", {"city": "Athens", "days": 1}]
+    assert seen["tools"] == {"finish": "tool_calls", "calls": [one], "ids_differ": True}
+    two = {"finish": "tool_calls", "calls": [ATHENS, PARIS], "ids_differ": True}
+    assert seen["tools_stream"] == {**two, "in_pieces": True}
+    assert seen["tools_helper"] == {**two, "parsed": [ATHENS[1], PARIS[1]]}
+
+
+def test_a_result_is_answered(seen: dict[str, Any]) -> None:
+    """The client sends back the call that it got, and what came of it."""
+    assert seen["round_trip"] == {"text": "It is sunny in Athens."}
+
+
+def test_raw_completions_go_on(seen: dict[str, Any]) -> None:
+    """The prompt has no template around it; streamed is the same."""
+    assert seen["completions"] == {"text": " a time.", "same": True}
+
+
+@pytest.mark.parametrize(
+    ("case", "raised"),
+    {
+        "wrong key": ["AuthenticationError", 401, "invalid_api_key", False],
+        "unknown model": ["NotFoundError", 404, "model_not_found", False],
+        "bad body": ["BadRequestError", 400, "invalid_value", False],
+        "over the window": ["BadRequestError", 400, "context_length_exceeded", False],
+        "nobody serves it": ["InternalServerError", 503, "unavailable", True],
+        "no such endpoint": ["NotFoundError", 404, None, False],
+    }.items(),
+)
+def test_errors_are_the_client_s_own(seen: dict[str, Any], case: str, raised: list[Any]) -> None:
+    """Type, status, code, and Retry-After where another try is worth it."""
+    assert seen["errors"][case] == raised
+
+
+def test_a_full_house_is_a_rate_limit_that_retries_survive(seen: dict[str, Any]) -> None:
+    """Who finds no place to wait is refused with Retry-After; who retries is served in the end."""
+    assert seen["busy"] == {
+        "refused": ["RateLimitError", 429, "busy", True],
+        "queued": "no error",
+        "retried": HELLO,
+    }
+
+
+def test_who_leaves_frees_the_place(seen: dict[str, Any]) -> None:
+    """The worker has one place, which an endless answer held until its client left."""
+    assert seen["cancelled"] == {"after leaving": HELLO, "after cancelling": HELLO}
+
+
+def test_nothing_runs_when_all_have_left(
+    scripted: HermaProcess, observations: Callable[[str], dict[str, Any]]
+) -> None:
+    """After every client: no sequence on any engine."""
+    for client in CLIENTS:
+        observations(client)
+    running = {k: v for k, v in scripted.metrics().items() if k.startswith("herma_engine_running")}
+    assert set(running.values()) == {0.0}, running

@@ -1,4 +1,5 @@
-"""`herma bench`: how fast is the engine, beside its floor and its peer? How good is the routing?
+"""`herma bench`: how fast is the engine, beside its floor and its peer? What does the gateway cost?
+How good is the routing?
 
 Owns the way from the command line to the benchmarks, which lie in the source tree and not in the
 installed package: only who works on Herma needs them.
@@ -18,6 +19,10 @@ def run(arguments: argparse.Namespace) -> int:
         from benchmarks.routing import command
 
         return command.run_command(arguments)
+    if arguments.action == "gateway":
+        from benchmarks.gateway import command as gateway_command
+
+        return gateway_command.run_command(arguments)
     from benchmarks.engine.command import run_command
 
     return run_command(arguments)

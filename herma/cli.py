@@ -212,7 +212,20 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     engine.add_argument("--json", type=Path, metavar="FILE")
     engine.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
     engine.add_argument("--trace", type=Path, metavar="FILE", help="every step of every test")
+    _add_bench_gateway(actions)
     _add_bench_routing(actions)
+
+
+def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    gateway = actions.add_parser("gateway", help="what a request and a token cost the gateway")
+    gateway.add_argument(
+        "--tests", default="all", metavar="LIST", help="all, smoke, streams, leak, or some"
+    )
+    gateway.add_argument("--runs", type=int, default=5, metavar="N", help="of each; the median")
+    gateway.add_argument(
+        "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
+    )
+    gateway.add_argument("--json", type=Path, metavar="FILE")
 
 
 def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

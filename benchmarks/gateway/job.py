@@ -1,0 +1,65 @@
+"""What the load generator is told, and what it answers.
+
+Owns both forms and their encoding. Must not know sockets.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """One request: its JSON body, and which of the job's `expected` it must be answered with."""
+
+    body: bytes
+    expected: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """`asks` over `connections` that each send the next one when the last is done. `num_tokens` per
+    answer; `check` says what `expected` are: words of a stream, those of an answer in one piece, or
+    all bytes of a body. The first `num_deaf` connections send one request and read nothing.
+    """
+
+    port: int
+    connections: int
+    asks: list[Ask]
+    expected: list[bytes]
+    num_tokens: int
+    check: Literal["stream", "whole", "bytes"]
+    num_deaf: int = 0
+    patience_s: float = 60.0
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of many times, in milliseconds."""
+
+    count: int
+    p50: float
+    p99: float
+    most: float
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`tokens` counts tokens, or an upstream's events. `gaps` are between reads of one stream, and
+    `latencies` from a request to the last byte of its answer. `deaf_cut` of the deaf were cut off.
+    """
+
+    seconds: float
+    answers: int
+    tokens: int
+    latencies: Spread
+    gaps: Spread
+    errors: list[str]
+    num_errors: int
+    deaf_cut: int
+
+
+def spread(values_s: list[float]) -> Spread:
+    """The percentiles of `values_s` (seconds); zeros for none."""
+    if not values_s:
+        return Spread(0, 0.0, 0.0, 0.0)
+    ordered = sorted(values_s)
+    last = len(ordered) - 1
+    at = (ordered[round(share * last)] * 1e3 for share in (0.5, 0.99, 1.0))
+    return Spread(len(ordered), *at)

@@ -1,0 +1,215 @@
+"""`python -m benchmarks.gateway.load`: the load generator, a process of its own.
+
+Owns the sockets, the clock and the order of requests. It is cheap (one thread, epoll, no HTTP
+library) because it shares the cores with what it measures. Must not know processes.
+
+A job comes on stdin; `ready` goes out when all connections stand, the asking begins with the next
+byte, and the outcome is the last line.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from benchmarks.gateway.answers import (
+    BytesCheck,
+    Check,
+    Dechunker,
+    StreamCheck,
+    WholeCheck,
+    WrongAnswer,
+)
+from benchmarks.gateway.job import Ask, Job, Outcome, spread
+
+_READ_BYTES: Final = 1 << 18
+_MAX_TOLD: Final = 5
+
+
+class Connection:
+    """One keep-alive connection and the answer that is on its way."""
+
+    def __init__(self, job: Job) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", job.port), timeout=job.patience_s)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.asked_at = 0.0
+        self.read_at: float | None = None
+        self._job = job
+        self._head: bytes | None = b""
+        self._body: Dechunker | None = None
+        self._left = 0
+        self._check: Check | None = None
+
+    def ask(self, ask: Ask, now: float) -> None:
+        """Send a request."""
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(ask.body)}\r\n\r\n"
+        )
+        self.asked_at, self.read_at = now, None
+        self._head, self._check = b"", _check(self._job, ask)
+        self.sock.sendall(head.encode() + ask.body)
+
+    def take(self, data: bytes) -> tuple[int, bool]:
+        """The tokens that `data` brings, and whether the answer is complete.
+
+        Raises `WrongAnswer`.
+        """
+        assert self._check is not None
+        if self._head is not None:
+            self._head += data
+            head, blank, data = self._head.partition(b"\r\n\r\n")
+            if not blank:
+                return 0, False
+            self._begin(head)
+        if self._body is not None:
+            num_tokens = self._check.feed(self._body.feed(data))
+            is_over = self._body.is_over
+        else:
+            num_tokens = self._check.feed(data)
+            self._left -= len(data)
+            is_over = self._left <= 0
+        if is_over:
+            self._check.end()
+        return num_tokens, is_over
+
+    def _begin(self, head: bytes) -> None:
+        status, *lines = head.lower().split(b"\r\n")
+        if b" 200" not in status:
+            raise WrongAnswer(f"{status.decode()}: {head.decode()}")
+        fields = dict(line.split(b": ", 1) for line in lines)
+        self._head = None
+        self._body = Dechunker() if b"transfer-encoding" in fields else None
+        self._left = int(fields.get(b"content-length", b"0"))
+
+
+class Load:
+    """A job while it runs."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._asks: Iterator[Ask] = iter(job.asks)
+        self._poll = select.epoll()
+        self._live: dict[int, Connection] = {}
+        self._deaf = [Connection(job) for _ in range(job.num_deaf)]
+        self._latencies: list[float] = []
+        self._gaps: list[float] = []
+        self._num_tokens = 0
+        self._errors: list[str] = []
+        for _ in range(job.connections):
+            connection = Connection(job)
+            self._live[connection.sock.fileno()] = connection
+
+    def run(self) -> Outcome:
+        """Ask all and hear all."""
+        began_at = time.monotonic()
+        self._ask_deaf(began_at)
+        for number, connection in list(self._live.items()):
+            self._poll.register(number, select.EPOLLIN)
+            self._next(connection)
+        while self._live:
+            events = self._poll.poll(self._job.patience_s)
+            if not events:
+                self._fail_all("nothing came any more")
+            now = time.monotonic()
+            for number, _ in events:
+                self._read(self._live[number], now)
+        return Outcome(
+            seconds=time.monotonic() - began_at,
+            answers=len(self._latencies),
+            tokens=self._num_tokens,
+            latencies=spread(self._latencies),
+            gaps=spread(self._gaps),
+            errors=self._errors[:_MAX_TOLD],
+            num_errors=len(self._errors),
+            deaf_cut=sum(_is_cut(connection.sock) for connection in self._deaf),
+        )
+
+    def _ask_deaf(self, now: float) -> None:
+        for connection in self._deaf:
+            # A small window, so that the other side feels the silence soon.
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.ask(self._job.asks[0], now)
+
+    def _next(self, connection: Connection) -> None:
+        """Send the next request, or leave if there is none."""
+        ask = next(self._asks, None)
+        if ask is None:
+            self._leave(connection)
+        else:
+            connection.ask(ask, time.monotonic())
+
+    def _leave(self, connection: Connection) -> None:
+        number = connection.sock.fileno()
+        self._poll.unregister(number)
+        del self._live[number]
+        connection.sock.close()
+
+    def _read(self, connection: Connection, now: float) -> None:
+        try:
+            data = connection.sock.recv(_READ_BYTES)
+            if not data:
+                raise WrongAnswer("the connection was closed in an answer")  # noqa: TRY301
+            num_tokens, is_over = connection.take(data)
+        except (OSError, WrongAnswer) as error:
+            self._errors.append(f"{type(error).__name__}: {error}")
+            self._leave(connection)
+            return
+        if num_tokens:
+            self._num_tokens += num_tokens
+            if connection.read_at is not None:
+                self._gaps.append(now - connection.read_at)
+            connection.read_at = now
+        if is_over:
+            self._latencies.append(time.monotonic() - connection.asked_at)
+            self._next(connection)
+
+    def _fail_all(self, why: str) -> None:
+        for connection in list(self._live.values()):
+            self._errors.append(why)
+            self._leave(connection)
+
+
+def _check(job: Job, ask: Ask) -> Check:
+    expected = job.expected[ask.expected]
+    match job.check:
+        case "stream":
+            return StreamCheck(expected, job.num_tokens)
+        case "whole":
+            return WholeCheck(expected, job.num_tokens)
+        case "bytes":
+            return BytesCheck(expected)
+
+
+def _is_cut(sock: socket.socket) -> bool:
+    """Whether the other side has ended the connection; reads what it had sent before."""
+    sock.settimeout(1.0)
+    try:
+        while sock.recv(_READ_BYTES):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def main() -> None:
+    """One job."""
+    size = int.from_bytes(sys.stdin.buffer.read(8), "little")
+    job = msgspec.msgpack.decode(sys.stdin.buffer.read(size), type=Job)
+    load = Load(job)
+    print("ready", flush=True)
+    sys.stdin.buffer.read(1)
+    outcome = load.run()
+    print(msgspec.json.encode(outcome).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The processes of one measurement: a gateway, perhaps a worker, perhaps the floor's server.
+
+Owns starting them on loopback in a folder of their own, reading what the kernel says of them, and
+ending them by their ids. Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import msgspec
+
+from benchmarks.gateway.job import Job, Outcome
+from benchmarks.gateway.words import MODEL, MODEL_DIR
+
+READY_S: Final = 60.0
+STOP_S: Final = 20.0
+_POLL_S: Final = 0.002
+_CPU_CLOCK: Final = 2
+"""CPUCLOCK_SCHED of `clock_getcpuclockid`: all threads of a process, those that ended included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What stands behind the gateway: a synthetic worker of that pace, or a provider."""
+
+    step_ms: float = 0.0
+    max_seqs: int = 64
+    provider_port: int | None = None
+    server: str | None = None
+
+
+class Process:
+    """A child whose output is kept in a file, and ended at the end."""
+
+    def __init__(self, words: list[str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *words],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "HERMA_RUNTIME_DIR": str(log.parent)},
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """The CPU time that it has used, to the nanosecond."""
+        return time.clock_gettime((~self.pid << 3) | _CPU_CLOCK)
+
+    def memory_mb(self, field: str) -> float:
+        """`VmHWM` (the peak) or `VmRSS` (now), in MB of a million bytes."""
+        text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024 / 1e6
+
+    def num_descriptors(self) -> int:
+        """Its open files and sockets."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def wait_for(self, probe: Callable[[], bool]) -> None:
+        """Return once `probe` holds. Raises `RuntimeError` if the process ends or time runs out."""
+        deadline = time.monotonic() + READY_S
+        while not probe():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"it did not get ready:\n{self.log.read_text()[-4000:]}")
+            time.sleep(_POLL_S)
+
+    def find(self, pattern: str) -> str | None:
+        """The first group of `pattern` in its output so far."""
+        found = re.search(pattern, self.log.read_text(errors="replace"))
+        return None if found is None else found[1]
+
+    def stop(self) -> None:
+        """Ask it to leave, and make sure that it has."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Gateway(Process):
+    """`herma gateway` on a free port."""
+
+    def __init__(self, folder: Path, fleet: Fleet) -> None:
+        config = folder / "herma.toml"
+        config.write_text(_config(folder, fleet), encoding="utf-8")
+        self.port = _free_port()
+        words = ["herma", "gateway", "--config", str(config), "--port", str(self.port)]
+        if fleet.server is not None:
+            words += ["--server", fleet.server]
+        started_at = time.monotonic()
+        super().__init__(words, folder / "gateway.log")
+        self.wait_for(lambda: self.get("/health") is not None)
+        self.start_s = time.monotonic() - started_at
+        """From exec to the first 200."""
+
+    def get(self, path: str) -> bytes | None:
+        """The body of a 200; None for anything else."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+                body: bytes = reply.read()
+                return body
+        except (URLError, ConnectionError):
+            return None
+
+    def is_serving(self) -> bool:
+        """Whether the model can be asked."""
+        body = self.get("/health")
+        return body is not None and msgspec.json.decode(body)["models"].get(MODEL) == "ready"
+
+
+@contextmanager
+def running(fleet: Fleet) -> Iterator[Gateway]:
+    """A gateway with `fleet` behind it, ready; all of it is gone after the block."""
+    with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
+        folder = Path(text)
+        gateway = Gateway(folder, fleet)
+        stack.callback(gateway.stop)
+        if fleet.provider_port is None:
+            words = ["herma", "worker", "--config", str(folder / "herma.toml")]
+            worker = Process(words, folder / "worker.log")
+            stack.callback(worker.stop)
+            worker.wait_for(gateway.is_serving)
+        yield gateway
+
+
+@contextmanager
+def running_floor() -> Iterator[int]:
+    """The floor's server; its port."""
+    with TemporaryDirectory(prefix="herma-bench-") as folder:
+        floor = Process(["benchmarks.gateway.floor"], Path(folder) / "floor.log")
+        try:
+            floor.wait_for(lambda: floor.find(r"^(\d+)\n") is not None)
+            yield int(floor.find(r"^(\d+)\n") or 0)
+        finally:
+            floor.stop()
+
+
+def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
+    """Let a load generator do `job`; the outcome, and the CPU seconds that `process` used.
+
+    Raises `RuntimeError` if the generator breaks off.
+    """
+    payload = msgspec.msgpack.encode(job)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.gateway.load"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(len(payload).to_bytes(8, "little") + payload)
+        child.stdin.flush()
+        is_ready = child.stdout.readline() == b"ready\n"
+        cpu_s = 0.0 if process is None else process.cpu_s()
+        if is_ready:
+            child.stdin.write(b"!")
+            child.stdin.close()
+        line = child.stdout.readline()
+        used_s = 0.0 if process is None else process.cpu_s() - cpu_s
+    if not line:
+        raise RuntimeError(f"the load generator ended with {child.returncode}")
+    return msgspec.json.decode(line, type=Outcome), used_s
+
+
+def _free_port() -> int:
+    """A port that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _config(folder: Path, fleet: Fleet) -> str:
+    text = f"""
+[gateway]
+worker_bind = "ipc://{folder}/workers"
+max_queue = 4096
+
+[ledger]
+path = "{folder}/ledger.sqlite"
+
+[[models]]
+name = "{MODEL}"
+"""
+    if fleet.provider_port is not None:
+        return f"""{text}
+fallback = [{{ provider = "floor", model = "up" }}]
+
+[providers.floor]
+base_url = "http://127.0.0.1:{fleet.provider_port}/v1"
+"""
+    return f"""{text}
+[[workers]]
+name = "w"
+model = "{MODEL_DIR}"
+engine = "synthetic"
+step_ms = {fleet.step_ms}
+max_seqs = {fleet.max_seqs}
+token_budget = 16384
+max_waiting = 4096
+kv_tokens = 1048576
+"""

@@ -9,8 +9,11 @@ from typing import Final, final
 
 from workers.engine.draws import Kind
 
-_SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-"""Beyond them every 64: what a padded row costs falls with the size of the batch."""
+_SIZES: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 208, 256)
+"""Beyond them every 64: what a padded row costs falls with the size of the batch. 208 and 256 rows
+because the library cuts them well: on an H200 the four products of a layer of the 8B shape take 152
+us at 192 rows, 147 at 208, 165 at 224 and 154 at 256.
+"""
 
 _FIRST: Final = (1, 8, 64, 16, 4, 32, 2, 128)
 """After the largest, which serves every batch, those that bring most."""

@@ -1,0 +1,171 @@
+"""`herma hermes` against real servers: the block, and one line for whatever is wrong."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from gateway.core.models import ModelView
+from gateway.http.models import model_entry, model_list
+from herma.cli import main
+from tests.fakes.asgi import model_view
+
+KEY = "sk-herma-secret"
+POLL_S = 0.02
+
+
+class Gateway(ThreadingHTTPServer):
+    """Answers as the gateway lists its models; with `key` set, only who has it."""
+
+    def __init__(self, *models: ModelView, key: str = "", body: bytes | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.models = models
+        self.key = key
+        self.body = body
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Gateway
+
+    def do_GET(self) -> None:
+        status, answer = self._answer()
+        body = self.server.body or json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _answer(self) -> tuple[int, dict[str, Any]]:
+        if self.server.key and self.headers["authorization"] != f"Bearer {self.server.key}":
+            return 401, {"error": {"message": "no"}}
+        models, name = self.server.models, self.path.removeprefix("/v1/models").strip("/")
+        if not self.path.startswith("/v1/models"):
+            return 404, {}
+        if not name:
+            return 200, model_list(models, 1)
+        known = [one for model in models for one in (model.name, *model.aliases)]
+        return (200, model_entry(models, name, 1)) if name in known else (404, {})
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing on the terminal."""
+
+
+@contextmanager
+def running(gateway: Gateway) -> Iterator[Gateway]:
+    thread = threading.Thread(target=gateway.serve_forever, args=(POLL_S,))
+    thread.start()
+    try:
+        yield gateway
+    finally:
+        gateway.shutdown()
+        thread.join()
+        gateway.server_close()
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The YAML that we write: nested maps by two spaces, and maps of one line."""
+    root: dict[str, Any] = {}
+    stack = [root]
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, value = line.strip().partition(":")
+        value = value.split(" #")[0].strip()
+        del stack[depth + 1 :]
+        stack[depth][name] = value or {}
+        if not value:
+            stack.append(stack[depth][name])
+    return root
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["hermes", *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    return said.err
+
+
+def test_the_block_names_the_gateway_and_its_models(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first model is the default, all are listed, and a URL without a path gets /v1."""
+    with running(Gateway(model_view("qwen3:8b"), model_view("org/beta"))) as gateway:
+        assert main(["hermes", "--url", gateway.root]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    block = parsed(said.out)
+    assert block["model"] == {"default": "qwen3:8b", "provider": "herma"}
+    assert block["providers"]["herma"] == {
+        "name": "herma",
+        "base_url": f"{gateway.root}/v1",
+        "api_key": "any",
+        "transport": "chat_completions",
+        "models": "{qwen3:8b: {}, org/beta: {}}",
+    }
+
+
+def test_names_that_yaml_misreads_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A number or a word of YAML stays a name."""
+    with running(Gateway(model_view("7"), model_view("no"), model_view("a:"))) as gateway:
+        assert main(["hermes", "--url", gateway.root]) == 0
+    assert 'models: {"7": {}, "no": {}, "a:": {}}' in capsys.readouterr().out
+
+
+def test_a_key_is_named_and_never_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hermes reads it from the same variable."""
+    monkeypatch.setenv("HERMA_TEST_KEY", KEY)
+    with running(Gateway(model_view(), key=KEY)) as gateway:
+        assert main(["hermes", "--url", gateway.root, "--key-env", "HERMA_TEST_KEY"]) == 0
+        out = capsys.readouterr().out
+        assert parsed(out)["providers"]["herma"]["key_env"] == "HERMA_TEST_KEY"
+        assert KEY not in out
+        assert "asks for an API key" in refusal(capsys, "--url", gateway.root)
+        monkeypatch.delenv("HERMA_TEST_KEY")
+        words = ("--url", gateway.root, "--key-env", "HERMA_TEST_KEY")
+        assert "is not set" in refusal(capsys, *words)
+
+
+def test_the_default_is_chosen_by_name_or_alias(capsys: pytest.CaptureFixture[str]) -> None:
+    """An alias is listed beside the models; a name that nobody serves is refused."""
+    with running(Gateway(model_view("alpha"), model_view("beta", aliases=("b",)))) as gateway:
+        assert main(["hermes", "--url", gateway.root, "--model", "beta"]) == 0
+        assert parsed(capsys.readouterr().out)["model"]["default"] == "beta"
+        assert main(["hermes", "--url", gateway.root, "--model", "b"]) == 0
+        block = parsed(capsys.readouterr().out)
+        assert block["model"]["default"] == "b"
+        assert block["providers"]["herma"]["models"] == "{alpha: {}, beta: {}, b: {}}"
+        told = refusal(capsys, "--url", gateway.root, "--model", "gamma")
+        assert "no model 'gamma'; it serves alpha, beta" in told
+
+
+def test_a_window_that_hermes_refuses_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The block is printed all the same: the window may be configured."""
+    with running(Gateway(model_view(context_length=32_768))) as gateway:
+        assert main(["hermes", "--url", gateway.root]) == 0
+    said = capsys.readouterr()
+    assert "32,768 tokens, and Hermes wants 64,000" in said.err
+    assert parsed(said.out)["model"]["default"] == "alpha"
+
+
+def test_without_a_gateway_it_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody listens, something else listens, nothing is served: each has its remedy."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert "start one with `herma up`" in refusal(capsys, "--url", f"http://127.0.0.1:{port}")
+    assert "--url takes a URL" in refusal(capsys, "--url", "localhost:8080")
+    with running(Gateway()) as gateway:
+        assert "serves no model yet" in refusal(capsys, "--url", gateway.root)
+        assert "answers 404" in refusal(capsys, "--url", f"{gateway.root}/other")
+    with running(Gateway(body=b"<html>")) as gateway:
+        assert "something else" in refusal(capsys, "--url", gateway.root)

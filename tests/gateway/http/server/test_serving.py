@@ -1,0 +1,148 @@
+"""Many connections on real sockets: abuse, shared ports, failures to accept."""
+
+import errno
+import functools
+import resource
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from gateway.http.routes import edge_app
+from gateway.http.server import serve
+from gateway.http.server.limits import Deadlines
+from gateway.http.server.listen import listen
+from tests.fakes.asgi import Script, chat_body, scripted_edge
+from tests.fakes.served import PATIENCE_S, ask, connected
+from tests.fakes.wired import Echo, statuses
+
+CHAT = "/v1/chat/completions"
+NUM_SLOW = 500
+QUICK = Deadlines(idle_s=2, head_s=1, body_silence_s=1, body_grace_s=1, linger_s=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _descriptors_for_both_ends() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * NUM_SLOW
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, wanted)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@asynccontextmanager
+async def _served(app: Any, **options: Any) -> AsyncIterator[str]:
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            start = functools.partial(serve, app, host="127.0.0.1", port=0, **options)
+            url: str = await nursery.start(start)
+            yield url
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("beginning", "told"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\n", [408]),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{", [408]),
+        (b"", []),
+    ],
+)
+async def test_slow_clients_do_not_keep_others_out(beginning: bytes, told: list[int]) -> None:
+    """Beside 500 connections that begin a head or a body, or nothing, and stop, requests are
+    answered, and the 500 are ended by their deadlines.
+    """
+    ends: list[list[int]] = []
+
+    async def hold(stream: trio.SocketStream) -> None:
+        received = b""
+        while part := await stream.receive_some(4_096):
+            received += part
+        ends.append(statuses(received))
+
+    async with _served(edge_app(scripted_edge(Script())), deadlines=QUICK) as url:
+        port = int(url.rsplit(":", 1)[1])
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            for _ in range(NUM_SLOW):
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+                await stack.enter_async_context(stream)
+                await stream.send_all(beginning)
+                nursery.start_soon(hold, stream)
+            for _ in range(5):
+                assert (await ask(url, "POST", CHAT, chat_body())).status == 200
+    assert ends == [told] * NUM_SLOW
+
+
+async def test_a_storm_of_connections_is_served() -> None:
+    """More connections at once than are accepted per turn are all answered."""
+    answered: list[int] = []
+
+    async with _served(edge_app(scripted_edge(Script()))) as url:
+
+        async def one() -> None:
+            answered.append((await ask(url, "POST", CHAT, chat_body())).status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(one)
+    assert answered == [200] * 200
+
+
+async def test_without_descriptors_the_server_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that has no descriptor left says so, goes on serving, and accepts again later."""
+    async with _served(Echo()) as url, connected(url) as client:
+        assert (await client.ask("GET", "/")).status == 200
+        used = [socket.socket()]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used[0].fileno() + 3, hard))
+        try:
+            late = socket.socket()
+            late.connect(("127.0.0.1", int(url.rsplit(":", 1)[1])))
+            while len(used) < 10:
+                try:
+                    used.append(socket.socket())
+                except OSError as error:
+                    assert error.errno == errno.EMFILE
+                    break
+            while "cannot accept a connection" not in caplog.text:
+                await trio.lowlevel.checkpoint()
+            assert (await client.ask("GET", "/")).status == 200
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for taken in used:
+                taken.close()
+        late.setblocking(False)
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(late)) as stream:
+            await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await stream.receive_some(4_096)).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_a_shared_port_is_shared_only_when_asked() -> None:
+    """Processes may share a port; without that a second one is told that it is taken."""
+    with await listen("127.0.0.1", 0, silent_peer_s=30, is_shared=True) as first:
+        port = first.getsockname()[1]
+        with await listen("127.0.0.1", port, silent_peer_s=30, is_shared=True):
+            pass
+        with pytest.raises(Exception, match="is taken by another program"):
+            await listen("127.0.0.1", port, silent_peer_s=30)
+
+
+async def test_leavers_leave_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that resets its connection in the midst of an answer is no event."""
+
+    async def endless(scope: Any, receive: Any, send: Callable[..., Awaitable[None]]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"x" * 9_000, "more_body": True})
+
+    async with _served(endless) as url:
+        for _ in range(20):
+            async with connected(url) as client:
+                await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                await client.stream.receive_some(100)
+    assert not caplog.records

@@ -146,15 +146,19 @@ class Accepted(_Message, frozen=True, tag=35):
     cached_tokens: Count
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class TokenLogprobs(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False
+):
     """Log-softmax of the raw logits for one position: the chosen token, then the best ones."""
 
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
 
 
-class TokenItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """New output tokens of one sequence. `offset` is the index of the first among its outputs."""
+class TokenItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """New output tokens of one sequence. `offset` is the index of the first among its outputs. It
+    refers to nothing that could refer to it, so the collector need not look at thousands a second.
+    """
 
     request_id: Id16
     attempt: Count

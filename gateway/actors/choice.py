@@ -56,6 +56,27 @@ class Choice:
     the latest when the choice is complete. `output` is what it has given so far.
     """
 
+    __slots__ = (
+        "_attempt",
+        "_emit",
+        "_first_token",
+        "_index",
+        "_is_prefilling",
+        "_is_proven",
+        "_job",
+        "_losses",
+        "_num_at_start",
+        "_num_attempts",
+        "_request_id",
+        "_services",
+        "_ticket",
+        "_worker_label",
+        "begun",
+        "cached_tokens",
+        "output",
+        "worker_id",
+    )
+
     def __init__(
         self, services: Services, job: Job, index: int, emit: Callable[[TurnEvent], None]
     ) -> None:

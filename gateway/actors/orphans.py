@@ -106,6 +106,17 @@ class Orphanage:
 class _Hosted:
     """One turn and who listens. `was_seen`: a client may have seen something of its answer."""
 
+    __slots__ = (
+        "_emit",
+        "_kept",
+        "adopted",
+        "failure",
+        "left_at",
+        "over",
+        "scope",
+        "was_seen",
+    )
+
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
         self.over = trio.Event()
@@ -157,10 +168,14 @@ class _Hosted:
             if len(self._kept) > MAX_KEPT:
                 self.scope.cancel()
             return
+        if not self.was_seen:
+            self._note_beginning(event)
+        self._emit(event)
+
+    def _note_beginning(self, event: TurnEvent) -> None:
         if isinstance(event, Started):
             # Whoever takes over is told too.
             self._kept = [event]
         else:
             self.was_seen = True
             self._kept.clear()
-        self._emit(event)

@@ -24,6 +24,16 @@ class ChoiceOutput:
     for though workers do not send them, as the one that ended the sequence.
     """
 
+    __slots__ = (
+        "_emit",
+        "_end_ids",
+        "_max_tokens",
+        "_pipeline",
+        "has_text",
+        "ids",
+        "num_unsent",
+    )
+
     def __init__(
         self,
         pipeline: OutputPipeline,

@@ -77,6 +77,13 @@ class ByteTable(dict[int, bytes]):
 class ByteDetokenizer:
     """A `Detokenizer` over a byte table."""
 
+    __slots__ = (
+        "_decoder",
+        "_is_whole",
+        "_table",
+        "_texts",
+    )
+
     def __init__(self, table: ByteTable) -> None:
         self._table = table
         self._texts = table.texts

@@ -53,6 +53,16 @@ class ChunkFormatter:
     (`choices: []`, and a `herma` object that says who answered), else it is dropped.
     """
 
+    __slots__ = (
+        "_before_text",
+        "_before_thoughts",
+        "_envelope",
+        "_finished",
+        "_include_usage",
+        "_num_choices",
+        "_started",
+    )
+
     def __init__(
         self, completion_id: str, created: int, model: str, *, include_usage: bool = False
     ) -> None:

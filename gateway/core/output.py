@@ -57,6 +57,22 @@ class OutputPipeline:
     those apart, by default those between `<think>` and `</think>`.
     """
 
+    __slots__ = (
+        "_detokenizer",
+        "_index",
+        "_is_answer",
+        "_logprobs",
+        "_may_stop",
+        "_num_shown",
+        "_reasoning",
+        "_silent_ids",
+        "_stops",
+        "_tool_parser",
+        "completion_tokens",
+        "reasoning_tokens",
+        "stopped",
+    )
+
     def __init__(
         self,
         detokenizer: Detokenizer,

@@ -54,6 +54,15 @@ class ReasoningSplitter:
     tag. `enders` begin a tool call: some models forget to close their thoughts before one.
     """
 
+    __slots__ = (
+        "_close",
+        "_ends",
+        "_first",
+        "_open",
+        "_pending",
+        "_state",
+    )
+
     def __init__(
         self,
         reasoning: ReasoningFormat | None = _ALL[0],

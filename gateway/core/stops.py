@@ -15,6 +15,14 @@ class StopMatcher:
     the stream; after it nothing more is emitted.
     """
 
+    __slots__ = (
+        "_automata",
+        "_first",
+        "_held",
+        "can_match",
+        "matched",
+    )
+
     def __init__(self, stops: Sequence[str]) -> None:
         self._automata = [_Automaton(stop) for stop in stops]
         self._first = frozenset(stop[0] for stop in stops)

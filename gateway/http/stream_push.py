@@ -30,6 +30,14 @@ async def push_answer(turn: Turn, push: Push, send: Send) -> None:
 
 
 class _PushedAnswer:
+    __slots__ = (
+        "_is_open",
+        "_push",
+        "_turn",
+        "_wrote_at",
+        "answer",
+    )
+
     def __init__(self, turn: Turn, push: Push) -> None:
         self.answer = StreamedAnswer(turn, self._put)
         self._turn = turn

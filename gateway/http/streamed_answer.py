@@ -37,6 +37,17 @@ class StreamedAnswer:
     A `put` that could not ends the turn: the client has stopped reading.
     """
 
+    __slots__ = (
+        "_error",
+        "_foreign",
+        "_formatter",
+        "_from_provider",
+        "_has_content",
+        "_put",
+        "_turn",
+        "_work",
+    )
+
     def __init__(self, turn: Turn, put: Callable[[bytes], bool]) -> None:
         self._turn = turn
         self._put = put

@@ -24,6 +24,17 @@ class ToolParser:
     `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
     """
 
+    __slots__ = (
+        "_after_call",
+        "_calls",
+        "_format",
+        "_grammar",
+        "_held",
+        "_index",
+        "_is_start",
+        "_pending",
+    )
+
     def __init__(
         self,
         tool_format: ToolFormat,

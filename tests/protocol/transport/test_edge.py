@@ -1,6 +1,7 @@
 """The law of the edge-triggered FD: no timing leaves a message unread."""
 
 import select
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -9,7 +10,7 @@ import trio
 import trio.testing
 import zmq
 
-from protocol.transport.pump import BURST_LIMIT, Pump
+from protocol.transport.pump import BURST_LIMIT, BURST_S, Pump
 from tests.fakes.links import (
     ANY_PORT,
     GatewayEnd,
@@ -218,3 +219,32 @@ async def test_a_flood_leaves_turns_to_others() -> None:
             await until(lambda: gateway.router.statistics().received == 3000)
             nursery.cancel_scope.cancel()
     assert 0 < longest <= 2 * BURST_LIMIT
+
+
+async def test_frames_that_take_long_leave_turns_to_others() -> None:
+    """A frame that takes as long as a burst may is one: two of them are the most between turns."""
+    gateway = GatewayEnd()
+    since_turn = longest = 0
+
+    def on_frame(_peer: bytes, _frame: bytes) -> None:
+        nonlocal since_turn, longest
+        since_turn += 1
+        longest = max(longest, since_turn)
+        time.sleep(BURST_S)
+
+    async def take_turns() -> None:
+        nonlocal since_turn
+        while True:
+            since_turn = 0
+            await trio.lowlevel.checkpoint()
+
+    gateway.router._on_frame = on_frame
+    with raw_socket(zmq.DEALER, fresh_id()) as peer:
+        peer.connect(gateway.address)
+        async with running(gateway), trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            for _ in range(50):
+                peer.send(b"many tokens")
+            await until(lambda: gateway.router.statistics().received == 50)
+            nursery.cancel_scope.cancel()
+    assert 0 < longest <= 2

@@ -4,8 +4,8 @@ Owns the two tasks of a connection and what ends it. Must not know the listener,
 HTTP is written.
 
 The reader reads on while the app answers, so that a client that leaves is noticed: that cancels
-the connection's scope, and with it the app. Deadlines are only noted here; one task looks after
-those of all connections, since a scope per wait would cost more than all else of a request.
+the connection's scope, and with it the app. One task looks after the deadlines of all connections,
+since a scope per wait would cost more than all else of a request.
 """
 
 import socket
@@ -69,6 +69,7 @@ class Connection:
         self._changed = trio.Event()
         self._has_room = trio.Event()
         self._is_answering = False
+        self._num_answered = 0
         self._is_last = False
 
     async def read(self) -> None:
@@ -88,7 +89,6 @@ class Connection:
                 self._outlet.lose()
                 return
             parser.feed(data)
-            self._observe()
             self._changed.set()
 
     async def serve(self) -> None:
@@ -96,10 +96,9 @@ class Connection:
         lingers = False
         while (request := await self._next()) is not None:
             self._is_answering = True
-            self._observe()
             keeps_alive = await self._answer(request)
             self._is_answering = False
-            self._observe()
+            self._num_answered += 1
             if not keeps_alive:
                 lingers = not request.is_complete
                 break
@@ -119,17 +118,20 @@ class Connection:
         stuck_since = self._outlet.stuck_since
         if stuck_since is not None and now - stuck_since > self._service.silent_peer_s:
             self._outlet.lose()
-        if now < self._patience.due_at:
-            return
-        if self._patience.phase == "idle":
-            self._scope.cancel()
-            return
-        part = "head" if self._patience.phase == "head" else "body"
-        self._parser.fail(
-            ApiError(408, f"The rest of the request's {part} did not arrive in time.")
+        phase = self._patience.look(
+            self._parser,
+            now,
+            num_answered=self._num_answered,
+            is_answering=self._is_answering,
         )
-        self._observe()
-        self._changed.set()
+        if phase == "idle":
+            self._scope.cancel()
+        elif phase is not None:
+            part = "head" if phase == "head" else "body"
+            self._parser.fail(
+                ApiError(408, f"The rest of the request's {part} did not arrive in time.")
+            )
+            self._changed.set()
 
     # For the exchange.
 
@@ -179,7 +181,6 @@ class Connection:
 
     async def _end(self, *, lingers: bool) -> None:
         self._is_answering = True
-        self._observe()
         await self._outlet.flushed()
         if lingers:
             self._parser.is_over = True
@@ -196,10 +197,6 @@ class Connection:
         while self._parser.is_full:
             self._has_room = trio.Event()
             await self._has_room.wait()
-        self._observe()
-
-    def _observe(self) -> None:
-        self._patience.observe(self._parser, trio.current_time(), is_answering=self._is_answering)
 
     def _note_gone(self) -> None:
         self._changed.set()

@@ -13,24 +13,62 @@ DEADLINES = Deadlines()
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
 
 
+class Watched:
+    """A parser that is fed, and looked at each second."""
+
+    def __init__(self) -> None:
+        self.parser = RequestParser(Limits())
+        self.now = 100.0
+        self.num_answered = 0
+        self.is_answering = False
+        self._patience = Patience(DEADLINES, self.now)
+
+    def overdue_in(self, data: bytes = b"", *, drips: bytes = b"") -> float:
+        """After `data` came, how long until the peer is overdue, sending from `drips` meanwhile."""
+        self.parser.feed(data)
+        for second in range(1_000):
+            phase = self._patience.look(
+                self.parser,
+                self.now,
+                num_answered=self.num_answered,
+                is_answering=self.is_answering,
+            )
+            if phase is not None:
+                return second
+            self.parser.feed(drips[second : second + 1])
+            self.now += 1
+        return math.inf
+
+
 def test_each_part_has_its_time() -> None:
-    """Idle, head and body each count from their own beginning; while the server acts, nothing."""
-    parser, patience = RequestParser(Limits()), Patience(DEADLINES, 100.0)
-    assert patience.due_at == 100.0 + DEADLINES.idle_s
+    """Idle, head and body each count from their own beginning, whatever drips in."""
+    assert Watched().overdue_in() == DEADLINES.idle_s
+    assert Watched().overdue_in(drips=b"\r\n" * 500) == DEADLINES.idle_s
+    assert Watched().overdue_in(HEAD[:10]) == DEADLINES.head_s
+    assert Watched().overdue_in(HEAD[:24], drips=b"x" * 500) == DEADLINES.head_s
+    assert Watched().overdue_in(HEAD + b"1234") == DEADLINES.body_silence_s
+    slow = HEAD.replace(b" 9", b" 500")
+    assert Watched().overdue_in(slow, drips=bytes(500)) == DEADLINES.body_grace_s + 1
 
-    def at(now: float, data: bytes, *, is_answering: bool = False) -> float:
-        parser.feed(data)
-        patience.observe(parser, now, is_answering=is_answering)
-        return patience.due_at
 
-    assert at(110.0, b"\r\n") == 100.0 + DEADLINES.idle_s
-    assert at(120.0, HEAD[:5]) == 120.0 + DEADLINES.head_s
-    assert at(130.0, HEAD[5:10]) == 120.0 + DEADLINES.head_s
-    assert at(131.0, HEAD[10:], is_answering=True) == 131.0 + DEADLINES.body_silence_s
-    assert at(132.0, b"1234", is_answering=True) < 131.0 + DEADLINES.body_grace_s + 1
-    assert at(133.0, b"56789", is_answering=True) == math.inf
-    assert at(134.0, HEAD[:5], is_answering=True) == math.inf
-    assert at(200.0, b"") == 200.0 + DEADLINES.head_s
+def test_the_servers_own_time_is_not_the_peers() -> None:
+    """While a whole request is answered, or a body waits to be taken, nobody is overdue."""
+    watched = Watched()
+    watched.is_answering = True
+    assert watched.overdue_in(HEAD + bytes(9)) == math.inf
+    assert watched.overdue_in(HEAD[:10]) == math.inf
+    watched = Watched()
+    assert watched.overdue_in(HEAD.replace(b" 9", b" 999999") + bytes(300_000)) == math.inf
+
+
+def test_each_wait_is_a_new_one() -> None:
+    """A connection that is idle again, or sends its next head, has its whole time again."""
+    watched = Watched()
+    for begin in (b"", HEAD[:10]):
+        for _ in range(3):
+            assert watched.overdue_in(begin) == (DEADLINES.head_s if begin else DEADLINES.idle_s)
+            watched.parser = RequestParser(Limits())
+            watched.num_answered += 1
 
 
 @given(parts=st.lists(st.tuples(st.floats(0.01, 25), st.integers(1, 100_000)), max_size=40))

@@ -237,6 +237,7 @@ def _gauges(services: Services) -> FleetGauges:
         running=statistics.running,
         open_turns=services.open_turns.count,
         orphans=len(services.orphans),
+        tasks=trio.lowlevel.current_statistics().tasks_living,
         events=dict(services.feed.counts),
         open_breakers=services.health.open_names(),
         counters=counters,

@@ -9,10 +9,13 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """One request: its JSON body, and which of the job's `expected` it must be answered with."""
+    """One request: its JSON body, and which of the job's `expected` it must be answered with. With
+    `leave_after_bytes` the client is gone once it has read so many.
+    """
 
     body: bytes
     expected: int
+    leave_after_bytes: int | None = None
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -42,7 +45,8 @@ class Spread(msgspec.Struct, frozen=True):
 
 class Outcome(msgspec.Struct, frozen=True):
     """`tokens` counts tokens, or an upstream's events. `gaps` are between reads of one stream, and
-    `latencies` from a request to the last byte of its answer. `deaf_cut` of the deaf were cut off.
+    `latencies` from a request to the last byte of its answer. `num_left` answers were left by the
+    client; `deaf_cut` of the deaf were cut off.
     """
 
     seconds: float
@@ -52,6 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
     gaps: Spread
     errors: list[str]
     num_errors: int
+    num_left: int
     deaf_cut: int
 
 

@@ -30,15 +30,21 @@ from benchmarks.gateway.job import Ask, Job, Outcome, spread
 
 _READ_BYTES: Final = 1 << 18
 _MAX_TOLD: Final = 5
+_DEAF_BYTES: Final = 4096
 
 
 class Connection:
     """One keep-alive connection and the answer that is on its way."""
 
-    def __init__(self, job: Job) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", job.port), timeout=job.patience_s)
+    def __init__(self, job: Job, *, is_deaf: bool = False) -> None:
+        self.sock = socket.socket()
+        self.sock.settimeout(job.patience_s)
+        if is_deaf:  # a small window, so that the other side feels the silence soon
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _DEAF_BYTES)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.connect(("127.0.0.1", job.port))
         self.asked_at = 0.0
+        self.left_bytes: int | None = None
         self.read_at: float | None = None
         self._job = job
         self._head: bytes | None = b""
@@ -53,6 +59,7 @@ class Connection:
             f"content-type: application/json\r\ncontent-length: {len(ask.body)}\r\n\r\n"
         )
         self.asked_at, self.read_at = now, None
+        self.left_bytes = ask.leave_after_bytes
         self._head, self._check = b"", _check(self._job, ask)
         self.sock.sendall(head.encode() + ask.body)
 
@@ -79,6 +86,13 @@ class Connection:
             self._check.end()
         return num_tokens, is_over
 
+    def has_read_enough(self, num_bytes: int) -> bool:
+        """Whether these were the last bytes that this client wants."""
+        if self.left_bytes is None:
+            return False
+        self.left_bytes -= num_bytes
+        return self.left_bytes <= 0
+
     def _begin(self, head: bytes) -> None:
         status, *lines = head.lower().split(b"\r\n")
         if b" 200" not in status:
@@ -97,21 +111,20 @@ class Load:
         self._asks: Iterator[Ask] = iter(job.asks)
         self._poll = select.epoll()
         self._live: dict[int, Connection] = {}
-        self._deaf = [Connection(job) for _ in range(job.num_deaf)]
+        self._deaf = [Connection(job, is_deaf=True) for _ in range(job.num_deaf)]
+        self._num_left = 0
         self._latencies: list[float] = []
         self._gaps: list[float] = []
         self._num_tokens = 0
         self._errors: list[str] = []
         for _ in range(job.connections):
-            connection = Connection(job)
-            self._live[connection.sock.fileno()] = connection
+            self._connect()
 
     def run(self) -> Outcome:
         """Ask all and hear all."""
         began_at = time.monotonic()
         self._ask_deaf(began_at)
-        for number, connection in list(self._live.items()):
-            self._poll.register(number, select.EPOLLIN)
+        for connection in list(self._live.values()):
             self._next(connection)
         while self._live:
             events = self._poll.poll(self._job.patience_s)
@@ -119,7 +132,8 @@ class Load:
                 self._fail_all("nothing came any more")
             now = time.monotonic()
             for number, _ in events:
-                self._read(self._live[number], now)
+                if (connection := self._live.get(number)) is not None:
+                    self._read(connection, now)
         return Outcome(
             seconds=time.monotonic() - began_at,
             answers=len(self._latencies),
@@ -128,22 +142,32 @@ class Load:
             gaps=spread(self._gaps),
             errors=self._errors[:_MAX_TOLD],
             num_errors=len(self._errors),
+            num_left=self._num_left,
             deaf_cut=sum(_is_cut(connection.sock) for connection in self._deaf),
         )
 
     def _ask_deaf(self, now: float) -> None:
         for connection in self._deaf:
-            # A small window, so that the other side feels the silence soon.
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.ask(self._job.asks[0], now)
 
+    def _connect(self) -> Connection:
+        connection = Connection(self._job)
+        self._live[connection.sock.fileno()] = connection
+        self._poll.register(connection.sock, select.EPOLLIN)
+        return connection
+
     def _next(self, connection: Connection) -> None:
-        """Send the next request, or leave if there is none."""
-        ask = next(self._asks, None)
-        if ask is None:
-            self._leave(connection)
-        else:
+        """Send the next request, or leave if there is none. Who goes without a word has to dial
+        again.
+        """
+        while (ask := next(self._asks, None)) is not None:
             connection.ask(ask, time.monotonic())
+            if ask.leave_after_bytes != 0:
+                return
+            self._num_left += 1
+            self._leave(connection)
+            connection = self._connect()
+        self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
         number = connection.sock.fileno()
@@ -157,6 +181,7 @@ class Load:
             if not data:
                 raise WrongAnswer("the connection was closed in an answer")  # noqa: TRY301
             num_tokens, is_over = connection.take(data)
+            is_left = not is_over and connection.has_read_enough(len(data))
         except (OSError, WrongAnswer) as error:
             self._errors.append(f"{type(error).__name__}: {error}")
             self._leave(connection)
@@ -166,6 +191,10 @@ class Load:
             if connection.read_at is not None:
                 self._gaps.append(now - connection.read_at)
             connection.read_at = now
+        if is_left:
+            self._num_left += 1
+            self._leave(connection)
+            self._next(self._connect())
         if is_over:
             self._latencies.append(time.monotonic() - connection.asked_at)
             self._next(connection)

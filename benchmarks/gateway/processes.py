@@ -198,6 +198,7 @@ def _config(folder: Path, fleet: Fleet) -> str:
 [gateway]
 worker_bind = "ipc://{folder}/workers"
 max_queue = 4096
+orphan_grace_s = 1
 
 [ledger]
 path = "{folder}/ledger.sqlite"
@@ -221,5 +222,5 @@ step_ms = {fleet.step_ms}
 max_seqs = {fleet.max_seqs}
 token_budget = 16384
 max_waiting = 4096
-kv_tokens = 1048576
+kv_tokens = 4194304
 """

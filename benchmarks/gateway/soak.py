@@ -1,6 +1,169 @@
-"""The two long runs: many streams for a minute, and a hundred thousand requests.
+"""The two long runs: a thousand streams for a minute, and a hundred thousand requests of which most
+are left by their clients.
 
-Owns their sizes and their bars. Must not know how they are shown.
+Owns their sizes and what must hold at their ends. Must not know how that is shown.
 """
 
-SOAKS = {}
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from benchmarks.gateway.cases import Figures, Size, Tell, stream_job
+from benchmarks.gateway.job import Ask, Job
+from benchmarks.gateway.processes import Fleet, Gateway, Process, drive, running
+from benchmarks.gateway.words import NUM_SEEDS, answer_text, request
+
+NUM_STREAMS: Final = 1000
+NUM_DEAF: Final = 50
+STREAM_S: Final = 60
+STREAM_STEP_MS: Final = 50.0
+MAX_GAP_MS: Final = 150.0
+MAX_GROWTH_MB: Final = 10.0
+_SAMPLE_S: Final = 1.0
+
+NUM_REQUESTS: Final = 100_000
+NUM_PARTS: Final = 10
+LEAK_TOKENS: Final = 4
+_SETTLE_S: Final = 60.0
+"""Answers that were left before their first token live on for `orphan_grace_s`."""
+
+
+class MemoryWatch(threading.Thread):
+    """The resident memory of a process, once a second."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(daemon=True)
+        self.values_mb: list[float] = []
+        self._process = process
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._over.wait(_SAMPLE_S):
+            self.values_mb.append(self._process.memory_mb("VmRSS"))
+
+    def stop(self) -> dict[str, float]:
+        """At a tenth of the time (all streams stand), in the middle, and at the end."""
+        self._over.set()
+        self.join()
+        values, last = self.values_mb or [0.0], len(self.values_mb) - 1
+        places = {"start": last // 10, "middle": last // 2, "end": last}
+        return {name: round(values[max(0, at)], 1) for name, at in places.items()}
+
+
+def streams(size: Size, figures: Figures, tell: Tell) -> dict[str, Any]:
+    """1,000 streams of 20 tokens/s for a minute on one process, beside 50 clients that read
+    nothing.
+    """
+    count, num_deaf = size.of(NUM_STREAMS, 20), size.of(NUM_DEAF, 2)
+    num_tokens = size.of(int(STREAM_S * 1000 / STREAM_STEP_MS), 20)
+    tell(f"{count} streams of {num_tokens} tokens")
+    with running(Fleet(STREAM_STEP_MS, count + num_deaf, server=size.server)) as gateway:
+        watch = MemoryWatch(gateway)
+        watch.start()
+        job = stream_job(gateway.port, count, count, num_tokens, num_deaf)
+        outcome, cpu_s = drive(job, gateway)
+        memory_mb = watch.stop()
+        peak_mb = gateway.memory_mb("VmHWM")
+    figures.hear("streams", outcome, answers=count, tokens=count * num_tokens)
+    is_whole = size.share == 1.0
+    if is_whole and outcome.gaps.p99 > MAX_GAP_MS:
+        figures.errors.append(f"streams: gap p99 {outcome.gaps.p99:.0f} ms is over {MAX_GAP_MS}")
+    if is_whole and memory_mb["end"] - memory_mb["start"] > MAX_GROWTH_MB:
+        figures.errors.append(f"streams: memory grew: {memory_mb}")
+    if is_whole and outcome.deaf_cut < num_deaf:
+        figures.errors.append(f"streams: {outcome.deaf_cut} of {num_deaf} stuck clients were cut")
+    return {
+        "streams": count,
+        "seconds": round(outcome.seconds, 1),
+        "tokens": outcome.tokens,
+        "gap_ms_p50": round(outcome.gaps.p50, 1),
+        "gap_ms_p99": round(outcome.gaps.p99, 1),
+        "gap_ms_most": round(outcome.gaps.most, 1),
+        "cpu_us_per_token": round(cpu_s * 1e6 / max(1, outcome.tokens), 2),
+        "rss_mb": {**memory_mb, "peak": round(peak_mb, 1)},
+        "deaf_cut": f"{outcome.deaf_cut} of {num_deaf}",
+    }
+
+
+def leak(size: Size, figures: Figures, tell: Tell) -> dict[str, Any]:
+    """100,000 requests, of which two thirds are left by their clients at any byte; then tasks,
+    descriptors and memory must be what they were.
+    """
+    part = size.of(NUM_REQUESTS // NUM_PARTS, 60)
+    with running(Fleet(1.0, 64, server=size.server)) as gateway:
+        tell("leak, warming up")
+        _leave_many(gateway, figures, part, seed=0)
+        before = _settled(gateway)
+        memory_mb = [before["rss_mb"]]
+        num_left = 0
+        for number in range(1, (NUM_PARTS if size.share == 1.0 else 1) + 1):
+            tell(f"leak, {number * part} requests")
+            num_left += _leave_many(gateway, figures, part, seed=number)
+            memory_mb.append(round(gateway.memory_mb("VmRSS"), 1))
+        after = _settled(gateway)
+    for what in ("tasks", "descriptors", "in_flight", "running", "orphans"):
+        if after[what] > before[what]:
+            figures.errors.append(f"leak: {what} rose from {before[what]} to {after[what]}")
+    if size.share == 1.0 and after["rss_mb"] - before["rss_mb"] > MAX_GROWTH_MB:
+        figures.errors.append(f"leak: memory rose from {before['rss_mb']} to {after['rss_mb']} MB")
+    return {"left": num_left, "before": before, "after": after, "rss_mb_by_part": memory_mb}
+
+
+SOAKS: Final[dict[str, Callable[[Size, Figures, Tell], dict[str, Any]]]] = {
+    "streams": streams,
+    "leak": leak,
+}
+
+
+def leaving_job(port: int, count: int, seed: int) -> Job:
+    """`count` streams: a third is read to its end, a third to any byte, a third not at all."""
+    rng = random.Random(seed)
+    asks = []
+    for number in range(count):
+        which = number % NUM_SEEDS
+        leave = rng.choice((None, 0, rng.randrange(1, 2500)))
+        body = request(which, which, LEAK_TOKENS, stream=True)
+        asks.append(Ask(body, which, leave))
+    expected = [answer_text(which, LEAK_TOKENS).encode() for which in range(NUM_SEEDS)]
+    return Job(port, 32, asks, expected, LEAK_TOKENS, "stream")
+
+
+def _leave_many(gateway: Gateway, figures: Figures, count: int, seed: int) -> int:
+    outcome, _ = drive(leaving_job(gateway.port, count, seed))
+    if outcome.num_errors:
+        figures.errors.append(f"leak: {outcome.num_errors} wrong: {outcome.errors[0]}")
+    elif outcome.answers + outcome.num_left != count:
+        figures.errors.append(f"leak: {outcome.answers} + {outcome.num_left} of {count} came")
+    return outcome.num_left
+
+
+def _settled(gateway: Gateway) -> dict[str, float]:
+    """The books once nothing is asked any more: the same twice in a row, for nobody announces it."""
+    deadline = time.monotonic() + _SETTLE_S
+    last: dict[str, float] = {}
+    while time.monotonic() < deadline:
+        now = _books(gateway)
+        is_idle = now["in_flight"] == now["orphans"] == now["running"] == 0
+        if is_idle and {**now, "rss_mb": 0} == {**last, "rss_mb": 0}:
+            return now
+        last = now
+        time.sleep(_SAMPLE_S)
+    return last
+
+
+def _books(gateway: Gateway) -> dict[str, float]:
+    text = (gateway.get("/metrics") or b"").decode()
+    samples = dict(line.rpartition(" ")[::2] for line in text.splitlines() if line[:1] != "#")
+    return {
+        "tasks": float(samples["herma_tasks"]),
+        "descriptors": gateway.num_descriptors(),
+        "in_flight": float(samples["herma_requests_in_flight"]),
+        "running": float(samples["herma_sequences_running"]),
+        "orphans": float(samples["herma_orphans"]),
+        "rss_mb": round(gateway.memory_mb("VmRSS"), 1),
+    }

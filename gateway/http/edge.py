@@ -33,14 +33,16 @@ async def no_text(name: str) -> KnownText:
 @dataclass(frozen=True, slots=True)
 class FleetGauges:
     """What only the actors know, at one moment. `unready_workers` have registered but cannot
-    generate; `counters` have only risen since the start, as have `events`, counts by kind.
-    `open_breakers` tells of each provider whether it is asked last, or not at all, for now.
+    generate; `tasks` live in the event loop; `counters` have only risen since the start, as have
+    `events`, counts by kind. `open_breakers` tells of each provider whether it is asked last, or
+    not at all, for now.
     """
 
     unready_workers: int = 0
     running: int = 0
     open_turns: int = 0
     orphans: int = 0
+    tasks: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
     open_breakers: Mapping[str, bool] = field(default_factory=dict)

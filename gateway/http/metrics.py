@@ -114,6 +114,9 @@ class _Fleet(Collector):
         yield GaugeMetricFamily(
             "herma_orphans", "Requests whose client left before the first token.", now.orphans
         )
+        yield GaugeMetricFamily(
+            "herma_tasks", "Tasks of the event loop; constant while nobody asks.", now.tasks
+        )
         yield from _of_events(now)
         yield from _of_workers(now.workers)
         yield from _of_engines(now.workers)

@@ -44,8 +44,7 @@ def unpack_tokens(packed: bytes) -> array[int]:
     """
     if len(packed) % TOKEN_BYTES:
         raise WireError(f"packed token ids have {len(packed)} bytes, not a multiple of 4")
-    ids = array(_CODE)
-    ids.frombytes(packed)
+    ids = array(_CODE, packed)
     if sys.byteorder == "big":
         ids.byteswap()
     return ids

@@ -140,7 +140,10 @@ class OutputPipeline:
         thoughts, answer = first.thoughts + last.thoughts, first.answer + last.answer
         events: list[OutputEvent] = [*self._events(thoughts, answer)]
         if self._tool_parser is not None:
-            events += self._with_logprobs(self._tool_parser.flush(is_cut=is_cut))
+            held = self._tool_parser.flush(is_cut=is_cut)
+            if self._logprobs is not None:
+                self._add_logprobs(self._logprobs, held)
+            events += held
         events += self._left_logprobs()
         if self.stopped:
             reason = "stop"
@@ -167,23 +170,19 @@ class OutputPipeline:
         return split
 
     def _events(self, thoughts: str, text: str) -> Sequence[OutputEvent]:
-        events = self._of_text(text) if text else []
+        events: list[TextEvent] = []
+        if text:
+            parser = self._tool_parser
+            events = [TextDelta(self._index, text)] if parser is None else parser.push(text)
+            if self._logprobs is not None:
+                self._add_logprobs(self._logprobs, events)
         return [ReasoningDelta(self._index, thoughts), *events] if thoughts else events
 
-    def _of_text(self, text: str) -> list[TextEvent]:
-        parser = self._tool_parser
-        if parser is None:
-            return self._with_logprobs([TextDelta(self._index, text)])
-        return self._with_logprobs(parser.push(text))
-
-    def _with_logprobs(self, events: list[TextEvent]) -> list[TextEvent]:
+    def _add_logprobs(self, logprobs: "_PendingLogprobs", events: list[TextEvent]) -> None:
         """The pending entries go with the first text that comes after their tokens."""
-        if self._logprobs is None:
-            return events
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
-        if at is not None and (entries := self._logprobs.take()):
+        if at is not None and (entries := logprobs.take()):
             events[at] = msgspec.structs.replace(events[at], logprobs=entries)
-        return events
 
     def _left_logprobs(self) -> list[OutputEvent]:
         """Entries whose tokens have no text of their own left, as after tool calls."""

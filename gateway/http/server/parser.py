@@ -208,7 +208,7 @@ def check_head(request: Request) -> None:
             num_codings += 1
             _check_coding(request, value)
         elif name == b"expect":
-            if value.lower() != b"100-continue":
+            if value.strip().lower() != b"100-continue":
                 raise _refusal(417, "Of expectations only 100-continue can be met.")
             request.expects_continue = request.version == "1.1"
     if num_hosts > 1 or (num_hosts == 0 and request.version == "1.1"):
@@ -223,7 +223,7 @@ def check_head(request: Request) -> None:
 def _check_coding(request: Request, value: bytes) -> None:
     if request.version == "1.0":
         raise _refusal(400, "HTTP/1.0 has no Transfer-Encoding.")
-    if value.lower() != b"chunked":
+    if value.strip().lower() != b"chunked":
         raise _refusal(501, "Of transfer codings only chunked is taken.")
 
 

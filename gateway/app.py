@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from config import Config, provider_api_key
+from gateway import upstream
 from gateway.actors.canaries import Canaries
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
@@ -34,7 +35,6 @@ from gateway.http.edge import Edge, FleetGauges
 from gateway.http.push import step_flush
 from gateway.http.routes import edge_app
 from gateway.http.server import server_named
-from gateway.upstream import Provider
 from protocol.ids import ID_BYTES
 from protocol.transport import load_curve_server
 from protocol.version import VERSION
@@ -50,7 +50,7 @@ def build_services(
 ) -> Services:
     """All parts, none running. Raises `ConfigError` for secrets that are missing or broken."""
     providers = {
-        name: Provider(name, table, provider_api_key(name, table, environ))
+        name: upstream.Provider(name, table, provider_api_key(name, table, environ))
         for name, table in config.providers.items()
     }
     gateway = config.gateway

@@ -5,9 +5,11 @@ Owns who is asked next and what a client is told when nobody answers. Nobody is 
 they are.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,7 +26,10 @@ from gateway.core.fleet_events import AnswerCut
 from gateway.core.fleet_events import ProviderFailed as ProviderFailedEvent
 from gateway.core.outgoing import Outgoing, outgoing, session_name
 from gateway.core.refusals import hardest
-from gateway.upstream import Answer, Provider, ProviderCut, ProviderFailed
+from gateway.upstream import Answer, ProviderCut, ProviderFailed
+
+if TYPE_CHECKING:
+    from gateway.upstream import Provider
 
 COOL_S: Final = 1
 """For a provider at its limit that does not say for how long."""

@@ -4,10 +4,13 @@ Owns the composition that `gateway/app.py` builds and that turns and routes are 
 create anything itself: no socket, client or task starts here.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -22,7 +25,9 @@ from gateway.actors.provider_health import ProviderHealth, Retries
 from gateway.actors.spending import Spending
 from gateway.core.digest_cache import DigestCache
 from gateway.core.suspects import Suspects
-from gateway.upstream import Provider
+
+if TYPE_CHECKING:
+    from gateway.upstream import Provider
 
 
 class OpenTurns:

@@ -11,7 +11,6 @@ import functools
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -24,6 +23,7 @@ import trio
 from config import ProviderConfig
 from gateway.core.end_to_end import Header, passed_back
 from gateway.core.events import Usage
+from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
 from gateway.upstream.pool import ClientPool, RequestBody
 from gateway.upstream.relay import BadStream, Relay
 from gateway.upstream.sse import EventCutter, EventTooLarge, is_error
@@ -45,38 +45,6 @@ that has lost patience while the model wrote on.
 
 _LIMITS: Final = httpx.Limits(max_connections=512, max_keepalive_connections=64)
 _encode = msgspec.json.Encoder().encode
-
-
-class ProviderFailed(HermaError):
-    """Nothing of an answer came; another may be asked. `status` is what it said, if it spoke.
-    `may_be_charged` False: the request never reached it, or was refused.
-    """
-
-    def __init__(
-        self,
-        text: str,
-        *,
-        status: int | None = None,
-        retry_after_s: int | None = None,
-        may_be_charged: bool = True,
-    ) -> None:
-        super().__init__(text)
-        self.status = status
-        self.retry_after_s = retry_after_s
-        self.may_be_charged = may_be_charged
-
-
-class ProviderCut(HermaError):
-    """The answer broke off after a part of it was passed on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer: a 200, or a 4xx that is about the request itself, and its headers."""
-
-    status: int
-    body: bytes
-    headers: tuple[Header, ...] = ()
 
 
 class Provider:

@@ -75,6 +75,8 @@ def _encoding(
             return lambda: array("I")
         return lambda: encode_raw(text, prompt, add_special_tokens=add_special_tokens)
     request = chat_request(raw)
+    if (refusal := request.refused_locally) is not None:
+        raise refusal
     kwargs = request.template_kwargs
     if typed.add_generation_prompt is False:
         kwargs = {**kwargs, "add_generation_prompt": False}

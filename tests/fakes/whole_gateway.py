@@ -10,7 +10,7 @@ from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import decode_events
 from tests.fakes.running_gateway import RunningGateway, open_gateway
-from tests.fakes.served import Reply, ask, served
+from tests.fakes.served import PATIENCE_S, Reply, ask, served
 from tests.fakes.worker import FakeWorker, open_worker
 
 
@@ -36,9 +36,11 @@ class WholeGateway:
 
 
 @asynccontextmanager
-async def whole_gateway(worker: FakeWorker | None = None) -> AsyncIterator[WholeGateway]:
+async def whole_gateway(
+    worker: FakeWorker | None = None, patience_s: float = PATIENCE_S
+) -> AsyncIterator[WholeGateway]:
     """All of it, ready, for the length of the block."""
     async with open_gateway() as gateway, open_worker(gateway.address, worker) as fake:
         await gateway.wait_state("ready")
-        async with served(edge_app(edge_of(gateway.services))) as url:
+        async with served(edge_app(edge_of(gateway.services)), patience_s) as url:
             yield WholeGateway(url, gateway, fake)

@@ -81,8 +81,7 @@ def _refuse_the_unserved(typed: CompletionBody) -> None:
         raise _unserved("prompt_logprobs", "is not served; only those of the answer are known")
     if typed.echo and typed.logprobs is not None:
         raise _unserved("logprobs", "cannot go with 'echo'; only those of the answer are known")
-    kind = (typed.response_format or {"type": "text"}).get("type")
-    if kind != "text":
+    if typed.response_format is not None and typed.response_format.get("type") != "text":
         raise _unserved("response_format", "belongs to chat; write what you want into the prompt")
 
 

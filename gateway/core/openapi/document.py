@@ -20,6 +20,7 @@ from gateway.core.openapi.answers import (
     TextCompletion,
     Version,
 )
+from gateway.core.openapi.refinements import REFINEMENTS
 from gateway.core.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
 
 _Struct = type[msgspec.Struct]
@@ -111,7 +112,8 @@ def openapi_document(version: str) -> dict[str, Any]:
     kinds = {kind for one in _OPERATIONS.values() for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components([*named, ErrorBody], ref_template=_REF)
-    schemas["CompletionBody"]["properties"]["prompt"] = _prompt_schema()
+    for name, fields in REFINEMENTS.items():
+        schemas[name]["properties"].update(fields)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Herma", "version": version},
@@ -168,8 +170,12 @@ def _described(operation: _Operation) -> dict[str, Any]:
 
 def _schema_of(media: str, kind: _Struct | None) -> dict[str, Any]:
     if media == EVENTS and kind is not None:
-        text = f"Server-sent events; the data of each is a {kind.__name__}, at the end `[DONE]`."
-        return {"schema": {"type": "string", "description": text}}
+        text = f"One event of the stream: a {kind.__name__} or an error, at last `[DONE]`."
+        told = {"anyOf": [_ref(kind), _ref(ErrorBody)]}
+        data = {"type": "string", "contentMediaType": JSON, "contentSchema": told}
+        either = {"anyOf": [{"const": "[DONE]"}, data]}
+        event = {"type": "object", "properties": {"data": either}, "required": ["data"]}
+        return {"schema": {**event, "description": text}}
     if kind is None:
         return {"schema": {"type": "object" if media == JSON else "string"}}
     return {"schema": _ref(kind)}
@@ -180,12 +186,3 @@ def _error(status: int) -> dict[str, Any]:
         "description": _ERRORS[status],
         "content": {JSON: {"schema": _ref(ErrorBody)}},
     }
-
-
-def _prompt_schema() -> dict[str, Any]:
-    """Which lists are meant: the type that checks them cannot say."""
-    text = {"type": "string", "minLength": 1}
-    token_id = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
-    ids = {"type": "array", "items": token_id, "minItems": 1}
-    several = {"type": "array", "minItems": 1, "maxItems": 64}
-    return {"anyOf": [text, ids, {**several, "items": text}, {**several, "items": ids}]}

@@ -12,7 +12,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes
+.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api
 .PHONY: eval eval-skills eval-outside eval-parity eval-speed
 
 up: $(STAMP)
@@ -81,6 +81,7 @@ OPENAI_2     := 2.24.0
 OPENAI_3     := 3.52.0
 OPENAI_NODE  := 7.55.0
 HERMES_AGENT := 0.19.0
+SCHEMATHESIS := 4.32.5
 
 test-clients: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-clients: $(DEV) $(CLIENTS_DIR)/openai-2/.$(OPENAI_2) $(CLIENTS_DIR)/openai-3/.$(OPENAI_3)
@@ -91,6 +92,11 @@ test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/hermes $(ARGS)
 
+# Requests made out of /openapi.json, valid and invalid ones, by a program that knows nothing else.
+test-api: export SCHEMATHESIS_PROGRAM := $(abspath $(CLIENTS_DIR))/schemathesis/bin/schemathesis
+test-api: $(DEV) $(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/api $(ARGS)
+
 FRESH_CLIENT = @rm -rf $(@D) && $(BIN)/python -m venv $(@D) && $(@D)/bin/python -m pip install -q
 
 $(CLIENTS_DIR)/openai-2/.$(OPENAI_2): | $(DEV)
@@ -98,6 +104,9 @@ $(CLIENTS_DIR)/openai-2/.$(OPENAI_2): | $(DEV)
 
 $(CLIENTS_DIR)/openai-3/.$(OPENAI_3): | $(DEV)
 	$(FRESH_CLIENT) openai==$(OPENAI_3) && touch $@
+
+$(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS): | $(DEV)
+	$(FRESH_CLIENT) schemathesis==$(SCHEMATHESIS) && touch $@
 
 $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT): | $(DEV)
 	$(FRESH_CLIENT) hermes-agent==$(HERMES_AGENT) && touch $@

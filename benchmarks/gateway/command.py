@@ -9,56 +9,71 @@ import argparse
 import datetime as dt
 import json
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Final
 
 from benchmarks.engine.progress import Progress
-from benchmarks.gateway.cases import CASES, Figures, Size
+from benchmarks.gateway.bench import Bench, Figures, Size, sharing
+from benchmarks.gateway.cases import CASES
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
 from benchmarks.machine import describe_machine
 from protocol.errors import ConfigError
 
-_SMOKE: Final = Size(runs=1, share=0.01)
+_SMOKE_SHARE: Final = 0.01
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     """Run, print, write; 0 if every answer was right, else 1. Raises `ConfigError`."""
-    names = tests_of(arguments.tests)
-    size = _SMOKE if "smoke" in arguments.tests.split(",") else Size(arguments.runs)
-    size = Size(size.runs, size.share, arguments.server)
-    figures, told = Figures(), {}
+    names = named_tests(arguments.tests)
+    is_smoke = "smoke" in arguments.tests.split(",")
+    size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
+    size = replace(size, server=arguments.server)
     progress = Progress(len(names))
-    for name in names:
-        progress.begin(name)
-        if name in CASES:
-            CASES[name](size, figures, progress.begin)
-        else:
-            told[name] = SOAKS[name](size, figures, progress.begin)
-            progress.say(f"{name}: {json.dumps(told[name])}")
-        progress.end()
-    progress.say("")
-    report = _report(figures, told, size)
-    progress.say(table(figures.medians()))
+    with (
+        sharing(size, progress.begin)
+        if is_smoke
+        else nullcontext(Bench(size, progress.begin)) as bench
+    ):
+        told = _run(bench, names, progress)
+    figures = bench.figures
+    progress.say(f"\n{table(figures.medians())}")
     for error in figures.errors:
         print(f"WRONG {error}", file=sys.stderr)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        report = _report(figures, told, size)
         arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
     return 1 if figures.errors else 0
 
 
-def tests_of(text: str) -> tuple[str, ...]:
-    """The tests of a list of names; `all` and `smoke` are all that are short."""
+def named_tests(text: str) -> tuple[str, ...]:
+    """The tests of a list of names: `all` are the short ones, `smoke` is every one in small."""
     names: list[str] = []
     for name in text.split(","):
         if name in {"all", "smoke"}:
-            names += CASES
+            names += CASES if name == "all" else (*CASES, *SOAKS)
         elif name in CASES or name in SOAKS:
             names.append(name)
         else:
             known = ", ".join(("all", "smoke", *CASES, *SOAKS))
             raise ConfigError(f"there is no test {name!r}: {known}")
     return tuple(dict.fromkeys(names))
+
+
+def _run(bench: Bench, names: tuple[str, ...], progress: Progress) -> dict[str, Any]:
+    """Each test in turn; what the long ones tell."""
+    told: dict[str, Any] = {}
+    for name in names:
+        progress.begin(name)
+        if name in CASES:
+            CASES[name](bench)
+        else:
+            told[name] = SOAKS[name](bench)
+            progress.say(f"{name}: {json.dumps(told[name])}")
+        progress.end()
+    return told
 
 
 def _report(figures: Figures, told: dict[str, Any], size: Size) -> dict[str, Any]:

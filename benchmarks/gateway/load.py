@@ -96,7 +96,7 @@ class Connection:
     def _begin(self, head: bytes) -> None:
         status, *lines = head.lower().split(b"\r\n")
         if b" 200" not in status:
-            raise WrongAnswer(f"{status.decode()}: {head.decode()}")
+            raise WrongAnswer(head.decode())
         fields = dict(line.split(b": ", 1) for line in lines)
         self._head = None
         self._body = Dechunker() if b"transfer-encoding" in fields else None
@@ -132,8 +132,8 @@ class Load:
                 self._fail_all("nothing came any more")
             now = time.monotonic()
             for number, _ in events:
-                if (connection := self._live.get(number)) is not None:
-                    self._read(connection, now)
+                if (answering := self._live.get(number)) is not None:
+                    self._read(answering, now)
         return Outcome(
             seconds=time.monotonic() - began_at,
             answers=len(self._latencies),

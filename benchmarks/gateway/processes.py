@@ -24,7 +24,7 @@ from urllib.request import urlopen
 import msgspec
 
 from benchmarks.gateway.job import Job, Outcome
-from benchmarks.gateway.words import MODEL, MODEL_DIR
+from benchmarks.gateway.words import CLOUD_MODEL, MODEL, MODEL_DIR
 
 READY_S: Final = 60.0
 STOP_S: Final = 20.0
@@ -35,12 +35,11 @@ _CPU_CLOCK: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What stands behind the gateway: a synthetic worker of that pace, or a provider."""
+    """What stands behind the gateway: a synthetic worker of that pace; perhaps a provider too."""
 
     step_ms: float = 0.0
     max_seqs: int = 64
     provider_port: int | None = None
-    server: str | None = None
 
 
 class Process:
@@ -103,13 +102,13 @@ class Process:
 class Gateway(Process):
     """`herma gateway` on a free port."""
 
-    def __init__(self, folder: Path, fleet: Fleet) -> None:
+    def __init__(self, folder: Path, fleet: Fleet, server: str | None) -> None:
         config = folder / "herma.toml"
         config.write_text(_config(folder, fleet), encoding="utf-8")
         self.port = _free_port()
         words = ["herma", "gateway", "--config", str(config), "--port", str(self.port)]
-        if fleet.server is not None:
-            words += ["--server", fleet.server]
+        if server is not None:
+            words += ["--server", server]
         started_at = time.monotonic()
         super().__init__(words, folder / "gateway.log")
         self.wait_for(lambda: self.get("/health") is not None)
@@ -132,17 +131,17 @@ class Gateway(Process):
 
 
 @contextmanager
-def running(fleet: Fleet) -> Iterator[Gateway]:
+def running(fleet: Fleet, server: str | None = None) -> Iterator[Gateway]:
     """A gateway with `fleet` behind it, ready; all of it is gone after the block."""
     with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
         folder = Path(text)
-        gateway = Gateway(folder, fleet)
+        gateway = Gateway(folder, fleet, server)
         stack.callback(gateway.stop)
-        if fleet.provider_port is None:
-            words = ["herma", "worker", "--config", str(folder / "herma.toml")]
-            worker = Process(words, folder / "worker.log")
-            stack.callback(worker.stop)
-            worker.wait_for(gateway.is_serving)
+        worker = Process(
+            ["herma", "worker", "--config", str(folder / "herma.toml")], folder / "worker.log"
+        )
+        stack.callback(worker.stop)
+        worker.wait_for(gateway.is_serving)
         yield gateway
 
 
@@ -207,7 +206,9 @@ path = "{folder}/ledger.sqlite"
 name = "{MODEL}"
 """
     if fleet.provider_port is not None:
-        return f"""{text}
+        text += f"""
+[[models]]
+name = "{CLOUD_MODEL}"
 fallback = [{{ provider = "floor", model = "up" }}]
 
 [providers.floor]
@@ -216,6 +217,7 @@ base_url = "http://127.0.0.1:{fleet.provider_port}/v1"
     return f"""{text}
 [[workers]]
 name = "w"
+serves = "{MODEL}"
 model = "{MODEL_DIR}"
 engine = "synthetic"
 step_ms = {fleet.step_ms}

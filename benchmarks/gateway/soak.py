@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from benchmarks.gateway.cases import Figures, Size, Tell, stream_job
+from benchmarks.gateway.bench import Bench
+from benchmarks.gateway.cases import stream_job
 from benchmarks.gateway.job import Ask, Job
-from benchmarks.gateway.processes import Fleet, Gateway, Process, drive, running
+from benchmarks.gateway.processes import Fleet, Gateway, Process, drive
 from benchmarks.gateway.words import NUM_SEEDS, answer_text, request
 
 NUM_STREAMS: Final = 1000
@@ -55,28 +56,32 @@ class MemoryWatch(threading.Thread):
         return {name: round(values[max(0, at)], 1) for name, at in places.items()}
 
 
-def streams(size: Size, figures: Figures, tell: Tell) -> dict[str, Any]:
+def streams(bench: Bench) -> dict[str, Any]:
     """1,000 streams of 20 tokens/s for a minute on one process, beside 50 clients that read
     nothing.
     """
-    count, num_deaf = size.of(NUM_STREAMS, 20), size.of(NUM_DEAF, 2)
-    num_tokens = size.of(int(STREAM_S * 1000 / STREAM_STEP_MS), 20)
-    tell(f"{count} streams of {num_tokens} tokens")
-    with running(Fleet(STREAM_STEP_MS, count + num_deaf, server=size.server)) as gateway:
+    count, num_deaf = bench.size.of(NUM_STREAMS, 20), bench.size.of(NUM_DEAF, 2)
+    num_tokens = bench.size.of(int(STREAM_S * 1000 / STREAM_STEP_MS), 20)
+    bench.tell(f"{count} streams of {num_tokens} tokens")
+    with bench.gateway(Fleet(STREAM_STEP_MS, count + num_deaf)) as gateway:
         watch = MemoryWatch(gateway)
         watch.start()
         job = stream_job(gateway.port, count, count, num_tokens, num_deaf)
         outcome, cpu_s = drive(job, gateway)
         memory_mb = watch.stop()
         peak_mb = gateway.memory_mb("VmHWM")
-    figures.hear("streams", outcome, answers=count, tokens=count * num_tokens)
-    is_whole = size.share == 1.0
+    bench.hear("streams", outcome, answers=count, tokens=count * num_tokens)
+    is_whole = bench.size.share == 1.0
     if is_whole and outcome.gaps.p99 > MAX_GAP_MS:
-        figures.errors.append(f"streams: gap p99 {outcome.gaps.p99:.0f} ms is over {MAX_GAP_MS}")
+        bench.figures.errors.append(
+            f"streams: gap p99 {outcome.gaps.p99:.0f} ms is over {MAX_GAP_MS}"
+        )
     if is_whole and memory_mb["end"] - memory_mb["start"] > MAX_GROWTH_MB:
-        figures.errors.append(f"streams: memory grew: {memory_mb}")
+        bench.figures.errors.append(f"streams: memory grew: {memory_mb}")
     if is_whole and outcome.deaf_cut < num_deaf:
-        figures.errors.append(f"streams: {outcome.deaf_cut} of {num_deaf} stuck clients were cut")
+        bench.figures.errors.append(
+            f"streams: {outcome.deaf_cut} of {num_deaf} stuck clients were cut"
+        )
     return {
         "streams": count,
         "seconds": round(outcome.seconds, 1),
@@ -90,31 +95,33 @@ def streams(size: Size, figures: Figures, tell: Tell) -> dict[str, Any]:
     }
 
 
-def leak(size: Size, figures: Figures, tell: Tell) -> dict[str, Any]:
+def leak(bench: Bench) -> dict[str, Any]:
     """100,000 requests, of which two thirds are left by their clients at any byte; then tasks,
     descriptors and memory must be what they were.
     """
-    part = size.of(NUM_REQUESTS // NUM_PARTS, 60)
-    with running(Fleet(1.0, 64, server=size.server)) as gateway:
-        tell("leak, warming up")
-        _leave_many(gateway, figures, part, seed=0)
+    part = bench.size.of(NUM_REQUESTS // NUM_PARTS, 60)
+    with bench.gateway(Fleet(1.0)) as gateway:
+        bench.tell("leak, warming up")
+        _leave_many(bench, gateway, part, seed=0)
         before = _settled(gateway)
         memory_mb = [before["rss_mb"]]
         num_left = 0
-        for number in range(1, (NUM_PARTS if size.share == 1.0 else 1) + 1):
-            tell(f"leak, {number * part} requests")
-            num_left += _leave_many(gateway, figures, part, seed=number)
+        for number in range(1, (NUM_PARTS if bench.size.share == 1.0 else 1) + 1):
+            bench.tell(f"leak, {number * part} requests")
+            num_left += _leave_many(bench, gateway, part, seed=number)
             memory_mb.append(round(gateway.memory_mb("VmRSS"), 1))
         after = _settled(gateway)
     for what in ("tasks", "descriptors", "in_flight", "running", "orphans"):
         if after[what] > before[what]:
-            figures.errors.append(f"leak: {what} rose from {before[what]} to {after[what]}")
-    if size.share == 1.0 and after["rss_mb"] - before["rss_mb"] > MAX_GROWTH_MB:
-        figures.errors.append(f"leak: memory rose from {before['rss_mb']} to {after['rss_mb']} MB")
+            bench.figures.errors.append(f"leak: {what} rose from {before[what]} to {after[what]}")
+    if bench.size.share == 1.0 and after["rss_mb"] - before["rss_mb"] > MAX_GROWTH_MB:
+        bench.figures.errors.append(
+            f"leak: memory rose from {before['rss_mb']} to {after['rss_mb']} MB"
+        )
     return {"left": num_left, "before": before, "after": after, "rss_mb_by_part": memory_mb}
 
 
-SOAKS: Final[dict[str, Callable[[Size, Figures, Tell], dict[str, Any]]]] = {
+SOAKS: Final[dict[str, Callable[[Bench], dict[str, Any]]]] = {
     "streams": streams,
     "leak": leak,
 }
@@ -133,17 +140,17 @@ def leaving_job(port: int, count: int, seed: int) -> Job:
     return Job(port, 32, asks, expected, LEAK_TOKENS, "stream")
 
 
-def _leave_many(gateway: Gateway, figures: Figures, count: int, seed: int) -> int:
+def _leave_many(bench: Bench, gateway: Gateway, count: int, seed: int) -> int:
     outcome, _ = drive(leaving_job(gateway.port, count, seed))
     if outcome.num_errors:
-        figures.errors.append(f"leak: {outcome.num_errors} wrong: {outcome.errors[0]}")
+        bench.figures.errors.append(f"leak: {outcome.num_errors} wrong: {outcome.errors[0]}")
     elif outcome.answers + outcome.num_left != count:
-        figures.errors.append(f"leak: {outcome.answers} + {outcome.num_left} of {count} came")
+        bench.figures.errors.append(f"leak: {outcome.answers} + {outcome.num_left} of {count} came")
     return outcome.num_left
 
 
 def _settled(gateway: Gateway) -> dict[str, float]:
-    """The books once nothing is asked any more: the same twice in a row, for nobody announces it."""
+    """The books once nothing is asked any more: the same twice running, for nobody announces it."""
     deadline = time.monotonic() + _SETTLE_S
     last: dict[str, float] = {}
     while time.monotonic() < deadline:

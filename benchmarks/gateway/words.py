@@ -19,6 +19,9 @@ from workers.synthetic.vocabulary import read_vocabulary
 
 MODEL_DIR: Final = "builtin:herma-tiny"
 MODEL: Final = "m"
+CLOUD_MODEL: Final = "cloud"
+"""What the gateway has from a provider."""
+
 PROMPT_CHARS: Final = 900
 """Of the user's text; the load generators of other gateways take as much."""
 
@@ -51,10 +54,10 @@ def prompt(number: int) -> str:
     return text[1 : PROMPT_CHARS + 1]
 
 
-def request(number: int, seed: int, num_tokens: int, *, stream: bool) -> bytes:
+def request(number: int, seed: int, num_tokens: int, *, stream: bool, model: str = MODEL) -> bytes:
     """The JSON body of a chat with `prompt(number)`, for so many tokens."""
     body: dict[str, Any] = {
-        "model": MODEL,
+        "model": model,
         "messages": [
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": prompt(number)},

@@ -1,0 +1,108 @@
+"""What a test is given: how much to ask, where to put the figures, and processes to ask.
+
+Owns the runs, the figures and which processes are shared. Must not know what is measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.gateway.job import Outcome
+from benchmarks.gateway.processes import Fleet, Gateway, running, running_floor
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is asked. `share` of the full number of requests; `runs` of each test."""
+
+    runs: int = 5
+    share: float = 1.0
+    server: str | None = None
+
+    def of(self, count: int, least: int) -> int:
+        """So many of `count`."""
+        return max(least, round(count * self.share))
+
+
+@dataclass(slots=True)
+class Figures:
+    """The values of each key, run by run, and every wrong answer."""
+
+    runs: dict[str, list[float]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, key: str, value: float) -> None:
+        """One run's."""
+        self.runs.setdefault(key, []).append(value)
+
+    def medians(self) -> dict[str, float]:
+        """Of each key; the largest for the memory."""
+        return {
+            key: max(values) if key == "rss_mb" else statistics.median(values)
+            for key, values in self.runs.items()
+        }
+
+    def hear(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
+        """Every answer must have come, with all its tokens."""
+        if outcome.num_errors:
+            self.errors.append(f"{name}: {outcome.num_errors} wrong: {outcome.errors[0]}")
+        elif (outcome.answers, outcome.tokens) != (answers, tokens):
+            self.errors.append(
+                f"{name}: {outcome.answers} answers and {outcome.tokens} tokens instead of "
+                f"{answers} and {tokens}"
+            )
+
+
+@dataclass(slots=True)
+class Bench:
+    """One call of the benchmark. `tell` shows what is done. A small run shares one gateway, with
+    all that any test needs behind it, and one floor.
+    """
+
+    size: Size
+    tell: Callable[[str], None]
+    figures: Figures = field(default_factory=Figures)
+    shared: tuple[Gateway, int] | None = None
+
+    def hear(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
+        """See `Figures.hear`."""
+        self.figures.hear(name, outcome, answers=answers, tokens=tokens)
+
+    def runs(self, name: str, *, is_warmed: bool = True) -> Iterator[bool]:
+        """False for a run that warms up, then True for each that counts."""
+        if is_warmed:
+            self.tell(f"{name}, warming up")
+            yield False
+        for number in range(self.size.runs):
+            self.tell(f"{name} {number + 1}/{self.size.runs}")
+            yield True
+
+    @contextmanager
+    def gateway(self, fleet: Fleet, *, is_own: bool = False) -> Iterator[Gateway]:
+        """A gateway with `fleet` behind it, whose peak of memory is noted at the end."""
+        if self.shared is not None and not is_own:
+            yield self.shared[0]
+            self.figures.add("rss_mb", self.shared[0].memory_mb("VmHWM"))
+            return
+        with running(fleet, self.size.server) as gateway:
+            yield gateway
+            self.figures.add("rss_mb", gateway.memory_mb("VmHWM"))
+
+    @contextmanager
+    def floor(self) -> Iterator[int]:
+        """The port of the server to compare with."""
+        if self.shared is not None:
+            yield self.shared[1]
+            return
+        with running_floor() as port:
+            yield port
+
+
+@contextmanager
+def sharing(size: Size, tell: Callable[[str], None]) -> Iterator[Bench]:
+    """A bench whose tests share their processes."""
+    with running_floor() as port, running(Fleet(5.0, 64, port), size.server) as gateway:
+        yield Bench(size, tell, shared=(gateway, port))

@@ -1,0 +1,110 @@
+"""`herma bench gateway`: its pure parts, and each test once, in small."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gateway.bench import Bench, Figures, Size
+from benchmarks.gateway.cases import CASES
+from benchmarks.gateway.command import named_tests
+from benchmarks.gateway.job import Outcome, Spread, spread
+from benchmarks.gateway.soak import leaving_job
+from benchmarks.gateway.table import BARS, table, verdict, with_derived
+from herma.cli import main
+from protocol.errors import ConfigError
+
+KEYS = {
+    "cpu_us_per_request_repeated",
+    "cpu_us_per_request_fresh",
+    "cpu_us_per_chunk_paced",
+    "cpu_us_per_token_256",
+    "provider_us_per_event",
+    "added_ms_p50",
+    "added_ms_p99",
+    "gap_ms_p99",
+    "gap_direct_ms_p99",
+    "rss_mb",
+    "start_s",
+}
+
+
+def outcome(**fields: object) -> Outcome:
+    none = Spread(0, 0.0, 0.0, 0.0)
+    values = {"seconds": 1.0, "answers": 2, "tokens": 6, "latencies": none, "gaps": none}
+    rest = {"errors": [], "num_errors": 0, "num_left": 0, "deaf_cut": 0}
+    return Outcome(**{**values, **rest, **fields})  # type: ignore[arg-type]
+
+
+def test_names_of_tests_are_checked() -> None:
+    """`all` is everything short; an unknown name is told with the known ones."""
+    assert named_tests("all") == tuple(CASES)
+    assert named_tests("wide,leak,wide") == ("wide", "leak")
+    with pytest.raises(ConfigError, match=r"'speed'.*streams, leak"):
+        named_tests("speed")
+
+
+def test_percentiles_are_in_milliseconds() -> None:
+    """Of all values; zeros where there are none."""
+    values = spread([number / 1e3 for number in range(101)])
+    assert (values.count, values.p50, values.p99, values.most) == (101, 50.0, 99.0, 100.0)
+    assert spread([]).count == 0
+
+
+def test_a_run_that_warms_up_does_not_count() -> None:
+    """One before those that do, unless there is nothing to warm."""
+    bench = Bench(Size(runs=2), lambda _: None)
+    assert list(bench.runs("x")) == [False, True, True]
+    assert list(bench.runs("x", is_warmed=False)) == [True, True]
+
+
+def test_figures_are_medians_and_memory_is_the_worst() -> None:
+    """Of all runs."""
+    figures = Figures()
+    for value in (3.0, 1.0, 2.0):
+        figures.add("start_s", value)
+        figures.add("rss_mb", value)
+    assert figures.medians() == {"start_s": 2.0, "rss_mb": 3.0}
+
+
+def test_what_is_wrong_is_kept() -> None:
+    """An answer or a token too few, or an error of the load generator."""
+    figures = Figures()
+    figures.hear("good", outcome(), answers=2, tokens=6)
+    assert not figures.errors
+    figures.hear("few", outcome(tokens=5), answers=2, tokens=6)
+    figures.hear("bad", outcome(num_errors=1, errors=["oh"]), answers=2, tokens=6)
+    assert [error.split(":")[0] for error in figures.errors] == ["few", "bad"]
+
+
+def test_the_table_holds_each_figure_beside_its_bars() -> None:
+    """And says which of them is met."""
+    told = table({"start_s": 0.6, "gap_ms_p99": 23.0, "gap_direct_ms_p99": 20.0})
+    start, gap = (line for line in told.splitlines() if "start" in line or "gap" in line)
+    assert gap.split()[-1] == "must" or start.split()[-1] == "must"
+    assert with_derived({"gap_ms_p99": 23.0, "gap_direct_ms_p99": 20.0})[
+        "gap_over_direct_ms_p99"
+    ] == pytest.approx(3.0)
+    assert [verdict("start_s", value) for value in (0.5, 1.5, 1.6)] == ["goal", "must", "MISSED"]
+    assert all(bar.goal < bar.must for bar in BARS.values())
+
+
+def test_clients_leave_in_every_way() -> None:
+    """Not at all, at once, and somewhere in between; the same for the same seed."""
+    job = leaving_job(1, 300, 7)
+    ways = [ask.leave_after_bytes for ask in job.asks]
+    assert min(ways.count(None), ways.count(0)) > 50
+    assert sum(1 for way in ways if way) > 50
+    assert job == leaving_job(1, 300, 7)
+
+
+def test_every_key_is_measured_and_every_answer_right(tmp_path: Path) -> None:
+    """The whole benchmark with few requests: real processes on loopback."""
+    report = tmp_path / "report.json"
+    assert main(["bench", "gateway", "--tests", "smoke", "--json", str(report)]) == 0
+    told = json.loads(report.read_text())
+    assert told["is_right"]
+    assert all(told[key] > 0 for key in KEYS - {"added_ms_p50", "added_ms_p99"})
+    assert told.keys() >= KEYS
+    assert told["streams"]["tokens"] == 20 * 20
+    assert told["leak"]["left"] > 0

@@ -4,6 +4,7 @@ Owns the rules for API keys, for web origins and for the operator's pages. Must 
 Keys are compared by hash, all of them, each in constant time.
 """
 
+import functools
 import hashlib
 import ipaddress
 from hmac import compare_digest
@@ -78,10 +79,13 @@ def _is_local(scope: Scope) -> bool:
     if any(name in _FORWARDED for name, _ in scope["headers"]):
         return False
     client = scope.get("client")
-    if client is None:
-        return False
+    return client is not None and _is_loopback(client[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
     try:
-        address = ipaddress.ip_address(client[0])
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

@@ -7,6 +7,7 @@ simulated.
 import argparse
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -76,7 +77,11 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     names = tuple(POLICIES) if arguments.policies == "all" else _names(arguments.policies)
     workers = _numbers("--workers", arguments.workers, int, least=2)
     kv_tokens = KV_TOKENS if arguments.kv_tokens is None else arguments.kv_tokens
-    if kv_tokens < 1 or arguments.processes < 1 or (arguments.limit or 1) < 1:
+    if (
+        kv_tokens < 1
+        or arguments.processes < 1
+        or (arguments.limit is not None and arguments.limit < 1)
+    ):
         raise ConfigError("--kv-tokens, --limit and --processes are at least 1")
     return Plan(
         sources=tuple(None if name == FLEET else Path(name) for name in arguments.trace or [FLEET]),
@@ -104,6 +109,6 @@ def _numbers(option: str, text: str, kind: Callable[[str], _T], *, least: float)
         raise ConfigError(
             f"{option} {text}: numbers with commas between them are wanted"
         ) from error
-    if not all(float(str(number)) >= least for number in numbers):
+    if not all(least <= float(str(number)) < inf for number in numbers):
         raise ConfigError(f"{option} {text}: each is at least {least:g}")
     return numbers

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from benchmarks.routing.policies.base import Placed, Policy
-from benchmarks.routing.trace import Trace
+from benchmarks.routing.trace import Trace, Turn
 from benchmarks.routing.worker import Report, SimWorker
 
 REPORT_DELAY_S: Final = 0.002
@@ -34,7 +34,9 @@ _ARRIVE, _REPORT, _STEP, _TICK = range(4)
 
 
 class Simulation:
-    """`scale` multiplies the arrival times of the trace; pauses stay as they are."""
+    """`scale` multiplies the times between arrivals; pauses stay as they are. The first turn comes
+    at 0.
+    """
 
     def __init__(
         self, trace: Trace, policy: Policy, workers: Sequence[SimWorker], scale: float = 1.0
@@ -44,6 +46,7 @@ class Simulation:
         self._policy = policy
         self._workers = workers
         self._scale = scale
+        self._begins_s = trace.turns[0].arrival_s
         self._heap: list[tuple[float, int, int, _Payload]] = []
         self._num_events = 0
         self._num_open = len(trace.turns)
@@ -53,7 +56,7 @@ class Simulation:
             for before in turn.after:
                 self._next_turns.setdefault(before, []).append(turn.number)
             if not turn.after:
-                self._push(turn.arrival_s * scale, _ARRIVE, turn.number)
+                self._push(self._stamp(turn), _ARRIVE, turn.number)
 
     def run(self) -> None:
         """Play the trace until every turn is finished."""
@@ -115,6 +118,7 @@ class Simulation:
             self._num_before[later] -= 1
             if not self._num_before[later]:
                 turn = self._turns[later]
-                self._push(
-                    max(turn.arrival_s * self._scale, now + turn.pause_s), _ARRIVE, turn.number
-                )
+                self._push(max(self._stamp(turn), now + turn.pause_s), _ARRIVE, later)
+
+    def _stamp(self, turn: Turn) -> float:
+        return (turn.arrival_s - self._begins_s) * self._scale

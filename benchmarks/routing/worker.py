@@ -4,7 +4,9 @@ Owns the running and waiting sequences of one engine. Steps follow `workers/core
 token for each decode, prompts in progress and newcomers share the rest of the budget, newcomers
 that fit take up to half of it, the latest arrived is preempted when blocks run out. A step that
 prefills is simulated by itself; decode steps between two events are one stretch, summed in closed
-form. Must not know policies or who else works.
+form. With blocks of the engine's size it gives every first and last token, hit and preemption at
+the very step at which the engine's scheduler does (a test holds one against the other). Must not
+know policies or who else works.
 
 Two simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the reserve
 of one small block per running sequence is rounded up to whole large ones; and a step that is
@@ -175,15 +177,15 @@ class SimWorker:
         """Plan and start what comes next."""
         num_preempted = self._grow_those_due()
         self.num_preemptions += num_preempted
-        budget = self.spec.token_budget - len(self.decoding)
+        # Whoever needs one token gets it, as a decode does; the others share what is left.
+        self._chunks = [(one, 1) for one in self.prefilling if one.num_left == 1]
+        longer = [one for one in self.prefilling if one.num_left > 1]
+        budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
         if num_preempted == 0:
-            budget -= self._start_waiting(budget)
-        new = {id(sequence) for sequence, _ in self._chunks}
-        for sequence in self.prefilling:
-            if budget <= 0:
+            budget -= self._start_waiting(budget, sum(one.num_left for one in longer))
+        for sequence in longer:
+            if budget == 0:
                 break
-            if id(sequence) in new:
-                continue
             length = min(sequence.num_left, budget)
             self._chunks.append((sequence, length))
             budget -= length
@@ -210,9 +212,11 @@ class SimWorker:
         stretch_s = cost.stretch_s(num_decoding, self._context, self._stretch)
         self.next_at = self._began_at + stretch_s
 
-    def _start_waiting(self, budget: int) -> int:
-        """Let newcomers run, in order; the tokens that they take of `budget`."""
-        spare = max(0, budget - sum(one.num_left for one in self.prefilling))
+    def _start_waiting(self, budget: int, num_prefill: int) -> int:
+        """Let newcomers run, in order, beside prompts in progress of `num_prefill` tokens; returns
+        the tokens that they take of `budget`.
+        """
+        spare = max(0, budget - num_prefill)
         room = max(spare, budget // 2)
         num_taken = 0
         while self.waiting and num_taken < room and self.num_running < self.spec.max_seqs:

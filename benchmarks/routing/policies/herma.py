@@ -74,7 +74,7 @@ class Herma:
         dispatch, worker_id = self._dispatch, self._ids[report.worker]
         placed: list[Placed] = []
         for number in report.started:
-            dispatch.started(number, now)
+            placed += self._placed(dispatch.started(number, now))
         for number in report.finished:
             placed += self._placed(dispatch.release(number, now, self._outputs.pop(number)))
         for event in report.events:

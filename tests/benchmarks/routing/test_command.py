@@ -1,0 +1,92 @@
+"""`herma bench routing` on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from herma.cli import main
+
+ROW = (
+    *("policy", "trace", "workers", "load", "seed", "ttft_mean_ms", "ttft_p50_ms"),
+    *("ttft_p90_ms", "ttft_p99_ms", "hit_rate", "throughput_tok_s", "imbalance"),
+)
+SMALL = ("--limit", "60", "--workers", "2", "--load", "0.8", "--processes", "1")
+
+
+def trace_file(tmp_path: Path) -> Path:
+    """Forty requests that share a block."""
+    path = tmp_path / "short.jsonl"
+    lines = [
+        {"timestamp": 900 * n, "input_length": 1030, "output_length": 9, "hash_ids": [0, n + 1, 0]}
+        for n in range(40)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def test_a_file_and_fleets_make_rows_and_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row for each trace, seed and policy, with exactly these fields; a file has one seed."""
+    report = tmp_path / "rows.json"
+    names = ("--policies", "herma,least_requests", "--seeds", "0,1")
+    traces = ("--trace", str(trace_file(tmp_path)), "--trace", "fleet")
+    assert main(["bench", "routing", *traces, *SMALL, *names, "--json", str(report)]) == 0
+    rows = json.loads(report.read_bytes())
+    assert all(tuple(row) == ROW for row in rows)
+    found = sorted((row["trace"], row["seed"], row["policy"]) for row in rows)
+    policies = ("herma", "least_requests")
+    assert found == [
+        *(("fleet_agents", seed, policy) for seed in (0, 1) for policy in policies),
+        *(("fleet_forks", seed, policy) for seed in (0, 1) for policy in policies),
+        *(("short", 0, policy) for policy in policies),
+    ]
+    assert "short x2 at 0.8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--policies", "nobody"), "no policy `nobody`; there are herma, round_robin"),
+        (("--workers", "1"), "--workers 1: each is at least 2"),
+        (("--workers", "2,x"), "--workers 2,x: numbers"),
+        (("--load", "0"), "--load 0: each is at least 0.01"),
+        (("--load", "nan"), "--load nan: each is at least 0.01"),
+        (("--kv-tokens", "0"), "--kv-tokens, --limit and --processes are at least 1"),
+        (("--limit", "0"), "--kv-tokens, --limit and --processes are at least 1"),
+        (("--trace", "/nowhere.jsonl"), "cannot read the trace /nowhere.jsonl"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    arguments: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, before anything is simulated."""
+    assert main(["bench", "routing", *arguments]) == 2
+    said = capsys.readouterr()
+    assert why in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+def test_a_request_that_fits_no_worker_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rather than a simulation that never ends."""
+    trace = ("--trace", str(trace_file(tmp_path)))
+    assert main(["bench", "routing", *trace, *SMALL, "--kv-tokens", "1000"]) == 2
+    assert "a request of 1039 tokens" in capsys.readouterr().err
+
+
+def test_small_keys_are_served_beside_a_big_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half a service time, a fifth of FIFO's wait, the same throughput: the command fails else."""
+    assert main(["bench", "routing", "--experiment", "fairness"]) == 0
+    assert capsys.readouterr().out.count("holds") == 3
+
+
+def test_a_shared_prefix_does_not_collapse_onto_one_worker(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No worker gets more than 60 % of 16 new sessions; the thresholds of a published one do."""
+    assert main(["bench", "routing", "--experiment", "collapse"]) == 0
+    assert "smg_cache_aware  100% / 0%" in capsys.readouterr().out

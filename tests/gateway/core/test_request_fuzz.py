@@ -22,6 +22,7 @@ from gateway.core.model_text import ModelText
 from gateway.core.openai import chat_request, parse_chat_request
 from gateway.core.raw_text import encode_raw
 from gateway.core.tokenize_body import TokenizeBody
+from protocol.tokens import unpack_tokens
 from tests.fakes.agent_request import after_tool_result, first_turn, title_call
 from tests.fakes.mutations import mutated, spliced
 from tests.fakes.text_files import SPECIALS, make_text_files
@@ -84,7 +85,14 @@ def _check(error: ApiError) -> None:
 
 
 def _encoded(request: ChatRequest) -> list[int]:
-    return list(_text().encode_chat(request.messages, request.tools, request.template_kwargs, NOW))
+    """The prompt's ids by way of the memory of segments, as a turn has them."""
+    text = _text()
+    draft = text.prompts.draft(text.render_chat(*_rendered(request)))
+    return list(unpack_tokens(text.prompts.finish(draft, text.prompts.encode(draft.missing))))
+
+
+def _rendered(request: ChatRequest) -> tuple[Any, ...]:
+    return request.messages, request.tools, request.template_kwargs, NOW
 
 
 def _num_control(ids: list[int]) -> int:
@@ -141,6 +149,7 @@ def _check_nothing_forged(request: ChatRequest, ids: list[int]) -> None:
         template_kwargs=_harmless(request.template_kwargs),
     )
     assert _num_control(ids) == _num_control(_encoded(harmless))
+    assert ids == list(_text().encode_chat(*_rendered(request)))
 
 
 @settings(max_examples=EXAMPLES)

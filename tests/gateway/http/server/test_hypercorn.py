@@ -1,39 +1,77 @@
 """hypercorn behind our seam: it speaks the same, and what it leaves undone is done."""
 
-import functools
-
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from config import ServerName
+from gateway.__main__ import _config, _parser
+from gateway.core.events import TextDelta
+from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
-from gateway.http.server import server_named
+from gateway.http.server import hypercorn, server_named, serving
 from gateway.http.server.hypercorn import Patient
 from gateway.http.server.limits import Deadlines
 from gateway.http.server.politeness import PoliteEnd
-from tests.fakes.asgi import Exchange, Script, chat_body, scripted_edge
-from tests.fakes.served import PATIENCE_S, connected
+from tests.fakes.asgi import STARTED, Exchange, Script, chat_body, scripted_edge
+from tests.fakes.served import ask, connected, served
 
 SILENCE_S = Deadlines().body_silence_s
 LINGER_S = Deadlines().linger_s
 
 
-@pytest.mark.parametrize("name", ["herma", "hypercorn"])
-async def test_both_servers_answer(name: ServerName) -> None:
-    """Whichever is chosen serves the same app, keeps a connection and cancels a leaver's turn."""
-    script = Script()
-    serve = functools.partial(
-        server_named(name), edge_app(scripted_edge(script)), host="127.0.0.1", port=0
-    )
-    with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as nursery:
-            url = await nursery.start(serve)
+CHAT = "/v1/chat/completions"
+HELLO = TextDelta(0, "Hello")
+
+
+async def _wait_forever(_emit: Emit) -> None:
+    await trio.sleep_forever()
+
+
+async def test_it_serves_the_same_app() -> None:
+    """Whole and streamed answers, errors, HEAD, one after the other on one connection."""
+    app = edge_app(scripted_edge(Script()))
+    async with served(app, server="hypercorn") as url, connected(url) as client:
+        for _ in range(2):
+            assert (await client.ask("POST", CHAT, chat_body())).body.endswith(b"[DONE]\n\n")
+            assert (await client.ask("POST", CHAT, chat_body(stream=False))).status == 200
+            assert (await client.ask("POST", CHAT, b"{")).status == 400
+            assert (await client.ask("GET", "/nothing")).status == 404
+    async with served(app, server="hypercorn") as url:
+        head = await ask(url, "HEAD", "/version")
+        assert (head.status, head.body) == (200, b"")
+        large = await ask(url, "POST", "/nothing", bytes(5_000_000))
+        assert large.status == 404
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_cancels_the_turn(stream: bool) -> None:
+    """A client that closes its connection has its turn cancelled, streamed or not."""
+    script = Script(STARTED, HELLO, _wait_forever)
+    async with served(edge_app(scripted_edge(script)), server="hypercorn") as url:
+        async with connected(url) as client:
+            await client.post(CHAT, chat_body(stream=stream))
+            await script.started.wait()
+            if stream:
+                await client.stream.receive_some(1)
+        await script.cancelled.wait()
+
+
+async def test_a_closed_connection_leaves_nothing_behind() -> None:
+    """Its task is gone soon, not after the keep-alive time, nor never after an offered upgrade."""
+
+    def num_tasks() -> int:
+        return trio.lowlevel.current_statistics().tasks_living
+
+    async with served(edge_app(scripted_edge(Script())), server="hypercorn") as url:
+        await ask(url, "GET", "/version")
+        await wait_all_tasks_blocked(0.05)
+        idle = num_tasks()
+        for _ in range(5):
+            await ask(url, "POST", CHAT, chat_body())
             async with connected(url) as client:
-                for _ in range(2):
-                    reply = await client.ask("POST", "/v1/chat/completions", chat_body())
-                    assert reply.body.endswith(b"[DONE]\n\n")
-            nursery.cancel_scope.cancel()
+                await client.send(b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: h2c\r\n\r\n")
+        while num_tasks() > idle:
+            await trio.lowlevel.checkpoint()
 
 
 async def test_a_stalled_body_is_408(autojump_clock: MockClock) -> None:
@@ -63,3 +101,10 @@ async def test_a_whole_body_ends_the_answer_at_once(autojump_clock: MockClock) -
     app = PoliteEnd(edge_app(scripted_edge(Script())))
     await Exchange(app, path="/nothing", body=chat_body()).run()
     assert trio.current_time() == came_at
+
+
+def test_the_command_line_chooses_the_server() -> None:
+    """`--server` goes before the file, whose default is our own."""
+    for words, meant in ([], serving.serve), (["--server", "hypercorn"], hypercorn.serve):
+        gateway = _config(_parser().parse_args(words)).gateway
+        assert server_named(gateway.server) is meant

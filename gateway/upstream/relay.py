@@ -8,7 +8,7 @@ know connections or deadlines.
 from collections.abc import Callable
 from typing import Final
 
-from gateway.upstream.sse import Kind, kind_of, split_events
+from gateway.upstream.sse import Kind, kind_of, kind_within, split_events
 from gateway.upstream.usage import StreamUsage
 from protocol.errors import HermaError
 
@@ -40,21 +40,21 @@ class Relay:
     def take(self, events: bytes) -> None:
         """Pass the good ones on. Raises `BadStream` at the first that is not."""
         good: list[bytes] = []
-        problem: str | None = None
         for event in split_events(events):
-            kind = kind_of(event)
-            problem = self._problem(kind)
-            if problem is not None:
-                break
-            if kind is Kind.CONTENT and not self.has_begun:
-                if not self._may_begin():
+            kind = kind_within(event) if self.has_begun else kind_of(event)
+            if kind is Kind.CONTENT:
+                if not (self.has_begun or self._begin()):
                     return
-                self.has_begun = True
+            elif problem := self._problem(kind):
+                self._pass_on(b"".join(good))
+                raise BadStream(problem)
             if self.has_begun or kind is not Kind.COMMENT:
                 good.append(event)
         self._pass_on(b"".join(good))
-        if problem is not None:
-            raise BadStream(problem)
+
+    def _begin(self) -> bool:
+        self.has_begun = self._may_begin()
+        return self.has_begun
 
     def _problem(self, kind: Kind) -> str | None:
         match kind:
@@ -75,6 +75,7 @@ class Relay:
                 return
             self.has_begun = True
             events = b""
-        events, self._held = self._held + events, b""
+        if self._held:
+            events, self._held = self._held + events, b""
         if events:
             self._on_events(events)

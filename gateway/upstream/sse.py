@@ -37,6 +37,10 @@ class EventCutter:
 
         Raises `EventTooLarge` for an event of more than 8 MiB.
         """
+        if not self._pending and data.endswith(b"\n\n"):
+            # As nearly always: one read, one event. The size of what is whole is no matter.
+            self.is_done = self.is_done or _says_done(data)
+            return data
         # An event may end in a blank line that was split over two reads: look back three bytes.
         search_from = max(0, len(self._pending) - 3)
         self._pending += data
@@ -49,14 +53,14 @@ class EventCutter:
             return b""
         whole = bytes(self._pending[:end])
         del self._pending[:end]
-        self.is_done = self.is_done or _DONE.search(whole) is not None
+        self.is_done = self.is_done or _says_done(whole)
         return whole
 
     def rest(self) -> bytes:
         """What follows the last whole event; some providers leave the last blank line out."""
         rest = bytes(self._pending)
         self._pending.clear()
-        if _DONE.search(rest) is not None:
+        if _says_done(rest):
             self.is_done = True
             return rest.rstrip(b"\r\n") + b"\n\n"
         return b""
@@ -64,12 +68,16 @@ class EventCutter:
 
 def split_events(events: bytes) -> list[bytes]:
     """The single events of whole `events`, each with its blank line."""
+    if b"\r" not in events:
+        return [event + b"\n\n" for event in events.split(b"\n\n")[:-1]]
     ends = [match.end() for match in _EVENT_END.finditer(events)]
     return [events[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 def data_of(event: bytes) -> bytes:
     """The data of one event; b"" if it has none."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:-2]
     return b"\n".join(_DATA_LINE.findall(event))
 
 
@@ -92,6 +100,13 @@ class _Chunk(msgspec.Struct):
 _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
+class _Soundness(msgspec.Struct):
+    error: object = None
+
+
+_decode_soundness: Final = msgspec.json.Decoder(_Soundness).decode
+
+
 def is_error(body: bytes) -> bool:
     """Whether a JSON object is an error where an answer was due."""
     return bool(_decode_chunk(body).error)
@@ -112,6 +127,25 @@ def kind_of(event: bytes) -> Kind:
         return Kind.ERROR
     choices = chunk.choices if isinstance(chunk.choices, list) else []
     return Kind.CONTENT if any(map(_says_something, choices)) else Kind.EMPTY
+
+
+def kind_within(event: bytes) -> Kind:
+    """`kind_of` an event of an answer that has begun, in a tenth of the time: whatever it says is
+    `CONTENT`, for nothing depends on it.
+    """
+    data = data_of(event)
+    if data.startswith(b"{"):
+        try:
+            if not data.isascii():
+                data.decode()
+            return Kind.ERROR if _decode_soundness(data).error else Kind.CONTENT
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return Kind.GARBAGE
+    return kind_of(event)
+
+
+def _says_done(events: bytes) -> bool:
+    return b"[DONE]" in events and _DONE.search(events) is not None
 
 
 def _says_something(choice: object) -> bool:

@@ -79,7 +79,7 @@ class StreamUsage:
 
     def take(self, events: bytes) -> bytes:
         """What of the whole `events` is for the client; usage in them is told at once."""
-        if _USAGE.search(events) is None:
+        if b'"usage"' not in events or _USAGE.search(events) is None:
             return events
         return b"".join(event for event in split_events(events) if self._is_for_client(event))
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.upstream.relay import MAX_HELD_BYTES, BadStream, Relay
-from gateway.upstream.sse import Kind, kind_of
+from gateway.upstream.sse import Kind, kind_of, kind_within
 from gateway.upstream.usage import StreamUsage
 
 
@@ -49,12 +49,18 @@ def relay_into(passed: list[bytes], *, in_time: bool = True) -> Relay:
         (b"data: <html>\n\n", Kind.GARBAGE),
         (b"data: 7\n\n", Kind.GARBAGE),
         (b"data: \xff\n\n", Kind.GARBAGE),
+        (b'data: {"choices": "\xff"}\n\n', Kind.GARBAGE),
+        (b'data: {"choices": [' + b"[" * 5000 + b"\n\n", Kind.GARBAGE),
+        (b'data:{"choices": [{"delta": {"content": "\xc3\xa9"}}]}\n\n', Kind.CONTENT),
         (b'data: {"choices":\r\ndata: []}\r\n\r\n', Kind.EMPTY),
     ],
 )
 def test_events_are_known_by_what_they_decide(text: bytes, kind: Kind) -> None:
     """Content makes an answer; roles, empty deltas and comments do not."""
     assert kind_of(text) is kind
+    # Within an answer nothing depends on what is said.
+    within = Kind.CONTENT if kind is Kind.EMPTY else kind
+    assert kind_within(text) is within
 
 
 def test_nothing_is_passed_on_before_the_first_content() -> None:

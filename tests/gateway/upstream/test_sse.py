@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.sse import MAX_EVENT_BYTES, EventCutter, EventTooLarge
+from gateway.upstream.sse import (
+    MAX_EVENT_BYTES,
+    EventCutter,
+    EventTooLarge,
+    data_of,
+    split_events,
+)
 
 STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\n\n'
 
@@ -20,6 +26,20 @@ def test_events_come_out_whole_wherever_the_stream_is_split(cuts: list[int]) -> 
     assert b"".join(parts) + cutter.rest() == STREAM
     assert all(part.endswith((b"\n\n", b"\r\n\r\n")) for part in parts if part)
     assert cutter.is_done
+
+
+LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+LINES = st.sampled_from([b"data: a", b"data:b", b"data: ", b": note", b"event: x", b"data: c: d"])
+
+
+@given(st.lists(st.tuples(st.lists(LINES, min_size=1, max_size=3), LINE_ENDS), max_size=4))
+def test_events_are_told_apart_by_any_line_end(events: list[tuple[list[bytes], bytes]]) -> None:
+    """Each event comes out alone and unchanged, with its data, whatever ends its lines."""
+    texts = [b"".join(line + end for line in lines) + end for lines, end in events]
+    assert split_events(b"".join(texts)) == texts
+    for (lines, _), text in zip(events, texts, strict=True):
+        datas = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+        assert data_of(text) == b"\n".join(datas)
 
 
 def test_a_broken_event_is_held_back() -> None:

@@ -1,11 +1,14 @@
 """The tokenizer treats a word alike wherever it stands."""
 
 import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from training.tokenizer import SPECIAL, token_id, train
+from training.tokenizer import SPECIAL, one_of, token_id, train
 
 TEXTS = [
     " ".join(["the weather in Lomi is fine and the cat of Tersa is at home,"] * 3),
@@ -68,3 +71,15 @@ def test_special_tokens_are_control_and_at_the_end(tokenizer: Tokenizer) -> None
     size = tokenizer.get_vocab_size()
     assert size <= 500
     assert all(token_id(tokenizer, token) >= size - 9 for token in SPECIAL)
+
+
+@given(
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=12),
+    st.text("abc", max_size=12),
+)
+def test_words_with_common_beginnings_match_as_a_plain_list(words: list[str], text: str) -> None:
+    """Wherever a match has to end at a certain place, as before something that is no letter."""
+    plain = "|".join(sorted(words, key=len, reverse=True))
+    for tail in ("(?!a)", "$", ""):
+        expected = [match.span() for match in re.finditer(f"(?:{plain}){tail}", text)]
+        assert [match.span() for match in re.finditer(one_of(words) + tail, text)] == expected

@@ -49,14 +49,17 @@ class CompletionsStream:
         self._started: Started | None = None
         self._offsets: dict[int, int] = {at: len(echo) for at, echo in enumerate(echoes)}
         self._echoes = echoes
+        self._going_on = {0: None}
 
-    def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - a choice opens with its echo
+    def head(self, num_choices: int = 1) -> bytes:
         """The prompts, for those who want them back."""
+        self._going_on = dict.fromkeys(range(num_choices))
         return b"".join(self._text(at, echo) for at, echo in enumerate(self._echoes))
 
     def keep_alive(self) -> bytes:
-        """A chunk without text."""
-        return self._text(0, "")
+        """A chunk without text, of a choice that goes on; b"" if there is none."""
+        index = next(iter(self._going_on), None)
+        return b"" if index is None else self._text(index, "")
 
     def format(self, event: TurnEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing."""
@@ -65,6 +68,7 @@ class CompletionsStream:
             return self._text(event.index, event.text) if plain else self._scored(event)
         match event:
             case Finished():
+                self._going_on.pop(event.index, None)
                 return self._choice(event.index, "", reason=event.reason)
             case Usage():
                 return self._usage(event) if self._include_usage else b""

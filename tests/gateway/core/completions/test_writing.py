@@ -84,6 +84,16 @@ def test_no_choice_opens_with_anything_unasked() -> None:
     assert chunk["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": None}]
 
 
+def test_a_keep_alive_speaks_for_a_choice_that_goes_on() -> None:
+    """Nothing comes after the end of a choice."""
+    stream = completions_dialect().streamed(HEAD)
+    stream.head(2)
+    stream.format(Finished(0, "stop"))
+    assert _chunks(stream.keep_alive())[0]["choices"][0]["index"] == 1
+    stream.format(Finished(1, "stop"))
+    assert stream.keep_alive() == b""
+
+
 def test_usage_that_nobody_asked_for_is_not_told() -> None:
     """Clients that index choices[0] are not given an empty list."""
     stream = completions_dialect().streamed(HEAD._replace(include_usage=False))

@@ -1,9 +1,14 @@
 """One connection in virtual time: order, deadlines, ends."""
 
+import itertools
+
+import h11
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.http.server.limits import Deadlines
 from tests.fakes.wired import Echo, parsed, reply, statuses, whole_body, wired
@@ -24,6 +29,38 @@ async def test_pipelined_requests_are_answered_in_order(autojump_clock: MockCloc
         await peer.send(b"".join(map(_post, bodies)) + CLOSE)
         answers = parsed(await peer.rest(), *["POST"] * 50, "GET")
     assert [body for _, body in answers] == [*bodies, b""]
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=200), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 1_500), max_size=8),
+)
+def test_h11_is_answered_however_its_bytes_are_split(bodies: list[bytes], cuts: list[int]) -> None:
+    """An independent client gets each of its bodies back, in order, over any split of its bytes."""
+
+    async def main() -> None:
+        data = b"".join(map(_written_by_h11, bodies)) + CLOSE
+        edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+        async with wired(Echo()) as peer:
+            for start, end in itertools.pairwise(edges):
+                await peer.send(data[start:end])
+                await wait_all_tasks_blocked()
+            answers = parsed(await peer.rest(), *["POST"] * len(bodies), "GET")
+        assert [body for _, body in answers] == [*bodies, b""]
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.001))
+
+
+def _written_by_h11(body: bytes) -> bytes:
+    client = h11.Connection(h11.CLIENT)
+    headers = [("host", "x"), ("transfer-encoding", "chunked")]
+    parts = [
+        h11.Request(method="POST", target="/", headers=headers),
+        h11.Data(data=body[:9]),
+        h11.Data(data=body[9:]),
+        h11.EndOfMessage(),
+    ]
+    return b"".join(client.send(part) or b"" for part in parts)
 
 
 async def test_an_idle_connection_is_closed(autojump_clock: MockClock) -> None:
@@ -210,7 +247,7 @@ async def test_a_draining_server_takes_no_more(autojump_clock: MockClock) -> Non
         assert await peer.rest() == b""
     async with wired(wait) as peer:
         await peer.send(GET + GET)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         peer.connections.end_soon()
         go_on.set()
         first, _, last = (await peer.rest()).partition(b"done")

@@ -347,7 +347,9 @@ class Choice:
             case "too_long":
                 view = self._services.dispatcher.model(self._job.model)
                 window = view.context_length if view is not None else None
-                raise context_length_exceeded(window or 0, self._job.prompt_tokens)
+                raise context_length_exceeded(
+                    window or 0, self._job.prompt_tokens, self._job.request.prompt_field
+                )
             case "invalid":
                 raise invalid(None, f"The worker cannot run this request: {rejected.detail}")
             case _:

@@ -30,7 +30,7 @@ from gateway.core.tools import Opening, forced_opening
 from protocol.hashing import root_digest
 from protocol.ids import BlockDigest
 from protocol.sampling import SamplingParams
-from protocol.tokens import TOKEN_BYTES, count_tokens, pack_tokens, unpack_tokens
+from protocol.tokens import count_tokens, pack_tokens
 
 T = TypeVar("T")
 
@@ -53,7 +53,6 @@ UNSHOWABLE: Final = frozenset(
     }
 )
 """Codes of refusals that speak of our text models only: a provider may understand the request."""
-_PROMPT_END_TOKENS: Final = 8
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
 
@@ -110,15 +109,15 @@ async def prepare(
         services.dispatcher.ask_files(view.name)
     text = await services.files.text(view.files_digest)
     form = _form(services, request, view, text)
-    prompt = await _encode(text, request)
-    is_thinking = _ends_in_thoughts(text, form, prompt)
+    prompt, end = await _encode(text, request)
+    is_thinking = form.reasoning is not None and end.rstrip().endswith(form.reasoning.open)
     opening = _opening(request, text, form, is_thinking=is_thinking)
     if opening is not None:
         prompt += pack_tokens(text.encode_opening(opening))
     prompt_tokens = count_tokens(prompt)
     window = view.context_length
     if window is not None and prompt_tokens >= window:
-        raise context_length_exceeded(window, prompt_tokens)
+        raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
     sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
     salt = caller.key.encode() if caller.private_cache else b""
     root = _root_digest(view.name, "", salt)
@@ -153,14 +152,6 @@ def _form(
     named = next((model for model in services.config.models if model.name == view.name), None)
     form = text.answer_format(*((named.tool_parser, named.reasoning_parser) if named else ()))
     return form if request.tools else replace(form, tools=None)
-
-
-def _ends_in_thoughts(text: ModelText, form: AnswerFormat, prompt: bytes) -> bool:
-    """Whether the template ends the prompt in the opening tag, as those of some models do."""
-    if form.reasoning is None:
-        return False
-    end = text.decoder(form).push(unpack_tokens(prompt[-_PROMPT_END_TOKENS * TOKEN_BYTES :]))
-    return end.rstrip().endswith(form.reasoning.open)
 
 
 def _opening(
@@ -209,12 +200,15 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
     return min(request.max_tokens or rest, rest)
 
 
-async def _encode(text: ModelText, request: ChatRequest) -> bytes:
-    """The packed ids of the prompt. Only what is long and not known is encoded in a thread."""
+async def _encode(text: ModelText, request: ChatRequest) -> tuple[bytes, str]:
+    """The packed ids of the prompt, and the last of the text that the template made: it may have
+    opened the thoughts. Only what is long and not known is encoded in a thread.
+    """
     if request.prompt is not None:
         special = request.add_special_tokens
         encode = partial(encode_raw, text, request.prompt, add_special_tokens=special)
-        return pack_tokens(await _run(encode, at_once=len(request.prompt) <= INLINE_CHARS))
+        ids = await _run(encode, at_once=len(request.prompt) <= INLINE_CHARS)
+        return pack_tokens(ids), ""
     render = partial(
         text.render_chat,
         request.messages,
@@ -226,7 +220,7 @@ async def _encode(text: ModelText, request: ChatRequest) -> bytes:
     draft = text.prompts.draft(segments)
     missing = partial(text.prompts.encode, draft.missing)
     encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
-    return text.prompts.finish(draft, encoded)
+    return text.prompts.finish(draft, encoded), segments[-1]
 
 
 async def _run(work: Callable[[], T], *, at_once: bool) -> T:
@@ -241,9 +235,11 @@ def _num_chars(request: ChatRequest) -> int:
 
 
 def _message_chars(message: Message) -> int:
-    texts = (message.content, message.reasoning_content, message.name, message.tool_call_id)
-    calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    return MESSAGE_CHARS + calls + sum(len(text) for text in texts if text is not None)
+    num_chars = MESSAGE_CHARS + len(message.content or "") + len(message.reasoning_content or "")
+    num_chars += len(message.name or "") + len(message.tool_call_id or "")
+    for call in message.tool_calls:
+        num_chars += len(call.name) + len(call.arguments)
+    return num_chars
 
 
 def _draw_seed(services: Services) -> int:

@@ -110,6 +110,11 @@ class ChatRequest(msgspec.Struct, frozen=True):
     add_special_tokens: bool = True
 
     @property
+    def prompt_field(self) -> str:
+        """The field of the body that the prompt comes from."""
+        return "messages" if self.prompt is None else "prompt"
+
+    @property
     def refused_locally(self) -> ApiError | None:
         """Why no worker can answer it, though a provider may."""
         if self.other_part is not None:

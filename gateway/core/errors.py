@@ -81,8 +81,10 @@ def invalid(param: str | None, message: str, *, code: str | None = "invalid_valu
     return ApiError(400, message, code=code, param=param)
 
 
-def context_length_exceeded(context_length: int, prompt_tokens: int) -> ApiError:
-    """400: the prompt alone is larger than the window (both in tokens).
+def context_length_exceeded(
+    context_length: int, prompt_tokens: int, param: str = "messages"
+) -> ApiError:
+    """400: the prompt alone, in `param`, is larger than the window (both in tokens).
 
     This wording is the one that OpenAI clients know and that Hermes Agent parses the window from.
     """
@@ -90,7 +92,7 @@ def context_length_exceeded(context_length: int, prompt_tokens: int) -> ApiError
         f"This model's maximum context length is {context_length} tokens. However, your messages "
         f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
     )
-    return ApiError(400, message, code="context_length_exceeded", param="messages")
+    return ApiError(400, message, code="context_length_exceeded", param=param)
 
 
 def model_not_found(model: str) -> ApiError:

@@ -33,7 +33,7 @@ _ERRORS: Final = {
     400: "A field of the request cannot be used; `param` names it.",
     401: "An API key is needed, or is not known.",
     403: "This key, or this web page, may not do that.",
-    404: "There is no such model.",
+    404: "Nobody serves a model of that name.",
     408: "The body did not arrive.",
     413: "The body is too large.",
     415: "The body is compressed.",

@@ -21,7 +21,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
 class Job(msgspec.Struct, frozen=True):
     """`asks` over `connections` that each send the next one when the last is done. `num_tokens` per
     answer; `check` says what `expected` are: words of a stream, those of an answer in one piece, or
-    all bytes of a body. The first `num_deaf` connections send one request and read nothing.
+    all bytes of a body. `num_deaf` connections more send one request and read nothing. The first
+    requests are spread over `ramp_s`.
     """
 
     port: int
@@ -31,6 +32,7 @@ class Job(msgspec.Struct, frozen=True):
     num_tokens: int
     check: Literal["stream", "whole", "bytes"]
     num_deaf: int = 0
+    ramp_s: float = 0.0
     patience_s: float = 60.0
 
 

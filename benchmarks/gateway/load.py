@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -74,7 +75,7 @@ class Connection:
             head, blank, data = self._head.partition(b"\r\n\r\n")
             if not blank:
                 return 0, False
-            self._begin(head)
+            self._begin(head, data)
         if self._body is not None:
             num_tokens = self._check.feed(self._body.feed(data))
             is_over = self._body.is_over
@@ -93,10 +94,10 @@ class Connection:
         self.left_bytes -= num_bytes
         return self.left_bytes <= 0
 
-    def _begin(self, head: bytes) -> None:
+    def _begin(self, head: bytes, body: bytes) -> None:
         status, *lines = head.lower().split(b"\r\n")
         if b" 200" not in status:
-            raise WrongAnswer(head.decode())
+            raise WrongAnswer(f"{status.decode()}: {body.decode(errors='replace')}")
         fields = dict(line.split(b": ", 1) for line in lines)
         self._head = None
         self._body = Dechunker() if b"transfer-encoding" in fields else None
@@ -117,6 +118,7 @@ class Load:
         self._gaps: list[float] = []
         self._num_tokens = 0
         self._errors: list[str] = []
+        self._waiting: deque[Connection] = deque()
         for _ in range(job.connections):
             self._connect()
 
@@ -124,11 +126,10 @@ class Load:
         """Ask all and hear all."""
         began_at = time.monotonic()
         self._ask_deaf(began_at)
-        for connection in list(self._live.values()):
-            self._next(connection)
+        self._waiting = deque(self._live.values())
         while self._live:
-            events = self._poll.poll(self._job.patience_s)
-            if not events:
+            events = self._poll.poll(self._ask_waiting(began_at))
+            if not events and not self._waiting:
                 self._fail_all("nothing came any more")
             now = time.monotonic()
             for number, _ in events:
@@ -145,6 +146,16 @@ class Load:
             num_left=self._num_left,
             deaf_cut=sum(_is_cut(connection.sock) for connection in self._deaf),
         )
+
+    def _ask_waiting(self, began_at: float) -> float:
+        """Send the first requests that are due; seconds to wait for something to happen."""
+        gap_s = self._job.ramp_s / self._job.connections
+        num_due = self._job.connections
+        if gap_s > 0:
+            num_due = min(num_due, int((time.monotonic() - began_at) / gap_s) + 1)
+        while len(self._waiting) > self._job.connections - num_due:
+            self._next(self._waiting.popleft())
+        return gap_s if self._waiting else self._job.patience_s
 
     def _ask_deaf(self, now: float) -> None:
         for connection in self._deaf:

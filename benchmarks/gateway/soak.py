@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from benchmarks.gateway.bench import Bench
 from benchmarks.gateway.cases import stream_job
 from benchmarks.gateway.job import Ask, Job
@@ -22,6 +24,7 @@ NUM_STREAMS: Final = 1000
 NUM_DEAF: Final = 50
 STREAM_S: Final = 60
 STREAM_STEP_MS: Final = 50.0
+RAMP_S: Final = 5.0
 MAX_GAP_MS: Final = 150.0
 MAX_GROWTH_MB: Final = 10.0
 _SAMPLE_S: Final = 1.0
@@ -67,6 +70,7 @@ def streams(bench: Bench) -> dict[str, Any]:
         watch = MemoryWatch(gateway)
         watch.start()
         job = stream_job(gateway.port, count, count, num_tokens, num_deaf)
+        job = msgspec.structs.replace(job, ramp_s=RAMP_S * bench.size.share)
         outcome, cpu_s = drive(job, gateway)
         memory_mb = watch.stop()
         peak_mb = gateway.memory_mb("VmHWM")

@@ -1,6 +1,7 @@
 """The script's form: strict, and every mistake is one line that names its place."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_script(tmp_path / "bytes.toml")
+
+
+def test_the_example_of_the_page_is_a_script() -> None:
+    """What people copy works."""
+    page = Path(__file__).parents[3] / "docs" / "engines-without-model.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    script = parse_script(example, str(page))
+    assert [rule.die for rule in script.rules] == [None, None, "kill"]
+    assert "<tool_call>" in script.rules[0].answer

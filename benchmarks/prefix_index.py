@@ -109,7 +109,9 @@ class _Bench:
         self._dispatch.heard(worker_id, BlocksStored(self._seqs[worker_id], packed), 0.0)
 
     def _place(self, chain: Chain) -> None:
-        self._dispatch.ask(self._request(chain), 0.0)
+        request = self._request(chain)
+        self._dispatch.ask(request, 0.0)
+        self._dispatch.started(request.ticket, 0.0)
 
     def _request(self, chain: Chain) -> RouteRequest:
         self._num_tickets += 1

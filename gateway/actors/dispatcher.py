@@ -120,7 +120,7 @@ class Dispatcher:
 
     def started(self, ticket: int) -> None:
         """The ticket's first token came."""
-        self._core.started(ticket, trio.current_time())
+        self._perform(self._core.started(ticket, trio.current_time()))
 
     def proven(self, ticket: int) -> None:
         """The ticket's worker does what it should, and the ticket does no harm."""

@@ -17,13 +17,15 @@ MAX_RETRY_AFTER_S: Final = 60
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A ticket without a place. `first`: its answer began already, or a worker was too
-    busy for it. `held_since`: since when nothing can serve its model; None while something can.
+    """A ticket without a place. `due`: its turn among the sessions of its key. `first`: its answer
+    began already, or a worker was too busy for it. `held_since`: since when nothing can serve its
+    model; None while something can.
     """
 
     request: RouteRequest
     session: str
     arrival: int
+    due: float = 0.0
     first: bool = False
     held_since: float | None = None
 
@@ -60,16 +62,16 @@ class WaitingRoom:
         return any(waiting.request.auxiliary for waiting in self._by_ticket.values())
 
     def in_order(self, shares: FairShares) -> list[Waiting]:
-        """Auxiliary ones first, then those that had a place before, then by fair share, then
-        by arrival.
+        """Auxiliary ones first, then those that had a place before, then the key that was served
+        least and its session that is due first, then by arrival.
         """
 
         def rank(waiting: Waiting) -> tuple[bool, bool, float, float, int]:
             request = waiting.request
-            by_key, by_session = shares.rank(request.key, waiting.session)
             if waiting.first:
-                by_key = by_session = 0.0
-            return not request.auxiliary, not waiting.first, by_key, by_session, waiting.arrival
+                return not request.auxiliary, False, 0.0, 0.0, waiting.arrival
+            served = shares.served(request.key)
+            return not request.auxiliary, True, served, waiting.due, waiting.arrival
 
         return sorted(self._by_ticket.values(), key=rank)
 

@@ -113,7 +113,8 @@ class BlockTable:
 
     def holders(self, digest: BlockDigest) -> int:
         """The bits of those that hold the block."""
-        key = _PACKED.unpack(digest)[0] >> _KEY_SHIFT
+        word: int = _PACKED.unpack(digest)[0]
+        key = word >> _KEY_SHIFT
         return self._shards[key >> _SHARD_SHIFT].get(key, 0) & self._alive
 
     def depths(self, chain: Sequence[BlockDigest]) -> dict[int, int]:

@@ -169,9 +169,11 @@ class Dispatch:
         """
         return tuple(self._placement.ask(request, now))
 
-    def started(self, ticket: int, now: float) -> None:
-        """The ticket's first token came: its prefill is no longer ahead of others. Optional."""
-        self._placement.started(ticket, now)
+    def started(self, ticket: int, now: float) -> Effects:
+        """The ticket's first token came: its prefill is no longer ahead of others. Without this
+        the estimate stands.
+        """
+        return tuple(self._placement.started(ticket, now))
 
     def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
         """The worker refused for load: the ticket goes back to the front of the queue.

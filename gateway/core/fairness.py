@@ -4,6 +4,12 @@ Owns virtual token counters: what each API key was served, divided by its weight
 what each session was served. The lowest goes first. A key that comes back from idleness starts at
 the lowest of those at work, so that nobody saves up (Sheng et al., "Fairness in Serving Large
 Language Models", 2024); when nobody is at work, all is forgiven. Must not know queues or workers.
+
+Within a key the order is that of the Fair Sojourn Protocol (Friedman and Henderson, 2003): who
+would be done first if all its sessions were served at the same time in equal parts goes first. A
+clock counts what each session at work would have been served by now; a request is due at its
+session's counter, or at the clock if that is later, plus its own cost. So short prompts pass long
+ones, and nobody waits longer than under equal parts: newcomers are due ever later.
 """
 
 from typing import Final
@@ -29,12 +35,14 @@ class _Member:
 
 
 class _Level:
-    """Members that compete with each other."""
+    """Members that compete with each other. `clock`: what each at work has had in equal parts."""
 
-    __slots__ = ("members",)
+    __slots__ = ("clock", "members", "num_active")
 
     def __init__(self) -> None:
         self.members: dict[str, _Member] = {}
+        self.num_active = 0
+        self.clock = 0.0
 
     def enter(self, name: str) -> _Member:
         member = self.members.get(name)
@@ -42,16 +50,19 @@ class _Level:
             at_work = [other.served for other in self.members.values() if other.active]
             if not at_work:
                 self.members.clear()
+                self.clock = 0.0
                 member = None
             # A dict keeps the order of insertion: the longest idle are the first to be forgotten.
             self.members.pop(name, None)
             member = self.members[name] = member or _Member()
             member.served = max(member.served, min(at_work, default=0.0))
         member.active += 1
+        self.num_active += 1
         return member
 
     def leave(self, name: str) -> None:
         self.members[name].active -= 1
+        self.num_active -= 1
         if len(self.members) > MAX_IDLE_SESSIONS:
             idle = next((key for key, other in self.members.items() if not other.active), None)
             if idle is not None:
@@ -77,13 +88,21 @@ class FairShares:
         """They are served `tokens` (negative: given back) while they wait or run."""
         member = self._keys.members[key]
         member.served += tokens / weight
-        member.sessions.members[session].served += tokens
+        level = member.sessions
+        level.clock = max(0.0, level.clock + tokens / max(1, level.num_active))
+        level.members[session].served += tokens
 
-    def rank(self, key: str, session: str) -> tuple[float, float]:
-        """Lower goes first. Both must wait or run."""
-        member = self._keys.members[key]
-        return member.served, member.sessions.members[session].served
+    def due(self, key: str, session: str, cost: float) -> float:
+        """When a request of that cost that comes now should be done, on the clock of its key's
+        sessions. Both must wait or run.
+        """
+        level = self._keys.members[key].sessions
+        return max(level.clock, level.members[session].served) + cost
+
+    def served(self, key: str) -> float:
+        """What the key was served; the lowest goes first. It must wait or run."""
+        return self._keys.members[key].served
 
     def num_active(self) -> int:
         """How many sequences wait or run."""
-        return sum(member.active for member in self._keys.members.values())
+        return self._keys.num_active

@@ -4,12 +4,14 @@ Owns every ticket from `ask` to its end: waiting, placed or answered. Must not k
 join or leave: `Dispatch` tells it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from config import FallbackConfig
 from gateway.core import errors
 from gateway.core.admission import Waiting, retry_after_s, start_retry_after_s
+from gateway.core.candidates import Candidates
 from gateway.core.effects import (
     Assign,
     Effect,
@@ -22,12 +24,16 @@ from gateway.core.fairness import OUTPUT_COST, cost_of
 from gateway.core.fleet import Fleet
 from gateway.core.models import Model, Models
 from gateway.core.prefix_index import PrefixIndex
-from gateway.core.route import Choice, Option, Work, choose
+from gateway.core.route import Choice, prefill_rate
 from gateway.core.worker_state import Reservation, Worker
 from protocol.ids import WorkerId
 
 DOWN_RETRY_AFTER_S: Final = 10
 """Nothing can serve and nothing starts: an operator is needed, so no hurry."""
+
+LOOKED_AT: Final = 16
+"""Requests that are weighed when a worker has room, from the head of the queue: those behind wait
+for the next event, at most a tick."""
 
 
 class Placement:
@@ -44,12 +50,13 @@ class Placement:
     ) -> None:
         self._models = models
         self._fleet = fleet
-        self._index = index
+        self._candidates = Candidates(index)
         self._max_queue = max_queue
         self._resume_wait_s = resume_wait_s
         self._model_of: dict[int, Model] = {}
         self._placed: dict[int, Reservation] = {}
         self._num_arrivals = 0
+        self.decisions: Counter[str] = Counter()
 
     @property
     def num_placed(self) -> int:
@@ -79,11 +86,13 @@ class Placement:
             effects += self.settle(model, now)
         return effects
 
-    def started(self, ticket: int, now: float) -> None:
-        """Its prefill is over."""
+    def started(self, ticket: int, now: float) -> list[Effect]:
+        """Its prefill is over: its worker may have time for another."""
         reservation = self._placed.get(ticket)
-        if reservation is not None:
-            reservation.worker.started(reservation, now)
+        if reservation is None:
+            return []
+        reservation.worker.started(reservation, now)
+        return self.settle_all(reservation.worker.models, now)
 
     def worker_of(self, ticket: int) -> Worker | None:
         """The worker on which the ticket has its place, if it has one."""
@@ -175,47 +184,72 @@ class Placement:
         return effects
 
     def _place_next(self, model: Model, ready: Sequence[Worker], now: float) -> Assign | None:
-        """Place the first who fits. Whoever does not fit keeps the workers that it could use from
-        those behind it: small requests must not starve a large one.
+        """Place the first in order whose best worker can take it now.
+
+        Whoever does not fit keeps the workers that it could use from those behind it: small
+        requests must not starve a large one. Whoever fits best where enough prefill is ahead waits
+        here, with its own prefill promised to it: it may be better off elsewhere by then.
         """
         auxiliary = model.queue.any_auxiliary()
-        if not any(worker.open_for(auxiliary=auxiliary) for worker in ready):
+        hungry = {
+            worker.worker_id
+            for worker in ready
+            if worker.open_for(auxiliary=auxiliary) and worker.is_hungry(now, prefill_rate(worker))
+        }
+        if not hungry:
             return None
         kept: set[WorkerId] = set()
+        promised_s: dict[WorkerId, float] = {}
+        num_looked_at = 0
         for waiting in model.queue.in_order(model.shares):
             request = waiting.request
             if request.suspect and model.trial is not None:
                 continue
-            eligible = self._eligible(ready, request, now)
-            usable = [worker for worker in eligible if worker.worker_id not in kept]
+            usable = [w for w in self._eligible(ready, request, now) if w.worker_id not in kept]
             expected = model.expected_output(request.max_tokens)
             roomy = [worker for worker in usable if worker.has_room(request, expected)]
-            if roomy:
-                return self._place(model, waiting, roomy, expected, now)
-            kept.update(worker.worker_id for worker in usable)
-            if len(kept) == len(ready):
+            if not roomy:
+                kept.update(worker.worker_id for worker in usable)
+                if len(kept) == len(ready):
+                    break
+                continue
+            choice = self._candidates.choose(
+                model,
+                request,
+                waiting.session,
+                roomy,
+                now,
+                promised_s=promised_s,
+                num_ready=len(ready),
+            )
+            worker_id = choice.worker.worker_id
+            if worker_id in hungry and worker_id not in promised_s:
+                return self._place(model, waiting, choice, expected, now)
+            promised_s[worker_id] = promised_s.get(worker_id, 0.0) + choice.best.prefill_s
+            num_looked_at += 1
+            if num_looked_at >= LOOKED_AT:
                 break
         return None
 
     def _place(
-        self, model: Model, waiting: Waiting, roomy: Sequence[Worker], expected: int, now: float
+        self, model: Model, waiting: Waiting, choice: Choice, expected: int, now: float
     ) -> Assign:
-        request, session = waiting.request, waiting.session
-        choice = self._choose(model, waiting, roomy, expected, now)
-        charged = cost_of(choice.uncached_tokens, expected)
+        request, session, best = waiting.request, waiting.session, choice.best
+        charged = cost_of(best.uncached_tokens, expected)
         reservation = Reservation(
             request=request,
             session=session,
             worker=choice.worker,
-            cached_tokens=choice.cached_tokens,
-            uncached_tokens=choice.uncached_tokens,
+            cached_tokens=best.cached_tokens,
+            uncached_tokens=best.uncached_tokens,
             expected_output=expected,
             charged=charged,
             assigned_at=now,
-            prefill_s=choice.prefill_s,
+            prefill_s=best.prefill_s,
         )
         model.queue.pop(request.ticket)
         self._placed[request.ticket] = reservation
+        self.decisions[choice.why] += 1
         if request.suspect:
             model.trial = request.ticket
         self._fleet.record(choice.worker).breaker.asked(now)
@@ -223,32 +257,7 @@ class Placement:
         choice.worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
         model.conversations.record(session, request.digests, worker_id, now)
-        return Assign(request.ticket, worker_id, choice.cached_tokens, choice.reason)
-
-    def _choose(
-        self, model: Model, waiting: Waiting, roomy: Sequence[Worker], expected: int, now: float
-    ) -> Choice:
-        request, digests = waiting.request, waiting.request.digests
-        held = self._index.match(digests)
-        options = [
-            Option(
-                worker,
-                max(held.get(worker.worker_id, 0), worker.expected_blocks(digests)),
-                self._index.num_blocks(worker.worker_id),
-            )
-            for worker in roomy
-        ]
-        work = Work(
-            session=waiting.session,
-            prompt_tokens=request.prompt_tokens,
-            num_blocks=len(digests),
-            block_size=model.block_size or 0,
-            expected_output=expected,
-            sharing=model.conversations.sharing(waiting.session, digests, now),
-            home=model.conversations.home(waiting.session),
-            prefer=request.prefer,
-        )
-        return choose(work, options, now)
+        return Assign(request.ticket, worker_id, best.cached_tokens, choice.reason)
 
     def _unserved(self, model: Model, waiting: Waiting, now: float) -> list[Effect]:
         """No worker of the model is ready: a provider, patience or a refusal."""
@@ -266,7 +275,12 @@ class Placement:
         """Whether a newcomer cannot stay. A resumed answer always may: its text is out already."""
         if _is_late(request, now):
             return True
-        return not request.resumed and len(model.queue) > self._max_queue
+        if request.resumed:
+            return False
+        # Who waits although there are free places only waits for its turn to prefill.
+        ready = self._fleet.ready(model)
+        num_free = sum(worker.num_free_places for worker in ready)
+        return len(model.queue) - num_free > self._max_queue
 
     def _give_up(self, model: Model, ticket: int, now: float) -> list[Effect]:
         """Waiting is hopeless: a provider if one may answer, else the refusal that fits."""
@@ -303,7 +317,9 @@ class Placement:
     def _enqueue(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> None:
         self._num_arrivals += 1
         model.shares.enter(request.key, session)
-        model.queue.add(Waiting(request, session, self._num_arrivals, first=first))
+        cost = self._candidates.least_uncached(model, request)
+        due = model.shares.due(request.key, session, cost)
+        model.queue.add(Waiting(request, session, self._num_arrivals, due, first=first))
         self._model_of[request.ticket] = model
 
     def _dequeue(self, model: Model, ticket: int) -> Waiting:

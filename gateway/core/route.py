@@ -1,22 +1,25 @@
 """Which worker takes a sequence.
 
 Owns the cost, in milliseconds of delay for everybody, and the choice of its minimum. There are no
-thresholds and no weights to tune. Must not know queues, caps or who may wait.
+thresholds. Must not know queues, caps or who may wait.
 
     cost   = wait + prefill + harm
-    wait     until the prefills ahead on that worker are over
+    wait     until the prefills ahead on that worker are over, those promised to others included
     prefill  own uncached tokens at its measured rate. A prefix that k other recent conversations
              share will be used there again, so this one is charged 1/(k+1) of it: a hot prefix
              spreads over idle workers, a private history does not.
-    harm     own prefill stops each running decode for as long, and decodes slow each other down
+    harm     who waits is delayed by own prefill, each on one worker of the fleet; each answer that
+             runs there pauses for as long and is slower afterwards. A pause of an answer counts
+             half of a wait for one.
 
-LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
+Under load the queue makes uncached tokens dearer, so the cache counts more when work piles up, not
+less. LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import xxhash
 
 from gateway.core.worker_state import Worker
@@ -26,53 +29,48 @@ PRIOR_PREFILL_TOKENS_PER_S: Final = 2000.0
 PRIOR_STEP_MS: Final = 20.0
 LEAST_PREFILL_TOKENS_PER_S: Final = 1.0
 """Slower ones count as this: what a broken worker reports must not make a cost infinite."""
-DECODE_SLOWDOWN: Final = 0.02
-"""Each running sequence lengthens a decode step by 2 %: 2.52 to 3.27 ms from 1 to 16 sequences
-(0.6B model, H200)."""
+DECODE_SLOWDOWN: Final = 0.005
+"""Each running sequence lengthens a decode step by 0.5 %: 5.25 to 7.03 ms from 1 to 64 sequences
+(8B model, H200)."""
+PAUSE_WEIGHT: Final = 0.5
+"""Of a running answer's delay: agents wait for whole answers too, but a pause in one is shared with
+reading it. Chosen once, on traces (docs/routing.md)."""
 
 TIE_MS: Final = 1.0
 TIE_RATIO: Final = 0.05
 """Costs closer than that are equal: rates are averages and drift by as much."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What a sequence brings. `sharing`: along its prompt, (end in blocks, how many other recent
-    conversations share the blocks up to there).
+    conversations share the blocks up to there). `num_waiting`: sequences in the queue for each
+    worker.
     """
 
     session: str
     prompt_tokens: int
-    num_blocks: int
     block_size: int
     expected_output: int
     sharing: Sequence[tuple[int, int]] = ()
     home: WorkerId | None = None
     prefer: WorkerId | None = None
+    num_waiting: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all."""
+class Option(msgspec.Struct, frozen=True):
+    """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all;
+    `promised_s` of prefill there belong to others who wait.
+    """
 
     worker: Worker
     matched_blocks: int
     held_blocks: int
+    promised_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The best option and why."""
+class Score(msgspec.Struct, frozen=True):
+    """An option and what it costs. `prefill_s` is the own prefill, undiscounted."""
 
-    worker: Worker
-    cached_tokens: int
-    uncached_tokens: int
-    prefill_s: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
     option: Option
     cached_tokens: int
     uncached_tokens: int
@@ -80,24 +78,47 @@ class _Scored:
     wait_ms: float
     prefill_ms: float
     harm_ms: float
-    cost_ms: float
+
+    @property
+    def cost_ms(self) -> float:
+        """Delay for everybody."""
+        return self.wait_ms + self.prefill_ms + self.harm_ms
+
+
+Why = str
+"""In one word, for a metric: `only`, `prefer`, `home`, `even`, `cached` or `moved`."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The best option and why: `why` in one word, `reason` in a line."""
+
+    best: Score
+    scores: Sequence[Score]
+    why: Why
+    reason: str
+
+    @property
+    def worker(self) -> Worker:
+        """Who takes it."""
+        return self.best.option.worker
 
 
 def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
     """The option of least cost. Raises `ValueError` if there is none."""
     rate, step_ms = _typical(options)
-    scored = [_score(work, option, rate, step_ms, now) for option in options]
-    least_ms = min(score.cost_ms for score in scored)
-    limit_ms = least_ms * (1 + TIE_RATIO) + TIE_MS
-    tied = [score for score in scored if score.cost_ms <= limit_ms]
-    best = min(tied, key=lambda score: _tie_order(work, score))
-    return Choice(
-        worker=best.option.worker,
-        cached_tokens=best.cached_tokens,
-        uncached_tokens=best.uncached_tokens,
-        prefill_s=best.prefill_s,
-        reason=_explain(work, best, tied, scored),
-    )
+    scores = [_score(work, option, rate, step_ms, now) for option in options]
+    costs = [score.cost_ms for score in scores]
+    limit_ms = min(costs) * (1 + TIE_RATIO) + TIE_MS
+    tied = [score for score, cost in zip(scores, costs, strict=True) if cost <= limit_ms]
+    best = tied[0] if len(tied) == 1 else _break_tie(work, tied)
+    why = _why(work, best, tied, scores)
+    return Choice(best, scores, why, _explain(work, best, why, scores))
+
+
+def prefill_rate(worker: Worker, typical: float = PRIOR_PREFILL_TOKENS_PER_S) -> float:
+    """Tokens per second, measured or as `typical`."""
+    measured = worker.load.prefill_tokens_per_s if worker.load is not None else 0.0
+    return max(LEAST_PREFILL_TOKENS_PER_S, measured or typical)
 
 
 def _typical(options: Sequence[Option]) -> tuple[float, float]:
@@ -114,31 +135,26 @@ def _typical(options: Sequence[Option]) -> tuple[float, float]:
 
 def _score(
     work: Work, option: Option, typical_rate: float, typical_step_ms: float, now: float
-) -> _Scored:
-    worker, load = option.worker, option.worker.load
-    rate = (load.prefill_tokens_per_s if load else 0.0) or typical_rate
-    rate = max(LEAST_PREFILL_TOKENS_PER_S, rate)
-    step_ms = (load.step_ms if load else 0.0) or typical_step_ms
+) -> Score:
+    worker, load, block_size = option.worker, option.worker.load, work.block_size
+    rate_per_ms = prefill_rate(worker, typical_rate) / 1000
+    step_ms = (load.step_ms if load is not None else 0.0) or typical_step_ms
     # The engine computes at least the last token, so a hit never covers the whole prompt.
-    full_blocks = max(0, work.prompt_tokens - 1) // work.block_size if work.block_size else 0
+    full_blocks = max(0, work.prompt_tokens - 1) // block_size if block_size else 0
     matched = min(option.matched_blocks, full_blocks)
-    cached = matched * work.block_size
-    uncached = work.prompt_tokens - cached
-    discount = _shared_discount(matched, work.sharing) * work.block_size
-    own_ms = uncached * 1000 / rate
-    prefill_ms = max(0.0, uncached - discount) * 1000 / rate
+    uncached = work.prompt_tokens - matched * block_size
+    own_ms = uncached / rate_per_ms
+    discount = _shared_discount(matched, work.sharing) * block_size
     running = worker.num_running
-    decode_ms = 2 * running * work.expected_output * step_ms * DECODE_SLOWDOWN
-    wait_ms, harm_ms = worker.wait_s(now) * 1000, running * own_ms + decode_ms
-    return _Scored(
+    slowdown_ms = 2 * running * work.expected_output * step_ms * DECODE_SLOWDOWN
+    return Score(
         option=option,
-        cached_tokens=cached,
+        cached_tokens=matched * block_size,
         uncached_tokens=uncached,
         prefill_s=own_ms / 1000,
-        wait_ms=wait_ms,
-        prefill_ms=prefill_ms,
-        harm_ms=harm_ms,
-        cost_ms=wait_ms + prefill_ms + harm_ms,
+        wait_ms=(worker.wait_s(now) + option.promised_s) * 1000,
+        prefill_ms=max(0.0, uncached - discount) / rate_per_ms,
+        harm_ms=work.num_waiting * own_ms + PAUSE_WEIGHT * (running * own_ms + slowdown_ms),
     )
 
 
@@ -152,33 +168,53 @@ def _shared_discount(matched: int, sharing: Sequence[tuple[int, int]]) -> float:
     return discount
 
 
-def _tie_order(work: Work, score: _Scored) -> tuple[bool, bool, int, int, int]:
+def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
     """The worker asked for, the one the conversation knows, the emptiest; then by lot, but the
     same lot each time for the same conversation.
     """
-    worker = score.option.worker
-    lot = xxhash.xxh3_64_intdigest(worker.name.encode() + work.session.encode())
-    return (
-        worker.worker_id != work.prefer,
-        worker.worker_id != work.home,
-        worker.num_running,
-        score.option.held_blocks,
-        lot,
+    for known in (work.prefer, work.home):
+        for score in tied:
+            if score.option.worker.worker_id == known:
+                return score
+    uses = [(score.option.worker.num_running, score.option.held_blocks) for score in tied]
+    least = min(uses)
+    equal = [score for score, use in zip(tied, uses, strict=True) if use == least]
+    if len(equal) == 1:
+        return equal[0]
+    seed = work.session.encode()
+    return min(
+        equal,
+        key=lambda score: xxhash.xxh3_64_intdigest(score.option.worker.name.encode() + seed),
     )
 
 
-def _explain(work: Work, best: _Scored, tied: Sequence[_Scored], scored: Sequence[_Scored]) -> str:
-    worker = best.option.worker
+def _why(work: Work, best: Score, tied: Sequence[Score], scores: Sequence[Score]) -> Why:
+    worker_id = best.option.worker.worker_id
+    if len(scores) == 1:
+        return "only"
+    if len(tied) > 1:
+        return {work.prefer: "prefer", work.home: "home"}.get(worker_id, "even")
+    if best.cached_tokens == max(score.cached_tokens for score in scores):
+        return "cached"
+    return "moved"
+
+
+_IN_WORDS: Final = {
+    "only": "the only one with room",
+    "prefer": "tie, asked for",
+    "home": "tie, home of the session",
+    "even": "tie, least used",
+}
+
+
+def _explain(work: Work, best: Score, why: Why, scores: Sequence[Score]) -> str:
     parts = [
-        f"{worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens cached",
+        f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens cached",
         f"wait {best.wait_ms:.0f} + prefill {best.prefill_ms:.0f} + harm {best.harm_ms:.0f} ms",
     ]
-    if len(scored) == 1:
-        parts.append("the only one with room")
-        return "; ".join(parts)
-    if len(tied) > 1:
-        why = {work.prefer: "asked for", work.home: "home of the session"}
-        parts.append(f"tie, {why.get(worker.worker_id, 'least used')}")
-    other = min((s for s in scored if s is not best), key=lambda score: score.cost_ms)
-    parts.append(f"next {other.option.worker.name} {other.cost_ms:.0f} ms")
+    if why in _IN_WORDS:
+        parts.append(_IN_WORDS[why])
+    if len(scores) > 1:
+        other = min((s for s in scores if s is not best), key=lambda score: score.cost_ms)
+        parts.append(f"next {other.option.worker.name} {other.cost_ms:.0f} ms")
     return "; ".join(parts)

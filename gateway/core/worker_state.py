@@ -14,6 +14,9 @@ from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
+STEPS_AHEAD: Final = 2
+"""Steps full of prefill that a worker is given beforehand: one to compute, one to go on with while
+its news travel."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +108,11 @@ class Worker:
         return len(self.reservations) + self.foreign
 
     @property
+    def num_free_places(self) -> int:
+        """Sequences that it could take besides ours."""
+        return max(0, self.engine.max_seqs - len(self.reservations)) if self.engine else 0
+
+    @property
     def kv_reserved_tokens(self) -> int:
         """KV space promised to the tickets; blocks that several share count once."""
         return self._pinned_blocks * self._block_size + self._private_tokens
@@ -144,6 +152,14 @@ class Worker:
     def wait_s(self, now: float) -> float:
         """How long until the prefills ahead should be over."""
         return max(0.0, self._free_at - now)
+
+    def is_hungry(self, now: float, prefill_tokens_per_s: float) -> bool:
+        """Whether less prefill is ahead of it than a few steps compute. More would only queue up
+        there, where nobody can be let past and nothing can be moved.
+        """
+        if self.engine is None:
+            return False
+        return self.wait_s(now) <= STEPS_AHEAD * self.engine.token_budget / prefill_tokens_per_s
 
     def take(self, reservation: Reservation) -> None:
         """Give the ticket its place, behind the prefills already ahead."""

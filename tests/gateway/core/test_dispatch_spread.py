@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gateway.core.dispatch import Dispatch
-from gateway.core.effects import Assign
+from gateway.core.effects import Assign, Effects
 from protocol.ids import BlockDigest, WorkerId
 from tests.fakes.fleet import BLOCK, W1, W2, chain, dispatch, facts, load, placed, request, stored
 
@@ -28,7 +28,7 @@ class _Engine:
 
 
 class _Fleet:
-    """Two workers that prefill at `rate` tokens per second."""
+    """Two workers that prefill at `rate` tokens per second. `homes`: where each ticket went."""
 
     def __init__(self, rate: float, *, measured: bool) -> None:
         self.rate = rate
@@ -38,34 +38,48 @@ class _Fleet:
         if measured:
             for worker_id in self.engines:
                 self.dispatch.heard(worker_id, load(rate=rate), 0.0)
-        self._unreported: list[tuple[float, WorkerId, tuple[BlockDigest, ...]]] = []
-        self._tickets = 0
+        self.homes: dict[int, WorkerId] = {}
+        self._prompts: dict[int, tuple[BlockDigest, ...]] = {}
+        self._computing: list[tuple[float, int, tuple[BlockDigest, ...]]] = []
 
-    def ask(self, digests: tuple[BlockDigest, ...], session: str | None) -> tuple[int, WorkerId]:
-        """A turn begins; its blocks are reported once they are computed."""
-        self._tickets += 1
-        asked = request(self._tickets, digests, session=session, max_tokens=400)
-        (worker_id,) = placed(self.dispatch.ask(asked, self.now)).values()
-        engine = self.engines[worker_id]
-        fresh = tuple(digest for digest in digests if digest not in engine.held)
-        tokens = len(fresh) * BLOCK
-        engine.prefilled += tokens
-        engine.turns += 1
-        engine.held.update(fresh)
-        engine.free_at = max(self.now, engine.free_at) + tokens / self.rate
-        self._unreported.append((engine.free_at, worker_id, fresh))
-        return self._tickets, worker_id
+    def ask(self, digests: tuple[BlockDigest, ...], session: str | None) -> int:
+        """A turn begins; it may have to wait until a worker has time for its prefill."""
+        ticket = len(self._prompts) + 1
+        self._prompts[ticket] = digests
+        asked = request(ticket, digests, session=session, max_tokens=400)
+        self._submit(self.dispatch.ask(asked, self.now))
+        return ticket
 
     def pass_time(self, seconds: float) -> None:
-        """Let that much time pass; engines report what they finished."""
-        self.now += seconds
-        done = [item for item in self._unreported if item[0] <= self.now]
-        self._unreported = [item for item in self._unreported if item[0] > self.now]
-        for _, worker_id, fresh in done:
+        """Let that much time pass; engines report what they finish, in order."""
+        until = self.now + seconds
+        while self._computing and min(self._computing)[0] <= until:
+            done = min(self._computing)
+            self._computing.remove(done)
+            self.now, ticket, fresh = done
+            worker_id = self.homes[ticket]
             engine = self.engines[worker_id]
             engine.seq += 1
-            self.dispatch.heard(worker_id, stored(engine.seq, fresh), self.now)
-        self.dispatch.tick(self.now)
+            self._submit(self.dispatch.heard(worker_id, stored(engine.seq, fresh), self.now))
+            self._submit(self.dispatch.started(ticket, self.now))
+        self.now = until
+        self._submit(self.dispatch.tick(self.now))
+
+    def finish(self, ticket: int) -> None:
+        """The turn's answer is complete."""
+        self._submit(self.dispatch.release(ticket, self.now, output_tokens=200))
+
+    def _submit(self, effects: Effects) -> None:
+        for ticket, worker_id in placed(effects).items():
+            engine, digests = self.engines[worker_id], self._prompts[ticket]
+            fresh = tuple(digest for digest in digests if digest not in engine.held)
+            tokens = len(fresh) * BLOCK
+            engine.prefilled += tokens
+            engine.turns += 1
+            engine.held.update(fresh)
+            engine.free_at = max(self.now, engine.free_at) + tokens / self.rate
+            self.homes[ticket] = worker_id
+            self._computing.append((engine.free_at, ticket, fresh))
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.05, 0.5, 2.0, 5.0])
@@ -84,6 +98,8 @@ def test_a_shared_prefix_does_not_collapse(
         session = f"s{number}" if named else None
         fleet.ask(chain(SHARED, (f"agent {number}", 6)), session)
         fleet.pass_time(gap_s)
+    fleet.pass_time(200.0)
+    assert len(fleet.homes) == 16
     assert max(engine.turns for engine in fleet.engines.values()) <= 0.6 * 16
     assert max(engine.prefilled for engine in fleet.engines.values()) <= 0.6 * sum(
         engine.prefilled for engine in fleet.engines.values()
@@ -100,13 +116,12 @@ def test_conversations_stay_where_they_began(num_agents: int, named: bool) -> No
         tickets = []
         for agent in range(num_agents):
             prompt = chain(SHARED, (f"agent {agent}", 30 * turn))
-            ticket, worker_id = fleet.ask(prompt, f"s{agent}" if named else None)
-            tickets.append(ticket)
-            homes[agent].add(worker_id)
+            tickets.append(fleet.ask(prompt, f"s{agent}" if named else None))
             fleet.pass_time(0.1)
         fleet.pass_time(5.0)
-        for ticket in tickets:
-            fleet.dispatch.release(ticket, fleet.now, output_tokens=200)
+        for agent, ticket in enumerate(tickets):
+            homes[agent].add(fleet.homes[ticket])
+            fleet.finish(ticket)
         fleet.pass_time(3.0)
     assert [len(homes[agent]) for agent in homes] == [1] * num_agents
     assert len(set.union(*homes.values())) == 2

@@ -18,7 +18,7 @@ def test_the_least_served_key_goes_first() -> None:
         shares.enter(key, "s")
     shares.charge("a", "s", 1.0, 1000)
     shares.charge("b", "s", 4.0, 2000)
-    assert shares.rank("b", "s") < shares.rank("a", "s")
+    assert shares.served("b") < shares.served("a")
 
 
 def test_sessions_share_their_key() -> None:
@@ -28,8 +28,8 @@ def test_sessions_share_their_key() -> None:
         shares.enter("many", session)
         shares.charge("many", session, 1.0, 100)
     shares.charge("many", "two", 1.0, 1)
-    assert shares.rank("many", "one")[0] == shares.rank("many", "two")[0] == 201
-    assert shares.rank("many", "one") < shares.rank("many", "two")
+    assert shares.served("many") == 201
+    assert shares.due("many", "one", 9) < shares.due("many", "two", 9)
 
 
 def test_an_idle_key_returns_at_the_minimum() -> None:
@@ -40,7 +40,7 @@ def test_an_idle_key_returns_at_the_minimum() -> None:
     shares.leave("idle", "s")
     shares.charge("busy", "s", 1.0, 5000)
     shares.enter("idle", "s")
-    assert shares.rank("idle", "s")[0] == shares.rank("busy", "s")[0] == 5000
+    assert shares.served("idle") == shares.served("busy") == 5000
 
 
 def test_all_is_forgiven_when_nobody_works() -> None:
@@ -51,7 +51,8 @@ def test_all_is_forgiven_when_nobody_works() -> None:
     shares.leave("a", "s")
     shares.enter("b", "s")
     shares.enter("a", "s")
-    assert shares.rank("a", "s") == shares.rank("b", "s") == (0.0, 0.0)
+    assert shares.served("a") == shares.served("b") == 0.0
+    assert shares.due("a", "s", 9) == shares.due("b", "s", 9) == 9
 
 
 def test_idle_sessions_are_forgotten_at_last() -> None:
@@ -62,8 +63,25 @@ def test_idle_sessions_are_forgotten_at_last() -> None:
         shares.enter("k", str(number))
         shares.leave("k", str(number))
     assert len(shares._keys.members["k"].sessions.members) <= MAX_IDLE_SESSIONS + 1
-    assert shares.rank("k", "stays") == (0.0, 0.0)
+    assert shares.due("k", "stays", 9) == 9
     assert shares.num_active() == 1
+
+
+def test_short_requests_pass_long_ones_but_not_for_ever() -> None:
+    """Within a key, who would be done first under equal parts goes first; the clock moves on, so
+    that a long prompt is due before short ones that come much later.
+    """
+    shares = FairShares()
+    for session in ("long", "short"):
+        shares.enter("k", session)
+    long_one = shares.due("k", "long", 10_000)
+    assert shares.due("k", "short", 100) < long_one
+    for number in range(30):
+        shares.enter("k", f"s{number}")
+        shares.charge("k", f"s{number}", 1.0, 1_000)
+        shares.leave("k", f"s{number}")
+    shares.enter("k", "new")
+    assert shares.due("k", "new", 100) == 30 * 1_000 / 3 + 100 > long_one
 
 
 @given(st.lists(st.integers(1, 1000), min_size=30, max_size=60))
@@ -74,7 +92,7 @@ def test_backlogged_keys_get_shares_by_weight(costs: list[int]) -> None:
     for key in weights:
         shares.enter(key, "s")
     for cost in costs:
-        key = min(weights, key=lambda name: shares.rank(name, "s"))
+        key = min(weights, key=shares.served)
         shares.charge(key, "s", weights[key], cost)
         served[key] += cost
     assert abs(served["a"] / 1.0 - served["b"] / 3.0) <= 1000

@@ -21,16 +21,17 @@ def _work(
     home: WorkerId | None = None,
     prefer: WorkerId | None = None,
     session: str = "s",
+    num_waiting: float = 0.0,
 ) -> Work:
     return Work(
         session=session,
         prompt_tokens=blocks * BLOCK + 8,
-        num_blocks=blocks,
         block_size=BLOCK,
         expected_output=100,
         sharing=sharing,
         home=home,
         prefer=prefer,
+        num_waiting=num_waiting,
     )
 
 
@@ -39,9 +40,9 @@ def test_the_worker_that_holds_the_prompt_wins() -> None:
     options = [Option(_worker(W1), 0, 500), Option(_worker(W2), 90, 500)]
     choice = choose(_work(), options, 0.0)
     assert choice.worker.worker_id == W2
-    assert choice.cached_tokens == 90 * BLOCK
-    assert choice.uncached_tokens == 10 * BLOCK + 8
-    assert choice.prefill_s == pytest.approx((10 * BLOCK + 8) / 10_000)
+    assert choice.best.cached_tokens == 90 * BLOCK
+    assert choice.best.uncached_tokens == 10 * BLOCK + 8
+    assert choice.best.prefill_s == pytest.approx((10 * BLOCK + 8) / 10_000)
     assert choice.reason.startswith("w2: 2880 of 3208 tokens cached; wait 0 + prefill 33")
     assert choice.reason.endswith("next w1 321 ms")
 
@@ -76,9 +77,9 @@ def test_a_rate_that_cannot_be_harms_nobody(rate: float, running: int) -> None:
     """A worker that reports nonsense is the worse choice; its numbers stay finite."""
     options = [Option(_worker(W1, running=running, rate=rate), 0, 0), Option(_worker(W2), 0, 0)]
     choice = choose(_work(), options, 0.0)
-    assert choice.prefill_s < 1e9
+    assert choice.best.prefill_s < 1e9
     alone = choose(_work(), options[:1], 0.0)
-    assert alone.prefill_s < 1e9
+    assert alone.best.prefill_s < 1e9
     if rate < 1:
         assert choice.worker.worker_id == W2
 
@@ -93,9 +94,9 @@ def test_a_prefix_that_others_share_is_charged_in_part() -> None:
 
 def test_a_hit_never_covers_the_last_token() -> None:
     """One token at least is computed, so the block of the last token is never counted."""
-    whole = Work("s", 10 * BLOCK, 10, BLOCK, 100)
+    whole = Work("s", 10 * BLOCK, BLOCK, 100)
     choice = choose(whole, [Option(_worker(W1), 10, 0)], 0.0)
-    assert choice.uncached_tokens == BLOCK
+    assert choice.best.uncached_tokens == BLOCK
     assert choice.reason.endswith("the only one with room")
 
 
@@ -119,5 +120,31 @@ def test_the_lot_is_the_same_each_time_and_fair_over_conversations() -> None:
 
 def test_model_without_block_size_is_all_uncached() -> None:
     """Before the block size is known nothing can be cached."""
-    work = Work("s", 100, 0, 0, 10)
-    assert choose(work, [Option(_worker(W1), 0, 0)], 0.0).cached_tokens == 0
+    work = Work("s", 100, 0, 10)
+    assert choose(work, [Option(_worker(W1), 0, 0)], 0.0).best.cached_tokens == 0
+
+
+def test_a_queue_makes_the_cache_dearer() -> None:
+    """A wait that is worth a short prefill elsewhere is borne when others would wait for it."""
+    busy = _worker(W1)
+    options = [Option(busy, 90, 0, promised_s=0.5), Option(_worker(W2), 0, 0)]
+    calm, crowded = (choose(_work(num_waiting=number), options, 0.0) for number in (0.0, 4.0))
+    assert (calm.worker.worker_id, crowded.worker.worker_id) == (W2, W1)
+    assert (calm.why, crowded.why) == ("moved", "cached")
+
+
+@pytest.mark.parametrize(
+    ("work", "num_options", "why"),
+    [
+        ({}, 1, "only"),
+        ({"prefer": W2}, 2, "prefer"),
+        ({"home": W2}, 2, "home"),
+        ({}, 2, "even"),
+    ],
+)
+def test_every_decision_says_why_in_one_word(
+    work: dict[str, WorkerId], num_options: int, why: str
+) -> None:
+    """The word is the label of a metric."""
+    options = [Option(_worker(W1), 0, 0), Option(_worker(W2), 0, 0)][:num_options]
+    assert choose(_work(**work), options, 0.0).why == why

@@ -3,7 +3,8 @@
 Owns the client and the slots of its pool. httpcore 1.0.9 leaves a connection behind when a request
 is cancelled between being given it and using it: the connection stays CONNECTING, belongs to nobody
 and holds its slot for ever. Nothing public tells of such connections, so this one file reads and
-mends private pool state. Must not know providers.
+mends private pool state; and gives it the network of ours, which httpx has no argument for. Must
+not know providers.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,8 @@ from contextlib import asynccontextmanager
 import httpcore
 import httpx
 import trio
+
+from gateway.upstream.network import Network
 
 
 class RequestBody(httpx.AsyncByteStream):
@@ -48,7 +51,11 @@ class ClientPool:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
         """The client, for one request. Building the first costs 20 ms (the SSL context)."""
-        client = self._client = self._client or self._make()
+        if self._client is None:
+            self._client = self._make()
+            pool = _pool_of(self._client)
+            pool._network_backend = Network(pool._network_backend)  # noqa: SLF001 - see the head
+        client = self._client
         try:
             yield client
         finally:

@@ -25,15 +25,13 @@ from gateway.core.end_to_end import Header, passed_back
 from gateway.core.events import Usage
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
 from gateway.upstream.pool import ClientPool, RequestBody
+from gateway.upstream.reading import end_read_timeout, read_body
 from gateway.upstream.relay import BadStream, Relay
 from gateway.upstream.sse import EventCutter, EventTooLarge, is_error
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
-from protocol.errors import HermaError
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
-END_S: Final = 0.5
-"""Some servers say [DONE] and keep the response open."""
 
 _OURS: Final = frozenset({401, 402, 403, 404, 407, 408, 429})
 """Statuses below 500 that speak of the provider or our account there, not of the request."""
@@ -93,7 +91,7 @@ class Provider:
             async with self._exchange(
                 raw, model, headers, "application/json", self._config.answer_s
             ) as response:
-                answer = await self._whole(response)
+                answer = await self._whole(response, self._config.answer_s)
         if answer.status == 200 and is_error(answer.body):
             raise ProviderFailed(f"{self.name} sent an error instead of an answer")
         if (usage := usage_of(answer.body)) is not None:
@@ -153,7 +151,7 @@ class Provider:
         self, response: httpx.Response, pass_on: Callable[[bytes], None]
     ) -> Answer | None:
         if response.status_code != 200:
-            return await self._whole(response)
+            return await self._whole(response, self._config.read_s)
         cutter = EventCutter()
 
         def take(data: bytes) -> None:
@@ -161,7 +159,7 @@ class Provider:
                 pass_on(events)
 
         try:
-            await _read(response, take, lambda: cutter.is_done)
+            await read_body(response, take, self._config.read_s, lambda: cutter.is_done)
         except httpx.HTTPError:
             if not cutter.is_done:
                 raise
@@ -191,6 +189,7 @@ class Provider:
             timeouts: dict[str, float | None] = request.extensions["timeout"]
             timeouts["read"] = read_s
             response = await client.send(request, stream=True)
+            end_read_timeout(request)
             try:
                 self._check_status(response)
                 yield response
@@ -209,7 +208,7 @@ class Provider:
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
-    async def _whole(self, response: httpx.Response) -> Answer:
+    async def _whole(self, response: httpx.Response, silence_s: float) -> Answer:
         body = bytearray()
 
         def take(data: bytes) -> None:
@@ -217,7 +216,7 @@ class Provider:
             if len(body) > MAX_ANSWER_BYTES:
                 raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
 
-        await _read(response, take)
+        await read_body(response, take, silence_s)
         self._check_json(response.status_code, body)
         whole = self._without_secrets(response.status_code, body)
         return Answer(response.status_code, whole, self._passed_back(response))
@@ -246,33 +245,6 @@ class Provider:
 def _no_cookies() -> CookieJar:
     """A jar that takes none: all clients' requests go through it."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))
-
-
-async def _read(
-    response: httpx.Response,
-    take: Callable[[bytes], None],
-    is_done: Callable[[], bool] = lambda: False,
-) -> None:
-    """Give the body to `take` as it comes; what that raises is raised once reading has ended.
-
-    Once it `is_done`, the end of the body gets `END_S`: its connection can be used again then.
-
-    httpx reads through nested generators, which only end in order when the innermost is
-    cancelled: an exception in the loop would leave the inner ones to the garbage collector.
-    """
-    failure: HermaError | None = None
-    with trio.CancelScope() as reading:
-        async for data in response.aiter_bytes():
-            if failure is None:
-                try:
-                    take(data)
-                except HermaError as error:
-                    failure = error
-                    reading.cancel()
-                if is_done():
-                    reading.deadline = min(reading.deadline, trio.current_time() + END_S)
-    if failure is not None:
-        raise failure
 
 
 @contextmanager

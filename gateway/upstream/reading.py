@@ -1,0 +1,66 @@
+"""The body of a provider's response, as it comes.
+
+Owns how long a provider may be silent, in one scope for the whole body. Must not know what the
+bytes mean.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import httpx
+import trio
+
+from protocol.errors import HermaError
+
+END_S: Final = 0.5
+"""Some servers say [DONE] and keep the response open."""
+
+_LATE: Final = 0.01
+"""A silence ends by this share of it late: moving a deadline at every event would cost more than
+to know it that well.
+"""
+
+
+def end_read_timeout(request: httpx.Request) -> None:
+    """From now on nothing but `read_body` watches the time; the client asks at each read."""
+    timeouts: dict[str, float | None] = request.extensions["timeout"]
+    timeouts["read"] = None
+
+
+async def read_body(
+    response: httpx.Response,
+    take: Callable[[bytes], None],
+    silence_s: float,
+    is_done: Callable[[], bool] = lambda: False,
+) -> None:
+    """Give the body to `take` as it comes; what that raises is raised once reading has ended.
+
+    Once it `is_done`, the end of the body gets `END_S`: its connection can be used again then.
+    Raises `httpx.ReadTimeout` after `silence_s` without a byte.
+
+    httpx reads through nested generators, which only end in order when the innermost is
+    cancelled: an exception in the loop would leave the inner ones to the garbage collector.
+    """
+    failure: HermaError | None = None
+    margin_s = _LATE * silence_s
+    move_at = 0.0
+    with trio.CancelScope() as reading:
+        reading.deadline = trio.current_time() + silence_s
+        async for data in response.aiter_bytes():
+            now = trio.current_time()
+            if now >= move_at:
+                move_at = now + margin_s
+                reading.deadline = move_at + silence_s
+            if failure is None:
+                try:
+                    take(data)
+                except HermaError as error:
+                    failure = error
+                    reading.cancel()
+                if is_done():
+                    move_at = float("inf")
+                    reading.deadline = min(reading.deadline, now + END_S)
+    if failure is not None:
+        raise failure
+    if reading.cancelled_caught and not is_done():
+        raise httpx.ReadTimeout(f"no byte for {silence_s:g} s", request=response.request)

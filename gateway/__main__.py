@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. Raises `ConfigError` with one line when that cannot begin."""
     arguments = _parser().parse_args(argv)
     setproctitle("herma gateway")
+    # Prompts are encoded by one thread each; more would take the cores from the token path.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -8,6 +8,7 @@ by itself. Medians, in microseconds. Fails over the bars.
 import argparse
 import gc
 import json
+import os
 import statistics
 import sys
 import time
@@ -30,6 +31,7 @@ MAX_US: Final = {"64 KiB, second turn": 2_000.0}
 def main(argv: list[str] | None = None) -> None:
     """Measure, print a table, and fail if a bar is missed."""
     arguments = _parser().parse_args(argv)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # as the gateway's process has it
     machine = describe_machine(("tokenizers", "msgspec", "jinja2"))
     print(f"{machine['cpu']}; {machine['system']}\n")
     rows = [trio.run(_measure, case) for case in all_cases(arguments.bodies)]

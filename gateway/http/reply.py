@@ -43,7 +43,12 @@ async def send_body(
 
 async def send_json(send: Send, value: object, *, status: int = 200) -> None:
     """Send `value` as JSON."""
-    await send_body(send, status, _encode(value))
+    await send_body(send, status, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """`value` as JSON; a large one takes long, so make it beside the loop."""
+    return _encode(value)
 
 
 def header(name: str, value: object) -> Header:

@@ -19,7 +19,7 @@ from gateway.core.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
-from gateway.http.reply import send_json
+from gateway.http.reply import json_bytes, send_body, send_json
 
 
 class Tokenizing:
@@ -39,10 +39,14 @@ class Tokenizing:
         model = self._model(typed.model)
         known = await self._edge.text_of(model)
         encode = _encoding(known.text, typed, {**raw, "model": model})
-        ids = await beside_the_loop(len(body), encode)
-        strings = token_strings(known.text, ids) if typed.return_token_strs else None
-        answer = Tokenized(len(ids), known.view.context_length, list(ids), strings)
-        await send_json(send, answer)
+
+        def answer() -> bytes:
+            ids = encode()
+            strings = token_strings(known.text, ids) if typed.return_token_strs else None
+            window = known.view.context_length
+            return json_bytes(Tokenized(len(ids), window, list(ids), strings))
+
+        await send_body(send, 200, await beside_the_loop(len(body), answer))
 
     async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ids -> text."""

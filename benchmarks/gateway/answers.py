@@ -14,6 +14,7 @@ _CONTENT: Final = re.compile(rb'"delta":\{[^{}]*?"content":"([^"\\]*)"')
 _WHOLE: Final = re.compile(rb'"content":"([^"\\]*)"')
 _COUNTED: Final = re.compile(rb'"completion_tokens": ?(\d+)')
 _CRLF: Final = b"\r\n"
+_SHOWN_BYTES: Final = 200
 
 
 class WrongAnswer(Exception):
@@ -68,6 +69,7 @@ class StreamCheck:
         self._num_seen = 0
         self._pending = b""
         self._tail = b""
+        self._last = b""
 
     def feed(self, data: bytes) -> int:
         """Count the words in it, which must be the next ones."""
@@ -82,6 +84,7 @@ class StreamCheck:
         if not self._expected.startswith(text, self._at):
             wanted = self._expected[self._at : self._at + len(text)]
             raise WrongAnswer(f"{text!r} came after {self._num_seen} tokens instead of {wanted!r}")
+        self._last = data[max(0, end - _SHOWN_BYTES) : end]
         self._at += len(text)
         num_new = text.count(b" ")
         self._num_seen += num_new
@@ -92,7 +95,8 @@ class StreamCheck:
     def end(self) -> None:
         """All words, the count in the usage, one [DONE] as the last event."""
         if self._num_seen != self._num_tokens or self._at != len(self._expected):
-            raise WrongAnswer(f"{self._num_seen} of {self._num_tokens} tokens came")
+            count = f"{self._num_seen} of {self._num_tokens} tokens came"
+            raise WrongAnswer(f"{count}, and at the end {self._last!r}")
         counted = _COUNTED.findall(self._tail)
         if not counted or int(counted[-1]) != self._num_tokens:
             raise WrongAnswer(f"the usage counts {counted}, not {self._num_tokens} tokens")

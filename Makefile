@@ -40,7 +40,7 @@ $(DEV): $(STAMP)
 	@touch $@
 
 test: $(DEV)
-	$(BIN)/python -m pytest -q -m 'not gpu and not slow' $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(ARGS)
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -218,8 +218,10 @@ async def _encode(text: ModelText, request: ChatRequest) -> tuple[bytes, str]:
     )
     segments = await _run(render, at_once=is_quickly_rendered(request))
     draft = text.prompts.draft(segments)
-    missing = partial(text.prompts.encode, draft.missing)
-    encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
+    encoded: list[bytes] = []
+    if draft.missing:
+        missing = partial(text.prompts.encode, draft.missing)
+        encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
     return text.prompts.finish(draft, encoded), segments[-1]
 
 

@@ -66,8 +66,8 @@ class Connection:
         self._parser = RequestParser(service.limits)
         self._outlet = Outlet(connection, nursery, service.step, self._note_gone)
         self._patience = Patience(service.deadlines, trio.current_time())
-        self._changed = trio.Event()
-        self._has_room = trio.Event()
+        self._waits_for_bytes = trio.lowlevel.ParkingLot()
+        self._waits_for_room = trio.lowlevel.ParkingLot()
         self._is_answering = False
         self._num_answered = 0
         self._is_last = False
@@ -76,8 +76,8 @@ class Connection:
         """Take in what the peer sends, as long as there is room for it."""
         parser = self._parser
         while True:
-            if parser.is_full:
-                await self._room()
+            while parser.is_full:
+                await self._waits_for_room.park()
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
@@ -89,7 +89,7 @@ class Connection:
                 self._outlet.lose()
                 return
             parser.feed(data)
-            self._changed.set()
+            self._waits_for_bytes.unpark_all()
 
     async def serve(self) -> None:
         """Answer requests until one side wants no more of them."""
@@ -102,6 +102,9 @@ class Connection:
             if not keeps_alive:
                 lingers = not request.is_complete
                 break
+            if self._parser.waiting:
+                # Pipelined requests whose answers never wait must not run alone.
+                await trio.lowlevel.checkpoint()
         else:
             if self._parser.error is not None:
                 await self._refuse(self._parser.error)
@@ -111,7 +114,7 @@ class Connection:
     def end_soon(self) -> None:
         """Take no request after those that are here."""
         self._is_last = True
-        self._changed.set()
+        self._waits_for_bytes.unpark_all()
 
     def sweep(self, now: float) -> None:
         """Give up a peer that is overdue."""
@@ -131,25 +134,24 @@ class Connection:
             self._parser.fail(
                 ApiError(408, f"The rest of the request's {part} did not arrive in time.")
             )
-            self._changed.set()
+            self._waits_for_bytes.unpark_all()
 
     # For the exchange.
 
     async def more(self) -> None:
         """Return once something has come, or the peer has gone."""
-        if self._changed.is_set():
-            self._changed = trio.Event()
-        await self._changed.wait()
+        await self._waits_for_bytes.park()
 
     def taken(self) -> None:
         """There may be room for more."""
-        self._has_room.set()
+        if self._waits_for_room:
+            self._waits_for_room.unpark_all()
 
     async def _next(self) -> Request | None:
         parser = self._parser
         while True:
             if (request := parser.take()) is not None:
-                self._has_room.set()
+                self.taken()
                 return request
             if parser.is_over or (self._is_last and parser.is_idle):
                 return None
@@ -171,7 +173,8 @@ class Connection:
             await send_error(exchange.send, error)
         if exchange.is_cut:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        await self._outlet.flushed()
+        if self._outlet.num_waiting_bytes:
+            await self._outlet.flushed()
         return exchange.keeps_alive
 
     async def _refuse(self, error: ApiError) -> None:
@@ -184,7 +187,7 @@ class Connection:
         await self._outlet.flushed()
         if lingers:
             self._parser.is_over = True
-            self._has_room.set()
+            self.taken()
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             await trio.sleep(self._service.deadlines.linger_s)
@@ -193,11 +196,6 @@ class Connection:
         keeps_alive = request.keeps_alive and not self._is_last
         return Exchange(request, self, self._outlet, self._service.date, keeps_alive=keeps_alive)
 
-    async def _room(self) -> None:
-        while self._parser.is_full:
-            self._has_room = trio.Event()
-            await self._has_room.wait()
-
     def _note_gone(self) -> None:
-        self._changed.set()
+        self._waits_for_bytes.unpark_all()
         self._scope.cancel()

@@ -22,6 +22,7 @@ from gateway.http.server.request import Headers, Request
 _SLICE_BYTES: Final = 4096
 """What is parsed at once, so that a packet of tiny requests stops soon after the bound."""
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+_CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"expect"})
 
 
 class RequestParser:
@@ -202,12 +203,14 @@ def check_head(request: Request) -> None:
         raise _refusal(505, "HTTP/1.1 is spoken here.")
     num_hosts = num_codings = 0
     for name, value in request.headers:
+        if name not in _CHECKED:
+            continue
         if name == b"host":
             num_hosts += 1
         elif name == b"transfer-encoding":
             num_codings += 1
             _check_coding(request, value)
-        elif name == b"expect":
+        else:
             if value.strip().lower() != b"100-continue":
                 raise _refusal(417, "Of expectations only 100-continue can be met.")
             request.expects_continue = request.version == "1.1"

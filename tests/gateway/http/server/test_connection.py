@@ -23,12 +23,23 @@ def _post(body: bytes) -> bytes:
 
 
 async def test_pipelined_requests_are_answered_in_order(autojump_clock: MockClock) -> None:
-    """Fifty requests in one packet get fifty answers, in order."""
+    """Fifty requests in one packet get fifty answers, in order, and others get their turns."""
     bodies = [b"%d" % i for i in range(50)]
-    async with wired(Echo()) as peer:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with wired(Echo()) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(count)
         await peer.send(b"".join(map(_post, bodies)) + CLOSE)
         answers = parsed(await peer.rest(), *["POST"] * 50, "GET")
+        nursery.cancel_scope.cancel()
     assert [body for _, body in answers] == [*bodies, b""]
+    assert turns > 50
 
 
 @given(

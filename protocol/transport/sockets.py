@@ -22,10 +22,11 @@ _HEARTBEAT_TIMEOUT_MS: Final = 600
 # libzmq waits 30 s for a greeting by default; a port scanner would hold the descriptor as long.
 _HANDSHAKE_MS: Final = 5_000
 
-# Frames that libzmq itself holds per connection, beside our own backlog. Small, because it counts
-# frames and not bytes; large enough that a burst of one engine step never meets it.
+# Frames that libzmq itself holds per connection, beside our own backlog. Few to send, because it
+# counts frames and not bytes. Many to receive: at a full queue libzmq stops reading, heartbeats
+# too, and a peer that answers a thousand requests at once would be cut off by its own answers.
 _SEND_HWM_FRAMES: Final = 128
-_RECEIVE_HWM_FRAMES: Final = 256
+_RECEIVE_HWM_FRAMES: Final = 8192
 
 # Combining zmq's flag enums costs 0.9 us each time; as plain integers they are free.
 NOBLOCK: Final = int(zmq.NOBLOCK)

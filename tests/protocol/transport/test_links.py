@@ -61,6 +61,24 @@ async def test_a_closed_peer_becomes_unknown() -> None:
         await until(is_unknown)
 
 
+async def test_a_gateway_that_is_held_up_keeps_its_talkative_worker() -> None:
+    """A thousand small answers wait unread for longer than heartbeats may take: none is lost, and
+    the link stays, since what reads the socket is not what is held up.
+    """
+    gateway = GatewayEnd()
+    worker = WorkerEnd(gateway.address)
+    expected = [b"%d" % number for number in range(1500)]
+    async with running(worker):
+        await until(lambda: worker.changes == [True])
+        for frame in expected:
+            worker.dealer.send(frame)
+        await trio.sleep(1.0)
+        async with running(gateway):
+            await until(lambda: len(gateway.frames) == len(expected))
+            assert gateway.frames_of(worker.identity) == expected
+            assert worker.changes == [True]
+
+
 async def test_a_silent_peer_becomes_unknown() -> None:
     """A peer that keeps its connection but answers no heartbeat is given up."""
     gateway = GatewayEnd()

@@ -22,8 +22,9 @@ from typing import Final
 from benchmarks.routing.trace import Chains, Trace, Turn
 
 BLOCK: Final = 512
-KINDS: Final = {"agents": 24, "forks": 14}
-"""Sessions per worker in a table: enough to fill its cache several times."""
+KINDS: Final = {"agents": 36, "forks": 20}
+"""Sessions per worker in a table: a session lasts about ten minutes, and they must go on starting for
+much longer than that, or the load is never reached."""
 
 _FLEET_PREFIX_TOKENS: Final = 12_288
 _SUBAGENT_PREFIX_TOKENS: Final = 6_144

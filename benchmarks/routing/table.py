@@ -14,6 +14,8 @@ from benchmarks.routing.policies import BASELINES, OURS
 from benchmarks.routing.run import Row
 
 METRICS: Final = ("ttft_mean_ms", "ttft_p90_ms")
+TAIL: Final = "ttft_p99_ms"
+"""Reported, not judged: who serves short prompts first pays here."""
 COMPARED_LOAD: Final = 0.95
 """Above it no fleet keeps up; such cells are shown, not judged."""
 PUBLISHED: Final = ("smg_cache_aware", "llmd_precise", "dynamo_kv", "aibrix_prefix")
@@ -86,7 +88,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     if not judged:
         return [*text, "", f"nothing to judge: no {OURS} beside a baseline at a load <= 0.95"]
     text += ["", *(line for metric in METRICS for line in _verdict(judged, metric))]
-    text += _against_published(judged)
+    text += [*_tail(judged), *_against_published(judged)]
     return [*text, *_against_bound(judged)]
 
 
@@ -123,6 +125,15 @@ def _verdict(judged: Sequence[Cell], metric: str) -> list[str]:
     ]
     text += [f"  lost: {name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > 1]
     return text
+
+
+def _tail(judged: Sequence[Cell]) -> list[str]:
+    ratios = {cell.name: cell.ratio(TAIL) for cell in judged}
+    worst = max(ratios, key=ratios.__getitem__)
+    return [
+        f"{TAIL}, not judged: geometric mean {geometric_mean(list(ratios.values())):.3f}, "
+        f"worst cell {ratios[worst]:.2f} ({worst})"
+    ]
 
 
 def _against_published(judged: Sequence[Cell]) -> list[str]:

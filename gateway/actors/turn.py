@@ -24,6 +24,7 @@ from gateway.actors.preparation import (
 )
 from gateway.actors.services import Services
 from gateway.core.chat_request import ChatRequest
+from gateway.core.continuous_usage import COUNTED
 from gateway.core.effects import RouteRequest, UseProvider
 from gateway.core.errors import (
     ApiError,
@@ -176,9 +177,10 @@ class Turn:
         """All n choices, on one worker: the others start once the first has its first token, so
         that they find the prompt's blocks in the cache.
         """
-        first, *others = choices = [
-            Choice(self._services, job, index, self._emit) for index in range(job.request.n)
-        ]
+        choices: list[Choice] = []
+        emit = self._counting(job, choices) if job.request.continuous_usage else self._emit
+        choices += [Choice(self._services, job, at, emit) for at in range(job.request.n)]
+        first, *others = choices
         try:
             if not others:
                 provider = await first.run(cloud=cloud)
@@ -221,6 +223,16 @@ class Turn:
         """One choice cannot be finished, so the answer cannot."""
         self._error = self._error or error
         scope.cancel()
+
+    def _counting(self, job: Job, choices: list[Choice]) -> Emit:
+        """An `emit` that tells the usage so far before everything that the client sees."""
+
+        def emit(event: TurnEvent) -> None:
+            if isinstance(event, COUNTED):
+                self._emit(_usage_of(job, choices))
+            self._emit(event)
+
+        return emit
 
     def _emit_usage(self, usage: Usage) -> None:
         counters = self._services.counters

@@ -86,6 +86,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     tool_choice: ToolChoice = "auto"
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -26,6 +26,9 @@ def sampling_fields(typed: SamplingBody, raw: dict[str, Any]) -> dict[str, Any]:
         "model": typed.model,
         "stream": bool(typed.stream),
         "include_usage": bool(options and options.include_usage),
+        "continuous_usage": bool(
+            options and options.include_usage and options.continuous_usage_stats
+        ),
         "temperature": typed.temperature,
         "top_p": typed.top_p,
         "top_k": 0 if typed.top_k == -1 else typed.top_k,

@@ -10,7 +10,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.actors.caller import Caller
+from gateway.core.chat_request import ChatRequest
 from gateway.core.completions import Completions, completions_dialect, parse_completions
+from gateway.core.continuous_usage import with_continuous_usage
+from gateway.core.dialect import Dialect
 from gateway.core.errors import unavailable
 from gateway.core.formatting import CHAT
 from gateway.core.openai import parse_chat_request
@@ -41,7 +44,7 @@ class Generation:
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
         request = parse_chat_request(body, self._by_alias)
-        turn = open_turn(self._edge, self._metrics, request, caller, CHAT)
+        turn = open_turn(self._edge, self._metrics, request, caller, _counting(CHAT, request))
         answer = stream_turn if request.stream else complete_turn
         await answer(turn, scope, receive, send)
 
@@ -57,7 +60,7 @@ class Generation:
             self._metrics,
             whole,
             replace(caller, cloud=False),
-            dialect,
+            _counting(dialect, whole),
         )
         answer = stream_turn if whole.stream else complete_turn
         await answer(turn, scope, receive, send)
@@ -84,3 +87,8 @@ class Generation:
             return prompt or ""
         known = await self._edge.text_of(model)
         return decode_raw(known.text, checked_ids(known.text, prompt, "prompt"))
+
+
+def _counting(dialect: Dialect, request: ChatRequest) -> Dialect:
+    """`dialect`, with the usage so far in every chunk if the client wants that."""
+    return with_continuous_usage(dialect, request.n) if request.continuous_usage else dialect

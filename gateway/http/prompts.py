@@ -41,7 +41,7 @@ class EachPrompt:
         if len(self._requests) == 1:
             await self._run_turn(self._requests[0], caller, emit)
             return
-        merged = _Merged(emit)
+        merged = _Merged(emit, self._requests)
         places = trio.CapacityLimiter(MAX_AT_ONCE)
         async with trio.open_nursery() as nursery:
             merged.scope = nursery.cancel_scope
@@ -60,11 +60,13 @@ class EachPrompt:
 class _Merged:
     """The events of several turns on their way to one client."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, requests: Sequence[ChatRequest]) -> None:
         self._emit = emit
+        self._is_counting = requests[0].continuous_usage
+        self._num_going_on = sum(request.n for request in requests)
         self._has_started = False
         self._has_failed = False
-        self._usages: list[Usage] = []
+        self._usages: dict[int, Usage] = {}
         self.scope = trio.CancelScope()
 
     def take(self, first_index: int, event: TurnEvent) -> None:
@@ -74,9 +76,12 @@ class _Merged:
         match event:
             case TextDelta() | ReasoningDelta() | ToolCallDelta() | Finished():
                 index = event.index + first_index
+                self._num_going_on -= isinstance(event, Finished)
                 self._emit(msgspec.structs.replace(event, index=index))
             case Usage():
-                self._usages.append(event)
+                self._usages[first_index] = event
+                if self._is_counting and self._num_going_on:
+                    self._emit(self._sum())
             case Started():
                 if not self._has_started:
                     self._has_started = True
@@ -91,11 +96,13 @@ class _Merged:
     def end(self) -> None:
         """All turns are over."""
         if self._usages and not self._has_failed:
-            self._emit(
-                Usage(
-                    prompt_tokens=sum(usage.prompt_tokens for usage in self._usages),
-                    cached_tokens=sum(usage.cached_tokens for usage in self._usages),
-                    completion_tokens=sum(usage.completion_tokens for usage in self._usages),
-                    reasoning_tokens=sum(usage.reasoning_tokens for usage in self._usages),
-                )
-            )
+            self._emit(self._sum())
+
+    def _sum(self) -> Usage:
+        usages = self._usages.values()
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        )

@@ -50,6 +50,7 @@ class RawClient:
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self._parser = h11.Connection(h11.CLIENT)
+        self._counts_along = False
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
@@ -69,6 +70,7 @@ class RawClient:
         if body:
             await self.send(self._parser.send(h11.Data(data=body)) or b"")
         self._parser.send(h11.EndOfMessage())
+        self._counts_along = b"continuous_usage_stats" in body
         reply = await self.reply()
         if self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE:
             self._parser.start_next_cycle()
@@ -86,7 +88,7 @@ class RawClient:
                 body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
                 if is_stream(headers):
-                    check_stream(body)
+                    check_stream(body, counts_along=self._counts_along)
                 return Reply(status, headers, body)
             else:
                 assert not isinstance(event, h11.ConnectionClosed), "ended within a reply"

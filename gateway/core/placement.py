@@ -24,7 +24,7 @@ from gateway.core.fairness import OUTPUT_COST, cost_of
 from gateway.core.fleet import Fleet
 from gateway.core.models import Model, Models
 from gateway.core.prefix_index import PrefixIndex
-from gateway.core.route import Choice, prefill_rate
+from gateway.core.route import Choice
 from gateway.core.worker_state import Reservation, Worker
 from protocol.ids import WorkerId
 
@@ -194,7 +194,7 @@ class Placement:
         hungry = {
             worker.worker_id
             for worker in ready
-            if worker.open_for(auxiliary=auxiliary) and worker.is_hungry(now, prefill_rate(worker))
+            if worker.open_for(auxiliary=auxiliary) and worker.is_hungry(now)
         }
         if not hungry:
             return None

@@ -44,15 +44,19 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._table = BlockTable()
         self._parts: dict[WorkerId, _Part] = {}
+        self._num_changes = 0
+        self._last: tuple[Sequence[BlockDigest], int, Mapping[WorkerId, int]] = (), -1, {}
 
     def add(self, worker_id: WorkerId, now: float) -> None:
         """An engine run begins (or is new to us): nothing is known; ask for a snapshot."""
         self.remove(worker_id)
+        self._num_changes += 1
         self._parts[worker_id] = _Part(self._table.open(), now)
 
     def remove(self, worker_id: WorkerId) -> None:
         """The engine run is over, its blocks are gone."""
         part = self._parts.pop(worker_id, None)
+        self._num_changes += 1
         if part is not None:
             self._table.close(part.bit)
 
@@ -68,6 +72,7 @@ class PrefixIndex:
         keeps the order. So are repeated ones and those of a worker without an engine.
         """
         part = self._parts.get(worker_id)
+        self._num_changes += 1
         if part is None:
             return Heard.STALE
         if isinstance(event, BlocksSnapshot):
@@ -86,7 +91,16 @@ class PrefixIndex:
         return Heard.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
-        """How many leading blocks of the chain each worker holds."""
+        """How many leading blocks of the chain each worker holds. Asked twice in one decision: by
+        the queue and by the choice.
+        """
+        chain, num_changes, match = self._last
+        if chain is not digests or num_changes != self._num_changes:
+            match = self._match(digests)
+            self._last = digests, self._num_changes, match
+        return match
+
+    def _match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
         depths = self._table.depths(digests)
         if not depths:
             return {}

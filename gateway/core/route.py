@@ -22,13 +22,10 @@ from typing import Final
 import msgspec
 import xxhash
 
-from gateway.core.worker_state import Worker
+from gateway.core.worker_state import PRIOR_PREFILL_TOKENS_PER_S, Worker
 from protocol.ids import WorkerId
 
-PRIOR_PREFILL_TOKENS_PER_S: Final = 2000.0
 PRIOR_STEP_MS: Final = 20.0
-LEAST_PREFILL_TOKENS_PER_S: Final = 1.0
-"""Slower ones count as this: what a broken worker reports must not make a cost infinite."""
 DECODE_SLOWDOWN: Final = 0.005
 """Each running sequence lengthens a decode step by 0.5 %: 5.25 to 7.03 ms from 1 to 64 sequences
 (8B model, H200)."""
@@ -57,7 +54,7 @@ class Work(msgspec.Struct, frozen=True):
     num_waiting: float = 0.0
 
 
-class Option(msgspec.Struct, frozen=True):
+class Option(msgspec.Struct, frozen=True, gc=False):
     """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all;
     `promised_s` of prefill there belong to others who wait.
     """
@@ -68,7 +65,7 @@ class Option(msgspec.Struct, frozen=True):
     promised_s: float = 0.0
 
 
-class Score(msgspec.Struct, frozen=True):
+class Score(msgspec.Struct, frozen=True, gc=False):
     """An option and what it costs. `prefill_s` is the own prefill, undiscounted."""
 
     option: Option
@@ -78,11 +75,7 @@ class Score(msgspec.Struct, frozen=True):
     wait_ms: float
     prefill_ms: float
     harm_ms: float
-
-    @property
-    def cost_ms(self) -> float:
-        """Delay for everybody."""
-        return self.wait_ms + self.prefill_ms + self.harm_ms
+    cost_ms: float
 
 
 Why = str
@@ -105,8 +98,10 @@ class Choice(msgspec.Struct, frozen=True):
 
 def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
     """The option of least cost. Raises `ValueError` if there is none."""
-    rate, step_ms = _typical(options)
-    scores = [_score(work, option, rate, step_ms, now) for option in options]
+    typical = _typical(options)
+    # The engine computes at least the last token, so a hit never covers the whole prompt.
+    most_blocks = max(0, work.prompt_tokens - 1) // work.block_size if work.block_size else 0
+    scores = [_score(work, option, most_blocks, typical, now) for option in options]
     costs = [score.cost_ms for score in scores]
     limit_ms = min(costs) * (1 + TIE_RATIO) + TIE_MS
     tied = [score for score, cost in zip(scores, costs, strict=True) if cost <= limit_ms]
@@ -115,46 +110,42 @@ def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
     return Choice(best, scores, why, _explain(work, best, why, scores))
 
 
-def prefill_rate(worker: Worker, typical: float = PRIOR_PREFILL_TOKENS_PER_S) -> float:
-    """Tokens per second, measured or as `typical`."""
-    measured = worker.load.prefill_tokens_per_s if worker.load is not None else 0.0
-    return max(LEAST_PREFILL_TOKENS_PER_S, measured or typical)
-
-
 def _typical(options: Sequence[Option]) -> tuple[float, float]:
     """Prefill rate and step time for workers that have not measured theirs: their peers' mean.
 
     A prior worse than the peers would keep a new worker idle, and so unmeasured, for ever.
     """
-    loads = [option.worker.load for option in options if option.worker.load is not None]
-    rates = [load.prefill_tokens_per_s for load in loads if load.prefill_tokens_per_s > 0]
-    steps = [load.step_ms for load in loads if load.step_ms > 0]
+    workers = [option.worker for option in options]
+    rates = [rate for worker in workers if (rate := worker.prefill_tokens_per_s)]
+    steps = [step_ms for worker in workers if worker.load and (step_ms := worker.load.step_ms)]
     rate = sum(rates) / len(rates) if rates else PRIOR_PREFILL_TOKENS_PER_S
     return rate, sum(steps) / len(steps) if steps else PRIOR_STEP_MS
 
 
 def _score(
-    work: Work, option: Option, typical_rate: float, typical_step_ms: float, now: float
+    work: Work, option: Option, most_blocks: int, typical: tuple[float, float], now: float
 ) -> Score:
     worker, load, block_size = option.worker, option.worker.load, work.block_size
-    rate_per_ms = prefill_rate(worker, typical_rate) / 1000
-    step_ms = (load.step_ms if load is not None else 0.0) or typical_step_ms
-    # The engine computes at least the last token, so a hit never covers the whole prompt.
-    full_blocks = max(0, work.prompt_tokens - 1) // block_size if block_size else 0
-    matched = min(option.matched_blocks, full_blocks)
+    rate_per_ms = (worker.prefill_tokens_per_s or typical[0]) / 1000
+    step_ms = (load.step_ms if load is not None else 0.0) or typical[1]
+    matched = min(option.matched_blocks, most_blocks)
     uncached = work.prompt_tokens - matched * block_size
     own_ms = uncached / rate_per_ms
-    discount = _shared_discount(matched, work.sharing) * block_size
+    paid = uncached - _shared_discount(matched, work.sharing) * block_size
     running = worker.num_running
     slowdown_ms = 2 * running * work.expected_output * step_ms * DECODE_SLOWDOWN
+    wait_ms = (worker.wait_s(now) + option.promised_s) * 1000
+    prefill_ms = paid / rate_per_ms
+    harm_ms = work.num_waiting * own_ms + PAUSE_WEIGHT * (running * own_ms + slowdown_ms)
     return Score(
-        option=option,
-        cached_tokens=matched * block_size,
-        uncached_tokens=uncached,
-        prefill_s=own_ms / 1000,
-        wait_ms=(worker.wait_s(now) + option.promised_s) * 1000,
-        prefill_ms=max(0.0, uncached - discount) / rate_per_ms,
-        harm_ms=work.num_waiting * own_ms + PAUSE_WEIGHT * (running * own_ms + slowdown_ms),
+        option,
+        matched * block_size,
+        uncached,
+        own_ms / 1000,
+        wait_ms,
+        prefill_ms,
+        harm_ms,
+        wait_ms + prefill_ms + harm_ms,
     )
 
 

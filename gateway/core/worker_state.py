@@ -13,6 +13,10 @@ from gateway.core.effects import RouteRequest
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
 
+PRIOR_PREFILL_TOKENS_PER_S: Final = 2000.0
+LEAST_PREFILL_TOKENS_PER_S: Final = 1.0
+"""Slower ones count as this: what a broken worker reports must not make a cost infinite."""
+
 AUXILIARY_PLACES: Final = 1
 STEPS_AHEAD: Final = 2
 """Steps full of prefill that a worker is given beforehand: one to compute, one to go on with while
@@ -78,6 +82,7 @@ class Worker:
         self.draining = False
         self.full_since: float | None = None
         self.load: Load | None = None
+        self.prefill_tokens_per_s = 0.0
         self.foreign = 0
         self.reservations: dict[int, Reservation] = {}
         self._chains = ChainTree()
@@ -115,11 +120,8 @@ class Worker:
     @property
     def kv_reserved_tokens(self) -> int:
         """KV space promised to the tickets; blocks that several share count once."""
-        return self._pinned_blocks * self._block_size + self._private_tokens
-
-    @property
-    def _block_size(self) -> int:
-        return self.engine.block_size if self.engine is not None else 0
+        size = self.engine.block_size if self.engine is not None else 0
+        return self._pinned_blocks * size + self._private_tokens
 
     def open_for(self, *, auxiliary: bool) -> bool:
         """Whether it has a sequence place; auxiliary requests may use one beyond the cap."""
@@ -132,16 +134,16 @@ class Worker:
         """Whether the ticket fits below both caps. An empty worker takes any prompt: it could
         never have more room.
         """
-        if not self.open_for(auxiliary=request.auxiliary):
+        engine = self.engine
+        if engine is None or not self.open_for(auxiliary=request.auxiliary):
             return False
-        if not self.reservations or self.engine is None:
+        if not self.reservations:
             return True
-        free = self.engine.kv_tokens - self.kv_reserved_tokens
-        private = self._private(request, expected_output)
-        if len(request.digests) * self._block_size + private <= free:
+        num_blocks, block_size = len(request.digests), engine.block_size
+        free = engine.kv_tokens - self.kv_reserved_tokens - self._private(request, expected_output)
+        if num_blocks * block_size <= free:
             return True
-        own_blocks = len(request.digests) - self._chains.depth(request.digests)
-        return own_blocks * self._block_size + private <= free
+        return (num_blocks - self._chains.depth(request.digests)) * block_size <= free
 
     def expected_blocks(self, digests: Sequence[BlockDigest]) -> int:
         """How many leading blocks of the chain running prompts have here or are about to compute:
@@ -151,15 +153,17 @@ class Worker:
 
     def wait_s(self, now: float) -> float:
         """How long until the prefills ahead should be over."""
-        return max(0.0, self._free_at - now)
+        ahead_s = self._free_at - now
+        return max(0.0, ahead_s)
 
-    def is_hungry(self, now: float, prefill_tokens_per_s: float) -> bool:
+    def is_hungry(self, now: float) -> bool:
         """Whether less prefill is ahead of it than a few steps compute. More would only queue up
         there, where nobody can be let past and nothing can be moved.
         """
         if self.engine is None:
             return False
-        return self.wait_s(now) <= STEPS_AHEAD * self.engine.token_budget / prefill_tokens_per_s
+        rate = self.prefill_tokens_per_s or PRIOR_PREFILL_TOKENS_PER_S
+        return (self._free_at - now) * rate <= STEPS_AHEAD * self.engine.token_budget
 
     def take(self, reservation: Reservation) -> None:
         """Give the ticket its place, behind the prefills already ahead."""
@@ -189,6 +193,8 @@ class Worker:
     def report(self, load: Load) -> None:
         """Take in the engine's own counters."""
         self.load = load
+        rate = load.prefill_tokens_per_s
+        self.prefill_tokens_per_s = max(LEAST_PREFILL_TOKENS_PER_S, rate) if rate else 0.0
         self.foreign = max(0, load.running + load.waiting - len(self.reservations))
         self.full_since = None
 
@@ -197,7 +203,7 @@ class Worker:
         self.fault, self.fault_kind = fault.cause, fault.kind
         self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
-        self.since, self.foreign = now, 0
+        self.since, self.foreign, self.prefill_tokens_per_s = now, 0, 0.0
 
     def view(self, cached_blocks: int) -> WorkerView:
         """This worker, frozen."""
@@ -226,5 +232,6 @@ class Worker:
 
     def _private(self, request: RouteRequest, expected_output: int) -> int:
         """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
-        tail = request.prompt_tokens - len(request.digests) * self._block_size
+        size = self.engine.block_size if self.engine is not None else 0
+        tail = request.prompt_tokens - len(request.digests) * size
         return max(0, tail) + expected_output

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
+from gateway.app import edge_of
+from gateway.http.routes import edge_app
 from protocol.messages import Submit
+from tests.fakes.running_gateway import open_gateway
+from tests.fakes.served import ask, served
 from tests.fakes.text_files import make_tokenizer
 from tests.fakes.whole_gateway import whole_gateway
 from tests.fakes.worker import prompt_ids
@@ -78,3 +82,14 @@ async def test_nothing_is_no_tokens() -> None:
     async with whole_gateway() as whole:
         assert (await whole.post("/tokenize", prompt="")).json["tokens"] == []
         assert (await whole.post("/detokenize", tokens=[])).json == {"prompt": ""}
+
+
+async def test_a_model_whose_tokenizer_is_not_here_yet_is_503() -> None:
+    """It says when to come back."""
+    async with (
+        open_gateway() as gateway,
+        served(edge_app(edge_of(gateway.services))) as url,
+    ):
+        reply = await ask(url, "POST", "/tokenize", b'{"prompt":"a"}')
+    assert reply.status == 503
+    assert int(reply.headers["retry-after"]) > 0

@@ -23,7 +23,7 @@ from benchmarks.routing.trace import Chains, Trace, Turn
 
 BLOCK: Final = 512
 KINDS: Final = {"agents": 36, "forks": 20}
-"""Sessions per worker in a table: a session lasts about ten minutes, and they must go on starting for
+"""Sessions per worker in a table: each lasts about ten minutes, and they must go on starting for
 much longer than that, or the load is never reached."""
 
 _FLEET_PREFIX_TOKENS: Final = 12_288

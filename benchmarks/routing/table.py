@@ -130,9 +130,10 @@ def _verdict(judged: Sequence[Cell], metric: str) -> list[str]:
 def _tail(judged: Sequence[Cell]) -> list[str]:
     ratios = {cell.name: cell.ratio(TAIL) for cell in judged}
     worst = max(ratios, key=ratios.__getitem__)
+    mean = geometric_mean(list(ratios.values()))
     return [
-        f"{TAIL}, not judged: geometric mean {geometric_mean(list(ratios.values())):.3f}, "
-        f"worst cell {ratios[worst]:.2f} ({worst})"
+        f"{TAIL}: ours / best baseline, not judged",
+        f"  geometric mean {mean:.3f}, worst cell {ratios[worst]:.2f} ({worst})",
     ]
 
 

@@ -22,6 +22,7 @@ from protocol.messages import Finished, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from workers.core.block_manager import BlockManager
+from workers.core.meters import StepMeter
 from workers.core.plan import Sampled, StepPlan, StepResult
 from workers.core.scheduler import Scheduler, SchedulerLimits
 
@@ -167,3 +168,19 @@ def test_the_first_token_comes_as_it_was_measured(num_tokens: int, measured_ms: 
     model = QWEN3_8B_H200
     first_s = model.step_s + model.chunk_s(0, num_tokens)
     assert 1e3 * first_s == pytest.approx(measured_ms, rel=0.02)
+
+
+def test_step_times_are_averaged_as_the_engine_does() -> None:
+    """Over a prefill and a stretch of decode steps, as by adding each of them to its meter."""
+    worker = SimWorker(0, WorkerSpec(COST, 10_000, 4, 4096), BlockCache(300), ENGINE_BLOCK)
+    worker.submit(Turn(0, None, 0.0, 1000, 31, ()), 0.0)
+    meter, began_at = StepMeter(), 0.0
+    for num_steps, context in ((1, 0), (24, 1001), (6, 1025)):
+        assert worker.next_at is not None
+        duration_s, began_at = worker.next_at - began_at, worker.next_at
+        load = worker.step(worker.next_at).load
+        for step in range(num_steps):
+            step_s = COST.decode_s(1, context + step) if context else duration_s
+            meter.add(step_s, 1, 0 if context else 1000, began_at)
+        assert load.step_ms == pytest.approx(meter.step_ms, rel=0.01)
+    assert load.prefill_tokens_per_s == meter.prefill_tokens_per_s

@@ -25,7 +25,7 @@ KV_TOKENS: Final = 400_000
 BIG, SMALL = "big", ("small-1", "small-2", "small-3")
 PLACES: Final = 8
 NUM_BIG, NUM_EACH_SMALL = 40, 2
-ROUNDS: Final = 12
+ROUNDS: Final = 40
 PREFIX_TOKENS: Final = 12_288
 NUM_SESSIONS: Final = 16
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 from config import GatewayConfig, KeyConfig, ParamsConfig
 from gateway.actors.caller import Caller
@@ -17,6 +18,7 @@ from gateway.core.chat_request import ChatRequest
 from gateway.core.errors import unavailable
 from gateway.core.events import TurnEvent
 from gateway.core.models import ModelView
+from gateway.core.outgoing import rewritten
 from gateway.core.spending import SpendingFigures
 from gateway.core.worker_state import WorkerView
 
@@ -72,6 +74,12 @@ class Edge:
     )
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
+
+    def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """The body of a request as the alias that it names has it rewritten."""
+        name = raw.get("model")
+        params = self.alias_params.get(name) if isinstance(name, str) else None
+        return raw if params is None else rewritten(raw, params)
 
     def public_name(self, name: str) -> str | None:
         """The model that answers to `name` (its own or an alias), if any."""

@@ -4,7 +4,7 @@ Owns what both do with a request before and after its turn. Must not know how a 
 """
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -17,7 +17,6 @@ from gateway.core.dialect import Dialect
 from gateway.core.errors import unavailable
 from gateway.core.formatting import CHAT
 from gateway.core.openai import parse_chat_request
-from gateway.core.outgoing import rewritten
 from gateway.core.raw_text import checked_ids, decode_raw
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
@@ -43,7 +42,7 @@ class Generation:
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
-        request = parse_chat_request(body, self._by_alias)
+        request = parse_chat_request(body, self._edge.by_alias)
         turn = open_turn(self._edge, self._metrics, request, caller, _counting(CHAT, request))
         answer = stream_turn if request.stream else complete_turn
         await answer(turn, scope, receive, send)
@@ -51,7 +50,7 @@ class Generation:
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""
         caller, body = await self._take(scope, receive)
-        asked = parse_completions(body, self._by_alias)
+        asked = parse_completions(body, self._edge.by_alias)
         dialect = completions_dialect(await self._echoes(asked) if asked.echo else ())
         each = EachPrompt(self._edge.run_turn, asked.requests)
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
@@ -70,12 +69,6 @@ class Generation:
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)
         return caller, await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
-
-    def _by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """The request as the alias that it names has it rewritten."""
-        name = raw.get("model")
-        params = self._edge.alias_params.get(name) if isinstance(name, str) else None
-        return raw if params is None else rewritten(raw, params)
 
     async def _echoes(self, asked: Completions) -> list[str]:
         """What each choice begins with: its prompt as text."""

@@ -32,7 +32,7 @@ class Tokenizing:
     async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Text or chat -> ids."""
         body = await self._body(scope, receive)
-        raw = decode_object(body)
+        raw = self._edge.by_alias(decode_object(body))
         typed = typed_body(raw, TokenizeBody)
         if (typed.prompt is None) == (typed.messages is None):
             raise invalid("prompt", "Send either 'prompt' or 'messages', one of them.")

@@ -8,10 +8,12 @@ import msgspec
 from config import FallbackConfig, ModelConfig, ParamsConfig, ProviderConfig
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
+from protocol.messages import Submit
 from tests.fakes.asgi import chat_body
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import open_gateway
 from tests.fakes.served import ask, served
+from tests.fakes.worker import open_worker, prompt_ids
 
 CHAT = "/v1/chat/completions"
 PARAMS = ParamsConfig(set={"store": False}, default={"temperature": 0.2}, drop=("think",))
@@ -84,6 +86,24 @@ async def test_an_alias_rewrites_and_the_fallback_after_it() -> None:
     (request,) = fake.requests
     assert request.body["reasoning_effort"] == "low"
     assert (request.body["store"], request.body["temperature"]) == (False, 1)
+
+
+async def test_an_alias_rewrites_what_is_counted_too() -> None:
+    """The tokens of a chat are those of the turn that the same alias would make."""
+    quiet = ParamsConfig(set={"enable_thinking": False})
+    model = ModelConfig(name="alpha", aliases=("quiet",), alias_params={"quiet": quiet})
+    async with (
+        open_gateway(models=[model]) as gateway,
+        open_worker(gateway.address) as worker,
+        served(edge_app(edge_of(gateway.services))) as url,
+    ):
+        await gateway.wait_state("ready")
+        bodies = [chat_body(model=name, stream=False) for name in ("alpha", "quiet")]
+        counted = [(await ask(url, "POST", "/tokenize", body)).json["tokens"] for body in bodies]
+        for body in bodies:
+            await ask(url, "POST", CHAT, body)
+        assert counted == [prompt_ids(submit) for submit in worker.all_of(Submit)]
+    assert counted[0] != counted[1]
 
 
 async def test_the_session_is_named_as_the_provider_wants_it() -> None:

@@ -4,11 +4,13 @@ Owns its command line, its title and its log. Must not know what runs inside.
 """
 
 import argparse
+import gc
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import trio
@@ -18,6 +20,11 @@ from config import Config, builtin_config, load_config
 from gateway.actors.event_feed import LOGGER as EVENTS_LOGGER
 from gateway.app import run_gateway
 from protocol.errors import ConfigError, HermaError
+
+_GC_THRESHOLDS: Final = (3_000, 10, 20)
+"""A request makes some thousand objects; Python's own 700 had the collector look through all open
+requests several times a second.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +77,13 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _announce(line: str) -> None:
+    """Say that the gateway is ready. What is there by now stays for good: the collector, which
+    stops all streams while it runs, need not look at it again.
+    """
     print(line, flush=True)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 def _raise_config_error(run: Callable[[], None]) -> None:

@@ -39,6 +39,7 @@ async def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
                 *("--phases", "examples,coverage,fuzzing", "--request-timeout", "20"),
                 *("--suppress-health-check", "all", "--no-color", "--continue-on-failure"),
             ],
+            cwd=tmp_path,
             check=False,
             capture_stdout=True,
             stderr=subprocess.STDOUT,

@@ -118,13 +118,18 @@ def without_mark(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_mark(value: object) -> bool:
-    if isinstance(value, str):
-        return MARK in value
     if isinstance(value, ToolSchema):
         return MARK in value.text_in()
     if isinstance(value, dict):
-        return any(map(_has_mark, value)) or any(map(_has_mark, value.values()))
-    return isinstance(value, _ARRAYS) and any(map(_has_mark, value))
+        # Without a call for each string: a conversation has hundreds, all looked at every turn.
+        return _any_has_mark(value) or _any_has_mark(value.values())
+    if isinstance(value, _ARRAYS):
+        return _any_has_mark(value)
+    return isinstance(value, str) and MARK in value
+
+
+def _any_has_mark(values: Iterable[object]) -> bool:
+    return any(MARK in value if type(value) is str else _has_mark(value) for value in values)
 
 
 def _map_values(given: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

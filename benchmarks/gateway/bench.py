@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.gateway.job import Outcome
 from benchmarks.gateway.processes import Fleet, Gateway, running, running_floor
+from benchmarks.gateway.yardstick import yardstick_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Bench:
             self.tell(f"{name}, warming up")
             yield False
         for number in range(self.size.runs):
+            self.figures.add("yardstick_ms", yardstick_ms())
             self.tell(f"{name} {number + 1}/{self.size.runs}")
             yield True
 

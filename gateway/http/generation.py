@@ -10,6 +10,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.actors.caller import Caller
+from gateway.actors.texts import beside_the_loop
 from gateway.core.chat_request import ChatRequest
 from gateway.core.completions import Completions, completions_dialect, parse_completions
 from gateway.core.continuous_usage import with_continuous_usage
@@ -79,7 +80,8 @@ class Generation:
         if prompt is None or isinstance(prompt, str):
             return prompt or ""
         known = await self._edge.text_of(model)
-        return decode_raw(known.text, checked_ids(known.text, prompt, "prompt"))
+        ids = checked_ids(known.text, prompt, "prompt")
+        return await beside_the_loop(len(ids), lambda: decode_raw(known.text, ids))
 
 
 def _counting(dialect: Dialect, request: ChatRequest) -> Dialect:

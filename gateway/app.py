@@ -25,6 +25,7 @@ from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
 from gateway.actors.orphans import Orphanage
 from gateway.actors.provider_health import ProviderHealth, Retries
+from gateway.actors.route_preview import preview_route
 from gateway.actors.services import Services
 from gateway.actors.spending import Spending
 from gateway.actors.texts import known_text
@@ -111,6 +112,7 @@ def edge_of(services: Services) -> Edge:
             for alias, params in model.alias_params.items()
         },
         text_of=functools.partial(known_text, services),
+        preview=functools.partial(preview_route, services),
         listen=services.feed.listen,
         draw=services.draw,
     )
@@ -242,4 +244,7 @@ def _gauges(services: Services) -> FleetGauges:
         open_breakers=services.health.open_names(),
         counters=counters,
         workers=services.dispatcher.workers(),
+        decisions=statistics.decisions,
+        index_blocks=statistics.index_blocks,
+        index_bytes=statistics.index_bytes,
     )

@@ -32,6 +32,7 @@ from gateway.core.effects import (
 from gateway.core.errors import ApiError
 from gateway.core.fleet_events import FleetEvent, WorkerBack, WorkerReady
 from gateway.core.models import ModelView
+from gateway.core.preview import RoutePreview
 from gateway.core.worker_state import WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import Register, RejectReason
@@ -117,6 +118,10 @@ class Dispatcher:
         waiter = self._waiters[placement.ticket] = _Waiter()
         self._perform(self._core.busy(placement.ticket, trio.current_time(), reason))
         return await self._answer(placement.ticket, waiter)
+
+    def preview(self, request: RouteRequest) -> RoutePreview | None:
+        """What would happen to the request now; None for a model that nobody knows."""
+        return self._core.preview(request, trio.current_time())
 
     def started(self, ticket: int) -> None:
         """The ticket's first token came."""

@@ -4,7 +4,7 @@ Owns every decision about places. Its sole caller is the dispatcher actor, which
 in and carries the returned effects out, in order. Must not know sockets, tokens or HTTP.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -33,6 +33,7 @@ from gateway.core.fleet_events import (
 from gateway.core.models import CANARIES, Models, ModelView
 from gateway.core.placement import Placement
 from gateway.core.prefix_index import Heard, PrefixIndex
+from gateway.core.preview import RoutePreview
 from gateway.core.worker_state import Worker, WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import (
@@ -59,7 +60,7 @@ FleetMessage = (
 
 @dataclass(frozen=True, slots=True)
 class DispatchStatistics:
-    """Counters and gauges for metrics and the debug page."""
+    """Counters and gauges for metrics and the debug page. `decisions` counts places by why."""
 
     workers: int
     ready_workers: int
@@ -69,6 +70,7 @@ class DispatchStatistics:
     index_gaps: int
     index_blocks: int
     index_bytes: int
+    decisions: Mapping[str, int]
 
 
 class Dispatch:
@@ -169,6 +171,10 @@ class Dispatch:
         """
         return tuple(self._placement.ask(request, now))
 
+    def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
+        """What would happen to the request now; None for a model that nobody knows."""
+        return self._placement.preview(request, now)
+
     def started(self, ticket: int, now: float) -> Effects:
         """The ticket's first token came: its prefill is no longer ahead of others. Without this
         the estimate stands.
@@ -264,6 +270,7 @@ class Dispatch:
             index_gaps=self._num_gaps,
             index_blocks=self._index.num_distinct(),
             index_bytes=self._index.num_bytes(),
+            decisions=dict(self._placement.decisions),
         )
 
     def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:

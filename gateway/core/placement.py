@@ -24,6 +24,7 @@ from gateway.core.fairness import OUTPUT_COST, cost_of
 from gateway.core.fleet import Fleet
 from gateway.core.models import Model, Models
 from gateway.core.prefix_index import PrefixIndex
+from gateway.core.preview import RoutePreview, preview
 from gateway.core.route import Choice
 from gateway.core.worker_state import Reservation, Worker
 from protocol.ids import WorkerId
@@ -85,6 +86,15 @@ class Placement:
             effects += self._give_up(model, ticket, now)
             effects += self.settle(model, now)
         return effects
+
+    def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
+        """What would happen to the request now; None for a model that nobody knows."""
+        model = self._models.find(request.model)
+        if model is None:
+            return None
+        ready = self._fleet.ready(model)
+        eligible = self._eligible(ready, request, now)
+        return preview(model, ready, eligible, self._candidates, request, now)
 
     def started(self, ticket: int, now: float) -> list[Effect]:
         """Its prefill is over: its worker may have time for another."""

@@ -19,12 +19,14 @@ from gateway.core.errors import unavailable
 from gateway.core.events import TurnEvent
 from gateway.core.models import ModelView
 from gateway.core.outgoing import rewritten
+from gateway.core.preview import RoutePreview
 from gateway.core.spending import SpendingFigures
 from gateway.core.worker_state import WorkerView
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 TextOf = Callable[[str], Awaitable[KnownText]]
+Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
 
 
 async def no_text(name: str) -> KnownText:
@@ -32,12 +34,17 @@ async def no_text(name: str) -> KnownText:
     raise unavailable(f"The tokenizer of {name} is not known here.", 1)
 
 
+async def no_preview(request: ChatRequest, caller: Caller) -> RoutePreview:  # noqa: ARG001
+    """The `Preview` of a gateway without workers."""
+    raise unavailable(f"No worker serves {request.model} here.", 1)
+
+
 @dataclass(frozen=True, slots=True)
 class FleetGauges:
     """What only the actors know, at one moment. `unready_workers` have registered but cannot
     generate; `tasks` live in the event loop; `counters` have only risen since the start, as have
     `events`, counts by kind. `open_breakers` tells of each provider whether it is asked last, or
-    not at all, for now.
+    not at all, for now. `decisions` counts placed sequences by why their worker was chosen.
     """
 
     unready_workers: int = 0
@@ -49,14 +56,17 @@ class FleetGauges:
     events: Mapping[str, int] = field(default_factory=dict)
     open_breakers: Mapping[str, bool] = field(default_factory=dict)
     workers: tuple[WorkerView, ...] = ()
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    index_blocks: int = 0
+    index_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
     `alias_params` rewrite requests by the name that they ask for. `text_of` gives the text half of
-    a model by any of its names. `listen` opens a view on what happens. `draw` gives random bytes,
-    `unix_time` seconds.
+    a model by any of its names; `preview` tells where a request would go. `listen` opens a view on
+    what happens. `draw` gives random bytes, `unix_time` seconds.
     """
 
     config: GatewayConfig
@@ -69,6 +79,7 @@ class Edge:
     spending: Callable[[], SpendingFigures] = SpendingFigures
     alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
     text_of: TextOf = no_text
+    preview: Preview = no_preview
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen
     )

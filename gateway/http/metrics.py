@@ -117,6 +117,7 @@ class _Fleet(Collector):
         yield GaugeMetricFamily(
             "herma_tasks", "Tasks of the event loop; constant while nobody asks.", now.tasks
         )
+        yield from _of_routing(now)
         yield from _of_events(now)
         yield from _of_workers(now.workers)
         yield from _of_engines(now.workers)
@@ -128,6 +129,19 @@ class _Fleet(Collector):
     def describe(self) -> Iterator[Metric]:
         """Nothing: the names depend on the fleet, and registering must not read it."""
         return iter(())
+
+
+def _of_routing(now: FleetGauges) -> Iterator[Metric]:
+    decisions = CounterMetricFamily(
+        "herma_route_decisions", "Sequences placed, by why the worker was chosen.", labels=("why",)
+    )
+    for why, number in sorted(now.decisions.items()):
+        decisions.add_metric((why,), number)
+    yield decisions
+    yield GaugeMetricFamily(
+        "herma_index_blocks", "Distinct blocks that workers hold.", now.index_blocks
+    )
+    yield GaugeMetricFamily("herma_index_bytes", "Memory of the prefix index.", now.index_bytes)
 
 
 def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:

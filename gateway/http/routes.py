@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.core.errors import ApiError
 from gateway.core.openapi import openapi_document
 from gateway.http.auth import Gatekeeper
+from gateway.http.debug_route import DebugRoute
 from gateway.http.edge import Edge
 from gateway.http.errors import ErrorEdge, send_error
 from gateway.http.event_stream import Events
@@ -40,7 +41,7 @@ def edge_app(edge: Edge) -> ASGIApp:
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
     metrics = Metrics(edge.models, edge.gauges, edge.spending)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
-    models = Models(edge, gate)
+    models, debug_route = Models(edge, gate), DebugRoute(edge, gate)
     router = Router(
         [
             *_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
@@ -54,6 +55,7 @@ def edge_app(edge: Edge) -> ASGIApp:
             Route("/openapi.json", Methods(GET=functools.partial(_openapi, edge))),
             Route("/metrics", Methods(GET=functools.partial(_metrics, gate, metrics))),
             Route("/events", Methods(GET=Events(edge, gate))),
+            Route("/debug/route", Methods(GET=debug_route, POST=debug_route)),
         ],
         redirect_slashes=False,
         default=_not_found,

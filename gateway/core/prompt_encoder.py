@@ -25,11 +25,12 @@ _ENTRY_BYTES: Final = 250
 
 
 class Draft:
-    """A prompt in stretches. `missing` are those whose ids are not known, each once."""
+    """A prompt in stretches. `missing` are those whose ids are not known to `owner`, each once."""
 
-    __slots__ = ("found", "missing", "stretches")
+    __slots__ = ("found", "missing", "owner", "stretches")
 
-    def __init__(self, stretches: list[str], found: list[bytes | None]) -> None:
+    def __init__(self, stretches: list[str], found: list[bytes | None], owner: bytes) -> None:
+        self.owner = owner
         self.stretches = stretches
         self.found = found
         self.missing: list[str] = []
@@ -51,7 +52,7 @@ class PromptEncoder:
     ) -> None:
         self._encoder = encoder
         self._control = control
-        self._packed: ByteLru[str, bytes] = ByteLru(max_bytes)
+        self._packed: ByteLru[str | tuple[bytes, str], bytes] = ByteLru(max_bytes)
         # A special token that cannot be marked is one wherever it is spelt; only a look at the
         # whole prompt finds those of the template.
         marks_all = control.texts == encoder.control.keys()
@@ -62,18 +63,19 @@ class PromptEncoder:
         """What the memory holds."""
         return self._packed.num_bytes
 
-    def draft(self, segments: list[str]) -> Draft:
+    def draft(self, segments: list[str], owner: bytes = b"") -> Draft:
         """Look up what is known of a prompt. In front of every segment but the first there was a
-        mark (`ControlTokens`).
+        mark (`ControlTokens`). Whoever shares no prefixes has a memory of its own as `owner`: the
+        time of an answer would tell others what it has asked.
         """
         if not self.is_separable:
-            return self._look_up([MARK.join(segments)])
+            return self._look_up([MARK.join(segments)], owner)
         first, *rest = segments
-        draft = self._look_up([MARK + first, *rest] if first else rest)
+        draft = self._look_up([MARK + first, *rest] if first else rest, owner)
         if all(map(self._begins_well, draft.missing)):
             return draft
         first, *rest = self._control.mend(segments)
-        return self._look_up([MARK + first, *rest] if first else rest)
+        return self._look_up([MARK + first, *rest] if first else rest, owner)
 
     def encode(self, missing: Sequence[str]) -> list[bytes]:
         """The packed ids of stretches, one by one."""
@@ -98,12 +100,16 @@ class PromptEncoder:
         fresh = dict(zip(draft.missing, encoded, strict=True))
         for stretch, packed in fresh.items():
             num_bytes = _ENTRY_BYTES + sys.getsizeof(stretch) + len(packed)
-            self._packed.put(stretch, packed, num_bytes)
+            self._packed.put((draft.owner, stretch) if draft.owner else stretch, packed, num_bytes)
         pairs = zip(draft.stretches, draft.found, strict=True)
         return b"".join(fresh[s] if packed is None else packed for s, packed in pairs)
 
-    def _look_up(self, stretches: list[str]) -> Draft:
-        return Draft(stretches, list(map(self._packed.get, stretches)))
+    def _look_up(self, stretches: list[str], owner: bytes) -> Draft:
+        if owner:
+            found = [self._packed.get((owner, stretch)) for stretch in stretches]
+        else:
+            found = list(map(self._packed.get, stretches))
+        return Draft(stretches, found, owner)
 
     def _begins_well(self, stretch: str) -> bool:
         return stretch[0:1] == MARK or self._control.token_of(stretch) != ""

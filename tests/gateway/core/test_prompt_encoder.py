@@ -121,6 +121,20 @@ def test_text_before_the_first_token_is_never_taken_for_a_token() -> None:
     assert len(real) < len(forged)
 
 
+@pytest.mark.parametrize("design", ["byte-level", "unigram, first"])
+def test_an_owner_shares_nothing(design: str) -> None:
+    """What a key with a private cache has asked is known to it alone."""
+    encoder = encoder_of(design)
+    prompts = PromptEncoder(encoder, ControlTokens(encoder.control))
+    segments = ["", "<|im_start|>hello"]
+    draft = prompts.draft(segments, b"alice")
+    packed = prompts.finish(draft, prompts.encode(draft.missing))
+    assert prompts.draft(segments, b"alice").missing == []
+    assert prompts.draft(segments).missing == prompts.draft(segments, b"bob").missing != []
+    assert encode(prompts, segments) == packed
+    assert prompts.draft(segments, b"bob").missing != []
+
+
 @given(st.lists(TEXTS, min_size=1))
 def test_the_memory_is_bounded(texts: list[str]) -> None:
     """Whatever comes, it holds no more than it may."""

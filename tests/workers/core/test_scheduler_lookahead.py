@@ -110,14 +110,17 @@ def test_a_sequence_may_be_preempted_while_it_is_computed() -> None:
     assert engine.ledger.outputs[1] == [1, 1, 1, 1]
 
 
-def test_an_answer_of_several_tokens_must_not_surprise_the_next_plan() -> None:
+@pytest.mark.parametrize("ids", [(), (1, 2)])
+def test_an_answer_of_no_or_several_tokens_must_not_surprise_the_next_plan(
+    ids: tuple[int, ...],
+) -> None:
     """The chunk that is planned already starts after exactly one."""
     scheduler = make_scheduler(lookahead=1)
     scheduler.submit(1, make_submit(0, [5], max_tokens=9), 0.0)
     first = planned(scheduler)
     planned(scheduler)
     with pytest.raises(ValueError, match="but there are"):
-        scheduler.commit(first, StepResult(1, (Sampled(1, (1, 2)),)))
+        scheduler.commit(first, StepResult(1, (Sampled(1, ids),)))
 
 
 def test_an_equal_block_is_replaced_while_the_next_step_reads_it() -> None:

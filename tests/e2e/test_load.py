@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import trio
 
+from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, rss_bytes, wait_until
 
 CONCURRENCY = 32
@@ -36,7 +37,7 @@ def builtin() -> Iterator[HermaProcess]:
 async def test_hundreds_of_requests_leave_nothing_behind(builtin: HermaProcess) -> None:
     """Rounds of 400 requests, 32 at a time: no error, every block free again, memory flat."""
     numbers = itertools.count()
-    async with httpx.AsyncClient(timeout=120, base_url=builtin.base_url) as client:
+    async with checked_async_client(builtin.base_url, timeout_s=120) as client:
         await _ask_all(client, itertools.islice(numbers, WARM_REQUESTS))
         rss = _rss(builtin)
         least = dict.fromkeys(rss, sys.maxsize)

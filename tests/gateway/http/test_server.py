@@ -4,7 +4,6 @@ import errno
 import functools
 import socket
 
-import httpx
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -16,6 +15,7 @@ from gateway.http.server import serve
 from gateway.http.server.listen import explain_bind_error
 from protocol.errors import ConfigError
 from tests.fakes.asgi import ANSWER, STARTED, Script, chat_body, scripted_edge
+from tests.fakes.checked_http import checked_async_client
 from tests.fakes.served import PATIENCE_S, ask, connected, served
 
 CHAT = "/v1/chat/completions"
@@ -155,7 +155,7 @@ async def test_chunks_arrive_while_the_turn_runs() -> None:
     script = Script(STARTED, HELLO, wait_for_client, *ANSWER[2:])
     async with (
         served(edge_app(scripted_edge(script))) as url,
-        httpx.AsyncClient() as client,
+        checked_async_client() as client,
         client.stream("POST", url + CHAT, content=chat_body()) as reply,
     ):
         async for chunk in reply.aiter_raw():
@@ -173,7 +173,7 @@ async def test_shutdown_lets_answers_end() -> None:
 
     app = edge_app(scripted_edge(Script(STARTED, HELLO, wait, *ANSWER[2:])))
     with trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as nursery, httpx.AsyncClient() as client:
+        async with trio.open_nursery() as nursery, checked_async_client() as client:
             start = functools.partial(
                 serve, app, host="127.0.0.1", port=0, shutdown_trigger=stop.wait
             )

@@ -46,7 +46,7 @@ class Breaker:
 
     def is_good(self, now: float) -> bool:
         """Whether it may be asked in its turn: closed, or open for long enough and not tried."""
-        if self.cooling_s(now):
+        if now < self._cool_until:
             return False
         return not self._is_open or now >= max(self._open_until, self._trial_until)
 

@@ -45,17 +45,15 @@ class _Level:
         self.clock = 0.0
 
     def enter(self, name: str) -> _Member:
+        if not self.num_active:
+            self.members.clear()
+            self.clock = 0.0
         member = self.members.get(name)
         if member is None or not member.active:
-            at_work = [other.served for other in self.members.values() if other.active]
-            if not at_work:
-                self.members.clear()
-                self.clock = 0.0
-                member = None
             # A dict keeps the order of insertion: the longest idle are the first to be forgotten.
             self.members.pop(name, None)
             member = self.members[name] = member or _Member()
-            member.served = max(member.served, min(at_work, default=0.0))
+            member.served = max(member.served, self.clock)
         member.active += 1
         self.num_active += 1
         return member
@@ -77,7 +75,11 @@ class FairShares:
 
     def enter(self, key: str, session: str) -> None:
         """A sequence of theirs waits or runs from now on."""
-        self._keys.enter(key).sessions.enter(session)
+        member = self._keys.enter(key)
+        if member.active == 1:
+            others = (m.served for m in self._keys.members.values() if m.active and m is not member)
+            member.served = max(member.served, min(others, default=0.0))
+        member.sessions.enter(session)
 
     def leave(self, key: str, session: str) -> None:
         """That sequence is over."""

@@ -351,7 +351,9 @@ class Placement:
         """Those that have not failed this request; of them those that have not failed lately. Who
         has is asked last, not never.
         """
-        others = [worker for worker in ready if worker.worker_id not in request.excluded] or ready
+        others = ready
+        if request.excluded:
+            others = [w for w in ready if w.worker_id not in request.excluded] or ready
         return [w for w in others if self._fleet.record(w).breaker.is_good(now)] or others
 
     def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:

@@ -243,5 +243,8 @@ def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentPar
     routing.add_argument(
         "--experiment", choices=("fairness", "collapse"), help="this one instead of the table"
     )
+    routing.add_argument(
+        "--validate", action="store_true", help="the simulator against two real CPU workers"
+    )
     routing.add_argument("--json", type=Path, metavar="FILE", help="the rows")
     routing.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")

@@ -20,6 +20,7 @@ from benchmarks.routing.plot import plot_rows
 from benchmarks.routing.policies import BASELINES, OURS, POLICIES
 from benchmarks.routing.sweep import Plan, read_source, rows, tasks
 from benchmarks.routing.table import lines
+from benchmarks.routing.validation.command import run_validation
 from benchmarks.routing.worker import WorkerSpec
 from protocol.errors import ConfigError
 
@@ -41,6 +42,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     """
     if arguments.experiment is not None:
         return _experiment(arguments.experiment)
+    if arguments.validate:
+        return run_validation()
     plan = plan_of(arguments)
     planned = tasks(plan)
     for source in {task.source for task in planned if task.source.file is not None}:

@@ -1,0 +1,1 @@
+"""Is the simulator honest? The same trace in virtual time and on real workers."""

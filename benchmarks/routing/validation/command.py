@@ -1,0 +1,210 @@
+"""`herma bench routing --validate`: the simulator against two real CPU workers.
+
+Owns the scaled trace, the measured cost model and the verdict: hit rates within 3 points, and the
+same order of policies by the mean time to the first token where the simulation tells them apart.
+Sessions ask with token ids, so both worlds see the same blocks. Our policy is a real gateway; the
+others route here, with the very objects of the simulation, between gateways of one worker each.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from random import Random
+from typing import Final
+
+import httpx
+import trio
+
+from benchmarks.routing.cache import BlockCache
+from benchmarks.routing.cost_model import CostModel
+from benchmarks.routing.policies import OURS, POLICIES
+from benchmarks.routing.policies.base import Policy, Setting
+from benchmarks.routing.simulation import Simulation
+from benchmarks.routing.trace import Trace, Turn
+from benchmarks.routing.validation.real_fleet import ANSWER_S, Heard, Limits, ask, gateways
+from benchmarks.routing.worker import ENGINE_BLOCK, Report, SimWorker, WorkerSpec
+from protocol.hashing import block_digests, root_digest
+from protocol.messages import Load
+from protocol.tokens import pack_tokens
+
+NUM_WORKERS: Final = 2
+LIMITS: Final = Limits(kv_tokens=4_096, max_seqs=8, token_budget=512)
+VALIDATED: Final = (OURS, "session_hash", "round_robin")
+"""They need no news from engines but the ends of answers, which a client sees."""
+MAX_GAP: Final = 0.03
+_TOLD_APART: Final = 0.1
+
+_NUM_SESSIONS: Final = 10
+_NUM_TURNS: Final = 5
+_PREFIX_TOKENS: Final = 384
+_GROWTH_TOKENS: Final = (100, 300)
+_PAUSE_TURNS: Final = (0.2, 1.5)
+_ANSWER_TOKENS: Final = 16
+_START_GAP_TURNS: Final = 1.6
+_TYPICAL_TOKENS: Final = 500
+_VOCABULARY: Final = (300, 3_000)
+_NO_LOAD: Final = Load(1, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one policy in one world."""
+
+    hit_rate: float
+    ttft_mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A fleet that a small CPU can serve: the trace, and each turn's token ids."""
+
+    trace: Trace
+    prompts: tuple[tuple[int, ...], ...]
+
+
+def run_validation() -> int:
+    """Play the trace in both worlds; 0 if the bars hold, else 1. Wants an idle machine."""
+    cost = measured_cost()
+    scaled = scaled_fleet(cost.stretch_s(1, 0, _ANSWER_TOKENS) + cost.chunk_s(0, _TYPICAL_TOKENS))
+    prompt_us, step_ms = 1e6 * cost.prefill_s, 1e3 * cost.step_s
+    print(f"measured here: {prompt_us:.0f} us per prompt token, {step_ms:.1f} ms per step")
+    in_theory, in_practice = {}, {}
+    for name in VALIDATED:
+        in_theory[name], in_practice[name] = simulated(scaled, name, cost), real(scaled, name)
+        print(f"{name:16} {_said(in_theory[name], in_practice[name])}", flush=True)
+    gap = max(abs(in_theory[name].hit_rate - in_practice[name].hit_rate) for name in VALIDATED)
+    is_same = same_order(in_theory, in_practice)
+    print(f"largest gap {100 * gap:.1f} points: {'holds' if gap <= MAX_GAP else 'FAILS'}")
+    print(f"the same order by first tokens: {'holds' if is_same else 'FAILS'}")
+    return 0 if is_same and gap <= MAX_GAP else 1
+
+
+def scaled_fleet(turn_s: float, seed: int = 0) -> Scaled:
+    """Sessions with one prefix that grow turn by turn and together overflow the caches. A turn
+    takes about `turn_s` on an idle worker; starts and pauses are multiples of it.
+    """
+    chance = Random(seed)
+
+    def text(num_tokens: int) -> list[int]:
+        return [chance.randrange(*_VOCABULARY) for _ in range(num_tokens)]
+
+    shared = text(_PREFIX_TOKENS)
+    turns: list[Turn] = []
+    prompts: list[tuple[int, ...]] = []
+    for number in range(_NUM_SESSIONS):
+        prompt = list(shared)
+        after: tuple[int, ...] = ()
+        for _ in range(_NUM_TURNS):
+            prompt = prompt + text(chance.randint(*_GROWTH_TOKENS))
+            names = block_digests(root_digest("tiny"), pack_tokens(prompt), ENGINE_BLOCK)
+            turns.append(
+                Turn(
+                    number=len(turns),
+                    session=f"session-{number}",
+                    arrival_s=number * _START_GAP_TURNS * turn_s,
+                    prompt_tokens=len(prompt),
+                    output_tokens=_ANSWER_TOKENS,
+                    digests=tuple(names),
+                    after=after,
+                    pause_s=turn_s * chance.uniform(*_PAUSE_TURNS),
+                )
+            )
+            prompts.append(tuple(prompt))
+            after = (turns[-1].number,)
+    return Scaled(Trace("scaled", ENGINE_BLOCK, tuple(turns)), tuple(prompts))
+
+
+def measured_cost() -> CostModel:
+    """How fast one worker is here: two cold prompts and one long answer."""
+    chance = Random(1)
+    ids = [chance.randrange(*_VOCABULARY) for _ in range(4_000)]
+    with gateways([1], LIMITS) as (url,):
+
+        async def measure() -> tuple[Heard, Heard, Heard]:
+            async with httpx.AsyncClient(timeout=ANSWER_S) as client:
+                await ask(client, url, ids[:40], "warm", 8)
+                short = await ask(client, url, ids[100:600], "short", 1)
+                long = await ask(client, url, ids[1_000:3_000], "long", 1)
+                return short, long, await ask(client, url, ids[3_600:3_640], "answer", 64)
+
+        short, long, answer = trio.run(measure)
+    prefill_s = max(1e-6, (long.first_token_s - short.first_token_s) / 2_000)
+    step_s = (answer.finished_s - answer.first_token_s) / 63
+    return CostModel(step_s, step_s / 10, 0.0, prefill_s, 0.0)
+
+
+def simulated(scaled: Scaled, name: str, cost: CostModel) -> Figures:
+    """In virtual time."""
+    spec = WorkerSpec(cost, LIMITS.kv_tokens, LIMITS.max_seqs, LIMITS.token_budget)
+    workers = [
+        SimWorker(number, spec, BlockCache(LIMITS.kv_tokens // ENGINE_BLOCK), ENGINE_BLOCK)
+        for number in range(NUM_WORKERS)
+    ]
+    policy = POLICIES[name](Setting(NUM_WORKERS, spec, ENGINE_BLOCK, 0, workers))
+    simulation = Simulation(scaled.trace, policy, workers)
+    simulation.run()
+    outcomes = simulation.outcomes
+    ttfts_s = [one.first_token_at - one.arrived_at for one in outcomes]
+    return _figures(scaled, [one.cached_tokens for one in outcomes], ttfts_s)
+
+
+def real(scaled: Scaled, name: str) -> Figures:
+    """On real workers."""
+    num_workers = [NUM_WORKERS] if name == OURS else [1] * NUM_WORKERS
+    with gateways(num_workers, LIMITS) as urls:
+        heard = trio.run(_play, scaled, urls, None if name == OURS else _router(name))
+    return _figures(
+        scaled, [one.cached_tokens for one in heard], [one.first_token_s for one in heard]
+    )
+
+
+def _router(name: str) -> Policy:
+    spec = WorkerSpec(CostModel(1, 0, 0, 0, 0), LIMITS.kv_tokens, LIMITS.max_seqs, 1)
+    return POLICIES[name](Setting(NUM_WORKERS, spec, ENGINE_BLOCK, 0, ()))
+
+
+async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> list[Heard]:
+    """Every session asks turn by turn, at its times; what each turn heard."""
+    turns, began_at = scaled.trace.turns, time.monotonic()
+    heard: dict[int, Heard] = {}
+
+    async def live(session: Sequence[Turn]) -> None:
+        await trio.sleep(max(0.0, began_at + session[0].arrival_s - time.monotonic()))
+        for turn in session:
+            if turn.after:
+                await trio.sleep(turn.pause_s)
+            now = time.monotonic() - began_at
+            worker = policy.arrived(turn, now)[0].worker if policy is not None else 0
+            prompt, name = scaled.prompts[turn.number], turn.session or ""
+            heard[turn.number] = await ask(client, urls[worker], prompt, name, turn.output_tokens)
+            if policy is not None:
+                numbers = (turn.number,)
+                now = time.monotonic() - began_at
+                policy.heard(Report(worker, now, (), (), numbers, numbers, _NO_LOAD), now)
+
+    async with httpx.AsyncClient(timeout=ANSWER_S) as client, trio.open_nursery() as nursery:
+        for start in range(0, len(turns), _NUM_TURNS):
+            nursery.start_soon(live, turns[start : start + _NUM_TURNS])
+    return [heard[turn.number] for turn in turns]
+
+
+def _figures(scaled: Scaled, cached: Sequence[int], ttfts_s: Sequence[float]) -> Figures:
+    num_prompt = sum(turn.prompt_tokens for turn in scaled.trace.turns)
+    return Figures(sum(cached) / num_prompt, sum(ttfts_s) / len(ttfts_s))
+
+
+def _said(theory: Figures, practice: Figures) -> str:
+    return (
+        f"hit rate simulated {theory.hit_rate:.1%}, real {practice.hit_rate:.1%}; "
+        f"mean first token {theory.ttft_mean_s:.2f} s, real {practice.ttft_mean_s:.2f} s"
+    )
+
+
+def same_order(theory: dict[str, Figures], practice: dict[str, Figures]) -> bool:
+    """Whether each policy that is faster in theory, by more than chance, is faster in practice."""
+    return all(
+        practice[one].ttft_mean_s < practice[other].ttft_mean_s
+        for one, other in permutations(theory, 2)
+        if theory[one].ttft_mean_s < (1 - _TOLD_APART) * theory[other].ttft_mean_s
+    )

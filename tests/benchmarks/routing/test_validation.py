@@ -1,0 +1,40 @@
+"""The scaled fleet of `herma bench routing --validate`, as the simulation plays it."""
+
+from benchmarks.routing.cost_model import CostModel
+from benchmarks.routing.validation.command import (
+    LIMITS,
+    MAX_GAP,
+    VALIDATED,
+    Figures,
+    same_order,
+    scaled_fleet,
+    simulated,
+)
+from benchmarks.routing.worker import ENGINE_BLOCK
+from protocol.hashing import block_digests, root_digest
+from protocol.tokens import pack_tokens
+
+
+def test_its_blocks_are_those_that_engines_and_gateways_name() -> None:
+    """Else the two worlds would not see the same prefixes."""
+    scaled = scaled_fleet(0.1)
+    for turn, prompt in zip(scaled.trace.turns, scaled.prompts, strict=True):
+        named = block_digests(root_digest("tiny"), pack_tokens(prompt), ENGINE_BLOCK)
+        assert turn.digests == tuple(named)
+        assert turn.prompt_tokens == len(prompt) < LIMITS.kv_tokens
+
+
+def test_it_tells_policies_apart() -> None:
+    """Affinity pays in the simulation by more than what the worlds may differ by."""
+    cost = CostModel(0.02, 0.002, 0.0, 5e-4, 0.0)
+    scaled = scaled_fleet(0.57)
+    ours, by_session, round_robin = (simulated(scaled, name, cost) for name in VALIDATED)
+    assert min(ours.hit_rate, by_session.hit_rate) > round_robin.hit_rate + 2 * MAX_GAP
+    assert max(ours.ttft_mean_s, by_session.ttft_mean_s) < 0.9 * round_robin.ttft_mean_s
+
+
+def test_only_what_differs_must_be_in_order() -> None:
+    """A tie in theory may fall either way in practice; a lead may not be lost."""
+    theory = {"a": Figures(0.5, 1.0), "b": Figures(0.5, 1.05), "c": Figures(0.5, 2.0)}
+    assert same_order(theory, {**theory, "a": Figures(0.5, 1.9)})
+    assert not same_order(theory, {**theory, "a": Figures(0.5, 2.1)})

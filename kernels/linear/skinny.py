@@ -74,9 +74,8 @@ def _skinny_kernel(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     tile, row_tile = tl.program_id(0) // ROW_TILES, tl.program_id(0) % ROW_TILES
-    split = tl.program_id(1)
     part = tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLITS) * BLOCK_K
-    first = split * part
+    first = tl.program_id(1) * part
     last = tl.minimum(first + part, depth)
     lanes = tl.arange(0, BLOCK_K)
     weight_ptrs = weight_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU) * depth
@@ -112,9 +111,8 @@ def _skinny_kernel(
     if is_last:
         if SCALE_BLOCK == 1:
             sums = _scaled(
-                sums, rows, weight_rows(tile, num_out, BLOCK_N, SWIGLU), x_scale_ptr, scale_ptr,
-                X_SCALED,
-            )  # fmt: skip
+                sums, rows, tile, num_out, x_scale_ptr, scale_ptr, BLOCK_N, X_SCALED, SWIGLU
+            )
         if NORM:
             sums *= tl.rsqrt(squares / depth + eps)[None, :]
         _finish(
@@ -177,8 +175,11 @@ def _block_scales(
 
 
 @triton.jit
-def _scaled(sums, rows, weight_rows, x_scale_ptr, scale_ptr, X_SCALED: tl.constexpr):
-    sums *= tl.load(scale_ptr + weight_rows)[:, None]
+def _scaled(
+    sums, rows, tile, num_out, x_scale_ptr, scale_ptr,
+    BLOCK_N: tl.constexpr, X_SCALED: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    sums *= tl.load(scale_ptr + weight_rows(tile, num_out, BLOCK_N, SWIGLU))[:, None]
     if X_SCALED:
         sums *= tl.load(x_scale_ptr + rows)[None, :]
     return sums

@@ -13,7 +13,7 @@ DEV      := $(STAMP)-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api
-.PHONY: eval eval-skills eval-outside eval-parity eval-speed
+.PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
 	@$(BIN)/herma up $(ARGS)
@@ -90,7 +90,7 @@ test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE)
 
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
-	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/hermes $(ARGS)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/hermes $(ARGS)
 
 # Requests made out of /openapi.json, valid and invalid ones, by a program that knows nothing else.
 test-api: export SCHEMATHESIS_PROGRAM := $(abspath $(CLIENTS_DIR))/schemathesis/bin/schemathesis
@@ -124,7 +124,7 @@ bench: $(DEV)
 # writes its report and fails under its bars; `make -k eval` goes on to the next one.
 RESULTS := benchmarks/results
 
-eval: eval-parity eval-speed eval-skills eval-outside
+eval: eval-parity eval-speed eval-skills eval-outside eval-both
 
 # Held-out cases of every skill: the seed of the reports, and two that nothing was chosen by.
 eval-skills: eval-skills-2026 eval-skills-2027 eval-skills-2028
@@ -138,6 +138,10 @@ eval-skills-%: $(DEV)
 # Prompts that it has not learned to answer: does every answer end by itself?
 eval-outside: $(DEV)
 	$(BIN)/python -m benchmarks.tiny_eval --serve --outside --json $(RESULTS)/tiny_outside_cpu.json
+
+# The same answers to the letter, whole and streamed?
+eval-both: $(DEV)
+	$(BIN)/python -m benchmarks.tiny_eval --serve --both --cases 50 --json $(RESULTS)/tiny_both_cpu.json
 
 # The engine against transformers, token for token.
 eval-parity: $(DEV)

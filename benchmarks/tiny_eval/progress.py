@@ -15,7 +15,7 @@ def progress_bar(name: str, total: int) -> Callable[[int], None]:
         if not sys.stdout.isatty() and done < total:
             return
         bar = "#" * (30 * done // total)
-        print(f"\r{name:18} [{bar:30}] {done}/{total}", end="\n" if done == total else "")
+        print(f"\r{name:22} [{bar:30}] {done}/{total}", end="\n" if done == total else "")
         sys.stdout.flush()
 
     return show

@@ -170,6 +170,21 @@ async function errors() {
   };
 }
 
+// An engine that fails for good in mid-answer: what came, and what was raised.
+async function broken_stream() {
+  let text = "";
+  try {
+    const body = { model: "alpha", messages: said("break off"), stream: true };
+    for await (const chunk of await client().chat.completions.create(body)) {
+      text += chunk.choices[0].delta.content ?? "";
+    }
+  } catch (error) {
+    if (!(error instanceof OpenAI.APIError)) throw error;
+    return { text, raised: [error.constructor.name, error.error?.message ?? error.message] };
+  }
+  return { text, raised: null };
+}
+
 // Streamed: an answer in one piece may be an agent's side call, for which there is room.
 async function askNarrow(api) {
   const body = { model: "narrow", messages: said("Hi"), stream: true };
@@ -221,7 +236,7 @@ async function cancelled() {
 }
 
 const checks = { models, chat, stream, stream_helper, reasoning, tools, tools_stream };
-const more = { tools_helper, round_trip, completions, errors, busy, cancelled };
+const more = { tools_helper, round_trip, completions, errors, broken_stream, busy, cancelled };
 const results = {};
 for (const [name, check] of Object.entries({ ...checks, ...more })) {
   console.error(name);

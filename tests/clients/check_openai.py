@@ -223,6 +223,20 @@ def caught(call: Callable[[], Any]) -> Any:
     return "no error"
 
 
+def broken_stream() -> Any:
+    """An engine that fails for good in mid-answer: what came, and what was raised."""
+    text = ""
+    with client() as api:
+        try:
+            for chunk in api.chat.completions.create(
+                model="alpha", messages=said("break off"), stream=True
+            ):
+                text += chunk.choices[0].delta.content or ""
+        except openai.APIError as error:
+            return {"text": text, "raised": [type(error).__name__, error.message]}
+    return {"text": text, "raised": None}
+
+
 def busy() -> Any:
     """One place and one waiting place: of two who come then one waits and one is refused; a client
     that retries has its answer once there is room.
@@ -292,7 +306,7 @@ def cancelled() -> Any:
 
 
 CHECKS = (models, chat, stream, stream_helper, reasoning, tools, tools_stream, tools_helper)
-MORE = (round_trip, completions, errors, busy, cancelled)
+MORE = (round_trip, completions, errors, broken_stream, busy, cancelled)
 
 if __name__ == "__main__":
     wanted = sys.argv[3:]

@@ -122,6 +122,15 @@ def test_errors_are_the_client_s_own(seen: dict[str, Any], case: str, raised: li
     assert seen["errors"][case] == raised
 
 
+def test_an_error_in_mid_stream_is_raised_behind_the_text(seen: dict[str, Any]) -> None:
+    """The client has what came, and the gateway's own words."""
+    broken = seen["broken_stream"]
+    assert broken["text"] == "Half an answer"
+    kind, message = broken["raised"]
+    assert kind == "APIError"
+    assert message.startswith("The engine failed on this request")
+
+
 def test_a_full_house_is_a_rate_limit_that_retries_survive(seen: dict[str, Any]) -> None:
     """Who finds no place to wait is refused with Retry-After; who retries is served in the end."""
     assert seen["busy"] == {

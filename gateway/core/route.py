@@ -10,7 +10,7 @@ thresholds. Must not know queues, caps or who may wait.
              spreads over idle workers, a private history does not.
     harm     who waits is delayed by own prefill, each on one worker of the fleet; each answer that
              runs there pauses for as long and is slower afterwards. A pause of an answer counts
-             half of a wait for one.
+             less than a wait for one.
 
 Under load the queue makes uncached tokens dearer, so the cache counts more when work piles up, not
 less. LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
@@ -26,12 +26,12 @@ from gateway.core.worker_state import PRIOR_PREFILL_TOKENS_PER_S, Worker
 from protocol.ids import WorkerId
 
 PRIOR_STEP_MS: Final = 20.0
-DECODE_SLOWDOWN: Final = 0.005
-"""Each running sequence lengthens a decode step by 0.5 %: 5.25 to 7.03 ms from 1 to 64 sequences
-(8B model, H200)."""
-PAUSE_WEIGHT: Final = 0.5
+DECODE_SLOWDOWN: Final = 0.0075
+"""Each running sequence lengthens a decode step by so much. Measured are 0.5 % for short ones (5.25
+to 7.03 ms from 1 to 64; 8B model, H200) and several times that for long contexts."""
+PAUSE_WEIGHT: Final = 0.3
 """Of a running answer's delay: agents wait for whole answers too, but a pause in one is shared with
-reading it. Chosen once, on traces (docs/routing.md)."""
+reading it. Both were chosen once, together, on traces (docs/routing.md)."""
 
 TIE_MS: Final = 1.0
 TIE_RATIO: Final = 0.05

@@ -90,9 +90,10 @@ class _Fleet:
 def test_a_shared_prefix_does_not_collapse(
     gap_s: float, rate: float, measured: bool, named: bool
 ) -> None:
-    """Sixteen new sessions with one 12k prefix: no worker gets more than 60 % of them, whether
-    they come at once or one after the other.
+    """Sixteen new sessions with one 12k prefix: no worker gets more than 60 % of them when they
+    come at once or close together, nor two thirds when they come one by one.
     """
+    most = 0.6 if gap_s < 5.0 else 2 / 3
     fleet = _Fleet(rate, measured=measured)
     for number in range(16):
         session = f"s{number}" if named else None
@@ -100,8 +101,8 @@ def test_a_shared_prefix_does_not_collapse(
         fleet.pass_time(gap_s)
     fleet.pass_time(200.0)
     assert len(fleet.homes) == 16
-    assert max(engine.turns for engine in fleet.engines.values()) <= 0.6 * 16
-    assert max(engine.prefilled for engine in fleet.engines.values()) <= 0.6 * sum(
+    assert max(engine.turns for engine in fleet.engines.values()) <= most * 16
+    assert max(engine.prefilled for engine in fleet.engines.values()) <= most * sum(
         engine.prefilled for engine in fleet.engines.values()
     )
 

@@ -132,6 +132,7 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.files.run)
             await nursery.start(services.spending.run)
             await nursery.start(services.orphans.run)
+            await nursery.start(services.first_tokens.run)
             canaries = Canaries(services.dispatcher, services.link, services.draw)
             await nursery.start(canaries.run)
             yield address

@@ -5,14 +5,12 @@ on where it stopped. Must not know HTTP, frames or providers.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from typing import assert_never
 
 import trio
 
 from gateway.actors.attempt import (
-    OVERDUE,
     STOPPED,
     Attempt,
     Crashed,
@@ -59,7 +57,6 @@ class Choice:
     __slots__ = (
         "_attempt",
         "_emit",
-        "_first_token",
         "_index",
         "_is_prefilling",
         "_is_proven",
@@ -97,7 +94,6 @@ class Choice:
         self._is_prefilling = True
         self._num_at_start = 0
         self._is_proven = False
-        self._first_token = trio.CancelScope()
         self._worker_label = ""
         self._ticket: int | None = None
         self.begun = trio.Event()
@@ -249,7 +245,7 @@ class Choice:
 
     async def _attempt_at(self, placement: Placement) -> Outcome:
         self._check_tokenizer()
-        job, link = self._job, self._services.link
+        job, services = self._job, self._services
         self._num_attempts += 1
         self._is_prefilling = True
         self._num_at_start = len(self.output.ids)
@@ -266,17 +262,13 @@ class Choice:
         )
         try:
             if attempt.outcome is None:
-                link.submit(attempt, self._submit(job))
-            first_token_s = self._services.config.gateway.first_token_s
-            with trio.CancelScope(deadline=trio.current_time() + first_token_s) as scope:
-                self._first_token = scope
-                await attempt.wait()
-            if scope.cancelled_caught:
-                attempt.end(OVERDUE)
+                services.first_tokens.await_for(attempt, services.config.gateway.first_token_s)
+                services.link.submit(attempt, self._submit(job))
             return await attempt.wait()
         finally:
             # Never waits, so a cancelled turn needs no shield to have its work aborted.
-            link.forget(attempt)
+            services.first_tokens.no_more(attempt)
+            services.link.forget(attempt)
 
     def _submit(self, job: Job) -> Submit:
         return Submit(
@@ -302,7 +294,7 @@ class Choice:
         assert attempt is not None
         if self._is_prefilling:
             self._is_prefilling = False
-            self._first_token.deadline = math.inf
+            self._services.first_tokens.no_more(attempt)
             self._services.dispatcher.started(attempt.placement.ticket)
             self.begun.set()
         is_stopped = output.take(unpack_tokens(item.ids), item.logprobs)

@@ -192,6 +192,8 @@ class Dispatcher:
 
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         try:
+            # A turn of the scheduler even if the answer is there: requests that came together are
+            # submitted together, and the link and the worker wake once for all of them.
             await waiter.answered.wait()
         except trio.Cancelled:
             self.release(ticket)

@@ -7,8 +7,7 @@ create anything itself: no socket, client or task starts here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from config import Config
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.event_feed import EventFeed
+from gateway.actors.first_tokens import FirstTokens
 from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
 from gateway.actors.orphans import Orphanage
@@ -31,38 +31,30 @@ if TYPE_CHECKING:
 
 
 class OpenTurns:
-    """The turns being answered; a shutdown waits until there are none, and cuts the last ones."""
+    """The turns being answered; a shutdown cuts the last ones."""
 
     def __init__(self) -> None:
         self._scopes: set[trio.CancelScope] = set()
-        self._lot = trio.lowlevel.ParkingLot()
 
     @property
     def count(self) -> int:
         """Turns being answered now."""
         return len(self._scopes)
 
-    @contextmanager
-    def one(self) -> Iterator[trio.CancelScope]:
-        """An open turn for as long as the block runs; its scope is cancelled by `cut`."""
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                yield scope
-            finally:
-                self._scopes.remove(scope)
-                if not self._scopes:
-                    self._lot.unpark_all()
+    def open(self) -> trio.CancelScope:
+        """The scope of one more turn, which `cut` cancels until the turn is closed."""
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        return scope
+
+    def close(self, scope: trio.CancelScope) -> None:
+        """That turn is over."""
+        self._scopes.remove(scope)
 
     def cut(self) -> None:
         """End all open turns now, so that each can still tell its client."""
         for scope in self._scopes:
             scope.cancel()
-
-    async def wait_none(self) -> None:
-        """Return once no turn is open."""
-        while self._scopes:
-            await self._lot.park()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +77,6 @@ class Services:
     digests: DigestCache = field(default_factory=DigestCache)
     suspects: Suspects = field(default_factory=Suspects)
     open_turns: OpenTurns = field(default_factory=OpenTurns)
+    first_tokens: FirstTokens = field(default_factory=FirstTokens)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

@@ -53,12 +53,14 @@ async def run_turn(services: Services, request: ChatRequest, caller: Caller, emi
     taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
     call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
     """
-    with services.open_turns.one() as scope:
-        try:
-            with _Counted(services.counters):
-                await Turn(services, request, caller, emit).run()
-        except ApiError as error:
-            emit(Failed(error))
+    scope = services.open_turns.open()
+    try:
+        with scope, _Counted(services.counters):
+            await Turn(services, request, caller, emit).run()
+    except ApiError as error:
+        emit(Failed(error))
+    finally:
+        services.open_turns.close(scope)
     if scope.cancelled_caught:
         emit(Failed(connection_lost()))
 

@@ -1,0 +1,39 @@
+"""Attempts that wait for their first token, each with a time by which it must come.
+
+Owns the one timer of all of them: a cancel scope with a deadline for each cost more than the rest
+of what a request waits for. Must not know tokens, workers or what follows.
+"""
+
+from typing import Final
+
+import trio
+
+from gateway.actors.attempt import OVERDUE, Attempt
+
+SWEEP_S: Final = 0.1
+"""How late an attempt may be found overdue. Deadlines are of minutes."""
+
+
+class FirstTokens:
+    """Ends the attempts whose time is over."""
+
+    def __init__(self) -> None:
+        self._due_at: dict[Attempt, float] = {}
+
+    def await_for(self, attempt: Attempt, within_s: float) -> None:
+        """Give `attempt` so long, unless it is no longer awaited by then."""
+        self._due_at[attempt] = trio.current_time() + within_s
+
+    def no_more(self, attempt: Attempt) -> None:
+        """Its first token is here, or it has ended; both may be told."""
+        self._due_at.pop(attempt, None)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look at the clock until cancelled."""
+        task_status.started()
+        while True:
+            await trio.sleep(SWEEP_S)
+            now = trio.current_time()
+            for attempt, due_at in self._due_at.items():
+                if now >= due_at:
+                    attempt.end(OVERDUE)

@@ -3,11 +3,12 @@
 Owns the rules that need more than one key. Must not open sockets or read secrets.
 """
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
 from config.model import DUMMY_PREFIX, Config, TariffConfig, repeated
-from protocol.addresses import is_local_address, is_loopback_host
+from protocol.addresses import MAX_PORT, is_local_address, is_loopback_host, nth_address
 from protocol.errors import ConfigError
 
 _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
@@ -20,6 +21,34 @@ def check_config(config: Config, source: str) -> None:
     _check_params(config, source)
     _check_prices(config, source)
     _check_addresses(config, source)
+    check_processes(config, source)
+
+
+def check_processes(config: Config, source: str) -> None:
+    """Raise `ConfigError` for what several gateway processes cannot do together."""
+    gateway = config.gateway
+    if gateway.processes == 1:
+        return
+    if (limited := next(_limited(config), None)) is not None:
+        raise ConfigError(
+            f"{source}: {limited} has a spending limit, which one process alone can keep: each of "
+            f"{gateway.processes} would spend as much; run one ([gateway] processes, --processes), "
+            "or take the limits out"
+        )
+    last = gateway.processes - 1
+    nth_address(gateway.worker_bind, last)
+    if gateway.process_port is not None and not 0 < gateway.process_port <= MAX_PORT - last:
+        raise ConfigError(
+            f"{source}: [gateway] process_port = {gateway.process_port} leaves no port for each of "
+            f"{gateway.processes} processes; it is 1 to {MAX_PORT - last}"
+        )
+
+
+def _limited(config: Config) -> Iterator[str]:
+    yield from (
+        f"provider `{name}`" for name, table in config.providers.items() if table.limits.any
+    )
+    yield from (f"key `{key.name}`" for key in config.keys if key.limits.any)
 
 
 def _check_names(config: Config, source: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from config.checks import check_config
+from config.checks import check_config, check_processes
 from config.defaults import DEFAULT_PROFILE, Profile, profiles
 from config.model import PATTERNS, Config
 from protocol.errors import ConfigError
@@ -49,6 +49,14 @@ def parse_config(text: str, source: str) -> Config:
         raise ConfigError(f"{source}: {_place(str(error))}") from error
     check_config(config, source)
     return config
+
+
+def with_processes(config: Config, processes: int, source: str) -> Config:
+    """`config` with that many gateway processes. Raises `ConfigError` if it is for one alone."""
+    gateway = msgspec.structs.replace(config.gateway, processes=processes)
+    changed = msgspec.structs.replace(config, gateway=gateway)
+    check_processes(changed, source)
+    return changed
 
 
 def _refuse_unknown_keys(

@@ -28,6 +28,8 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
+"""So many gateways a worker dials at the most."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 ServerName = Literal["herma", "hypercorn"]
@@ -68,10 +70,14 @@ class GatewayConfig(_Table, frozen=True):
     `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
     their public keys. Port 0 takes any free one.
     `server` is what speaks HTTP: our own, or hypercorn.
+    `processes` share the port; process i takes workers at `worker_bind` + i. On `process_port` + i
+    it answers alone, for who wants the metrics of each.
     """
 
     host: str = "127.0.0.1"
     port: Port = 8080
+    processes: Processes = 1
+    process_port: Port | None = None
     server: ServerName = "herma"
     worker_bind: str = "tcp://127.0.0.1:8090"
     head_hold_s: Seconds = 10.0

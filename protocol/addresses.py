@@ -1,10 +1,15 @@
-"""Which addresses stay on this machine.
+"""What ZeroMQ addresses say: who can reach them, and where the neighbours are.
 
-Owns the one rule behind "a public bind needs keys". Must not open sockets or resolve names: a
-host name other than `localhost` counts as public.
+Owns the rule behind "a public bind needs keys", and how several processes share out one address.
+Must not open sockets or resolve names: a host name other than `localhost` counts as public.
 """
 
 import ipaddress
+from typing import Final
+
+from protocol.errors import ConfigError
+
+MAX_PORT: Final = 65_535
 
 
 def is_loopback_host(host: str) -> bool:
@@ -21,3 +26,37 @@ def is_local_address(address: str) -> bool:
     """Whether a ZeroMQ address (`tcp://HOST:PORT`, `ipc://PATH`) stays on this machine."""
     scheme, _, rest = address.partition("://")
     return scheme == "ipc" or (scheme == "tcp" and is_loopback_host(rest.rpartition(":")[0]))
+
+
+def nth_address(address: str, index: int) -> str:
+    """The address of process `index` of those that share out `address`: the port counts up, a
+    path gets the number at its end, and process 0 has the address itself.
+
+    Raises `ConfigError` if one cannot count from it.
+    """
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc" and rest:
+        return address if index == 0 else f"{address}-{index}"
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not (port.isascii() and port.isdigit() and int(port)):
+        raise ConfigError(
+            f"several gateway processes cannot share out {address}; name a port, "
+            "tcp://HOST:PORT, or a path, ipc://PATH ([gateway] worker_bind, --worker-bind)"
+        )
+    if int(port) + index > MAX_PORT:
+        raise ConfigError(
+            f"process {index} would listen on port {int(port) + index}, but the last one is "
+            f"{MAX_PORT}; choose a lower [gateway] worker_bind"
+        )
+    return f"tcp://{host}:{int(port) + index}"
+
+
+def neighbour_address(address: str, dialled: str) -> str:
+    """How whoever has dialled one process of a gateway reaches the one that listens on `address`:
+    they share a host, and what it is called from here only the dialled address tells.
+    """
+    scheme, _, rest = address.partition("://")
+    dialled_scheme, _, dialled_rest = dialled.partition("://")
+    if scheme != "tcp" or dialled_scheme != "tcp":
+        return address
+    return f"tcp://{dialled_rest.rpartition(':')[0]}:{rest.rpartition(':')[2]}"

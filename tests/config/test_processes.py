@@ -1,0 +1,57 @@
+"""What several gateway processes cannot do together."""
+
+from hashlib import sha256
+
+import pytest
+
+from config import parse_config, with_processes
+from protocol.errors import ConfigError
+
+PROVIDER = """
+[providers.p]
+base_url = "http://127.0.0.1:1/v1"
+price = { input = 1, output = 1 }
+"""
+KEY = f"""
+[[keys]]
+name = "k"
+hash = "sha256:{sha256(b"k").hexdigest()}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        (PROVIDER + "limits = { daily = 1 }", "provider `p` has a spending limit"),
+        (PROVIDER + "limits = { monthly = 0 }", "provider `p` has a spending limit"),
+        (KEY + "limits = { daily = 1 }", "key `k` has a spending limit"),
+        ('[gateway]\nworker_bind = "tcp://127.0.0.1:*"', "name a port"),
+        ("[gateway]\nprocess_port = 65535", "1 to 65534"),
+        ("[gateway]\nprocess_port = 0", "1 to 65534"),
+    ],
+)
+def test_what_one_process_alone_can_do_is_refused_to_several(tables: str, says: str) -> None:
+    """The same file is right for one."""
+    config = parse_config(tables, "herma.toml")
+    assert with_processes(config, 1, "herma.toml") == config
+    with pytest.raises(ConfigError, match=says):
+        with_processes(config, 2, "herma.toml")
+
+
+def test_the_file_itself_is_held_to_it() -> None:
+    """Not only the command line."""
+    with pytest.raises(ConfigError, match="spending limit"):
+        parse_config(f"[gateway]\nprocesses = 4\n{PROVIDER}limits = {{ daily = 1 }}", "herma.toml")
+
+
+def test_prices_without_limits_are_no_hindrance() -> None:
+    """What is only recorded, each process records by itself."""
+    config = parse_config(f"[gateway]\nprocesses = 4\n{PROVIDER}", "herma.toml")
+    assert config.gateway.processes == 4
+
+
+@pytest.mark.parametrize("processes", [0, 65])
+def test_a_number_of_processes_has_bounds(processes: int) -> None:
+    """A worker dials 64 gateways at the most."""
+    with pytest.raises(ConfigError, match="processes"):
+        parse_config(f"[gateway]\nprocesses = {processes}", "herma.toml")

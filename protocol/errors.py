@@ -1,7 +1,7 @@
 """The errors that both sides of the wire share.
 
     HermaError                 everything that we raise on purpose
-    ├── WireError              a frame is not a message of protocol v1 (the peer's fault)
+    ├── WireError              a frame is not a message of the protocol (the peer's fault)
     ├── LinkError              a link cannot carry a message now
     │   ├── PeerUnknown        nobody with that identity is connected
     │   └── LinkFull           the bounded queue of the link is full; the link is dropped

@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -72,9 +72,14 @@ class Drain(_Message, frozen=True, tag=4):
 
 
 class Ping(_Message, frozen=True, tag=5):
-    """Answered by the supervisor's own loop, since libzmq answers heartbeats even when stuck."""
+    """Answered by the supervisor's own loop, since libzmq answers heartbeats even when stuck.
+
+    `heard` is the nonce of the newest `Pong` that the gateway has taken, 0 before the first: what
+    the worker said before it is no longer unread.
+    """
 
     nonce: Count
+    heard: Count = 0
 
 
 class Snapshot(_Message, frozen=True, tag=6):
@@ -87,7 +92,15 @@ class GetFiles(_Message, frozen=True, tag=7):
     digest: Id16
 
 
-ToWorker = Welcome | Submit | Abort | Drain | Ping | Snapshot | GetFiles
+class Dismiss(_Message, frozen=True, tag=8):
+    """The gateway has given the worker up: what ran for it is lost. A worker that still lives
+    registers anew.
+    """
+
+    reason: str
+
+
+ToWorker = Welcome | Submit | Abort | Drain | Ping | Snapshot | GetFiles | Dismiss
 
 
 # Worker to gateway.

@@ -9,7 +9,8 @@ they make a client's connection say leaves at the end of the frame, in one piece
 
 import itertools
 import logging
-from contextlib import AbstractContextManager, nullcontext
+import math
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -30,6 +31,7 @@ from protocol.messages import (
     BlocksSnapshot,
     BlocksStored,
     Bye,
+    Dismiss,
     Fault,
     Files,
     Finished,
@@ -51,6 +53,8 @@ from protocol.wire import decode_from_worker, encode
 
 PING_S: Final = 0.2
 SILENCE_S: Final = 1.0
+CATCH_UP_S: Final = 0.02
+"""How long nobody's silence is judged once frames are found that wait unread."""
 MAX_REFUSED: Final = 256
 """Refused workers that are remembered, so that each is logged once though it asks every second."""
 MAX_GARBAGE_LOGGED: Final = 8
@@ -66,11 +70,12 @@ class _Peer:
     name: str
     heard_at: float
     is_welcome: bool = False
+    pong: int = 0
 
 
 class FleetLink:
     """Everything between the gateway and its workers. `run` owns the socket. `step` is entered
-    around the taking apart of each frame.
+    around the taking apart of each frame. `gateways`: where workers find the other processes.
     """
 
     def __init__(
@@ -81,13 +86,14 @@ class FleetLink:
         *,
         gateway_id: bytes,
         epoch: int,
+        gateways: tuple[str, ...] = (),
         keys: CurveServer | None = None,
         step: AbstractContextManager[object] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._files = files
         self._counters = counters
-        self._welcome = Welcome(PROTOCOL_VERSION, gateway_id, epoch)
+        self._welcome = Welcome(PROTOCOL_VERSION, gateway_id, epoch, gateways)
         self._router = RouterSocket(self._on_frame, self._on_unroutable, keys=keys)
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
@@ -158,8 +164,12 @@ class FleetLink:
         self._send(worker_id, self._welcome)
 
     def refuse(self, worker_id: WorkerId, reason: str) -> None:
-        """See `FleetPort`. The worker hears nothing, and asks again every second."""
+        """See `FleetPort`. The worker asks again every second; only one that takes itself for
+        welcome hears of it.
+        """
         peer = self._peers.pop(worker_id, None)
+        if peer is not None and peer.is_welcome:
+            self._dismiss(worker_id, reason)
         self._counters.workers_refused += 1
         if self._refused.get(worker_id) != reason:
             if len(self._refused) >= MAX_REFUSED:
@@ -213,8 +223,8 @@ class FleetLink:
                 self._dispatcher.heard(worker_id, message)
                 if (attempt := self._attempts.of(worker_id, message)) is not None:
                     attempt.accepted(message)
-            case Pong():
-                pass  # peer.heard_at is all that a pong is for
+            case Pong(nonce=nonce):
+                self._peers[worker_id].pong = nonce
             case _:
                 self._take_report(worker_id, message)
 
@@ -289,7 +299,13 @@ class FleetLink:
         self._counters.workers_lost += 1
         self._router.disconnect_peer(worker_id)
         self._forget_asked(worker_id)
+        self._dismiss(worker_id, why)
         self._dispatcher.lost(worker_id, why)
+
+    def _dismiss(self, worker_id: WorkerId, why: str) -> None:
+        """Tell a worker that may be alive; one that cannot be told finds its connection closed."""
+        with suppress(LinkError):
+            self._router.send(worker_id, encode(Dismiss(why)))
 
     def _forget_asked(self, worker_id: WorkerId) -> None:
         self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}
@@ -308,18 +324,23 @@ class FleetLink:
 
     async def _watch(self) -> None:
         """Ping every worker, and give up those that are silent: in the moment in which they have
-        been for `SILENCE_S`, not at the next ping.
+        been for `SILENCE_S`, not at the next ping. Who is silent cannot be told while frames wait
+        unread: a loop that lags would take its own lag for the death of its workers.
         """
-        ping_at = trio.current_time()
+        ping_at = judge_at = trio.current_time()
         while True:
-            due = min([ping_at, *map(_silent_at, self._peers.values())])
+            silent_at = min(map(_silent_at, self._peers.values()), default=math.inf)
+            due = min(ping_at, max(judge_at, silent_at))
             await trio.sleep_until(due)
             now = trio.current_time()
             if now - due > PING_S:
-                # This process was held up (a long step of our own, a suspended machine): frames
-                # wait unread in the socket, and nobody's silence may be judged by that time.
+                # This process was held up (a long step of our own, a suspended machine), perhaps
+                # libzmq's thread too: nobody's silence may be judged by that time.
                 self._excuse_silence(now - due, now)
-            self._lose_silent(now)
+            if self._router.is_behind():
+                judge_at = now + CATCH_UP_S
+            else:
+                self._lose_silent(now)
             if now >= ping_at:
                 ping_at = now + PING_S
                 self._ping_all()
@@ -334,10 +355,11 @@ class FleetLink:
                 self._lose(worker_id, f"silent for {now - peer.heard_at:.1f} s")
 
     def _ping_all(self) -> None:
-        ping = Ping(next(self._nonces))
+        nonce = next(self._nonces)
         for worker_id in list(self._peers):
-            if worker_id in self._peers:
-                self._send(worker_id, ping)
+            # Sending to one may have lost another.
+            if (peer := self._peers.get(worker_id)) is not None:
+                self._send(worker_id, Ping(nonce, peer.pong))
 
 
 def _silent_at(peer: _Peer) -> float:

@@ -69,6 +69,13 @@ class Pump:
         if not self._socket.closed and self._has_work():
             self.kick()
 
+    def is_behind(self) -> bool:
+        """Whether messages wait that were not received yet."""
+        if self._socket.closed or not self._may_receive():
+            return False
+        self.kick()
+        return True
+
     def kick(self) -> None:
         """End the wait. Nothing is dequeued while the pump waits, so nothing is lost."""
         if self._is_waiting:

@@ -122,6 +122,10 @@ class RouterSocket:
         backlog = self._backlogs.pop(peer, None)
         return len(backlog) if backlog is not None else 0
 
+    def is_behind(self) -> bool:
+        """Whether frames have come that `on_frame` has not seen yet, of whomever."""
+        return self._pump.is_behind()
+
     def may_use_name(self, peer: WorkerId, worker_name: str) -> bool:
         """Whether the key with which `peer` came in belongs to `worker_name`.
 

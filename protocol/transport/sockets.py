@@ -23,10 +23,11 @@ _HEARTBEAT_TIMEOUT_MS: Final = 600
 _HANDSHAKE_MS: Final = 5_000
 
 # Frames that libzmq itself holds per connection, beside our own backlog. Few to send, because it
-# counts frames and not bytes. Many to receive: at a full queue libzmq stops reading, heartbeats
-# too, and a peer that answers a thousand requests at once would be cut off by its own answers.
+# counts frames and not bytes. No limit to receive: at a full queue libzmq stops reading, heartbeats
+# too, and takes a loop that lags for a peer that died. What may wait unread is the senders' to
+# bound: workers by what their gateway has acknowledged, the gateway by giving silent workers up.
 _SEND_HWM_FRAMES: Final = 128
-_RECEIVE_HWM_FRAMES: Final = 8192
+_RECEIVE_HWM_FRAMES: Final = 0
 
 # Combining zmq's flag enums costs 0.9 us each time; as plain integers they are free.
 NOBLOCK: Final = int(zmq.NOBLOCK)

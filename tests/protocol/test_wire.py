@@ -219,6 +219,6 @@ def test_peeking_at_garbage_finds_no_tag(frame: bytes) -> None:
 
 
 def test_frames_of_known_messages_never_change() -> None:
-    """Protocol v1 is these bytes; a change of them is a new version."""
-    assert encode(Ping(nonce=7)) == b"\x92\x05\x07"
+    """Protocol v2 is these bytes; a change of them is a new version."""
+    assert encode(Ping(nonce=7)) == b"\x93\x05\x07\x00"
     assert encode(Pong(nonce=300)) == b"\x92\x2b\xcd\x01\x2c"

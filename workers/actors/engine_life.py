@@ -93,7 +93,7 @@ class EngineLife:
 
     async def run(self) -> int | None:
         """The exit code as of a shell; None if the engine is gone but takes its time to die."""
-        self._relay.engine_starts(self.process.send)
+        self._relay.engine_starts(self.process.send, self.process.hold)
         self.tell(EngineStart(msgspec.json.encode(self._config), self.epoch))
         try:
             async with trio.open_nursery() as nursery:
@@ -145,6 +145,8 @@ class EngineLife:
         while True:
             await trio.sleep(TICK_S)
             now = trio.current_time()
+            if self.process.is_held:
+                self.hang_watch.unheard(now)
             watch = self.hang_watch if self.is_ready else self._start_watch
             if (verdict := watch.verdict(now)) is not None:
                 self.process.kill(verdict)

@@ -40,6 +40,9 @@ die, and its work must move before."""
 
 _REAP_WHEN_CANCELLED_S: Final = 2.0
 
+_HELD_CHECK_S: Final = 0.1
+"""How often an engine that is held is looked at: its death does not wait for slow gateways."""
+
 
 @final
 class EngineProcess:
@@ -64,6 +67,7 @@ class EngineProcess:
         self._backlog = bytearray()
         self._send_wakeup = trio.Event()
         self._frames = trio.CancelScope()
+        self._released: trio.Event | None = None
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self.killed_for: str | None = None
         ours, theirs = socket.socketpair()
@@ -95,6 +99,19 @@ class EngineProcess:
             self._send_wakeup.set()
         if len(self._backlog) > _MAX_BACKLOG_BYTES:
             self.kill(f"hung: {len(self._backlog)} bytes wait for the engine, which does not read")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its frames are left in the channel for now."""
+        return self._released is not None
+
+    def hold(self, is_held: bool) -> None:
+        """Leave its frames in the channel, so that it waits with its next step; or go on."""
+        if is_held and self._released is None:
+            self._released = trio.Event()
+        elif not is_held and self._released is not None:
+            self._released.set()
+            self._released = None
 
     def terminate(self) -> None:
         """Ask the engine and all that it has started to end."""
@@ -182,6 +199,17 @@ class EngineProcess:
                     return  # by one of the frames before
                 self._on_frame(link, payload)
             await trio.lowlevel.checkpoint()
+            await self._wait_released()
+
+    async def _wait_released(self) -> None:
+        """Nothing is read while the engine is held; what a dead one has said is."""
+        while self._released is not None and not self._has_exited():
+            with trio.move_on_after(_HELD_CHECK_S):
+                await self._released.wait()
+
+    def _has_exited(self) -> bool:
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
 
     async def _write_frames(self) -> None:
         while True:

@@ -15,9 +15,10 @@ import trio
 from protocol import wire
 from protocol.errors import ConfigError, LinkError, WireError
 from protocol.ids import WorkerId
-from protocol.messages import Bye, FromWorker, Welcome
+from protocol.messages import Bye, Dismiss, FromWorker, Ping, Pong, Welcome
 from protocol.transport import CurveClient, DealerSocket
 from workers.actors.log import Log
+from workers.core.credit import Credit
 from workers.core.watch import GatewayWatch
 
 TICK_S: Final = 0.1
@@ -43,7 +44,10 @@ class Relay(Protocol):
         """The gateway is gone; the link's number too."""
 
     def from_gateway(self, link: "GatewayLink", frame: bytes) -> None:
-        """Any frame but a welcome."""
+        """Any frame that is not about the link itself, garbage too."""
+
+    def held(self) -> None:
+        """The links that are behind are others than before."""
 
 
 @final
@@ -65,6 +69,8 @@ class GatewayLink:
         self._log = log
         self._was_joined = False
         self._register_at = 0.0
+        self._credit = Credit()
+        self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
         self._socket = DealerSocket(identity, self._hear, keys=keys, on_link=self._link_changed)
         try:
@@ -87,6 +93,12 @@ class GatewayLink:
         except LinkError as error:
             self._drop(str(error))
 
+    def pass_on(self, frame: bytes) -> None:
+        """`send` what the engine says, on the gateway's account."""
+        self._credit.sent(len(frame))
+        self.send(frame)
+        self._settle()
+
     def say(self, message: FromWorker) -> None:
         """Encode and send."""
         self.send(wire.encode(message))
@@ -104,10 +116,12 @@ class GatewayLink:
         self._socket.close(linger_s=_FLUSH_S)
 
     def _tick(self, now: float) -> None:
-        is_silent = self._watch.is_silent(now)
+        if not self.is_behind:
+            self._watch.took(now)
+        verdict = self._watch.verdict(now)
         if self.number is not None:
-            if is_silent:
-                self._drop("it has not been heard for 1 s")
+            if verdict is not None:
+                self._drop(verdict)
         elif self._is_up and now - self._register_at >= _REGISTER_EVERY_S:
             self._register(now)
         self._tell_failure()
@@ -135,19 +149,37 @@ class GatewayLink:
 
     def _hear(self, frame: bytes) -> None:
         self._watch.heard(trio.current_time())
-        if wire.peek_tag(frame) != _WELCOME:
-            self._relay.from_gateway(self, frame)
-        elif self.number is None:
-            self._welcomed(frame)
-
-    def _welcomed(self, frame: bytes) -> None:
         try:
-            welcome = wire.decode_to_worker(frame)
-        except WireError as error:
-            self._log.say(f"gateway {self.address}: bad welcome: {error}")
-            return
-        assert isinstance(welcome, Welcome)
+            about_link = wire.peek_tag(frame) in _ABOUT_THE_LINK and wire.decode_to_worker(frame)
+        except WireError:
+            about_link = False
+        match about_link:
+            case False:
+                self._relay.from_gateway(self, frame)
+            case Ping():
+                self._pinged(about_link)
+            case Welcome() if self.number is None:
+                self._welcomed(about_link)
+            case Dismiss(reason=reason) if self.number is not None:
+                self._drop(f"it gave this worker up ({reason})")
+            case _:
+                pass  # a second welcome, or what crossed our own farewell
+
+    def _pinged(self, ping: Ping) -> None:
+        self.say(Pong(ping.nonce))
+        self._credit.ponged(ping.nonce)
+        if self._credit.taken(ping.heard):
+            self._watch.took(trio.current_time())
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._credit.is_spent != self.is_behind:
+            self.is_behind = self._credit.is_spent
+            self._relay.held()
+
+    def _welcomed(self, welcome: Welcome) -> None:
         self._was_joined = True
+        self._credit = Credit()
         self._relay.join(self, welcome)
         self._log.say_alone(f"gateway {self.address} has welcomed this worker")
 
@@ -158,6 +190,8 @@ class GatewayLink:
             self._relay.leave(self)
             self._report_at = trio.current_time() + _UNANSWERED_S
         self._socket.drop_waiting()
+        self._credit = Credit()
+        self._settle()
 
     def _tell_failure(self) -> None:
         failure = self._socket.statistics().last_failure
@@ -166,4 +200,4 @@ class GatewayLink:
         self._last_failure = failure
 
 
-_WELCOME: Final = wire.tag_of(Welcome)
+_ABOUT_THE_LINK: Final = frozenset(wire.tag_of(kind) for kind in (Welcome, Ping, Dismiss))

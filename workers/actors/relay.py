@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Final, final
 
 from protocol import wire
+from protocol.addresses import neighbour_address
 from protocol.errors import WireError
 from protocol.messages import (
     PROTOCOL_VERSION,
@@ -21,8 +22,6 @@ from protocol.messages import (
     Files,
     FromWorker,
     GetFiles,
-    Ping,
-    Pong,
     Progress,
     Register,
     Rejected,
@@ -40,6 +39,7 @@ from workers.core.identity import WorkerIdentity
 from workers.core.salvage import salvage_submit
 
 SendToEngine = Callable[[int, bytes], None]
+HoldEngine = Callable[[bool], None]
 
 _SUBMIT: Final = wire.tag_of(Submit)
 _TO_ENGINE: Final = frozenset((wire.tag_of(Abort), wire.tag_of(Snapshot)))
@@ -90,12 +90,16 @@ class Relay:
         self._files: ModelFiles | None = None
         self._fault: Fault | None = None
         self._to_engine: SendToEngine | None = None
+        self._hold_engine: HoldEngine = lambda _is_held: None
 
     # The engine's life.
 
-    def engine_starts(self, send: SendToEngine) -> None:
-        """A new process; gateways hear of it once it is ready."""
-        self._to_engine = send
+    def engine_starts(self, send: SendToEngine, hold: HoldEngine) -> None:
+        """A new process; gateways hear of it once it is ready. `hold` is told whether it must wait
+        for gateways that are behind with what it said.
+        """
+        self._to_engine, self._hold_engine = send, hold
+        self.held()
 
     def engine_progress(self, phase: str, fraction: float, detail: str) -> None:
         """How far the start is."""
@@ -142,9 +146,13 @@ class Relay:
         """Pass a frame on unread. A link that is gone meanwhile gets nothing."""
         if link == BROADCAST:
             for each in list(self._links.values()):
-                each.send(payload)
+                each.pass_on(payload)
         elif (one := self._links.get(link)) is not None:
-            one.send(payload)
+            one.pass_on(payload)
+
+    def held(self) -> None:
+        """The engine goes on once no gateway is behind."""
+        self._hold_engine(any(link.is_behind for link in self._links.values()))
 
     def drains(self) -> None:
         """From now on new work is refused."""
@@ -177,7 +185,7 @@ class Relay:
             number = number % MAX_LINK + 1
         self._last_number = link.number = number
         self._links[number] = link
-        self._on_siblings(welcome.gateways)
+        self._on_siblings(neighbour_address(one, link.address) for one in welcome.gateways)
 
     def leave(self, link: GatewayLink) -> None:
         """Abort what the gateway had running."""
@@ -219,8 +227,6 @@ class Relay:
 
     def _answer(self, link: GatewayLink, frame: bytes) -> None:
         match wire.decode_to_worker(frame):
-            case Ping(nonce=nonce):
-                link.say(Pong(nonce))
             case GetFiles(digest=digest):
                 self._send_files(link, digest)
             case Drain(deadline_s=deadline_s):

@@ -14,7 +14,9 @@ from workers.core.control import Beat
 
 MIN_HANG_S: Final = 3.0
 STEPS_PER_HANG: Final = 10.0
-GATEWAY_SILENCE_S: Final = 1.0
+GATEWAY_SILENCE_S: Final = 10.0
+"""More than a loop under load may lag. The death of its process or of the path to it does not wait
+for that: the connection's own heartbeats, which need no loop, end it within a second."""
 LATE_S: Final = 0.5
 
 _BEATS_TO_SEE_WORK: Final = 2
@@ -41,18 +43,29 @@ class Patience:
 
 
 class GatewayWatch:
-    """A gateway pings every 0.2 s; a second without any frame means that it is gone."""
+    """A gateway pings every 0.2 s and takes what it is told. One that does neither for 10 s, though
+    its connection lives, is stuck.
+    """
 
     def __init__(self, now: float) -> None:
-        self._patience = Patience(now)
+        self._hearing = Patience(now)
+        self._taking = Patience(now)
 
     def heard(self, now: float) -> None:
         """A frame came."""
-        self._patience.sign(now)
+        self._hearing.sign(now)
 
-    def is_silent(self, now: float) -> bool:
-        """Whether the gateway counts as gone."""
-        return self._patience.silent_s(now) >= GATEWAY_SILENCE_S
+    def took(self, now: float) -> None:
+        """It has taken something of what it was told, or had little to take."""
+        self._taking.sign(now)
+
+    def verdict(self, now: float) -> str | None:
+        """Why the gateway counts as gone, or None."""
+        if self._hearing.silent_s(now) >= GATEWAY_SILENCE_S:
+            return f"it has not been heard for {GATEWAY_SILENCE_S:g} s"
+        if self._taking.silent_s(now) >= GATEWAY_SILENCE_S:
+            return f"it has taken nothing of what it was told for {GATEWAY_SILENCE_S:g} s"
+        return None
 
 
 class StartWatch:
@@ -111,6 +124,10 @@ class HangWatch:
         self._limit_s = max(
             MIN_HANG_S, STEPS_PER_HANG * beat.longest_step_s, min(guess_s, self._stall_s)
         )
+
+    def unheard(self, now: float) -> None:
+        """The engine is not listened to, so that it cannot be blamed."""
+        self._patience.sign(now)
 
     def verdict(self, now: float) -> str | None:
         """Why the engine counts as hung, or None."""

@@ -18,6 +18,7 @@ from protocol import wire
 from protocol.errors import WireError
 from protocol.messages import (
     Abort,
+    Dismiss,
     Drain,
     GetFiles,
     Load,
@@ -174,7 +175,7 @@ class EngineLoop(Generic[InFlight]):
                 self._say(self._scheduler.take_events())
                 self._say([Outgoing(link, self._scheduler.snapshot())])
                 self._say([Outgoing(link, self._load())])
-            case Welcome() | Drain() | Ping() | GetFiles():
+            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)

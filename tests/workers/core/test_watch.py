@@ -103,21 +103,41 @@ def test_a_start_may_take_for_ever_while_it_progresses() -> None:
     assert "weights" in verdict
 
 
-def test_a_gateway_is_silent_after_one_second() -> None:
-    """Any frame counts as a sign of life."""
+def gone_at(watch: GatewayWatch, start: float, until: float) -> float | None:
+    """When the gateway counts as gone, None if not before `until`."""
+    return next((now for now in ticks(start, until) if watch.verdict(now)), None)
+
+
+def test_a_gateway_is_gone_after_ten_silent_seconds() -> None:
+    """Any frame counts as a sign of life; a loop that lags for seconds is not dead."""
     watch = GatewayWatch(0.0)
-    for now in ticks(0.0, 5.0):
+    for now in ticks(0.0, 20.0):
         watch.heard(now)
-        assert not watch.is_silent(now)
-    assert [watch.is_silent(now) for now in ticks(5.0, 6.0)][:8] == [False] * 8
-    assert any(watch.is_silent(now) for now in ticks(6.0, 6.3))
+        watch.took(now)
+        assert watch.verdict(now) is None
+    found = gone_at(watch, 20.0, 31.0)
+    assert found is not None
+    assert 29.9 <= found <= 30.2
+    assert "heard" in str(watch.verdict(found))
+
+
+def test_a_gateway_that_pings_and_takes_nothing_is_gone() -> None:
+    """Its loop runs, but what it is told stays unread."""
+    watch = GatewayWatch(0.0)
+    for now in ticks(0.0, 9.8):
+        watch.heard(now)
+        assert watch.verdict(now) is None
+    watch.heard(9.9)
+    found = gone_at(watch, 9.8, 11.0)
+    assert found is not None
+    assert "taken" in str(watch.verdict(found))
 
 
 def test_a_watcher_that_slept_blames_nobody() -> None:
     """After a pause of the supervisor itself, everybody gets the whole patience again."""
     gateway, engine = GatewayWatch(0.0), HangWatch(stall_s=120.0, now=0.0)
     engine.beat(Beat(1, busy=True, phase="", longest_step_s=0.01), 0.0)
-    assert not gateway.is_silent(60.0)
+    assert gateway.verdict(60.0) is None
     assert engine.verdict(60.0) is None
-    assert any(gateway.is_silent(now) for now in ticks(60.0, 61.2))
+    assert gone_at(gateway, 60.0, 70.2) is not None
     assert verdict_at(engine, 60.0, 63.3) is not None

@@ -27,6 +27,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.prompts import EachPrompt
 from gateway.http.stream import stream_turn
 from gateway.http.turn import open_turn
+from gateway.http.turnstile import Turnstile
 
 RESTART_S: Final = 5
 """When to come back to a gateway that is stopping: a restart takes about so long."""
@@ -39,6 +40,7 @@ class Generation:
         self._edge = edge
         self._gate = gate
         self._metrics = metrics
+        self._turnstile = Turnstile()
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One conversation, one answer."""
@@ -69,7 +71,9 @@ class Generation:
         caller = self._gate.identify(scope)
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)
-        return caller, await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
+        body = await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
+        await self._turnstile.enter()
+        return caller, body
 
     async def _echoes(self, asked: Completions) -> list[str]:
         """What each choice begins with: its prompt as text."""

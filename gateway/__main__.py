@@ -19,6 +19,7 @@ from setproctitle import setproctitle
 from config import Config, builtin_config, load_config
 from gateway.actors.event_feed import LOGGER as EVENTS_LOGGER
 from gateway.app import run_gateway
+from gateway.core.seat import seat_of
 from protocol.errors import ConfigError, HermaError
 
 _GC_THRESHOLDS: Final = (3_000, 10, 20)
@@ -30,17 +31,21 @@ requests several times a second.
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. Raises `ConfigError` with one line when that cannot begin."""
     arguments = _parser().parse_args(argv)
-    setproctitle("herma gateway")
+    seat = seat_of(arguments.process)
+    label = "" if seat.name is None else f" [{arguments.process}]"
+    setproctitle(f"herma gateway{label}")
     # Prompts are encoded by one thread each; more would take the cores from the token path.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s{label} %(message)s",
     )
     _log_events_as_json()
     # One line per request to a provider, with its address: not ours to log.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = _config(arguments)
-    _raise_config_error(lambda: trio.run(run_gateway, config, os.environ, _announce))
+    _raise_config_error(lambda: trio.run(run_gateway, config, os.environ, _announce, seat))
     return 0
 
 
@@ -61,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
     )
+    # Of `herma gateway --processes N`, which starts them.
+    parser.add_argument("--process", default="0/1", help=argparse.SUPPRESS)
     return parser
 
 

@@ -32,6 +32,7 @@ from gateway.actors.texts import known_text
 from gateway.actors.turn import host_turn
 from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
+from gateway.core.seat import ALONE, Seat
 from gateway.http.edge import Edge, FleetGauges
 from gateway.http.push import step_flush
 from gateway.http.routes import edge_app
@@ -47,9 +48,14 @@ _log = logging.getLogger(__name__)
 
 
 def build_services(
-    config: Config, environ: Mapping[str, str], draw: Callable[[int], bytes] = os.urandom
+    config: Config,
+    environ: Mapping[str, str],
+    draw: Callable[[int], bytes] = os.urandom,
+    seat: Seat = ALONE,
 ) -> Services:
     """All parts, none running. Raises `ConfigError` for secrets that are missing or broken."""
+    neighbours = seat.neighbours(config.gateway.worker_bind)
+    config = seat.config(config, environ)
     providers = {
         name: upstream.Provider(name, table, provider_api_key(name, table, environ))
         for name, table in config.providers.items()
@@ -66,7 +72,7 @@ def build_services(
         rejoin_s=gateway.rejoin_wait_s,
         canaries=gateway.canaries,
     )
-    feed = EventFeed()
+    feed = EventFeed(process=seat.name)
     dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
     epoch = time.time_ns() // 1_000_000
@@ -76,6 +82,7 @@ def build_services(
         counters,
         gateway_id=draw(ID_BYTES),
         epoch=epoch,
+        gateways=neighbours,
         keys=keys,
         step=step_flush,
     )
@@ -86,7 +93,7 @@ def build_services(
         files=files,
         providers=providers,
         counters=counters,
-        spending=Spending(config, environ, feed.publish),
+        spending=Spending(config, environ, feed.publish, is_alone=not seat.is_shared),
         feed=feed,
         health=ProviderHealth(config.providers, feed),
         retries=Retries(feed),
@@ -95,8 +102,8 @@ def build_services(
     )
 
 
-def edge_of(services: Services) -> Edge:
-    """The gateway as the HTTP edge sees it."""
+def edge_of(services: Services, process: str | None = None) -> Edge:
+    """The gateway as the HTTP edge sees it; `process` is which of several, if there are several."""
     return Edge(
         config=services.config.gateway,
         keys=services.config.keys,
@@ -106,6 +113,7 @@ def edge_of(services: Services) -> Edge:
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,
         spending=services.spending.figures,
+        process=process,
         alias_params={
             alias: params
             for model in services.config.models
@@ -145,32 +153,24 @@ async def running(services: Services) -> AsyncIterator[str]:
 
 
 async def run_gateway(
-    config: Config, environ: Mapping[str, str], announce: Callable[[str], None]
+    config: Config,
+    environ: Mapping[str, str],
+    announce: Callable[[str], None],
+    seat: Seat = ALONE,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
+    `seat` is which this is of several that share the port.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
     workers and its models go to providers. Raises `ConfigError` when an
     address is taken or not allowed.
     """
-    gateway = config.gateway
-    services = build_services(config, environ)
+    services = build_services(config, environ, seat=seat)
     async with running(services) as address, trio.open_nursery() as nursery:
         stop = services.draining
         await nursery.start(_stop_on_signals, stop, nursery.cancel_scope)
         url = await nursery.start(
-            functools.partial(
-                _serve_to_the_end,
-                nursery.cancel_scope,
-                functools.partial(
-                    server_named(gateway.server),
-                    edge_app(edge_of(services)),
-                    host=gateway.host,
-                    port=gateway.port,
-                    shutdown_trigger=stop.wait,
-                    drain_s=gateway.drain_s,
-                ),
-            )
+            functools.partial(_serve_to_the_end, nursery.cancel_scope, services, seat)
         )
         nursery.start_soon(_cut_the_last, services)
         _log.info("serving %s, workers dial %s", url, address)
@@ -197,11 +197,29 @@ async def _warm_up(services: Services) -> None:
 
 async def _serve_to_the_end(
     root: trio.CancelScope,
-    start: Callable[..., object],
+    services: Services,
+    seat: Seat,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    await start(task_status=task_status)  # type: ignore[misc]
+    """Serve on the port for all, and on the one of this process if it has one; `task_status` gets
+    the URL of the first.
+    """
+    gateway = services.config.gateway
+    serve = functools.partial(
+        server_named(gateway.server),
+        edge_app(edge_of(services, seat.name)),
+        host=gateway.host,
+        shutdown_trigger=services.draining.wait,
+        drain_s=gateway.drain_s,
+    )
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(
+            functools.partial(serve, port=gateway.port, is_shared=seat.is_shared)
+        )
+        if gateway.process_port is not None:
+            await nursery.start(functools.partial(serve, port=gateway.process_port))
+        task_status.started(url)
     root.cancel()
 
 

@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 class Told(msgspec.Struct, frozen=True):
     """An event as it was told: `number` rises by one from the gateway's start, `json` is one line
-    that begins with the kind and holds `time` (UTC) too.
+    that begins with the kind and ends with `time` (UTC).
     """
 
     number: int
@@ -68,10 +68,15 @@ class Listener:
 
 
 class EventFeed:
-    """`publish` never waits. `unix_time` gives seconds since 1970."""
+    """`publish` never waits. `unix_time` gives seconds since 1970. `process` is who tells, where
+    several do.
+    """
 
-    def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, unix_time: Callable[[], float] = time.time, process: str | None = None
+    ) -> None:
         self._now = unix_time
+        self._teller = b"" if process is None else b',"process":' + _encode(process)
         self._listeners: set[Listener] = set()
         self._number = 0
         self.counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
@@ -87,7 +92,7 @@ class EventFeed:
         self.counts[kind] += 1
         self._number += 1
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
-        line = _encode(event)[:-1] + b',"time":"' + at.encode() + b'"}'
+        line = _encode(event)[:-1] + self._teller + b',"time":"' + at.encode() + b'"}'
         _log.info("%s", line.decode())
         told = Told(self._number, kind, line)
         for listener in self._listeners:

@@ -33,7 +33,7 @@ from gateway.core.spending import (
 )
 from gateway.core.windows import day_of, month_before, month_of
 from gateway.core.worst_case import output_bound, prompt_bound
-from gateway.ledger import LedgerError, LedgerStore
+from gateway.ledger import LedgerError, LedgerStore, spent_beside
 from protocol.errors import ConfigError
 
 UNBOUNDED_OUTPUT_TOKENS: Final = 131_072
@@ -104,7 +104,8 @@ class Spending:
     """The books of one gateway and the ledger under them; `run` keeps them.
 
     `tell` takes what operators should know; `unix_time` gives seconds since 1970; `environ` says
-    where the ledger lies by default.
+    where the ledger lies by default. `is_alone`: no other process shares the port, so what others
+    spent here before, when there were some, is this one's to count.
     """
 
     def __init__(
@@ -113,6 +114,8 @@ class Spending:
         environ: Mapping[str, str],
         tell: Callable[[FleetEvent], None],
         unix_time: Callable[[], float] = time.time,
+        *,
+        is_alone: bool = True,
     ) -> None:
         self._config = config
         self._environ = environ
@@ -121,6 +124,7 @@ class Spending:
         self._tariffs = Tariffs(config.providers)
         self._books = Books(_limits_of(config))
         self._writer = LedgerWriter()
+        self._is_alone = is_alone
         self._is_kept = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -217,6 +221,8 @@ class Spending:
             lambda: LedgerStore(path, self._config.ledger.currency),
             first_day,
         )
+        if self._is_alone:
+            totals += await trio.to_thread.run_sync(spent_beside, path, first_day)
         for total in totals:
             self._books.load(total)
         self._is_kept = True

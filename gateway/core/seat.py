@@ -5,13 +5,14 @@ name. Must not know how processes are started or ended.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
-from config import Config
+from config import Config, ledger_path
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
@@ -35,10 +36,13 @@ class Seat:
         """What tells it from the others; None if there are none."""
         return str(self.index) if self.is_shared else None
 
-    def config(self, config: Config, ledger: Path) -> Config:
-        """What is this process's own of `config`; `ledger` is where the first one's lies."""
+    def config(self, config: Config, environ: Mapping[str, str]) -> Config:
+        """`config` with what is this process's own in it. Raises `ConfigError` if `environ` says
+        as little as the file where the ledgers lie.
+        """
         if not self.is_shared:
             return config
+        ledger = nth_ledger(ledger_path(config.ledger, environ), self.index)
         gateway = config.gateway
         port = gateway.process_port
         return replace(
@@ -48,13 +52,16 @@ class Seat:
                 worker_bind=nth_address(gateway.worker_bind, self.index),
                 process_port=None if port is None else port + self.index,
             ),
-            ledger=replace(config.ledger, path=str(nth_ledger(ledger, self.index))),
+            ledger=replace(config.ledger, path=str(ledger)),
         )
 
     def neighbours(self, worker_bind: str) -> tuple[str, ...]:
         """Where workers dial the others, if they dial the first one at `worker_bind`."""
         others = (index for index in range(self.count) if index != self.index)
         return tuple(nth_address(worker_bind, index) for index in others)
+
+
+ALONE: Final = Seat()
 
 
 def seat_of(text: str) -> Seat:

@@ -64,6 +64,7 @@ class FleetGauges:
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
+    `process` is which of several this is, if there are several.
     `alias_params` rewrite requests by the name that they ask for. `text_of` gives the text half of
     a model by any of its names; `preview` tells where a request would go. `listen` opens a view on
     what happens. `draw` gives random bytes, `unix_time` seconds.
@@ -77,6 +78,7 @@ class Edge:
     gauges: Callable[[], FleetGauges]
     draining: Callable[[], bool]
     spending: Callable[[], SpendingFigures] = SpendingFigures
+    process: str | None = None
     alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
     text_of: TextOf = no_text
     preview: Preview = no_preview

@@ -32,8 +32,14 @@ class Metrics:
         models: Callable[[], tuple[ModelView, ...]],
         gauges: Callable[[], FleetGauges],
         spending: Callable[[], SpendingFigures] = SpendingFigures,
+        process: str | None = None,
     ) -> None:
+        """`process`: a label of every sample, for one of several that share a port."""
         self._registry = CollectorRegistry()
+        self._shown = self._registry
+        if process is not None:
+            self._shown = CollectorRegistry()
+            self._shown.register(_OfProcess(self._registry, process))
         self._registry.register(_Fleet(models, gauges))
         self._registry.register(SpendingCollector(spending))
         self._requests = Counter(
@@ -85,7 +91,27 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text format of Prometheus."""
-        return generate_latest(self._registry)
+        return generate_latest(self._shown)
+
+
+class _OfProcess(Collector):
+    """What another collector gives, with the label `process`."""
+
+    def __init__(self, inner: Collector, process: str) -> None:
+        self._inner = inner
+        self._process = process
+
+    def describe(self) -> list[Metric]:
+        """Nothing: a registry need not collect in order to know the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._inner.collect():
+            metric.samples = [
+                sample._replace(labels={**sample.labels, "process": self._process})
+                for sample in metric.samples
+            ]
+            yield metric
 
 
 class _Fleet(Collector):

@@ -39,7 +39,7 @@ _EXPOSED_HEADERS = (
 def edge_app(edge: Edge) -> ASGIApp:
     """The app over `edge`."""
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
-    metrics = Metrics(edge.models, edge.gauges, edge.spending)
+    metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     models, debug_route = Models(edge, gate), DebugRoute(edge, gate)
     router = Router(

@@ -1,16 +1,19 @@
 """The reading side of the ledger.
 
-Owns the sums that `herma usage` shows. Reads beside a running gateway without disturbing it. Must
-not write.
+Owns the sums that `herma usage` shows, over the files of all processes that share a port. Reads
+beside a running gateway without disturbing it. Must not write.
 """
 
+import functools
+import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gateway.core.entries import DayTotal
 from gateway.ledger.schema import currency_of, open_for_reading
 from protocol.errors import ConfigError
 
@@ -61,12 +64,41 @@ class Report:
 
 
 def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | None:
-    """The usage from `first_day` on (2026-11-01); None if there is no ledger at `path` yet.
+    """The usage from `first_day` on (2026-11-01), of the ledger at `path` and of those of further
+    processes beside it; None if there is none yet.
 
-    Raises `ConfigError` if the file cannot be read or is no ledger.
+    Raises `ConfigError` if a file cannot be read, is no ledger or of another currency.
     """
-    if not path.exists():
-        return None
+    files = ([path] if path.exists() else []) + ledgers_beside(path)
+    reports = [_read_file(file, by, first_day) for file in files]
+    if len({report.currency for report in reports}) > 1:
+        raise ConfigError(
+            f"the ledgers {path} and beside it are of several currencies; amounts of two "
+            "currencies cannot be added, so move the old ones away"
+        )
+    return functools.reduce(_both, reports) if reports else None
+
+
+def spent_beside(path: Path, first_day: str) -> list[DayTotal]:
+    """What further processes have spent at providers from `first_day` on, when there were some."""
+    by: tuple[Column, ...] = ("day", "key", "provider")
+    rows = (row for file in ledgers_beside(path) for row in _read_file(file, by, first_day).rows)
+    return [
+        DayTotal(day, key, provider, row.cost + row.unsettled_cost)
+        for row in rows
+        for day, key, provider in [row.group]
+        if provider
+    ]
+
+
+def ledgers_beside(path: Path) -> list[Path]:
+    """The files of further processes: ledger.1.sqlite, ledger.2.sqlite ... beside ledger.sqlite."""
+    name = re.compile(rf"{re.escape(path.stem)}\.[1-9]\d*{re.escape(path.suffix)}")
+    files = path.parent.glob("*") if path.parent.is_dir() else ()
+    return sorted(file for file in files if name.fullmatch(file.name))
+
+
+def _read_file(path: Path, by: Sequence[Column], first_day: str) -> Report:
     try:
         with closing(open_for_reading(path)) as connection:
             # One transaction: groups and their sum are of the same moment.
@@ -77,6 +109,21 @@ def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | No
     except (OSError, sqlite3.Error) as error:
         raise ConfigError(f"cannot read the ledger {path}: {error}") from error
     return Report(currency, tuple(rows), total[0] if rows else None)
+
+
+def _both(one: Report, other: Report) -> Report:
+    rows = {row.group: row for row in one.rows}
+    for row in other.rows:
+        rows[row.group] = _sum(rows.get(row.group), row)
+    total = one.total if other.total is None else _sum(one.total, other.total)
+    return Report(one.currency, tuple(rows[group] for group in sorted(rows)), total)
+
+
+def _sum(one: Row | None, other: Row) -> Row:
+    if one is None:
+        return other
+    counts = (a + b for a, b in zip(astuple(one)[1:], astuple(other)[1:], strict=True))
+    return Row(other.group, *counts)
 
 
 def _read(connection: sqlite3.Connection, by: Sequence[Column], first_day: str) -> list[Row]:

@@ -34,6 +34,13 @@ def test_an_event_is_counted_and_logged_as_one_line(caplog: pytest.LogCaptureFix
     assert set(feed.counts) == set(EVENT_KINDS)
 
 
+def test_one_of_several_processes_says_which_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    """All of them tell what they see on the same terminal."""
+    with caplog.at_level(logging.INFO, logger=LOGGER):
+        EventFeed(process="1").publish(WorkerLost("w1", "gone"))
+    assert json.loads(caplog.messages[0])["process"] == "1"
+
+
 def test_every_kind_has_its_own_name() -> None:
     """They are labels and names of server-sent events: words without line breaks."""
     assert len(set(EVENT_KINDS)) == len(EVENT_KINDS) == len(FleetEvent.__args__)

@@ -15,7 +15,7 @@ LEDGER = Path("/state/ledger.sqlite")
 def test_a_process_of_its_own_changes_nothing() -> None:
     """One gateway runs by its file as it stands, and needs no name."""
     config, seat = Config(), Seat()
-    assert seat.config(config, LEDGER) is config
+    assert seat.config(config, {}) is config
     assert (seat.name, seat.neighbours(BIND)) == (None, ())
 
 
@@ -23,7 +23,7 @@ def test_processes_have_nothing_in_common_but_the_port() -> None:
     """Worker addresses, ledgers and own ports differ; each lists all the others."""
     config = Config(gateway=GatewayConfig(worker_bind=BIND, port=80, process_port=9100))
     seats = [Seat(index, 3) for index in range(3)]
-    own = [seat.config(config, LEDGER) for seat in seats]
+    own = [seat.config(config, {"HOME": "/home/me"}) for seat in seats]
     binds = [one.gateway.worker_bind for one in own]
     assert binds == ["tcp://127.0.0.1:8090", "tcp://127.0.0.1:8091", "tcp://127.0.0.1:8092"]
     assert [one.gateway.process_port for one in own] == [9100, 9101, 9102]

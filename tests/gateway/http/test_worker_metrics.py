@@ -1,4 +1,4 @@
-"""What `/metrics` says of each worker."""
+"""What `/metrics` says of each worker, and of which process it is."""
 
 from gateway.core.worker_state import Worker
 from gateway.http.edge import FleetGauges
@@ -23,3 +23,17 @@ def test_a_worker_has_one_state_and_a_standing_fault_its_kind() -> None:
         'herma_worker_state{state="down",worker="w1"} 1.0',
         'herma_worker_fault{kind="file_not_found",worker="w1"} 1.0',
     }
+
+
+def test_every_sample_of_one_of_several_processes_says_which() -> None:
+    """A scrape of the shared port meets any of them; alone, nothing changes."""
+    alone, second = (Metrics(lambda: (), FleetGauges, process=p) for p in (None, "1"))
+    for metrics in (alone, second):
+        metrics.observe_turn(
+            model="m", status=200, served_by="w", usage=None, first_token_s=0.1, duration_s=0.2
+        )
+    samples = [line for line in second.render().decode().splitlines() if not line.startswith("#")]
+    assert samples
+    assert all('process="1"' in line for line in samples)
+    assert "process=" not in alone.render().decode()
+    assert second.render() == second.render()

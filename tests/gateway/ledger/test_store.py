@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 from gateway.core.entries import DayTotal, Entry, Reservation, Settlement
-from gateway.ledger import LedgerError, LedgerStore, Row, read_report
+from gateway.ledger import LedgerError, LedgerStore, Row, read_report, spent_beside
 from protocol.errors import ConfigError
 
 DAY = "2026-11-21"
@@ -37,10 +38,17 @@ def reservation(number: int, *, cost: int = 100, key: str = "k") -> Reservation:
     return Reservation(number, DAY, key, "m", "cloud", 1000, 50, cost, is_priced=True)
 
 
-def entry(*, cost: int = 7, provider: str = "cloud", day: str = DAY, settled: bool = True) -> Entry:
+def entry(
+    *,
+    cost: int = 7,
+    provider: str = "cloud",
+    day: str = DAY,
+    settled: bool = True,
+    key: str = "k",
+) -> Entry:
     return Entry(
         day=day,
-        key="k",
+        key=key,
         model="m",
         provider=provider,
         is_settled=settled,
@@ -144,6 +152,50 @@ def test_rows_add_up(path: Path, columns: tuple[str, ...]) -> None:
     for field in ("requests", "prompt_tokens", "cost", "unsettled_cost"):
         assert sum(getattr(row, field) for row in report.rows) == getattr(report.total, field)
     assert report.currency == "USD"
+
+
+def test_the_files_of_several_processes_are_one_report(path: Path) -> None:
+    """Rows of the same group are added up, and the total is that of all files; a file of another
+    name is nobody's.
+    """
+    first, second, foreign = (path.with_name(f"ledger{n}.sqlite") for n in ("", ".1", ".old"))
+    for number, file in enumerate((first, second, foreign), start=1):
+        with opened(file) as store:
+            store.write(
+                [reservation(1)], [], [entry(), entry(provider="", cost=0), entry(key=f"k{number}")]
+            )
+    one, both = total_of(second), read_report(first, ("key",), DAY)
+    assert both is not None
+    assert both.total == Row((), *(2 * count for count in astuple(one)[1:]))
+    assert [(row.group, row.requests) for row in both.rows] == [
+        (("k",), 6),
+        (("k1",), 1),
+        (("k2",), 1),
+    ]
+    first.unlink()
+    assert total_of(first) == one
+
+
+def test_what_further_processes_have_spent_is_known_to_one_alone(path: Path) -> None:
+    """Once there are limits there is one process, and it counts what stands beside its ledger."""
+    beside = path.with_name("ledger.1.sqlite")
+    with opened(path) as store:
+        store.write([], [], [entry()])
+    with opened(beside) as store:
+        store.write([reservation(1)], [], [entry(), entry(provider="", cost=0)])
+        (total,) = spent_beside(path, DAY)
+    assert (total.day, total.key, total.provider) == (DAY, "k", "cloud")
+    assert total.cost == entry().cost + 100
+    assert spent_beside(path, "2099-01-01") == []
+
+
+def test_ledgers_of_two_currencies_are_not_added(path: Path) -> None:
+    """Not even to be shown."""
+    for name, currency in (("ledger.sqlite", "USD"), ("ledger.1.sqlite", "EUR")):
+        with opened(path.with_name(name), currency):
+            pass
+    with pytest.raises(ConfigError, match="several currencies"):
+        read_report(path, (), DAY)
 
 
 def test_days_before_the_first_are_left_out(path: Path) -> None:

@@ -24,6 +24,7 @@ SESSION_HEADERS: Final = (
     b"x-litellm-session-id",
 )
 """Headers by which clients name a conversation, most telling first."""
+_SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class Caller:
 
 def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The conversation that the ASGI `headers` (lower-case names) name, if any."""
-    found = {name: value for name, value in headers if name in SESSION_HEADERS and value}
-    for name in SESSION_HEADERS:
+    found = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
+    for name in SESSION_HEADERS if found else ():
         if name in found:
             return found[name].decode("latin-1")[:MAX_SESSION_CHARS]
     return None

@@ -181,8 +181,8 @@ class Choice:
         """Ids mean nothing to a model of the same name with other files, which may have come while
         this choice waited.
         """
-        view = self._services.dispatcher.model(self._job.model)
-        if view is not None and view.files_digest == self._job.files_digest:
+        job = self._job
+        if self._services.dispatcher.files_digest(job.model) == job.files_digest:
             return
         if self.output.ids:
             raise connection_lost()

@@ -160,6 +160,10 @@ class Dispatcher:
         """The model of that name or alias."""
         return self._core.model(name)
 
+    def files_digest(self, name: str) -> bytes | None:
+        """The text files of the model of that name, as of now; None while they are not known."""
+        return self._core.files_digest(name)
+
     def models(self) -> tuple[ModelView, ...]:
         """All models."""
         return self._core.models()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final, TypeVar
@@ -151,7 +152,7 @@ def _form(
         return AnswerFormat(tools=None, reasoning=None)
     named = next((model for model in services.config.models if model.name == view.name), None)
     form = text.answer_format(*((named.tool_parser, named.reasoning_parser) if named else ()))
-    return form if request.tools else replace(form, tools=None)
+    return form if request.tools else AnswerFormat(tools=None, reasoning=form.reasoning)
 
 
 def _opening(
@@ -214,7 +215,7 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
         request.messages,
         request.tools,
         request.template_kwargs,
-        datetime.now(tz=UTC).astimezone(),
+        _local_time(int(time.time())),
     )
     segments = await _run(render, at_once=is_quickly_rendered(request))
     draft = text.prompts.draft(segments, salt)
@@ -223,6 +224,14 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
         missing = partial(text.prompts.encode, draft.missing)
         encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
     return text.prompts.finish(draft, encoded), segments[-1]
+
+
+@lru_cache(maxsize=1)
+def _local_time(unix_s: int) -> datetime:
+    """What templates may write into a prompt: whole seconds are enough, and finding out the offset
+    takes 2 us.
+    """
+    return datetime.fromtimestamp(unix_s, UTC).astimezone()
 
 
 async def _run(work: Callable[[], T], *, at_once: bool) -> T:

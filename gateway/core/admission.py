@@ -73,6 +73,8 @@ class WaitingRoom:
             served = shares.served(request.key)
             return not request.auxiliary, True, served, waiting.due, waiting.arrival
 
+        if len(self._by_ticket) == 1:
+            return [*self._by_ticket.values()]
         return sorted(self._by_ticket.values(), key=rank)
 
 

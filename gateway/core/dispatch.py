@@ -249,6 +249,11 @@ class Dispatch:
         model = self._models.find(name)
         return self._fleet.view(model) if model is not None else None
 
+    def files_digest(self, name: str) -> bytes | None:
+        """The text files of the model of that name, as of now; None while they are not known."""
+        model = self._models.find(name)
+        return model.files_digest if model is not None else None
+
     def models(self) -> tuple[ModelView, ...]:
         """All models, configured ones first."""
         return tuple(self._fleet.view(model) for model in self._models)

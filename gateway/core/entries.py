@@ -4,11 +4,10 @@ Owns the values that cross between the books in memory and the ledger on disk. M
 nor how the figures came about. Days are UTC dates as text (2026-11-21), amounts micro-units.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, gc=False):
     """The most that one cloud request can use and cost, held before it is sent. `is_priced` False:
     the provider's price is unknown, and `cost` is 0.
     """
@@ -24,8 +23,7 @@ class Reservation:
     is_priced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One request that is over. `provider` "" is our own workers. `is_settled` False: its end was
     never seen, so tokens and cost are what it can have been at most.
     """
@@ -59,16 +57,14 @@ class Entry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """A reservation is over. `entry` None: the provider certainly charges nothing."""
 
     reservation_id: int
     entry: Entry | None
 
 
-@dataclass(frozen=True, slots=True)
-class DayTotal:
+class DayTotal(msgspec.Struct, frozen=True, gc=False):
     """What one key has spent at one provider on one day, unsettled requests included."""
 
     day: str

@@ -135,15 +135,8 @@ class Fleet:
             cloud=model.config.cloud == "allow",
             ready_workers=len(ready),
             queued=len(model.queue),
-            progress=self.progress(model),
             is_fallback_on=model.fallback.is_on,
         )
-
-    def progress(self, model: Model) -> str:
-        """For operators: how far the furthest start is, in words; why nothing starts otherwise."""
-        faulty = (worker for worker in self.serving(model) if worker.fault)
-        fault = next((f"{worker.name}: {worker.fault}" for worker in faulty), "")
-        return self.start_progress(model) or fault
 
     def start_progress(self, model: Model) -> str:
         """How far the furthest start is, in words; "" if none has told."""

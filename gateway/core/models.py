@@ -6,8 +6,9 @@ what at the moment: `fleet.py` does.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from config import FallbackConfig, ModelConfig
 from gateway.core.admission import WaitingRoom
@@ -22,11 +23,10 @@ PRINTABLE: Final = re.compile(r"[!-~]{1,128}")
 ModelState = Literal["ready", "starting", "down"]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelView:
+class ModelView(msgspec.Struct, frozen=True):
     """A model as clients and turns see it. `context_length` (tokens) is the least of the ready
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
-    None until a worker was ready once. `progress` tells how far a start is, in words.
+    None until a worker was ready once.
     """
 
     name: str
@@ -39,7 +39,6 @@ class ModelView:
     cloud: bool
     ready_workers: int = 0
     queued: int = 0
-    progress: str = ""
     is_fallback_on: bool = False
 
     @property

@@ -165,9 +165,10 @@ class Placement:
 
     def settle(self, model: Model, now: float) -> list[Effect]:
         """Give room to those who wait; or, when no worker is ready, send away who cannot wait."""
-        effects: list[Effect] = []
+        if not len(model.queue) and not model.fallback.is_on:
+            return []
         ready = self._fleet.ready(model)
-        effects += model.fallback.step(ready, now)
+        effects = model.fallback.step(ready, now)
         if not ready:
             for waiting in model.queue:
                 effects += self._unserved(model, waiting, now)

@@ -55,6 +55,8 @@ class ChatTemplate:
             if self._builds_tokens:
                 self._template = template_environment().from_string(source)
                 self._variables = dict(variables or {})
+            # Jinja's are a chain of two maps, which each rendering copies name by name.
+            self._template.globals = dict(self._template.globals)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
 

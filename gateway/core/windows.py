@@ -4,6 +4,7 @@ Owns when a limit's window begins and ends. Must not read the clock: time is an 
 since 1970.
 """
 
+import functools
 import math
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -11,11 +12,12 @@ from typing import Literal
 Period = Literal["daily", "monthly"]
 
 DAY_FORM = "%Y-%m-%d"
+_DAY_S = 86_400
 
 
 def day_of(now: float) -> str:
     """The day of `now`, as 2026-11-21."""
-    return datetime.fromtimestamp(now, UTC).strftime(DAY_FORM)
+    return _nth_day(int(now // _DAY_S))
 
 
 def month_of(day: str) -> str:
@@ -40,6 +42,12 @@ def end_of(period: Period, now: float) -> datetime:
     if period == "daily":
         return midnight + timedelta(days=1)
     return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
+
+
+@functools.lru_cache(maxsize=8)
+def _nth_day(number: int) -> str:
+    """Asked for every request, and for the same one or two days."""
+    return datetime.fromtimestamp(number * _DAY_S, UTC).strftime(DAY_FORM)
 
 
 def seconds_until(end: datetime, now: float) -> int:

@@ -53,4 +53,7 @@ def json_bytes(value: object) -> bytes:
 
 def header(name: str, value: object) -> Header:
     """A header whose value cannot break the response: printable ASCII only."""
-    return name.encode(), _UNSAFE.sub("?", str(value)).encode()
+    text = str(value)
+    if not (text.isascii() and text.isprintable()):
+        text = _UNSAFE.sub("?", text)
+    return name.encode(), text.encode()

@@ -42,28 +42,29 @@ def edge_app(edge: Edge) -> ASGIApp:
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     models, debug_route = Models(edge, gate), DebugRoute(edge, gate)
+    fixed: dict[str, ASGIApp] = {
+        **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
+        **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
+        **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
+        **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
+        **_with_and_without_v1("/models", Methods(GET=models.list)),
+        "/health": Methods(GET=functools.partial(_health, edge)),
+        "/version": Methods(GET=functools.partial(_version, edge)),
+        "/openapi.json": Methods(GET=functools.partial(_openapi, edge)),
+        "/metrics": Methods(GET=functools.partial(_metrics, gate, metrics)),
+        "/events": Methods(GET=Events(edge, gate)),
+        "/debug/route": Methods(GET=debug_route, POST=debug_route),
+    }
+    named = _with_and_without_v1("/models/{name:path}", Methods(GET=models.one))
     router = Router(
-        [
-            *_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
-            *_with_and_without_v1("/completions", Methods(POST=generation.completions)),
-            *_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
-            *_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
-            *_with_and_without_v1("/models", Methods(GET=models.list)),
-            *_with_and_without_v1("/models/{name:path}", Methods(GET=models.one)),
-            Route("/health", Methods(GET=functools.partial(_health, edge))),
-            Route("/version", Methods(GET=functools.partial(_version, edge))),
-            Route("/openapi.json", Methods(GET=functools.partial(_openapi, edge))),
-            Route("/metrics", Methods(GET=functools.partial(_metrics, gate, metrics))),
-            Route("/events", Methods(GET=Events(edge, gate))),
-            Route("/debug/route", Methods(GET=debug_route, POST=debug_route)),
-        ],
+        [Route(path, endpoint) for path, endpoint in named.items()],
         redirect_slashes=False,
         default=_not_found,
     )
-    inner: ASGIApp = router
+    inner: ASGIApp = _FixedPaths(fixed, router)
     if gate.allowed_origins:
         inner = CORSMiddleware(
-            router,
+            inner,
             allow_origins=gate.allowed_origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
@@ -72,9 +73,20 @@ def edge_app(edge: Edge) -> ASGIApp:
     return _ByType(router, ErrorEdge(_OriginGuard(gate, inner)))
 
 
-def _with_and_without_v1(path: str, endpoint: ASGIApp) -> tuple[Route, Route]:
+def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
     """Clients differ in whether their base URL ends in /v1."""
-    return Route(f"/v1{path}", endpoint), Route(path, endpoint)
+    return {f"/v1{path}": endpoint, path: endpoint}
+
+
+class _FixedPaths:
+    """Paths without parameters are looked up; starlette tries one pattern after the other."""
+
+    def __init__(self, fixed: Mapping[str, ASGIApp], others: ASGIApp) -> None:
+        self.fixed = fixed
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.fixed.get(scope["path"], self._others)(scope, receive, send)
 
 
 class Methods:

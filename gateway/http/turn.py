@@ -61,10 +61,16 @@ class Turn:
             *(header(name, value) for name, value in self.started.headers),
         )
 
+    def _model(self) -> str:
+        """The name to count it under; a client's own words are none."""
+        if self.started is not None and self.started.served_by == "worker":
+            return self.started.model
+        return self.edge.public_name(self.request.model) or "unknown"
+
     def observe(self) -> None:
         """Count the turn, which is over."""
         self.metrics.observe_turn(
-            model=self.edge.public_name(self.request.model) or "unknown",
+            model=self._model(),
             status=self.status,
             served_by=self.started.served_by if self.started else "none",
             usage=self.usage,

@@ -141,7 +141,7 @@ def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
     view = fleet.model("m")
     assert view is not None
     assert (view.state, view.queued) == ("down", 1)
-    assert "stopped after" in view.progress
+    assert "stopped after" in fleet.workers()[0].fault
 
 
 def test_clients_are_not_told_why_an_engine_died() -> None:

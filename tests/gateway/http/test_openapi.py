@@ -47,13 +47,17 @@ async def document() -> dict[str, Any]:
 async def test_every_route_is_described_and_no_other() -> None:
     """Paths and methods are those of the router; every reference leads somewhere."""
     described = await document()
-    router: Any = edge_app(scripted_edge(Script()))
-    router = router._router
-    assert isinstance(router, Router)
+    app: Any = edge_app(scripted_edge(Script()))
+    assert isinstance(app._router, Router)
+    endpoints = dict(app._http._app._app.fixed) | {
+        route.path.replace(":path", ""): route.endpoint
+        for route in app._router.routes
+        if isinstance(route, Route)
+    }
     routes = {
-        route.path.replace(":path", ""): {method.lower() for method in route.endpoint._endpoints}
-        for route in router.routes
-        if isinstance(route, Route) and not route.path.startswith("/debug")
+        path: {method.lower() for method in endpoint._endpoints}
+        for path, endpoint in endpoints.items()
+        if not path.startswith("/debug")
     }
     paths = described["paths"]
     assert {

@@ -21,6 +21,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_seqs: int
     token_budget: int
+    max_context: int
 
 
 @functools.cache
@@ -40,5 +41,6 @@ def builtin_config() -> Config:
         gateways=(Config().gateway.worker_bind,),
         max_seqs=limits.max_seqs,
         token_budget=limits.token_budget,
+        max_context=limits.max_context,
     )
     return Config(models=(ModelConfig(name=BUILTIN_MODEL),), workers=(worker,))

@@ -51,9 +51,12 @@ def parse_config(text: str, source: str) -> Config:
     return config
 
 
-def with_processes(config: Config, processes: int, source: str) -> Config:
-    """`config` with that many gateway processes. Raises `ConfigError` if it is for one alone."""
-    gateway = msgspec.structs.replace(config.gateway, processes=processes)
+def with_gateway(config: Config, source: str, **keys: Any) -> Config:
+    """`config` with these keys of `[gateway]`, which came by the command line; None leaves a key
+    as it is. Raises `ConfigError` if several processes cannot do the whole.
+    """
+    given = {key: value for key, value in keys.items() if value is not None}
+    gateway = msgspec.structs.replace(config.gateway, **given)
     changed = msgspec.structs.replace(config, gateway=gateway)
     check_processes(changed, source)
     return changed
@@ -136,6 +139,7 @@ def _fill_workers(raw: dict[str, Any], source: str) -> None:
         limits = _profile(_text(model, "profile") or DEFAULT_PROFILE, source)
         worker.setdefault("max_seqs", limits.max_seqs)
         worker.setdefault("token_budget", limits.token_budget)
+        worker.setdefault("max_context", limits.max_context)
         worker.setdefault("gateways", [bind])
 
 

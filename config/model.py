@@ -128,6 +128,7 @@ class ModelConfig(_Table, frozen=True):
     fallback: tuple[FallbackConfig, ...] = ()
     cloud: Literal["allow", "never"] = "allow"
     context_length: Positive | None = None
+    max_context: Positive | None = None
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
 
@@ -220,9 +221,10 @@ class LedgerConfig(_Table, frozen=True):
 class WorkerConfig(_Table, frozen=True):
     """`[[workers]]`: one engine and the model it serves.
 
-    `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs` and
-    `token_budget` (tokens per step) come from the model's profile unless set here. `kv_tokens` None
-    takes what memory allows. `quantization` "fp8" keeps the layers' weights in 8 bits, "auto" as
+    `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs`,
+    `token_budget` (tokens per step) and `max_context` come from the model's profile unless set
+    here. The window is the model's, `max_context` at most, or `context_length` exactly: then memory
+    that cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8" keeps the layers' weights in 8 bits, "auto" as
     the checkpoint has them; `kv_dtype` "fp8" keeps keys and values so, "auto" in the network's
     dtype. `stall_s`: a start without progress for so long is a failure.
     `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests;

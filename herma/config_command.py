@@ -31,7 +31,8 @@ def _summary(path: Path, config: Config) -> str:
         names = " ".join((model.name, *model.aliases))
         lines.append(f"  model     {names} ({model.profile})" + (f" -> {chain}" if chain else ""))
     for worker in config.workers:
-        limits = f"max_seqs {worker.max_seqs}, token_budget {worker.token_budget}"
+        window = worker.context_length or f"at most {worker.max_context}"
+        limits = f"max_seqs {worker.max_seqs}, token_budget {worker.token_budget}, context {window}"
         lines.append(f"  worker    {worker.name}: {worker.model} as {worker.serves} ({limits})")
     currency = config.ledger.currency
     for name, provider in config.providers.items():

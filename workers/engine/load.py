@@ -148,7 +148,7 @@ def _window(config: WorkerConfig, shape: Qwen3Config) -> int:
             f"context_length = {config.context_length} is over the window of {config.model}: "
             f"at most {largest}"
         )
-    return config.context_length or largest
+    return config.context_length or min(largest, config.max_context or largest)
 
 
 def _device(name: str) -> torch.device:

@@ -45,7 +45,7 @@ def engine_facts(config: WorkerConfig, model_dir: Path) -> EngineFacts:
         kind=config.engine,
         device="none",
         dtype="none",
-        context_length=min(config.context_length or window, window),
+        context_length=min(config.context_length or config.max_context or window, window),
         block_size=config.block_size,
         kv_tokens=num_blocks * config.block_size,
         max_seqs=config.max_seqs,

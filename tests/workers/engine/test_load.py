@@ -51,6 +51,9 @@ def test_the_window_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
     facts = load_tiny(model_dir, context_length=500).facts
     assert facts.context_length == 500
     assert facts.kv_tokens == 4 * 512
+    assert load_tiny(model_dir, max_context=600).facts.context_length == 600
+    assert load_tiny(model_dir, max_context=600, context_length=700).facts.context_length == 700
+    assert load_tiny(model_dir, max_context=4000).facts.context_length == 1024
     assert "at most 1024" in _refusal(model_dir, context_length=4000)
 
 

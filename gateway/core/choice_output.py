@@ -4,6 +4,7 @@ Owns its token ids, their bound, and whether a client may have seen something of
 workers or how ids become events.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
@@ -46,7 +47,8 @@ class ChoiceOutput:
         self._emit = emit
         self._max_tokens = max_tokens
         self._end_ids = end_ids
-        self.ids: list[int] = []
+        # Four bytes per token: of a thousand long answers a list of numbers is most of the memory.
+        self.ids = array("I")
         self.has_text = False
         self.num_unsent = 0
 

@@ -128,7 +128,6 @@ class ModelConfig(_Table, frozen=True):
     fallback: tuple[FallbackConfig, ...] = ()
     cloud: Literal["allow", "never"] = "allow"
     context_length: Positive | None = None
-    max_context: Positive | None = None
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
 
@@ -224,9 +223,10 @@ class WorkerConfig(_Table, frozen=True):
     `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs`,
     `token_budget` (tokens per step) and `max_context` come from the model's profile unless set
     here. The window is the model's, `max_context` at most, or `context_length` exactly: then memory
-    that cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8" keeps the layers' weights in 8 bits, "auto" as
-    the checkpoint has them; `kv_dtype` "fp8" keeps keys and values so, "auto" in the network's
-    dtype. `stall_s`: a start without progress for so long is a failure.
+    that cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8"
+    keeps the layers' weights in 8 bits, "auto" as the checkpoint has them; `kv_dtype` "fp8" keeps
+    keys and values so, "auto" in the network's dtype. `stall_s`: a start without progress for so
+    long is a failure.
     `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests;
     "scripted" gives the answers that the file `script` chooses, for tests of clients.
     """
@@ -244,6 +244,7 @@ class WorkerConfig(_Table, frozen=True):
     kv_dtype: Literal["auto", "fp8"] = "auto"
     kv_tokens: Positive | None = None
     context_length: Positive | None = None
+    max_context: Positive | None = None
     block_size: Literal[16, 32, 64, 128] = 32
     max_waiting: Positive = 64
     threads: Positive | None = None

@@ -2,7 +2,7 @@
 
 from config.defaults import BUILTIN_MODEL, builtin_config
 from config.ledger_path import ledger_path
-from config.load import load_config, parse_config, with_processes
+from config.load import load_config, parse_config, with_gateway
 from config.model import (
     Config,
     FallbackConfig,
@@ -41,5 +41,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "provider_api_key",
-    "with_processes",
+    "with_gateway",
 ]

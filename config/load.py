@@ -51,7 +51,7 @@ def parse_config(text: str, source: str) -> Config:
     return config
 
 
-def with_gateway(config: Config, source: str, **keys: Any) -> Config:
+def with_gateway(config: Config, source: str, **keys: str | int | None) -> Config:
     """`config` with these keys of `[gateway]`, which came by the command line; None leaves a key
     as it is. Raises `ConfigError` if several processes cannot do the whole.
     """

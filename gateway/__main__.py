@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
 from setproctitle import setproctitle
 
-from config import Config, builtin_config, load_config
+from config import Config, builtin_config, load_config, with_gateway
 from gateway.actors.event_feed import LOGGER as EVENTS_LOGGER
 from gateway.app import run_gateway
-from gateway.core.seat import seat_of
+from gateway.core.seat import ALONE, seat_of
 from protocol.errors import ConfigError, HermaError
 
 _GC_THRESHOLDS: Final = (3_000, 10, 20)
@@ -31,7 +30,7 @@ requests several times a second.
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. Raises `ConfigError` with one line when that cannot begin."""
     arguments = _parser().parse_args(argv)
-    seat = seat_of(arguments.process)
+    seat = ALONE if arguments.process is None else seat_of(arguments.process)
     label = "" if seat.name is None else f" [{arguments.process}]"
     setproctitle(f"herma gateway{label}")
     # Prompts are encoded by one thread each; more would take the cores from the token path.
@@ -66,21 +65,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
     )
-    # Of `herma gateway --processes N`, which starts them.
-    parser.add_argument("--process", default="0/1", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--process", metavar="I/N", help="which of several; `herma gateway --processes N` says it"
+    )
     return parser
 
 
 def _config(arguments: argparse.Namespace) -> Config:
     config = builtin_config() if arguments.config is None else load_config(arguments.config)
-    gateway = config.gateway
-    if arguments.port is not None:
-        gateway = msgspec.structs.replace(gateway, port=arguments.port)
-    if arguments.worker_bind is not None:
-        gateway = msgspec.structs.replace(gateway, worker_bind=arguments.worker_bind)
-    if arguments.server is not None:
-        gateway = msgspec.structs.replace(gateway, server=arguments.server)
-    return msgspec.structs.replace(config, gateway=gateway)
+    if arguments.process is None and config.gateway.processes > 1:
+        raise ConfigError("this is one process; several are started by `herma gateway`")
+    return with_gateway(
+        config,
+        str(arguments.config),
+        processes=None if arguments.process is None else seat_of(arguments.process).count,
+        port=arguments.port,
+        worker_bind=arguments.worker_bind,
+        server=arguments.server,
+    )
 
 
 def _announce(line: str) -> None:

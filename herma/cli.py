@@ -14,6 +14,7 @@ from protocol.errors import HermaError
 from protocol.version import VERSION
 
 MAX_PORT = 65_535
+MAX_PROCESSES = 64
 EXIT_INTERRUPTED = 130
 EXIT_SAID_WHY = 2
 """The process said in one line what is wrong; starting it again changes nothing."""
@@ -46,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "up":
             from herma.up import run_up
 
-            return run_up(arguments.config, arguments.port)
+            return run_up(arguments)
         case "gateway":
             from herma.roles import run_gateway
 
@@ -113,10 +114,18 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         role.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
     for role in (up, gateway):
         role.add_argument("--port", type=_port, metavar="N", help="instead of [gateway] port")
+        role.add_argument(
+            "--processes",
+            type=_processes,
+            metavar="N",
+            help="gateway processes on one port; instead of [gateway] processes",
+        )
     gateway.add_argument(
         "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
     )
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
+    # Which of several this is: 0/4. Their parent says so.
+    gateway.add_argument("--process", help=argparse.SUPPRESS)
     worker.add_argument(
         "--name", metavar="NAME", help="which of [[workers]]; default: the only one"
     )
@@ -153,6 +162,12 @@ def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) <= MAX_PORT:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is no port; it is 0 (any free one) to {MAX_PORT}")
+
+
+def _processes(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PROCESSES:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} processes cannot be; it is 1 to {MAX_PROCESSES}")
 
 
 def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

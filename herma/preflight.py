@@ -1,6 +1,6 @@
-"""What would end `herma up` right after its start, found before anything starts.
+"""What would end `herma up`, or several gateways, right after the start, found before it.
 
-Owns the look at this host: the port, the providers' keys, the model directories. Each process
+Owns the look at this host: the ports, the providers' keys, the model directories. Each process
 checks again what it needs; here one line stands alone instead of among the children's.
 """
 
@@ -11,16 +11,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from config import Config, GatewayConfig, provider_api_key
+from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
 
-def check_host(config: Config, port: int, environ: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for the first thing that this host lacks to run `config` on `port`."""
-    for name, provider in config.providers.items():
-        provider_api_key(name, provider, environ)
+def check_host(config: Config, environ: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for the first thing that this host lacks to run `config`."""
+    check_providers(config, environ)
     for problem in missing_models(config):
         raise ConfigError(f"{problem}; correct `model` or give a hub id such as Qwen/Qwen3-0.6B")
-    _check_port(config.gateway, port)
+    _check_port(config.gateway)
+
+
+def check_providers(config: Config, environ: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for the first provider whose key is missing."""
+    for name, provider in config.providers.items():
+        provider_api_key(name, provider, environ)
 
 
 def missing_models(config: Config) -> Iterator[str]:
@@ -43,21 +49,53 @@ def unserved_models(config: Config) -> Iterator[str]:
             yield f"model `{model.name}`: the file has neither a worker nor a fallback for it"
 
 
-def _check_port(gateway: GatewayConfig, port: int) -> None:
+def claim_port(gateway: GatewayConfig) -> socket.socket:
+    """A socket that holds the gateway's port, or any free one if that is 0, and only lets those
+    listen there that set SO_REUSEPORT and belong to the same user. It does not listen itself.
+
+    Raises `ConfigError` if somebody listens there, even somebody who would share.
+    """
+    claim = _bound(gateway.host, gateway.port, "[gateway] port, --port")
+    # Only now: a port that was asked for with the wish to share would be given by who shares it.
+    claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return claim
+
+
+def check_worker_ports(gateway: GatewayConfig) -> None:
+    """Raise `ConfigError` if a port is taken on which one of several processes takes workers."""
+    for index in range(gateway.processes if gateway.processes > 1 else 0):
+        scheme, _, rest = nth_address(gateway.worker_bind, index).partition("://")
+        host, _, port = rest.rpartition(":")
+        if scheme == "tcp":
+            with suppress(OSError, UnicodeError):
+                _bound(host.replace("*", ""), int(port), "[gateway] worker_bind").close()
+
+
+def _check_port(gateway: GatewayConfig) -> None:
     """Whether somebody listens there already; whatever else is wrong, the gateway names."""
-    if port == 0:
-        return
-    host = gateway.host.strip("[]")
-    with suppress(socket.gaierror, UnicodeError):
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, proto, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise ConfigError(
-                        f"port {port} on {gateway.host} is taken by another program; "
-                        "stop it or choose another port ([gateway] port, --port)"
-                    ) from error
+    if gateway.port != 0:
+        with suppress(OSError, UnicodeError):
+            _bound(gateway.host, gateway.port, "[gateway] port, --port").close()
+
+
+def _bound(host: str, port: int, option: str) -> socket.socket:
+    """A socket at that address. Raises `ConfigError` if it is taken, `OSError` for all else."""
+    found = socket.getaddrinfo(
+        host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    # As the server chooses: one address, IPv4 if there is one.
+    family, kind, proto, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    probe = socket.socket(family, kind, proto)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+    except OSError as error:
+        probe.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} on {host} is taken by another program; "
+                f"stop it or choose another port ({option})"
+            ) from error
+        raise
+    return probe

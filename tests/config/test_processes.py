@@ -4,7 +4,7 @@ from hashlib import sha256
 
 import pytest
 
-from config import parse_config, with_processes
+from config import parse_config, with_gateway
 from protocol.errors import ConfigError
 
 PROVIDER = """
@@ -33,9 +33,9 @@ hash = "sha256:{sha256(b"k").hexdigest()}"
 def test_what_one_process_alone_can_do_is_refused_to_several(tables: str, says: str) -> None:
     """The same file is right for one."""
     config = parse_config(tables, "herma.toml")
-    assert with_processes(config, 1, "herma.toml") == config
+    assert with_gateway(config, "herma.toml", processes=1) == config
     with pytest.raises(ConfigError, match=says):
-        with_processes(config, 2, "herma.toml")
+        with_gateway(config, "herma.toml", processes=2)
 
 
 def test_the_file_itself_is_held_to_it() -> None:

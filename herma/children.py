@@ -1,0 +1,81 @@
+"""Several child processes as one command.
+
+Owns their life together: starts them, starts one that dies again, stops them all. Must not know
+what they run.
+"""
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Final
+
+import trio
+
+from herma.child import Child
+from herma.cli import EXIT_SAID_WHY
+
+MIN_BACKOFF_S: Final = 0.2
+MAX_BACKOFF_S: Final = 10.0
+HEALTHY_S: Final = 30.0
+"""A child that lived so long starts again with the shortest back-off."""
+
+
+async def keep_running(children: Sequence[Child]) -> int:
+    """Until SIGINT or SIGTERM. Returns the exit status: 2 if a child said what is wrong."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as listening:
+            stop = trio.Event()
+            listening.start_soon(_listen, signals, stop, children)
+            status = await _run_all(children, stop)
+            listening.cancel_scope.cancel()
+    return status
+
+
+async def _run_all(children: Sequence[Child], stop: trio.Event) -> int:
+    status = 0
+    async with trio.open_nursery() as nursery:
+
+        def give_up(child_status: int) -> None:
+            nonlocal status
+            status = status or child_status
+            nursery.cancel_scope.cancel()
+
+        for child in children:
+            nursery.start_soon(_keep_running, child, give_up)
+        await stop.wait()
+        give_up(0)
+    return status
+
+
+async def _keep_running(child: Child, give_up: Callable[[int], None]) -> None:
+    """Start the child again when it dies, unless it said what is wrong."""
+    backoff_s = MIN_BACKOFF_S
+    while True:
+        started_at = trio.current_time()
+        status = await child.run()
+        if status == EXIT_SAID_WHY:
+            give_up(status)
+            return
+        if trio.current_time() - started_at > HEALTHY_S:
+            backoff_s = MIN_BACKOFF_S
+        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)
+        await trio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+
+def _signal_name(number: int) -> str:
+    """SIGKILL for 9; the number alone if it has no name here."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+async def _listen(signals: AsyncIterator[int], stop: trio.Event, children: Iterable[Child]) -> None:
+    """The first signal stops the children in order; each further one hurries them."""
+    async for number in signals:
+        if stop.is_set():
+            for child in children:
+                child.hurry(number)
+        stop.set()

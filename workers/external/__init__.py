@@ -1,0 +1,1 @@
+"""Engines of other people: what they hold, told in our words."""

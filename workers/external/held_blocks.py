@@ -1,0 +1,272 @@
+"""Blocks that somebody else's engine holds, in our digests.
+
+Owns the tree of its blocks. Its hashes are names and no more: what a block is follows from its
+tokens and its place, so our digests come out of the tokens, at our block size, whatever its own
+is. A digest is held while every token up to its end is: a block whose parent left is out of reach,
+as it is for the engine, and in reach again when the parent is back. Must not know how events
+travel.
+
+One hash names one content, that is the engine's promise. Blocks that cannot be told in our digests
+are left out and counted: on other media, of a cache that keeps only a window of the prefix, of
+adapters without a name, with images, or with tokens that do not add up.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final, Literal, final
+
+from protocol.hashing import block_digests, root_digest
+from protocol.ids import BlockDigest
+from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from protocol.tokens import TOKEN_BYTES, pack_tokens
+from workers.core.block_events import BlockEvents
+from workers.external.vllm_events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored
+
+LeftOut = Literal["medium", "group", "adapter", "keys", "tokens", "overflow"]
+
+Roots = Callable[[str, str], BlockDigest | None]
+"""Our root for their adapter and salt; None for a salt that is not ours."""
+
+_WHOLE_PREFIX: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+
+
+class Copies(Enum):
+    """What an engine says about a block that it holds twice.
+
+    vLLM keeps both copies when two requests compute the same block, and tells each: COUNTED.
+    SGLang has one copy, and some engines tell only the last one's end: SINGLE. Counting such an
+    engine would promise blocks that are gone; not counting vLLM's loses a shared prefix for good
+    when its second copy goes, because the first stays in use and is never told again.
+    """
+
+    COUNTED = auto()
+    SINGLE = auto()
+
+
+def model_roots(model: str) -> Roots:
+    """Roots of a model. A salt of ours travels to the engine as hexadecimal digits."""
+
+    def root(adapter: str, salt: str) -> BlockDigest | None:
+        try:
+            return root_digest(model, adapter, bytes.fromhex(salt))
+        except ValueError:
+            return None
+
+    return root
+
+
+@final
+class _Block:
+    """One of their blocks. Its tokens are kept until its place is known, then only the `tail` that
+    belongs to a block of ours which ends later.
+    """
+
+    __slots__ = ("copies", "digests", "end", "is_reached", "parent", "tail", "tokens")
+
+    def __init__(self, parent: BlockHash | None, tokens: bytes) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.copies = 1
+        self.is_reached = False
+        self.digests: tuple[BlockDigest, ...] = ()
+        self.end: BlockDigest | None = None
+        self.tail = b""
+
+    def place(self, end: BlockDigest, tail: bytes, block_size: int) -> None:
+        """It follows a block that left our chain at `end` with `tail` to spare."""
+        stream = tail + self.tokens
+        self.digests = tuple(block_digests(end, stream, block_size))
+        self.end = self.digests[-1] if self.digests else end
+        self.tail = stream[len(self.digests) * block_size * TOKEN_BYTES :]
+        self.tokens = b""
+
+
+@final
+class HeldBlocks:
+    """What one engine holds. `max_blocks` of theirs at most are remembered: it has no more."""
+
+    def __init__(self, roots: Roots, *, block_size: int, max_blocks: int, copies: Copies) -> None:
+        self._roots = roots
+        self._block_size = block_size
+        self._max_blocks = max_blocks
+        self._copies = copies
+        self._blocks: dict[BlockHash, _Block] = {}
+        self._children: dict[BlockHash, set[BlockHash]] = {}
+        self._held: dict[BlockDigest, int] = {}
+        self._events = BlockEvents()
+        self._was_cleared = False
+        self._group: int | None = None
+        self.left_out: Counter[LeftOut] = Counter()
+
+    def __len__(self) -> int:
+        """How many of their blocks are remembered, in reach or not."""
+        return len(self._blocks)
+
+    def apply(self, event: BlockStored | BlockRemoved | AllBlocksCleared) -> None:
+        """Take in one event; the order is the caller's duty."""
+        match event:
+            case BlockStored():
+                self._store(event)
+            case BlockRemoved():
+                if self._is_our_cache(event):
+                    for block_hash in event.block_hashes:
+                        self._remove(block_hash)
+            case AllBlocksCleared():
+                self.clear()
+
+    def clear(self) -> None:
+        """Nothing is held, or nobody knows what is."""
+        self._blocks.clear()
+        self._children.clear()
+        self._held.clear()
+        self._group = None
+        self._was_cleared = True
+
+    def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+        """The changes since the last call; after `clear` one snapshot in place of them."""
+        events = self._events.take()
+        if not self._was_cleared:
+            return events
+        self._was_cleared = False
+        return (self.snapshot(),)
+
+    def snapshot(self) -> BlocksSnapshot:
+        """All that is held, for a gateway that asks."""
+        return self._events.snapshot(list(self._held))
+
+    def _is_our_cache(self, event: BlockStored | BlockRemoved) -> bool:
+        """Whether it is about the cache in the GPU's memory that holds whole prefixes.
+
+        A hybrid model has several groups of layers; the first that keeps everything stands for all.
+        """
+        if (event.medium or "GPU").upper() != "GPU" or event.locality == "REMOTE":
+            self.left_out["medium"] += len(event.block_hashes)
+            return False
+        group = event.group_idx or 0
+        if isinstance(event, BlockStored) and self._group is None:
+            keeps_all = event.kv_cache_spec_kind is None
+            if keeps_all or event.kv_cache_spec_kind in _WHOLE_PREFIX:
+                self._group = group
+        if group != self._group:
+            self.left_out["group"] += len(event.block_hashes)
+            return False
+        return True
+
+    def _store(self, event: BlockStored) -> None:
+        if not self._is_our_cache(event):
+            return
+        if len(event.token_ids) != len(event.block_hashes) * event.block_size:
+            self.left_out["tokens"] += len(event.block_hashes)
+            return
+        if event.lora_id is not None and event.lora_name is None:
+            self.left_out["adapter"] += len(event.block_hashes)
+            return
+        packed = pack_tokens(event.token_ids)
+        stride = event.block_size * TOKEN_BYTES
+        parent = event.parent_block_hash
+        root, num_told = self._told(event)
+        for index, block_hash in enumerate(event.block_hashes[:num_told]):
+            self._add(block_hash, parent, packed[index * stride : (index + 1) * stride], root)
+            parent, root = block_hash, None
+        if num_told < len(event.block_hashes):
+            self.left_out["keys"] += len(event.block_hashes) - num_told
+
+    def _told(self, event: BlockStored) -> tuple[BlockDigest | None, int]:
+        """Our root if they begin a prompt, and how many leading blocks our digests can tell: those
+        without keys but the adapter's name, and a salt on the first of a prompt.
+        """
+        keys = [
+            [key for key in block_keys or () if key != event.lora_name]
+            for block_keys in event.extra_keys or ()
+        ]
+        root, salt = None, ""
+        if event.parent_block_hash is None:
+            if keys and len(keys[0]) == 1 and isinstance(keys[0][0], str):
+                salt = str(keys[0].pop())
+            root = self._roots(event.lora_name or "", salt)
+            if root is None:
+                return None, 0
+        num_plain = next((index for index, others in enumerate(keys) if others), len(keys))
+        return root, num_plain if keys else len(event.block_hashes)
+
+    def _add(
+        self,
+        block_hash: BlockHash,
+        parent: BlockHash | None,
+        tokens: bytes,
+        root: BlockDigest | None,
+    ) -> None:
+        known = self._blocks.get(block_hash)
+        if known is not None:
+            known.copies += self._copies is Copies.COUNTED
+            return
+        if len(self._blocks) >= self._max_blocks:
+            self.left_out["overflow"] += 1
+            self.clear()
+        before = None if parent is None else self._blocks.get(parent)
+        self._blocks[block_hash] = _Block(parent, tokens)
+        if parent is not None:
+            self._children.setdefault(parent, set()).add(block_hash)
+        if root is not None:
+            self._reach(block_hash, root, b"")
+        elif before is not None and before.is_reached and before.end is not None:
+            self._reach(block_hash, before.end, before.tail)
+
+    def _remove(self, block_hash: BlockHash) -> None:
+        block = self._blocks.get(block_hash)
+        if block is None:
+            return
+        block.copies -= 1
+        if block.copies:
+            return
+        if block.is_reached:
+            self._lose(block_hash)
+        del self._blocks[block_hash]
+        siblings = self._children.get(block.parent) if block.parent is not None else None
+        if siblings is not None and block.parent is not None:
+            siblings.discard(block_hash)
+            if not siblings:
+                del self._children[block.parent]
+
+    def _reach(self, first: BlockHash, end: BlockDigest, tail: bytes) -> None:
+        """A block and all that hang on it are in reach, shallowest first."""
+        stack = [(first, end, tail)]
+        while stack:
+            block_hash, end, tail = stack.pop()
+            block = self._blocks[block_hash]
+            if block.end is None:
+                block.place(end, tail, self._block_size)
+            block.is_reached = True
+            for digest in block.digests:
+                self._hold(digest)
+            children = self._children.get(block_hash, ())
+            stack.extend((child, block.end or end, block.tail) for child in children)
+
+    def _lose(self, first: BlockHash) -> None:
+        """A block and all that hang on it are out of reach, deepest first."""
+        stack, lost = [first], list[_Block]()
+        while stack:
+            block_hash = stack.pop()
+            block = self._blocks[block_hash]
+            block.is_reached = False
+            lost.append(block)
+            stack.extend(self._children.get(block_hash, ()))
+        for block in reversed(lost):
+            for digest in reversed(block.digests):
+                self._release(digest)
+
+    def _hold(self, digest: BlockDigest) -> None:
+        """Two blocks of theirs may be one of ours, when a salt that we are not told parts them."""
+        count = self._held.get(digest, 0)
+        self._held[digest] = count + 1
+        if not count:
+            self._events.stored(digest)
+
+    def _release(self, digest: BlockDigest) -> None:
+        count = self._held[digest] - 1
+        if count:
+            self._held[digest] = count
+            return
+        del self._held[digest]
+        self._events.dropped(digest)

@@ -31,13 +31,17 @@ BOUND_S = 30.0
 
 
 class GatewayEnd:
-    """Every message of the workers in order, `heard`; pings every 0.1 s unless told not to."""
+    """Every message of the workers in order, `heard`; pings every 0.1 s unless told not to. Without
+    `acknowledges` its pings say that it has not read anything.
+    """
 
     def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
         self.heard: list[FromWorker] = []
         self.peer: WorkerId | None = None
         self.siblings: tuple[str, ...] = ()
         self.pings = True
+        self.acknowledges = True
+        self._newest_pong = 0
         self._news = trio.Event()
         self._closed = trio.Event()
         self._router = RouterSocket(self._take, lambda _peer: None)
@@ -85,7 +89,8 @@ class GatewayEnd:
                 await trio.sleep(0.1)
                 nonce += 1
                 if self.peer is not None and self.pings and not self._closed.is_set():
-                    self._send_if_there(Ping(nonce))
+                    heard = self._newest_pong if self.acknowledges else 0
+                    self._send_if_there(Ping(nonce, heard))
 
     def _send_if_there(self, message: ToWorker) -> None:
         if self.peer is None:
@@ -102,7 +107,9 @@ class GatewayEnd:
             self._send_if_there(Welcome(PROTOCOL_VERSION, bytes(16), 1, self.siblings))
             if message.engine is not None:
                 self._send_if_there(Snapshot())
-        if not isinstance(message, Pong) or message.nonce > 1_000_000:
+        if isinstance(message, Pong) and message.nonce <= 1_000_000:
+            self._newest_pong = message.nonce
+        else:
             self.heard.append(message)
             self._news.set()
             self._news = trio.Event()

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from protocol.hashing import block_digests, root_digest
-from protocol.ids import BlockDigest
+from protocol.ids import ID_BYTES, BlockDigest
 from protocol.tokens import pack_tokens
 
 MODEL = "m"
@@ -137,3 +137,8 @@ def frames(seq: int, payload: bytes) -> list[bytes]:
 def replay_frames(seq: int, payload: bytes) -> list[bytes]:
     """What the replay socket answers."""
     return [seq.to_bytes(8, "big", signed=True), payload]
+
+
+def split(digests: bytes) -> list[BlockDigest]:
+    """The digests of one of our messages."""
+    return [BlockDigest(digests[at : at + ID_BYTES]) for at in range(0, len(digests), ID_BYTES)]

@@ -12,7 +12,7 @@ from protocol.hashing import block_digests, root_digest
 from protocol.ids import ID_BYTES, BlockDigest
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
 from protocol.tokens import pack_tokens
-from tests.fakes.vllm_engine import MODEL, VllmEngine
+from tests.fakes.vllm_engine import MODEL, VllmEngine, split
 from workers.external.held_blocks import Copies, HeldBlocks, model_roots
 from workers.external.vllm_events import AllBlocksCleared, BlockRemoved, BlockStored, decode_batch
 
@@ -36,10 +36,6 @@ def _stored(
 
 def _digests(tokens: Sequence[int], adapter: str = "", salt: bytes = b"") -> set[BlockDigest]:
     return set(block_digests(root_digest(MODEL, adapter, salt), pack_tokens(tokens), 32))
-
-
-def split(digests: bytes) -> list[BlockDigest]:
-    return [BlockDigest(digests[at : at + ID_BYTES]) for at in range(0, len(digests), ID_BYTES)]
 
 
 def _snapshot(held: HeldBlocks) -> set[BlockDigest]:

@@ -5,9 +5,9 @@ through synchronously, the end wakes the turn once. Must not know text, HTTP or 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import trio
 
 from gateway.actors.placement import Placement
@@ -15,23 +15,19 @@ from protocol.ids import RequestId
 from protocol.messages import Accepted, Finished, Rejected, TokenItem
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """The worker, its engine or the link to it is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(msgspec.Struct, frozen=True):
     """The worker gave no token in time, and may not know the sequence at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """The turn has all that it wants; the worker does not know it yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Crashed:
+class Crashed(msgspec.Struct, frozen=True):
     """Taking in the tokens failed on our side."""
 
     error: Exception

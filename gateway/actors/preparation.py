@@ -11,11 +11,11 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final, TypeVar
 
+import msgspec
 import trio
 
 from gateway.actors.caller import Caller
@@ -61,8 +61,7 @@ _ENCODERS: Final = trio.CapacityLimiter(2)
 _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks.
 
     `form` is how the answer is read. The prompt ends within thoughts (`is_thinking`), or in the

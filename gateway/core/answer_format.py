@@ -5,8 +5,9 @@ tokens, requests or how a format is read.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gateway.core.reasoning import REASONING_FORMATS, ReasoningFormat, detect_reasoning_format
 from gateway.core.tools import TOOL_FORMATS, ToolFormat, detect_tool_format
@@ -15,8 +16,7 @@ AUTO: Final = "auto"
 NONE: Final = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class AnswerFormat(msgspec.Struct, frozen=True):
     """None: calls, or thoughts, are not looked for."""
 
     tools: ToolFormat | None

@@ -6,9 +6,10 @@ rounded up. Must not know who may spend how much.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
+
+import msgspec
 
 from config import PriceConfig, ProviderConfig
 from gateway.core.events import Usage
@@ -29,8 +30,7 @@ def show_amount(micro: int, decimals: int = 6) -> str:
     return f"{whole}.{rest:0{decimals}d}" if decimals else str(whole)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """Micro-units per million tokens: of the prompt, of its part that the provider had cached, and
     of the output.
     """
@@ -62,8 +62,7 @@ class Price:
         return _rounded_up(prompt_tokens * dearest + output_tokens * self.output)
 
 
-@dataclass(frozen=True, slots=True)
-class Tariff:
+class Tariff(msgspec.Struct, frozen=True):
     """One model at one provider. None: the configuration does not say."""
 
     price: Price | None

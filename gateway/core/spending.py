@@ -8,9 +8,10 @@ tokens; time is an argument.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from gateway.core.entries import DayTotal, Reservation
 from gateway.core.windows import (
@@ -39,8 +40,7 @@ class Account(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Micro-units per UTC day and month; None: no limit."""
 
     daily: int | None = None
@@ -51,8 +51,7 @@ class Limits:
         return self.daily if period == "daily" else self.monthly
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """A cloud request that wants to be sent. `worst_cost` None: the price is unknown. `is_bounded`
     False: `completion_tokens` is a guess, since neither client nor configuration bounds them.
     """
@@ -66,8 +65,7 @@ class Order:
     worst_cost: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitReached:
+class LimitReached(msgspec.Struct, frozen=True):
     """The worst case does not fit. `is_news`: the first refusal by this limit in its window."""
 
     account: Account
@@ -77,8 +75,7 @@ class LimitReached:
     is_news: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Unbounded:
+class Unbounded(msgspec.Struct, frozen=True):
     """A limit applies, but `missing` keeps the worst case from being known."""
 
     account: Account
@@ -88,8 +85,7 @@ class Unbounded:
 Refusal = LimitReached | Unbounded
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A limit and what stands against it now, in micro-units."""
 
     account: Account
@@ -99,16 +95,15 @@ class Window:
     reserved: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpendingFigures:
+class SpendingFigures(msgspec.Struct, frozen=True):
     """The books at one moment, in micro-units. `spent` (by provider) and `refusals` (by account
     and period) count since the start, `reserved` is now.
     """
 
     currency: str = ""
-    spent: Mapping[str, int] = field(default_factory=dict)
-    reserved: Mapping[str, int] = field(default_factory=dict)
-    refusals: Mapping[tuple[Account, Period], int] = field(default_factory=dict)
+    spent: Mapping[str, int] = {}
+    reserved: Mapping[str, int] = {}
+    refusals: Mapping[tuple[Account, Period], int] = {}
     windows: tuple[Window, ...] = ()
 
 

@@ -8,12 +8,9 @@ All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us pe
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 
-from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.core.errors import ApiError
-from gateway.core.openapi import openapi_document
 from gateway.http.auth import Gatekeeper
 from gateway.http.debug_route import DebugRoute
 from gateway.http.edge import Edge
@@ -55,14 +52,10 @@ def edge_app(edge: Edge) -> ASGIApp:
         "/events": Methods(GET=Events(edge, gate)),
         "/debug/route": Methods(GET=debug_route, POST=debug_route),
     }
-    named = _with_and_without_v1("/models/{name:path}", Methods(GET=models.one))
-    router = Router(
-        [Route(path, endpoint) for path, endpoint in named.items()],
-        redirect_slashes=False,
-        default=_not_found,
-    )
-    inner: ASGIApp = _FixedPaths(fixed, router)
+    inner: ASGIApp = Router(fixed, _with_and_without_v1("/models/", Methods(GET=models.one)))
     if gate.allowed_origins:
+        from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 -- few need it
+
         inner = CORSMiddleware(
             inner,
             allow_origins=gate.allowed_origins,
@@ -70,7 +63,7 @@ def edge_app(edge: Edge) -> ASGIApp:
             allow_headers=("*",),
             expose_headers=_EXPOSED_HEADERS,
         )
-    return _ByType(router, ErrorEdge(_OriginGuard(gate, inner)))
+    return _ByType(ErrorEdge(_OriginGuard(gate, inner)))
 
 
 def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
@@ -78,15 +71,26 @@ def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
     return {f"/v1{path}": endpoint, path: endpoint}
 
 
-class _FixedPaths:
-    """Paths without parameters are looked up; starlette tries one pattern after the other."""
+class Router:
+    """Which endpoint a path leads to. Those of `named` are the beginnings of paths; the rest is the
+    name of a thing, `scope["path_params"]["name"]`.
+    """
 
-    def __init__(self, fixed: Mapping[str, ASGIApp], others: ASGIApp) -> None:
+    def __init__(self, fixed: Mapping[str, ASGIApp], named: Mapping[str, ASGIApp]) -> None:
         self.fixed = fixed
-        self._others = others
+        self.named = named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.fixed.get(scope["path"], self._others)(scope, receive, send)
+        path: str = scope["path"]
+        endpoint = self.fixed.get(path) or self._of_named(path, scope)
+        await endpoint(scope, receive, send)
+
+    def _of_named(self, path: str, scope: Scope) -> ASGIApp:
+        for beginning, endpoint in self.named.items():
+            if path.startswith(beginning):
+                scope["path_params"] = {"name": path.removeprefix(beginning)}
+                return endpoint
+        return _not_found
 
 
 class Methods:
@@ -143,20 +147,27 @@ class _OriginGuard:
 
 
 class _ByType:
-    """HTTP goes through all layers, the server's lifespan to the router, WebSockets nowhere."""
+    """HTTP goes through all layers, WebSockets nowhere. Begin and end of the server concern nobody:
+    the actors live around it.
+    """
 
-    def __init__(self, router: ASGIApp, http: ASGIApp) -> None:
-        self._router = router
+    def __init__(self, http: ASGIApp) -> None:
         self._http = http
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._router(scope, receive, send)
+            await _live(receive, send)
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1000})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    for moment in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{moment}.complete"})
 
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
@@ -172,6 +183,8 @@ async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> No
 
 
 async def _openapi(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    from gateway.core.openapi import openapi_document  # noqa: PLC0415 -- few ask for it
+
     await send_json(send, openapi_document(edge.version))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final, final
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK
@@ -39,6 +38,10 @@ class LinkMonitor:
     """Follows one dialled connection; `on_change(is_up)` is synchronous."""
 
     def __init__(self, socket: zmq.Socket[bytes], on_change: Callable[[bool], None]) -> None:
+        # It brings asyncio along, which no gateway needs.
+        from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415
+
+        self._parse = parse_monitor_message
         self._dealer = socket
         self._on_change = on_change
         self._socket = socket.get_monitor_socket(_WATCHED)
@@ -57,7 +60,7 @@ class LinkMonitor:
         self._pump.close()
 
     def _receive(self) -> None:
-        event = parse_monitor_message(self._socket.recv_multipart(NOBLOCK))["event"]
+        event = self._parse(self._socket.recv_multipart(NOBLOCK))["event"]
         if event == zmq.Event.HANDSHAKE_SUCCEEDED:
             self.last_failure = None
             self._change(is_up=True)

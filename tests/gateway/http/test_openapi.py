@@ -4,7 +4,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from starlette.routing import Route, Router
 
 from gateway.core.openapi.answers import (
     ChatChunk,
@@ -17,7 +16,7 @@ from gateway.core.openapi.answers import (
     Version,
 )
 from gateway.core.tokenize_body import Detokenized, Tokenized
-from gateway.http.routes import edge_app
+from gateway.http.routes import Router, edge_app
 from tests.fakes.asgi import Script, chat_body, scripted_edge
 from tests.fakes.served import Reply, ask, served
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
@@ -48,12 +47,10 @@ async def test_every_route_is_described_and_no_other() -> None:
     """Paths and methods are those of the router; every reference leads somewhere."""
     described = await document()
     app: Any = edge_app(scripted_edge(Script()))
-    assert isinstance(app._router, Router)
-    endpoints = dict(app._http._app._app.fixed) | {
-        route.path.replace(":path", ""): route.endpoint
-        for route in app._router.routes
-        if isinstance(route, Route)
-    }
+    router = app._http._app._app
+    assert isinstance(router, Router)
+    named: dict[str, Any] = {f"{path}{{name}}": router.named[path] for path in router.named}
+    endpoints: dict[str, Any] = dict(router.fixed) | named
     routes = {
         path: {method.lower() for method in endpoint._endpoints}
         for path, endpoint in endpoints.items()

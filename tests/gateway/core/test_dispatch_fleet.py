@@ -54,7 +54,7 @@ def test_a_ready_worker_is_accepted_and_asked_for_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("message", "word"),
     [
-        (hello("w2", version=2), "protocol 2"),
+        (hello("w2", version=99), "protocol 99"),
         (hello("w1"), "another live worker"),
         (hello("two words"), "name"),
         (hello(""), "name"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from config import hash_api_key, parse_config
+from tests.fakes.ports import free_ports
 
 BOUND_S = 60
 
@@ -138,6 +139,24 @@ def test_a_worker_port_already_taken_is_named() -> None:
         port = taken.getsockname()[1]
         address = f"tcp://127.0.0.1:{port}"
         assert str(port) in _refusal("gateway", "--port", "0", "--worker-bind", address)
+
+
+def test_several_processes_say_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+    """Before any of them starts: a number that is none, a limit that each would spend, a worker
+    address that they cannot share out, a port that the second one needs.
+    """
+    done = _herma("up", "--processes", "0")
+    assert done.returncode == 2
+    assert "it is 1 to 64" in done.stderr
+    limited = '[providers.p]\nbase_url = "http://127.0.0.1:1/v1"\nlimits = { daily = 1 }'
+    config = _file(tmp_path, limited)
+    for command in ("up", "gateway"):
+        assert "spending limit" in _refusal(command, "--processes", "2", "--config", config)
+    several = ("gateway", "--port", "0", "--processes", "2", "--worker-bind")
+    assert "name a port" in _refusal(*several, "tcp://127.0.0.1:*")
+    port = free_ports(2)
+    with socket.create_server(("127.0.0.1", port + 1)):
+        assert f"port {port + 1} " in _refusal(*several, f"tcp://127.0.0.1:{port}")
 
 
 def test_a_public_bind_without_keys_is_refused(tmp_path: Path) -> None:

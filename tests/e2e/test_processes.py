@@ -1,0 +1,232 @@
+"""Several gateway processes on one port, before one synthetic worker: what clients see."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+import trio
+
+from tests.fakes.herma_process import (
+    HermaProcess,
+    descendants,
+    herma_up,
+    title_of,
+    wait_until,
+)
+from tests.fakes.ports import free_ports
+
+PROCESSES: Final = 3
+BOUND_S: Final = 60.0
+MAX_TOKENS: Final = 8
+CONFIG: Final = """
+[gateway]
+processes = {processes}
+process_port = {process_port}
+worker_bind = "ipc://{folder}/workers"
+
+[[models]]
+name = "m"
+
+[[workers]]
+name = "w"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+step_ms = 2
+max_seqs = 2
+max_waiting = 1
+"""
+BODY: Final = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": MAX_TOKENS,
+    "ignore_eos": True,
+    "stream": True,
+}
+
+LONG: Final = {**BODY, "max_tokens": 600}
+
+
+class Fleet:
+    """The port for all, and the one of each process."""
+
+    def __init__(self, herma: HermaProcess, process_port: int) -> None:
+        self.herma = herma
+        self.urls = [f"http://127.0.0.1:{process_port + i}/v1" for i in range(PROCESSES)]
+
+    def pid(self, index: int, *, other_than: int = 0) -> int:
+        return self.herma.wait_pid(f"herma gateway [{index}/{PROCESSES}]", other_than=other_than)
+
+    def knows_worker(self, index: int) -> bool:
+        """Whether that process has the worker."""
+        try:
+            return self._sample(index, "herma_workers", 'model="m",', ',state="ready"') == 1
+        except httpx.HTTPError:
+            return False
+
+    def num_refused(self, index: int) -> float:
+        """How often the worker was too busy for that process."""
+        return self._sample(index, "herma_busy_requeued_total")
+
+    def _sample(self, index: int, name: str, before: str = "", after: str = "") -> float:
+        text = httpx.get(self.urls[index].replace("/v1", "/metrics"), trust_env=False).text
+        (line,) = [
+            line
+            for line in text.splitlines()
+            if line.startswith(f'{name}{{{before}process="{index}"{after}}} ')
+        ]
+        return float(line.rpartition(" ")[2])
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Three processes, ready."""
+    folder, process_port = tmp_path_factory.mktemp("fleet"), free_ports(PROCESSES)
+    config = folder / "herma.toml"
+    config.write_text(CONFIG.format(folder=folder, processes=PROCESSES, process_port=process_port))
+    with herma_up(config) as herma:
+        yield Fleet(herma, process_port)
+
+
+def _client() -> httpx.AsyncClient:
+    """A connection per request, so that the kernel chooses a process for each."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.AsyncClient(trust_env=False, timeout=BOUND_S, limits=limits)
+
+
+async def _ask(client: httpx.AsyncClient, url: str) -> str:
+    """`whole` for an answer from its first token to the last; what else there was, in a word."""
+    try:
+        reply = await client.post(f"{url}/chat/completions", json=BODY)
+    except httpx.ConnectError:
+        return "refused"
+    except httpx.TransportError:
+        return "cut"
+    num_deltas = len(re.findall(r'"content":"[^"]', reply.text))
+    is_whole = reply.text.endswith("data: [DONE]\n\n") and num_deltas > 0
+    return "whole" if reply.status_code == 200 and is_whole else f"{reply.status_code} {reply.text}"
+
+
+def test_it_says_ready_once(fleet: Fleet) -> None:
+    """When all are, and all have the worker, though it was told of one address only."""
+    assert [line[:6] for line in fleet.herma.output].count("ready ") == 1
+    assert all(fleet.knows_worker(index) for index in range(PROCESSES))
+
+
+def test_every_process_has_its_share_of_a_worker_that_is_full(fleet: Fleet) -> None:
+    """Eight clients of each process want a worker with two places and one to wait in: it refuses
+    most of what it is sent. Nothing is lost, and no process lives at the others' expense.
+    """
+    num_answers, num_clients = 150, 8
+    shares: Counter[int] = Counter()
+
+    async def keep_asking(client: httpx.AsyncClient, index: int) -> None:
+        while shares.total() < num_answers:
+            assert await _ask(client, fleet.urls[index]) == "whole"
+            if shares.total() < num_answers:
+                shares[index] += 1
+
+    async def ask_all() -> None:
+        with trio.fail_after(BOUND_S):
+            async with _client() as client, trio.open_nursery() as nursery:
+                for index in range(PROCESSES):
+                    for _ in range(num_clients):
+                        nursery.start_soon(keep_asking, client, index)
+
+    trio.run(ask_all)
+    assert sum(map(fleet.num_refused, range(PROCESSES))) > 0
+    assert min(shares[index] for index in range(PROCESSES)) >= num_answers / PROCESSES / 3
+
+
+def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) -> None:
+    """kill -9 amid traffic: the port is never closed, who was connected elsewhere notices nothing,
+    and the process comes back with its worker.
+    """
+    victim, num_clients = fleet.pid(1), 12
+    ends: Counter[str] = Counter()
+
+    async def keep_asking(client: httpx.AsyncClient, back: trio.Event) -> None:
+        num_after = 0
+        while num_after < 3:
+            ends[await _ask(client, fleet.herma.base_url)] += 1
+            num_after += back.is_set()
+
+    def kill_and_wait() -> None:
+        os.kill(victim, signal.SIGKILL)
+        fleet.pid(1, other_than=victim)
+        wait_until(lambda: fleet.knows_worker(1), "the worker at the new process")
+
+    async def ask_all() -> None:
+        back = trio.Event()
+        with trio.fail_after(BOUND_S):
+            async with _client() as client, trio.open_nursery() as nursery:
+                for _ in range(num_clients):
+                    nursery.start_soon(keep_asking, client, back)
+                await _until(lambda: ends["whole"] >= num_clients)
+                await trio.to_thread.run_sync(kill_and_wait)
+                back.set()
+
+    trio.run(ask_all)
+    assert set(ends) <= {"whole", "cut"}, ends
+    assert ends["cut"] <= num_clients, "a client was cut twice by one death"
+    assert any("gateway 1/3 ended: SIGKILL" in line for line in fleet.herma.output)
+
+
+def test_all_drain_together(fleet: Fleet) -> None:
+    """What is open at SIGTERM is answered to its end by every process; then none is left."""
+    lengths: list[int] = []
+
+    async def read(client: httpx.AsyncClient, url: str, begun: list[None]) -> None:
+        async with client.stream("POST", f"{url}/chat/completions", json=LONG) as reply:
+            lines = reply.aiter_lines()
+            await anext(lines)
+            begun.append(None)
+            rest = [line async for line in lines if line.startswith("data: ")]
+            assert rest[-1] == "data: [DONE]", rest[-1]
+            lengths.append(len(rest))
+
+    async def stop_amid() -> None:
+        begun: list[None] = []
+        with trio.fail_after(BOUND_S):
+            async with _client() as client, trio.open_nursery() as nursery:
+                for url in fleet.urls[:2]:
+                    nursery.start_soon(read, client, url, begun)
+                await _until(lambda: len(begun) == 2)
+                assert len(lengths) < 2
+                fleet.herma.process.send_signal(signal.SIGTERM)
+
+    family = descendants(fleet.herma.process.pid)
+    trio.run(stop_amid)
+    assert fleet.herma.stop() == 0
+    assert len(lengths) == 2
+    assert len(family) > PROCESSES + 2
+    assert not [pid for pid in family if "herma" in title_of(pid)]
+
+
+def test_they_do_not_outlive_their_parent(tmp_path: Path) -> None:
+    """kill -9 of the parent lets nobody hold the port."""
+    bind = f"ipc://{tmp_path}/workers"
+    words = ["gateway", "--processes", "2", "--port", "0", "--worker-bind", bind]
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-m", "herma", *words], env=env) as parent:
+
+        def gateways() -> list[int]:
+            return [pid for pid in descendants(parent.pid) if "gateway [" in title_of(pid)]
+
+        wait_until(lambda: len(gateways()) == 2, "two gateways")
+        family = gateways()
+        parent.kill()
+    wait_until(lambda: not any(map(title_of, family)), "their end")
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    """Return once it is; what other processes do cannot be waited for otherwise."""
+    while not is_so():  # noqa: ASYNC110
+        await trio.sleep(0.01)

@@ -1,0 +1,75 @@
+"""Child processes: real ones, of a few lines each."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import trio
+
+from herma.child import Child
+from herma.children import keep_running
+
+BOUND_S = 30.0
+PAUSE = "import signal; print('up', flush=True); signal.pause()"
+
+
+def _child(code: str, lines: list[str], *, stop_s: float = BOUND_S) -> Child:
+    return Child("child", [sys.executable, "-c", code], stop_s=stop_s, on_line=lines.append)
+
+
+async def test_lines_are_heard_while_it_runs_and_its_status_is_told() -> None:
+    """However they are cut into writes; an unfinished one is none."""
+    code = (
+        "import os, sys\nfor part in (b'on', b'e\\ntwo', b'\\n', b'rest'): os.write(1, part)\n"
+        "sys.stdin.read(); os.close(1); sys.exit(3)"
+    )
+    lines: list[str] = []
+    with trio.fail_after(BOUND_S):
+        assert await _child(code, lines).run() == 3
+    assert lines == ["one", "two"]
+
+
+async def test_one_that_does_not_stop_is_killed() -> None:
+    """When its time is over, and not before it was asked."""
+    code = (
+        "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    )
+    lines: list[str] = []
+    child = _child(code, lines, stop_s=0.1)
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.run)
+            while not lines:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+
+async def test_one_that_dies_is_started_again_and_one_that_says_why_ends_all(
+    tmp_path: Path,
+) -> None:
+    """Status 2 means: another start changes nothing."""
+    code = (
+        f"import os, sys; from pathlib import Path; marks = Path({str(tmp_path)!r});"
+        "count = len(list(marks.iterdir())); (marks / str(count)).touch();"
+        "sys.exit(2) if count == 2 else os.kill(os.getpid(), 9)"
+    )
+    with trio.fail_after(BOUND_S):
+        assert await keep_running([_child(code, []), _child(PAUSE, [])]) == 2
+    assert {mark.name for mark in await trio.Path(tmp_path).iterdir()} == {"0", "1", "2"}
+
+
+async def test_a_signal_stops_all() -> None:
+    """And that is no failure."""
+    lines: list[str] = []
+    children = [_child(PAUSE, lines), _child(PAUSE, lines)]
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as nursery:
+
+            async def stop_when_up() -> None:
+                while len(lines) < 2:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+            nursery.start_soon(stop_when_up)
+            assert await keep_running(children) == 0

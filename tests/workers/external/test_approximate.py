@@ -70,6 +70,7 @@ def test_nobody_asked_for_it_long_enough() -> None:
     assert len(guess) == 6
     guess.expire(10.1)
     assert _held(guess) == set(_prompt((1, 2), (3, 2)))
+    assert guess.sent(_prompt((1, 2)), 16.1).num_blocks == 0
 
 
 def test_a_miss_shows_how_much_the_engine_keeps() -> None:

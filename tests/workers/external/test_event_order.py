@@ -106,6 +106,32 @@ def test_a_number_from_long_ago_is_a_new_engine_too() -> None:
     assert _numbers(order.live(1, _batch(1))) == ["forget"]
 
 
+def test_a_replay_for_nobody_is_old_news() -> None:
+    """What an engine answers after it was replaced must not be taken for the new one's."""
+    order = EventOrder(can_replay=True)
+    order.live(3, _batch(3))
+    assert _numbers(order.restarted()) == ["forget"]
+    assert order.replayed(0, _batch(0)) == ()
+    assert _numbers(order.live(0, _batch(0, life=1))) == [0]
+
+
+def test_fingerprints_from_before_a_hole_prove_nothing_behind_it() -> None:
+    """Batches with the same bytes at other numbers are not the same batch."""
+    order = EventOrder(can_replay=False)
+    for seq, payload in ((0, b"a"), (1, b"b"), (5, b"c")):
+        order.live(seq, payload)
+    assert order.live(4, b"b")[0] == Forget()
+
+
+def test_what_no_longer_waits_makes_room() -> None:
+    """The bound is on what is held back now."""
+    order = EventOrder(can_replay=True)
+    large = bytes(2**25)
+    for seq in range(0, 8, 2):
+        assert order.live(seq + 1, large) == (AskReplay(seq),)
+        assert len(order.replayed(seq, _batch(seq))) == 2
+
+
 def test_what_waits_is_bounded() -> None:
     """A replay that never comes does not fill the memory, by count and by bytes."""
     order = EventOrder(can_replay=True)

@@ -60,7 +60,10 @@ def test_one_block_of_96_is_three_of_32() -> None:
     held = _held()
     held.apply(_stored([1], None, TOKENS))
     assert _snapshot(held) == _digests(TOKENS)
+    (stored,) = held.take()
     held.apply(BlockRemoved((1,)))
+    (dropped,) = held.take()
+    assert split(dropped.digests) == split(stored.digests)[::-1]
     assert _snapshot(held) == set()
 
 
@@ -90,6 +93,17 @@ def test_blocks_whose_beginning_is_unknown_wait_for_it() -> None:
     held.apply(_stored([3], 2, TOKENS[64:]))
     held.apply(_stored([2], 1, TOKENS[32:64]))
     assert held.take() == ()
+    held.apply(_stored([1], None, TOKENS[:32]))
+    assert _snapshot(held) == _digests(TOKENS)
+
+
+def test_a_block_behind_one_out_of_reach_waits_too() -> None:
+    """Its place is known, and still the engine would not find it."""
+    held = _held()
+    held.apply(_stored([1, 2], None, TOKENS[:64]))
+    held.apply(BlockRemoved((1,)))
+    held.apply(_stored([3], 2, TOKENS[64:]))
+    assert _snapshot(held) == set()
     held.apply(_stored([1], None, TOKENS[:32]))
     assert _snapshot(held) == _digests(TOKENS)
 
@@ -167,6 +181,15 @@ def test_a_removal_elsewhere_does_not_touch_the_gpu() -> None:
     assert _snapshot(held) == _digests(TOKENS[:32])
     held.apply(BlockRemoved((1,), "gpu", 2))
     assert _snapshot(held) == set()
+
+
+def test_a_new_engine_may_count_its_groups_anew() -> None:
+    """Which group stands for all is forgotten with the rest."""
+    held = _held()
+    held.apply(_stored([1], None, TOKENS[:32], group_idx=2))
+    held.clear()
+    held.apply(_stored([1], None, TOKENS[:32], group_idx=0))
+    assert _snapshot(held) == _digests(TOKENS[:32])
 
 
 def test_blocks_before_a_picture_are_told() -> None:

@@ -10,8 +10,8 @@ import trio
 
 from gateway.actors.attempt import OVERDUE, Attempt
 
-SWEEP_S: Final = 0.1
-"""How late an attempt may be found overdue. Deadlines are of minutes."""
+SWEEP_S: Final = 0.5
+"""How late an attempt may be found overdue. Deadlines are of minutes, and waking up costs 0.1 ms."""
 
 
 class FirstTokens:

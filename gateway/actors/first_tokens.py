@@ -11,7 +11,7 @@ import trio
 from gateway.actors.attempt import OVERDUE, Attempt
 
 SWEEP_S: Final = 0.5
-"""How late an attempt may be found overdue. Deadlines are of minutes, and waking up costs 0.1 ms."""
+"""How late an attempt may be found overdue. Deadlines are of minutes; waking up costs 0.1 ms."""
 
 
 class FirstTokens:

@@ -26,6 +26,8 @@ def check(path: Path) -> int:
 def _summary(path: Path, config: Config) -> str:
     gateway = config.gateway
     lines = [f"{path}: ok", f"  gateway   http://{gateway.host}:{gateway.port}/v1"]
+    if gateway.processes > 1:
+        lines[-1] += f" ({gateway.processes} processes)"
     for model in config.models:
         chain = ", ".join(f"{target.provider}/{target.model}" for target in model.fallback)
         names = " ".join((model.name, *model.aliases))

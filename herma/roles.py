@@ -15,10 +15,12 @@ _GATEWAY_KEYS: Final = ("port", "worker_bind", "server", "processes")
 
 def run_gateway(arguments: argparse.Namespace) -> int:
     """Run the gateway, or the parent of several, until it is told to stop."""
-    if arguments.process is None and gateway_config(arguments).gateway.processes > 1:
-        from herma.gateways import run_gateways
+    if arguments.process is None:
+        config = gateway_config(arguments)
+        if config.gateway.processes > 1:
+            from herma.gateways import run_gateways
 
-        return run_gateways(gateway_config(arguments), gateway_options(arguments))
+            return run_gateways(config, gateway_options(arguments))
     from gateway.__main__ import main
 
     options = gateway_options(arguments, but=("processes",))

@@ -48,7 +48,7 @@ def test_the_prompt_is_what_the_gateway_renders(example: Example) -> None:
         del body["tools"]
     request = parse_chat_request(msgspec.json.encode(body))
     gateway = ChatTemplate(TEMPLATE.source, ControlTokens(SPECIAL))
-    served = gateway.render(request.messages, request.tools, datetime(2026, 1, 1)).text  # noqa: DTZ001
+    served = "".join(gateway.render(request.messages, request.tools, datetime(2026, 1, 1)))  # noqa: DTZ001
     assert render_prompt(example, TEMPLATE) == served
     whole = "".join(text for text, _ in render(example, TEMPLATE))
     assert whole.startswith(served)

@@ -69,6 +69,7 @@ class GatewayLink:
         self._log = log
         self._was_joined = False
         self._register_at = 0.0
+        self._greeting: tuple[FromWorker, ...] = ()
         self._credit = Credit()
         self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
@@ -144,7 +145,11 @@ class GatewayLink:
         if self._was_joined:
             self._was_joined = False
             self.say(Bye("the link was lost; what ran for this gateway was aborted"))
-        for message in self._relay.greeting():
+        self._greet()
+
+    def _greet(self) -> None:
+        self._greeting = self._relay.greeting()
+        for message in self._greeting:
             self.say(message)
 
     def _hear(self, frame: bytes) -> None:
@@ -181,6 +186,9 @@ class GatewayLink:
         self._was_joined = True
         self._credit = Credit()
         self._relay.join(self, welcome)
+        if self._relay.greeting() != self._greeting:
+            # The engine got ready, or died, while the welcome was on its way.
+            self._greet()
         self._log.say_alone(f"gateway {self.address} has welcomed this worker")
 
     def _drop(self, reason: str) -> None:

@@ -81,7 +81,8 @@ async def test_a_crash_loop_stops_is_shown_and_healed(tmp_path: Path) -> None:
             fault = await gateway.wait(Fault, lambda m: m.is_final)
             assert (fault.epoch, fault.exit_code, fault.kind) == (5, 127, "file_not_found")
             assert "stopped after 5 starts" in fault.cause
-            assert len(gateway.all_of(Fault)) == 5
+            # The first may come before the gateway's welcome, which then is told of the next start.
+            assert len(gateway.all_of(Fault)) in (4, 5)
             status, table = await worker.command("status", "w")
             assert status == 1
             assert "stopped" in table

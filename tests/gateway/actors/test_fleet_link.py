@@ -1,14 +1,17 @@
 """The link to the workers: who is let in, what is counted, what is asked."""
 
 import os
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 
+from gateway.actors.fleet_link import PING_S, SILENCE_S
 from gateway.app import build_services, running
 from protocol.errors import ConfigError
-from protocol.messages import GetFiles, Progress, Register, Snapshot, Submit, Welcome
+from protocol.messages import Dismiss, GetFiles, Progress, Register, Snapshot, Submit, Welcome
+from protocol.transport import RouterSocket
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker
 
@@ -92,6 +95,35 @@ async def test_a_held_up_gateway_blames_nobody() -> None:
             gateway.services.link._excuse_silence(5.0, trio.current_time())
         await gateway.ask()
         assert gateway.services.counters.workers_lost == 0
+
+
+async def test_who_waits_unread_is_not_silent() -> None:
+    """A silent worker is given up, but not while the gateway has frames that it has not read."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        counters = gateway.services.counters
+        worker.answers_pings = False
+        behind = Behind(gateway.services.link._router)
+        gateway.services.link._router = behind  # type: ignore[assignment]
+        await trio.sleep(SILENCE_S + 5 * PING_S)
+        assert counters.workers_lost == 0
+        behind.is_over = True
+        await wait_until(lambda: counters.workers_lost == 1)
+        await worker.wait(Dismiss)
+
+
+class Behind:
+    """A router with frames unread, until it `is_over`."""
+
+    def __init__(self, router: RouterSocket) -> None:
+        self.is_over = False
+        self._router = router
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._router, name)
+
+    def is_behind(self) -> bool:
+        return not self.is_over
 
 
 async def test_broken_files_are_one_clear_error() -> None:

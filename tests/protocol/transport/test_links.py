@@ -62,19 +62,22 @@ async def test_a_closed_peer_becomes_unknown() -> None:
 
 
 async def test_a_gateway_that_is_held_up_keeps_its_talkative_worker() -> None:
-    """A thousand small answers wait unread for longer than heartbeats may take: none is lost, and
-    the link stays, since what reads the socket is not what is held up.
+    """Thousands of small answers wait unread for longer than heartbeats may take: none is lost, and
+    the link stays, since what reads the socket is not what is held up. The gateway knows that it is
+    behind, and whether it still is.
     """
     gateway = GatewayEnd()
     worker = WorkerEnd(gateway.address)
-    expected = [b"%d" % number for number in range(1500)]
+    expected = [b"%d" % number for number in range(20_000)]
     async with running(worker):
         await until(lambda: worker.changes == [True])
         for frame in expected:
             worker.dealer.send(frame)
         await trio.sleep(1.0)
+        assert gateway.router.is_behind()
         async with running(gateway):
             await until(lambda: len(gateway.frames) == len(expected))
+            assert not gateway.router.is_behind()
             assert gateway.frames_of(worker.identity) == expected
             assert worker.changes == [True]
 

@@ -27,13 +27,19 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         """What ends thoughts that were not closed: the beginning of a call."""
         return self.tools.markers if self.tools is not None else ()
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All markup."""
+        tags = self.tools.tags if self.tools is not None else ()
+        if self.reasoning is not None:
+            tags += (self.reasoning.open, self.reasoning.close)
+        return tags
+
     def shown(self, special: Iterable[str]) -> frozenset[str]:
         """Those of a tokenizer's special tokens that are markup here, so that they have to be
         part of the text although special tokens have none.
         """
-        tags = self.tools.tags if self.tools is not None else ()
-        if self.reasoning is not None:
-            tags += (self.reasoning.open, self.reasoning.close)
+        tags = self.tags
         return frozenset(token for token in special if any(token in tag for tag in tags))
 
 

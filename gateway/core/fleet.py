@@ -60,6 +60,11 @@ class Fleet:
         self._records[worker.name] = record
         return record
 
+    def is_good(self, worker: Worker, now: float) -> bool:
+        """Whether it has not failed lately. A look alone is no use of the record."""
+        record = self._records.get(worker.name)
+        return record is None or record.breaker.is_good(now)
+
     def serving(self, model: Model) -> list[Worker]:
         """All workers of the model, whatever their state."""
         return [worker for worker in self._workers.values() if model.name in worker.models]

@@ -76,6 +76,7 @@ class ModelText:
         self._control = ControlTokens(self.encoder.control)
         self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
+        self._shown: dict[tuple[str, ...], frozenset[str]] = {}
         self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(files["tokenizer.json"])
@@ -133,12 +134,19 @@ class ModelText:
 
     def decoder(self, form: AnswerFormat | None = None) -> Detokenizer:
         """A fresh detokenizer for one sequence; markup of `form` is part of its text."""
-        shown = form.shown(self.encoder.control) if form is not None else _NOTHING
+        shown = self._shown_of(form) if form is not None else _NOTHING
         if self._tables is None:
             return StreamDetokenizer(self.encoder.tokenizer, shown)
         if shown not in self._tables:
             self._tables[shown] = ByteTable(self.encoder.tokenizer, shown)
         return ByteDetokenizer(self._tables[shown])
+
+    def _shown_of(self, form: AnswerFormat) -> frozenset[str]:
+        """Looked for once per format: there are two or three."""
+        tags = form.tags
+        if tags not in self._shown:
+            self._shown[tags] = form.shown(self.encoder.control)
+        return self._shown[tags]
 
     def _compile(self, names: Mapping[str, Any]) -> "ChatTemplate | None":
         if self.chat_template is None:

@@ -355,7 +355,7 @@ class Placement:
         others = ready
         if request.excluded:
             others = [w for w in ready if w.worker_id not in request.excluded] or ready
-        return [w for w in others if self._fleet.record(w).breaker.is_good(now)] or others
+        return [w for w in others if self._fleet.is_good(w, now)] or others
 
     def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
         """Free the place; the key's account stands as it is."""

@@ -234,7 +234,7 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     gateway = actions.add_parser("gateway", help="what a request and a token cost the gateway")
     gateway.add_argument(
-        "--tests", default="all", metavar="LIST", help="all, smoke, streams, leak, or some"
+        "--tests", default="all", metavar="LIST", help="all, smoke, streams, burst, leak, or some"
     )
     gateway.add_argument("--runs", type=int, default=5, metavar="N", help="of each; the median")
     gateway.add_argument(

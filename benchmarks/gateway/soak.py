@@ -1,11 +1,13 @@
-"""The two long runs: a thousand streams for a minute, and a hundred thousand requests of which most
-are left by their clients.
+"""The long runs: a thousand streams for a minute, begun within seconds or in one instant, and a
+hundred thousand requests of which most are left by their clients.
 
 Owns their sizes and what must hold at their ends. Must not know how that is shown.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 import threading
 import time
@@ -59,35 +61,42 @@ class MemoryWatch(threading.Thread):
         return {name: round(values[max(0, at)], 1) for name, at in places.items()}
 
 
-def streams(bench: Bench) -> dict[str, Any]:
+def streams(bench: Bench, *, name: str, ramp_s: float) -> dict[str, Any]:
     """1,000 streams of 20 tokens/s for a minute on one process, beside 50 clients that read
-    nothing.
+    nothing. The first requests come within `ramp_s`.
     """
+    load = os.getloadavg()[0]
     count, num_deaf = bench.size.of(NUM_STREAMS, 20), bench.size.of(NUM_DEAF, 2)
     num_tokens = bench.size.of(int(STREAM_S * 1000 / STREAM_STEP_MS), 20)
-    bench.tell(f"{count} streams of {num_tokens} tokens")
+    bench.tell(f"{name}: {count} streams of {num_tokens} tokens")
     with bench.gateway(Fleet(STREAM_STEP_MS, count + num_deaf)) as gateway:
         watch = MemoryWatch(gateway)
         watch.start()
         job = stream_job(gateway.port, count, count, num_tokens, num_deaf)
-        job = msgspec.structs.replace(job, ramp_s=RAMP_S * bench.size.share)
+        job = msgspec.structs.replace(job, ramp_s=ramp_s * bench.size.share)
+        lost_before = _losses(gateway)
         outcome, cpu_s = drive(job, gateway)
         memory_mb = watch.stop()
+        lost = {what: num - lost_before[what] for what, num in _losses(gateway).items()}
         peak_mb = gateway.memory_mb("VmHWM")
-    bench.hear("streams", outcome, answers=count, tokens=count * num_tokens)
+    bench.hear(name, outcome, answers=count, tokens=count * num_tokens)
+    if any(lost.values()):
+        bench.figures.errors.append(f"{name}: lost on the way: {lost}")
     is_whole = bench.size.share == 1.0
     if is_whole and outcome.gaps.p99 > MAX_GAP_MS:
         bench.figures.errors.append(
-            f"streams: gap p99 {outcome.gaps.p99:.0f} ms is over {MAX_GAP_MS}"
+            f"{name}: gap p99 {outcome.gaps.p99:.0f} ms is over {MAX_GAP_MS}"
         )
     if is_whole and memory_mb["end"] - memory_mb["start"] > MAX_GROWTH_MB:
-        bench.figures.errors.append(f"streams: memory grew: {memory_mb}")
+        bench.figures.errors.append(f"{name}: memory grew: {memory_mb}")
     if is_whole and outcome.deaf_cut < num_deaf:
         bench.figures.errors.append(
-            f"streams: {outcome.deaf_cut} of {num_deaf} stuck clients were cut"
+            f"{name}: {outcome.deaf_cut} of {num_deaf} stuck clients were cut"
         )
     return {
         "streams": count,
+        "ramp_s": ramp_s,
+        "load_average": round(load, 1),
         "seconds": round(outcome.seconds, 1),
         "tokens": outcome.tokens,
         "gap_ms_p50": round(outcome.gaps.p50, 1),
@@ -96,6 +105,7 @@ def streams(bench: Bench) -> dict[str, Any]:
         "cpu_us_per_token": round(cpu_s * 1e6 / max(1, outcome.tokens), 2),
         "rss_mb": {**memory_mb, "peak": round(peak_mb, 1)},
         "deaf_cut": f"{outcome.deaf_cut} of {num_deaf}",
+        **lost,
     }
 
 
@@ -126,7 +136,8 @@ def leak(bench: Bench) -> dict[str, Any]:
 
 
 SOAKS: Final[dict[str, Callable[[Bench], dict[str, Any]]]] = {
-    "streams": streams,
+    "streams": functools.partial(streams, name="streams", ramp_s=RAMP_S),
+    "burst": functools.partial(streams, name="burst", ramp_s=0.0),
     "leak": leak,
 }
 
@@ -168,8 +179,7 @@ def _settled(gateway: Gateway) -> dict[str, float]:
 
 
 def _books(gateway: Gateway) -> dict[str, float]:
-    text = (gateway.get("/metrics") or b"").decode()
-    samples = dict(line.rpartition(" ")[::2] for line in text.splitlines() if line[:1] != "#")
+    samples = _samples(gateway)
     return {
         "tasks": float(samples["herma_tasks"]),
         "descriptors": gateway.num_descriptors(),
@@ -178,3 +188,16 @@ def _books(gateway: Gateway) -> dict[str, float]:
         "orphans": float(samples["herma_orphans"]),
         "rss_mb": round(gateway.memory_mb("VmRSS"), 1),
     }
+
+
+def _losses(gateway: Gateway) -> dict[str, int]:
+    samples = _samples(gateway)
+    return {
+        "workers_lost": int(float(samples["herma_workers_lost_total"])),
+        "sequences_resumed": int(float(samples["herma_sequences_resumed_total"])),
+    }
+
+
+def _samples(gateway: Gateway) -> dict[str, str]:
+    text = (gateway.get("/metrics") or b"").decode()
+    return dict(line.rpartition(" ")[::2] for line in text.splitlines() if line[:1] != "#")

@@ -158,7 +158,8 @@ async def run_gateway(
     announce: Callable[[str], None],
     seat: Seat = ALONE,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
+    """Serve until SIGTERM or SIGINT, then let the open answers end; the same again does not wait.
+    The same, because Ctrl-C on a parent brings both: one from the terminal, one from the parent.
     `seat` is which this is of several that share the port.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
@@ -240,9 +241,11 @@ async def _stop_on_signals(
 ) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
-        async for _ in signals:
-            if stop.is_set():
+        seen: set[int] = set()
+        async for number in signals:
+            if number in seen:
                 root.cancel()
+            seen.add(number)
             stop.set()
 
 

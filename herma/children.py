@@ -73,9 +73,13 @@ def _signal_name(number: int) -> str:
 
 
 async def _listen(signals: AsyncIterator[int], stop: trio.Event, children: Iterable[Child]) -> None:
-    """The first signal stops the children in order; each further one hurries them."""
+    """The first signal stops the children; one that comes again hurries them. Ctrl-C brings a
+    child of ours that is a parent both, SIGINT from the terminal and SIGTERM from us.
+    """
+    seen: set[int] = set()
     async for number in signals:
-        if stop.is_set():
+        if number in seen:
             for child in children:
                 child.hurry(number)
+        seen.add(number)
         stop.set()

@@ -180,7 +180,9 @@ def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) 
 
 
 def test_all_drain_together(fleet: Fleet) -> None:
-    """What is open at SIGTERM is answered to its end by every process; then none is left."""
+    """What is open at Ctrl-C, which a terminal sends to all of them, is answered to its end by
+    every process, though its parent asks it to stop too; then none is left.
+    """
     lengths: list[int] = []
 
     async def read(client: httpx.AsyncClient, url: str, begun: list[None]) -> None:
@@ -200,9 +202,12 @@ def test_all_drain_together(fleet: Fleet) -> None:
                     nursery.start_soon(read, client, url, begun)
                 await _until(lambda: len(begun) == 2)
                 assert len(lengths) < 2
-                fleet.herma.process.send_signal(signal.SIGTERM)
+                for pid in at_terminal:
+                    os.kill(pid, signal.SIGINT)
 
     family = descendants(fleet.herma.process.pid)
+    at_terminal = [fleet.herma.process.pid]
+    at_terminal += fleet.herma.pids("herma gateway") + fleet.herma.pids("herma worker")
     trio.run(stop_amid)
     assert fleet.herma.stop() == 0
     assert len(lengths) == 2

@@ -1,7 +1,7 @@
 """vLLM's KV events, from MessagePack to values.
 
 Owns the format as vLLM and SGLang publish it: a batch is (ts, events, data_parallel_rank), an event
-an array that begins with its name (to vLLM 0.26) or a map with its name under `type` (later).
+an array that begins with its name (vLLM 0.26) or a map with its name under `type` (since then).
 Strict in what it knows, because a half-understood event would promise blocks that are not there;
 fields and kinds that newer versions add are skipped and counted. Must not know what the events do.
 

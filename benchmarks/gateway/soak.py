@@ -179,10 +179,12 @@ def _settled(gateway: Gateway) -> dict[str, float]:
 
 
 def _books(gateway: Gateway) -> dict[str, float]:
+    # Counted first: the gateway may still be closing the connection that brings the samples.
+    num_descriptors = gateway.num_descriptors()
     samples = _samples(gateway)
     return {
         "tasks": float(samples["herma_tasks"]),
-        "descriptors": gateway.num_descriptors(),
+        "descriptors": num_descriptors,
         "in_flight": float(samples["herma_requests_in_flight"]),
         "running": float(samples["herma_sequences_running"]),
         "orphans": float(samples["herma_orphans"]),

@@ -13,7 +13,7 @@ from setproctitle import setproctitle
 from config import Config
 from herma.child import GRACE_S, Child, herma_argv
 from herma.children import keep_running
-from herma.preflight import check_providers, check_worker_ports, claim_port
+from herma.preflight import check_process_ports, check_providers, claim_port
 
 
 def run_gateways(config: Config, options: list[str]) -> int:
@@ -24,7 +24,7 @@ def run_gateways(config: Config, options: list[str]) -> int:
     """
     setproctitle("herma gateways")
     check_providers(config, os.environ)
-    check_worker_ports(config.gateway)
+    check_process_ports(config.gateway)
     with closing(claim_port(config.gateway)) as claim:
         port = claim.getsockname()[1]
         return trio.run(keep_running, _children(config, [*options, "--port", str(port)]))

@@ -9,10 +9,13 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from config import Config, GatewayConfig, provider_api_key
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
+
+_PORT: Final = "[gateway] port, --port"
 
 
 def check_host(config: Config, environ: Mapping[str, str]) -> None:
@@ -20,7 +23,8 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     check_providers(config, environ)
     for problem in missing_models(config):
         raise ConfigError(f"{problem}; correct `model` or give a hub id such as Qwen/Qwen3-0.6B")
-    _check_port(config.gateway)
+    if config.gateway.port != 0:
+        _check_free(config.gateway.host, config.gateway.port, _PORT)
 
 
 def check_providers(config: Config, environ: Mapping[str, str]) -> None:
@@ -53,36 +57,42 @@ def claim_port(gateway: GatewayConfig) -> socket.socket:
     """A socket that holds the gateway's port, or any free one if that is 0, and only lets those
     listen there that set SO_REUSEPORT and belong to the same user. It does not listen itself.
 
-    Raises `ConfigError` if somebody listens there, even somebody who would share.
+    Raises `ConfigError` if nobody can listen there, or somebody does, even one who would share.
     """
-    claim = _bound(gateway.host, gateway.port, "[gateway] port, --port")
+    host, port = gateway.host, gateway.port
+    try:
+        claim = _bound(host, port, _PORT)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error}; correct [gateway] host or port"
+        ) from error
     # Only now: a port that was asked for with the wish to share would be given by who shares it.
     claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return claim
 
 
-def check_worker_ports(gateway: GatewayConfig) -> None:
-    """Raise `ConfigError` if a port is taken on which one of several processes takes workers."""
-    for index in range(gateway.processes if gateway.processes > 1 else 0):
+def check_process_ports(gateway: GatewayConfig) -> None:
+    """Raise `ConfigError` if a port is taken that one of several processes needs for itself."""
+    for index in range(gateway.processes):
         scheme, _, rest = nth_address(gateway.worker_bind, index).partition("://")
         host, _, port = rest.rpartition(":")
         if scheme == "tcp":
-            with suppress(OSError, UnicodeError):
-                _bound(host.replace("*", ""), int(port), "[gateway] worker_bind").close()
+            _check_free(host, int(port), "[gateway] worker_bind, --worker-bind")
+        if gateway.process_port is not None:
+            _check_free(gateway.host, gateway.process_port + index, "[gateway] process_port")
 
 
-def _check_port(gateway: GatewayConfig) -> None:
+def _check_free(host: str, port: int, option: str) -> None:
     """Whether somebody listens there already; whatever else is wrong, the gateway names."""
-    if gateway.port != 0:
-        with suppress(OSError, UnicodeError):
-            _bound(gateway.host, gateway.port, "[gateway] port, --port").close()
+    with suppress(OSError, UnicodeError):
+        _bound(host, port, option).close()
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:
     """A socket at that address. Raises `ConfigError` if it is taken, `OSError` for all else."""
     found = socket.getaddrinfo(
-        host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        host.strip("[]*") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     # As the server chooses: one address, IPv4 if there is one.
     family, kind, proto, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)

@@ -3,11 +3,12 @@
 import socket
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from config import GatewayConfig
 from gateway.http.server.listen import listen
-from herma.preflight import check_worker_ports, claim_port
+from herma.preflight import check_process_ports, claim_port
 from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 
@@ -40,11 +41,21 @@ async def test_a_port_that_others_share_is_taken() -> None:
     claim_port(GatewayConfig(port=port)).close()
 
 
-def test_a_worker_port_of_a_further_process_is_looked_at_too() -> None:
-    """The second one's is as good a reason not to start as the first one's."""
+@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a" * 70])
+def test_a_host_that_is_not_ours_is_one_line(host: str) -> None:
+    """Nobody could listen there, so nothing is started."""
+    with pytest.raises(ConfigError, match=r"correct \[gateway\] host"):
+        claim_port(GatewayConfig(host=host, port=0))
+
+
+@pytest.mark.parametrize("key", ["worker_bind", "process_port"])
+def test_a_port_of_a_further_process_is_looked_at_too(key: str) -> None:
+    """The second one's is as good a reason not to start as the first one's; the key is named."""
     port = free_ports(2)
-    bind = f"tcp://127.0.0.1:{port}"
+    binds = {"worker_bind": f"tcp://127.0.0.1:{port}", "process_port": port}
+    gateway = GatewayConfig(processes=2, worker_bind="ipc:///none")
+    gateway = msgspec.structs.replace(gateway, **{key: binds[key]})
     with socket.create_server(("127.0.0.1", port + 1)):
-        with pytest.raises(ConfigError, match=f"port {port + 1} .*worker_bind"):
-            check_worker_ports(GatewayConfig(worker_bind=bind, processes=2))
-        check_worker_ports(GatewayConfig(worker_bind=bind, processes=1))
+        with pytest.raises(ConfigError, match=rf"port {port + 1} .*\[gateway\] {key}"):
+            check_process_ports(gateway)
+        check_process_ports(msgspec.structs.replace(gateway, processes=1))

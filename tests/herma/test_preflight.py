@@ -41,7 +41,7 @@ async def test_a_port_that_others_share_is_taken() -> None:
     claim_port(GatewayConfig(port=port)).close()
 
 
-@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a" * 70])
+@pytest.mark.parametrize("host", ["203.0.113.1", "a" * 70])
 def test_a_host_that_is_not_ours_is_one_line(host: str) -> None:
     """Nobody could listen there, so nothing is started."""
     with pytest.raises(ConfigError, match=r"correct \[gateway\] host"):

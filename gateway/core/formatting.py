@@ -111,7 +111,9 @@ class ChunkFormatter:
                 self._finished.add(event.index)
                 return self._choice(event.index, {}, reason=event.reason)
             case Usage():
-                return self._usage(event) if self._include_usage else b""
+                if not self._include_usage:
+                    return b""
+                return usage_chunk(self._envelope, event, self._started)
             case Started():
                 self._started = event
                 return b""
@@ -174,12 +176,6 @@ class ChunkFormatter:
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
-
-    def _usage(self, usage: Usage) -> bytes:
-        rest: dict[str, Any] = {"choices": [], "usage": usage_object(usage)}
-        if self._started is not None:
-            rest["herma"] = herma_object(self._started, usage.cached_tokens)
-        return self._envelope + _encode(rest)[1:] + b"\n\n"
 
 
 class CompletionBuilder:
@@ -292,6 +288,14 @@ def _tool_call(start: ToolCallStart, arguments: str) -> dict[str, Any]:
 
 def _logprobs(entries: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
     return {"content": entries, "refusal": None}
+
+
+def usage_chunk(envelope: bytes, usage: Usage, started: Started | None) -> bytes:
+    """The last chunk of a stream, for those who ask; `envelope` is its beginning, up to a comma."""
+    rest: dict[str, Any] = {"choices": [], "usage": usage_object(usage)}
+    if started is not None:
+        rest["herma"] = herma_object(started, usage.cached_tokens)
+    return envelope + _encode(rest)[1:] + b"\n\n"
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from gateway.core.events import (
     UpstreamChunk,
     Usage,
 )
-from gateway.core.formatting import DONE, herma_object, usage_object
+from gateway.core.formatting import DONE, herma_object, usage_chunk, usage_object
 
 _AFTER_TEXT: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 _encode = msgspec.json.Encoder().encode
@@ -71,7 +71,9 @@ class CompletionsStream:
                 self._going_on.pop(event.index, None)
                 return self._choice(event.index, "", reason=event.reason)
             case Usage():
-                return self._usage(event) if self._include_usage else b""
+                if not self._include_usage:
+                    return b""
+                return usage_chunk(self._envelope, event, self._started)
             case Started():
                 self._started = event
                 return b""
@@ -110,12 +112,6 @@ class CompletionsStream:
     ) -> bytes:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
-
-    def _usage(self, usage: Usage) -> bytes:
-        rest: dict[str, Any] = {"choices": [], "usage": usage_object(usage)}
-        if self._started is not None:
-            rest["herma"] = herma_object(self._started, usage.cached_tokens)
-        return self._envelope + _encode(rest)[1:] + b"\n\n"
 
 
 class CompletionsBody:

@@ -39,7 +39,6 @@ def test_a_crash_loop_is_shown_everywhere_and_healed(tmp_path: Path) -> None:
     script.chmod(0o755)
     environ = {
         "HERMA_ENGINE_COMMAND": json.dumps([str(script)]),
-        "HERMA_RUNTIME_DIR": str(tmp_path / "run"),
         "PYTHONPATH": str(ROOT),
     }
     with herma_up(config, **environ) as herma:

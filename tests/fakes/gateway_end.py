@@ -37,6 +37,7 @@ class GatewayEnd:
 
     def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
         self.heard: list[FromWorker] = []
+        self.received_bytes = 0
         self.peer: WorkerId | None = None
         self.siblings: tuple[str, ...] = ()
         self.pings = True
@@ -103,6 +104,7 @@ class GatewayEnd:
     def _take(self, peer: WorkerId, frame: bytes) -> None:
         message = wire.decode_from_worker(frame)
         self.peer = peer
+        self.received_bytes += len(frame)
         if isinstance(message, Register):
             self._send_if_there(Welcome(PROTOCOL_VERSION, bytes(16), 1, self.siblings))
             if message.engine is not None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from protocol.messages import Bye, Fault, Finished, Submit, Tokens
-from protocol.wire import encode
-from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
+from protocol.messages import Bye, Fault, Finished, Submit
+from tests.fakes.gateway_end import open_gateway_end, submission
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker_process import worker_process
 from workers.core.credit import MAX_UNREAD_BYTES
@@ -26,11 +25,6 @@ def talkative(number: int) -> Submit:
     return msgspec.structs.replace(submit, sampling=sampling)
 
 
-def unread_bytes(gateway: GatewayEnd) -> int:
-    """What the gateway was told of tokens."""
-    return sum(len(encode(tokens)) for tokens in gateway.all_of(Tokens))
-
-
 async def test_an_engine_waits_for_its_gateway_and_goes_on(tmp_path: Path) -> None:
     """Longer than a hang may last it says no more than the credit allows, and is not killed; then
     every token comes, in order.
@@ -41,9 +35,9 @@ async def test_an_engine_waits_for_its_gateway_and_goes_on(tmp_path: Path) -> No
             gateway.acknowledges = False
             for number in range(NUM_SEQUENCES):
                 gateway.send(talkative(number))
-            await wait_until(lambda: unread_bytes(gateway) > MAX_UNREAD_BYTES)
+            await wait_until(lambda: gateway.received_bytes > MAX_UNREAD_BYTES)
             await trio.sleep(MIN_HANG_S + 0.5)  # longer than any watch of a step
-            assert unread_bytes(gateway) < MAX_UNREAD_BYTES + SLACK_BYTES
+            assert gateway.received_bytes < MAX_UNREAD_BYTES + SLACK_BYTES
             assert len(gateway.all_of(Finished)) < NUM_SEQUENCES
             gateway.acknowledges = True
             for number in range(NUM_SEQUENCES):
@@ -51,6 +45,6 @@ async def test_an_engine_waits_for_its_gateway_and_goes_on(tmp_path: Path) -> No
                 await gateway.wait(Finished, lambda m, wanted=request_id: m.request_id == wanted)
                 offsets = [item.offset for item in gateway.items_of(request_id)]
                 assert offsets == list(range(NUM_TOKENS))
-            assert unread_bytes(gateway) > MAX_UNREAD_BYTES + SLACK_BYTES
+            assert gateway.received_bytes > MAX_UNREAD_BYTES + SLACK_BYTES
             assert not gateway.all_of(Fault)
             assert not gateway.all_of(Bye)

@@ -46,7 +46,10 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         if seq in failed:
             ended.append((sequence, Ending("error", detail=failed[seq])))
             continue
-        end, table = chunk.start + chunk.length, sequence.table
+        table = sequence.table
+        # Who has no token yet computes the last position again: its block is not final.
+        is_asked_again = chunk.samples and seq in sampled and not sampled[seq].ids
+        end = chunk.start + chunk.length - is_asked_again
         # A table without blocks: the sequence was preempted after the plan was made. Whoever holds
         # the blocks now will overwrite what the step wrote.
         if end // block_size > table.num_stored and table.block_ids:

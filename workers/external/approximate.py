@@ -16,7 +16,7 @@ from typing import Final, final
 
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
-from workers.core.block_events import BlockEvents
+from workers.external.changes import Changes
 
 SHARE: Final = 0.9
 """Of the capacity: the rest is partial blocks and answers that are being written."""
@@ -52,8 +52,7 @@ class ApproximateBlocks:
         self._slack = slack_blocks
         self._kept_s = kept_s
         self._used: OrderedDict[BlockDigest, float] = OrderedDict()
-        self._events = BlockEvents()
-        self._was_cleared = False
+        self._changes = Changes()
         self.misses = 0
         self.surprises = 0
 
@@ -88,7 +87,7 @@ class ApproximateBlocks:
             self._learn(digests, expected, min(cached_tokens // self._block_size, len(digests)))
         for digest in reversed(digests[: self._room]):
             if digest not in self._used:
-                self._events.stored(digest)
+                self._changes.stored(digest)
             self._used[digest] = now
             self._used.move_to_end(digest)
         self._shrink_to(self._room)
@@ -102,19 +101,15 @@ class ApproximateBlocks:
         """The engine was started again."""
         self._used.clear()
         self._room = self._most
-        self._was_cleared = True
+        self._changes.cleared()
 
     def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
         """The changes since the last call; after `clear` one snapshot in place of them."""
-        events = self._events.take()
-        if not self._was_cleared:
-            return events
-        self._was_cleared = False
-        return (self.snapshot(),)
+        return self._changes.take(self._used)
 
     def snapshot(self) -> BlocksSnapshot:
         """All that is thought to be held, for a gateway that asks."""
-        return self._events.snapshot(list(self._used))
+        return self._changes.snapshot(self._used)
 
     def _learn(
         self, digests: Sequence[BlockDigest], expected: Expectation, num_cached: int
@@ -148,4 +143,4 @@ class ApproximateBlocks:
 
     def _drop_oldest(self) -> None:
         digest, _ = self._used.popitem(last=False)
-        self._events.dropped(digest)
+        self._changes.dropped(digest)

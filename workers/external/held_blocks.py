@@ -20,7 +20,7 @@ from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
 from protocol.tokens import TOKEN_BYTES, pack_tokens
-from workers.core.block_events import BlockEvents
+from workers.external.changes import Changes
 from workers.external.vllm_events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored
 
 LeftOut = Literal["medium", "group", "adapter", "keys", "tokens", "overflow"]
@@ -94,8 +94,7 @@ class HeldBlocks:
         self._blocks: dict[BlockHash, _Block] = {}
         self._children: dict[BlockHash, set[BlockHash]] = {}
         self._held: dict[BlockDigest, int] = {}
-        self._events = BlockEvents()
-        self._was_cleared = False
+        self._changes = Changes()
         self._group: int | None = None
         self.left_out: Counter[LeftOut] = Counter()
 
@@ -121,19 +120,15 @@ class HeldBlocks:
         self._children.clear()
         self._held.clear()
         self._group = None
-        self._was_cleared = True
+        self._changes.cleared()
 
     def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
         """The changes since the last call; after `clear` one snapshot in place of them."""
-        events = self._events.take()
-        if not self._was_cleared:
-            return events
-        self._was_cleared = False
-        return (self.snapshot(),)
+        return self._changes.take(self._held)
 
     def snapshot(self) -> BlocksSnapshot:
         """All that is held, for a gateway that asks."""
-        return self._events.snapshot(list(self._held))
+        return self._changes.snapshot(self._held)
 
     def _is_our_cache(self, event: BlockStored | BlockRemoved) -> bool:
         """Whether it is about the cache in the GPU's memory that holds whole prefixes.
@@ -261,7 +256,7 @@ class HeldBlocks:
         count = self._held.get(digest, 0)
         self._held[digest] = count + 1
         if not count:
-            self._events.stored(digest)
+            self._changes.stored(digest)
 
     def _release(self, digest: BlockDigest) -> None:
         count = self._held[digest] - 1
@@ -269,4 +264,4 @@ class HeldBlocks:
             self._held[digest] = count
             return
         del self._held[digest]
-        self._events.dropped(digest)
+        self._changes.dropped(digest)

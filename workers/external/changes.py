@@ -1,0 +1,49 @@
+"""What changed in a cache that may also be forgotten as a whole.
+
+Owns which changes were told, and that a snapshot takes the place of those before it. Must not know
+where the digests come from.
+"""
+
+from collections.abc import Iterable
+from typing import final
+
+from protocol.ids import BlockDigest
+from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
+from workers.core.block_events import BlockEvents
+
+
+@final
+class Changes:
+    """Block events, numbered over all snapshots."""
+
+    __slots__ = ("_events", "_was_cleared")
+
+    def __init__(self) -> None:
+        self._events = BlockEvents()
+        self._was_cleared = False
+
+    def stored(self, digest: BlockDigest) -> None:
+        """A digest came into the cache."""
+        self._events.stored(digest)
+
+    def dropped(self, digest: BlockDigest) -> None:
+        """A digest left the cache."""
+        self._events.dropped(digest)
+
+    def cleared(self) -> None:
+        """All that was held is gone, or nobody knows what is there."""
+        self._was_cleared = True
+
+    def take(
+        self, held: Iterable[BlockDigest]
+    ) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
+        """The changes since the last call; after `cleared` one snapshot of `held` instead."""
+        events = self._events.take()
+        if not self._was_cleared:
+            return events
+        self._was_cleared = False
+        return (self.snapshot(held),)
+
+    def snapshot(self, held: Iterable[BlockDigest]) -> BlocksSnapshot:
+        """All of `held`, for a gateway that asks."""
+        return self._events.snapshot(list(held))

@@ -15,23 +15,20 @@ import time
 from pathlib import Path
 from typing import Final
 
+from benchmarks.hello import BLOCK_SIZE, hello
 from benchmarks.machine import describe_machine
 from config import ModelConfig
 from gateway.core.dispatch import Dispatch
 from gateway.core.effects import Assign, RouteRequest
 from protocol.ids import ID_BYTES, BlockDigest, WorkerId
 from protocol.messages import (
-    PROTOCOL_VERSION,
     BlocksSnapshot,
     BlocksStored,
-    EngineFacts,
     Load,
-    Register,
 )
 
 NUM_WORKERS: Final = 16
 NUM_RUNNING: Final = 8
-BLOCK_SIZE: Final = 32
 PROMPT_BLOCKS: Final = 3_125
 SHARED_BLOCKS: Final = 375
 BLOCKS_PER_EVENT: Final = 1_000
@@ -54,7 +51,7 @@ class _Bench:
         self._num_tickets = 0
         self._shared = self._fresh(SHARED_BLOCKS)
         for number, worker_id in enumerate(self._ids):
-            self._dispatch.register(worker_id, _hello(f"w{number}"), 0.0)
+            self._dispatch.register(worker_id, hello(f"w{number}", "m"), 0.0)
             self._dispatch.heard(worker_id, BlocksSnapshot(0, b""), 0.0)
             self._dispatch.heard(worker_id, _load(), 0.0)
         self.bytes_per_block, self.sizeof_per_block, self.event_us = self._fill(num_blocks)
@@ -176,21 +173,6 @@ def main() -> int:
 
 def _decile(times_us: list[float]) -> float:
     return sorted(times_us)[len(times_us) // 10]
-
-
-def _hello(name: str) -> Register:
-    engine = EngineFacts(
-        kind="native",
-        device="none",
-        dtype="none",
-        context_length=131_072,
-        block_size=BLOCK_SIZE,
-        kv_tokens=100_000_000,
-        max_seqs=64,
-        token_budget=8192,
-        files_digest=bytes(ID_BYTES),
-    )
-    return Register(PROTOCOL_VERSION, name, ("m",), "bench", "", 1, engine)
 
 
 def _load() -> Load:

@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from benchmarks.hello import BLOCK_SIZE, FILES_DIGEST, hello
 from benchmarks.prompt_path.cases import MODEL
 from config import Config, ModelConfig
 from gateway.actors.caller import Caller
@@ -27,18 +28,13 @@ from gateway.core.openai import parse_chat_request
 from protocol.hashing import root_digest
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import (
-    PROTOCOL_VERSION,
     BlocksSnapshot,
-    EngineFacts,
     Load,
-    Register,
     Submit,
 )
 from protocol.wire import encode
 
-BLOCK_SIZE: Final = 32
 FILES: Final = Path(__file__).parents[2] / "config" / "builtin" / MODEL
-_DIGEST: Final = bytes(ID_BYTES)
 _WORKER: Final = WorkerId(bytes([1]) * ID_BYTES)
 
 Clock = Callable[[], float]
@@ -119,8 +115,8 @@ async def prompt_path() -> AsyncIterator[PromptPath]:
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(services.files.run)
-            services.files.put(_DIGEST, files)
-            yield PromptPath(services, await services.files.text(_DIGEST))
+            services.files.put(FILES_DIGEST, files)
+            yield PromptPath(services, await services.files.text(FILES_DIGEST))
             nursery.cancel_scope.cancel()
     finally:
         services.link.close()
@@ -128,19 +124,7 @@ async def prompt_path() -> AsyncIterator[PromptPath]:
 
 def _dispatch() -> Dispatch:
     dispatch = Dispatch((ModelConfig(name=MODEL),), max_queue=8, resume_wait_s=1.0)
-    engine = EngineFacts(
-        kind="native",
-        device="none",
-        dtype="none",
-        context_length=131_072,
-        block_size=BLOCK_SIZE,
-        kv_tokens=100_000_000,
-        max_seqs=64,
-        token_budget=8192,
-        files_digest=_DIGEST,
-    )
-    hello = Register(PROTOCOL_VERSION, "w", (MODEL,), "bench", "", 1, engine)
-    dispatch.register(_WORKER, hello, 0.0)
+    dispatch.register(_WORKER, hello("w", MODEL), 0.0)
     dispatch.heard(_WORKER, BlocksSnapshot(0, b""), 0.0)
     dispatch.heard(_WORKER, Load(1, 0, 0, 0, 0, 0, 0, 20.0, 10_000.0), 0.0)
     return dispatch

@@ -60,6 +60,9 @@ class _CountingPush:
     def __init__(self) -> None:
         self.num_bytes = 0
 
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """See `Push`."""
+
     def open(self, status: int, headers: Sequence[Header]) -> None:
         """See `Push`."""
 

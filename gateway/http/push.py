@@ -20,11 +20,20 @@ EXTENSION: Final = "herma.push"
 
 
 class Push(Protocol):
-    """The response of one request. It is pushed or sent by ASGI, never both."""
+    """The response of one request. It is pushed or sent by ASGI, never both.
+
+    `respond` is all of a response that is not streamed: `open`, then `end`, in one call.
+    """
 
     @property
     def is_gone(self) -> bool:
         """The peer is gone, or was given up; nothing reaches it any more."""
+        ...
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """Send a whole response, whatever its size; the server tells its length. To a peer that is
+        gone it is nothing.
+        """
         ...
 
     def open(self, status: int, headers: Sequence[Header]) -> None:

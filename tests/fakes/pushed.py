@@ -19,6 +19,10 @@ class FakePush:
         self.is_gone = False
         self.num_refused = 0
 
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        self.open(status, headers)
+        self.end(body)
+
     def open(self, status: int, headers: Sequence[Header]) -> None:
         assert not self._exchange.writes
         self._note({"type": "http.response.start", "status": status, "headers": list(headers)})

@@ -155,6 +155,16 @@ class Exchange:
             raise ValueError("the response has begun already")
         self._held = (status, headers)
 
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """Send a whole response, never waiting. See `Push`."""
+        if self.has_started or self._held is not None:
+            raise ValueError("the response has begun already")
+        framing = self._framing
+        framing.keeps_alive &= self.request.is_complete
+        head = framing.head(status, headers, self._date(), body)
+        self.has_started = self.has_ended = True
+        self._outlet.write(head + framing.body(body, is_last=True))
+
     def forget_head(self) -> None:
         """What was opened has not left yet, and is not to."""
         self._held = None

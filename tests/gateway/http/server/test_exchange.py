@@ -57,6 +57,35 @@ def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
+@given(body=st.binary(max_size=200))
+def test_a_whole_response_arrives_as_if_it_was_opened_and_ended(body: bytes) -> None:
+    """The same bytes to GET, HEAD and HTTP/1.0, the length told; the connection goes on."""
+
+    async def respond(push: Push) -> None:
+        push.respond(201, HEADERS, body)
+        with pytest.raises(ValueError, match="begun"):
+            push.respond(200, HEADERS, body)
+        with pytest.raises(ValueError, match="begun"):
+            push.open(200, HEADERS)
+
+    async def open_and_end(push: Push) -> None:
+        push.open(201, HEADERS)
+        push.end(body)
+
+    async def received(work: Callable[[Push], Awaitable[None]], request: bytes) -> bytes:
+        async with wired(_pushing(work)) as peer:
+            await peer.send(request)
+            return await peer.rest()
+
+    async def main() -> None:
+        for request in (GET + GET.replace(b"GET", b"HEAD") + CLOSE, b"GET / HTTP/1.0\r\n\r\n"):
+            whole = await received(respond, request)
+            assert whole == await received(open_and_end, request)
+            assert b"content-length: %d\r\n" % len(body) in whole
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 async def test_the_head_waits_for_the_first_part(autojump_clock: MockClock) -> None:
     """Nothing leaves at `open`; head and first part leave in one packet."""
     go_on = trio.Event()

@@ -37,6 +37,11 @@ class Framing:
         """Whether the peer can tell the end of the body, other than by the connection's."""
         return self._is_silent or self._is_chunked or self._num_left is not None
 
+    @property
+    def is_chunked(self) -> bool:
+        """Whether every part of the body leaves as a chunk of its own."""
+        return self._is_chunked and not self._is_silent
+
     def head(
         self,
         status: int,

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.http.push import StepFlush
 from gateway.http.server.connection import Service
 from gateway.http.server.limits import Deadlines, Limits
+from gateway.http.server.readers import Readers
 from gateway.http.server.serving import Connections, HttpDate
 
 SILENT_PEER_S = 30.0
@@ -59,6 +60,7 @@ async def wired(
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     step = StepFlush()
+    readers = Readers()
     service = Service(
         app=app,
         limits=limits or Limits(),
@@ -66,11 +68,13 @@ async def wired(
         silent_peer_s=SILENT_PEER_S,
         date=HttpDate(lambda: 0.0),
         step=step,
+        readers=readers,
     )
     connections = Connections(service, None)
-    with trio.fail_after(LONGEST_S):
+    with readers, trio.fail_after(LONGEST_S):
         async with trio.open_nursery() as upkeep:
             upkeep.start_soon(connections.sweep)
+            upkeep.start_soon(readers.run)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connections.handle, theirs, None)
                 stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))

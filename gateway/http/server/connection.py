@@ -1,11 +1,12 @@
 """One connection: requests in, responses out, one after the other.
 
-Owns the two tasks of a connection and what ends it. Must not know the listener, the app or how
-HTTP is written.
+Owns the task of a connection and what ends it. Must not know the listener, the app or how HTTP is
+written.
 
-The reader reads on while the app answers, so that a client that leaves is noticed: that cancels
-the connection's scope, and with it the app. One task looks after the deadlines of all connections,
-since a scope per wait would cost more than all else of a request.
+What the peer sends is read while the app answers, so that a client that leaves is noticed: that
+cancels the connection's scope, and with it the app. One task reads for all connections, and one
+looks after their deadlines, since a task and a scope for each would cost more than all else of a
+request.
 """
 
 import socket
@@ -22,11 +23,13 @@ from gateway.core.errors import ApiError
 from gateway.http.body import ClientGone
 from gateway.http.errors import error_of, send_error
 from gateway.http.push import StepFlush
+from gateway.http.server.bell import Bell
 from gateway.http.server.exchange import Exchange
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.outlet import Outlet
 from gateway.http.server.parser import RequestParser
 from gateway.http.server.patience import Patience
+from gateway.http.server.readers import Readers
 from gateway.http.server.request import Request
 
 _RECEIVE_BYTES: Final = 2**16
@@ -45,10 +48,13 @@ class Service:
     silent_peer_s: float
     date: Callable[[], bytes]
     step: StepFlush
+    readers: Readers
 
 
 class Connection:
-    """`serve` and `read` run as two tasks in `nursery`, which ends with the connection."""
+    """`serve` runs as a task in `nursery`, which ends with the connection. It is read, meanwhile,
+    as long as there is room for more.
+    """
 
     def __init__(
         self,
@@ -66,33 +72,44 @@ class Connection:
         self._parser = RequestParser(service.limits)
         self._outlet = Outlet(connection, nursery, service.step, self._note_gone)
         self._patience = Patience(service.deadlines, trio.current_time())
-        self._waits_for_bytes = trio.lowlevel.ParkingLot()
-        self._waits_for_room = trio.lowlevel.ParkingLot()
+        self._changed = Bell()
+        self._is_read = False
+        self._has_heard_all = False
         self._is_answering = False
         self._num_answered = 0
         self._is_last = False
 
-    async def read(self) -> None:
-        """Take in what the peer sends, as long as there is room for it."""
-        parser = self._parser
-        while True:
-            while parser.is_full:
-                await self._waits_for_room.park()
-            await trio.lowlevel.wait_readable(self._socket)
-            try:
-                data = self._socket.recv(_RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError:
-                data = b""
-            if not data:
-                self._outlet.lose()
-                return
-            parser.feed(data)
-            self._waits_for_bytes.unpark_all()
+    def read(self) -> None:
+        """Take in what the peer has sent, if there is room for it."""
+        if self._parser.is_full:
+            self._read_no_more()
+            return
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._parser.feed(data)
+            self._changed.ring()
+        else:
+            self.lose()
+
+    def lose(self) -> None:
+        """Nothing more comes: the peer is gone, or cannot be understood."""
+        self._hear_no_more()
+        self._outlet.lose()
 
     async def serve(self) -> None:
         """Answer requests until one side wants no more of them."""
+        self._read_on()
+        try:
+            await self._serve()
+        finally:
+            self._hear_no_more()
+
+    async def _serve(self) -> None:
         lingers = False
         while (request := await self._next()) is not None:
             self._is_answering = True
@@ -114,7 +131,7 @@ class Connection:
     def end_soon(self) -> None:
         """Take no request after those that are here."""
         self._is_last = True
-        self._waits_for_bytes.unpark_all()
+        self._changed.ring()
 
     def sweep(self, now: float) -> None:
         """Give up a peer that is overdue."""
@@ -134,18 +151,32 @@ class Connection:
             self._parser.fail(
                 ApiError(408, f"The rest of the request's {part} did not arrive in time.")
             )
-            self._waits_for_bytes.unpark_all()
+            self._changed.ring()
 
     # For the exchange.
 
     async def more(self) -> None:
         """Return once something has come, or the peer has gone."""
-        await self._waits_for_bytes.park()
+        await self._changed.wait()
 
     def taken(self) -> None:
         """There may be room for more."""
-        if self._waits_for_room:
-            self._waits_for_room.unpark_all()
+        if not self._is_read:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._has_heard_all and not self._parser.is_full:
+            self._is_read = True
+            self._service.readers.add(self._socket, self)
+
+    def _read_no_more(self) -> None:
+        if self._is_read:
+            self._is_read = False
+            self._service.readers.drop(self._socket)
+
+    def _hear_no_more(self) -> None:
+        self._has_heard_all = True
+        self._read_no_more()
 
     async def _next(self) -> Request | None:
         parser = self._parser
@@ -197,5 +228,5 @@ class Connection:
         return Exchange(request, self, self._outlet, self._service.date, keeps_alive=keeps_alive)
 
     def _note_gone(self) -> None:
-        self._waits_for_bytes.unpark_all()
+        self._changed.ring()
         self._scope.cancel()

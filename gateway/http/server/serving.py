@@ -21,6 +21,7 @@ from gateway.http.push import step_flush
 from gateway.http.server.connection import Address, Connection, Service
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.listen import SHUTDOWN_GRACE_S, SILENT_PEER_S, listen, url_of
+from gateway.http.server.readers import Readers
 
 _MAX_ACCEPTS: Final = 64
 """So many per turn of the loop, so that a storm of connections does not stop the others."""
@@ -51,6 +52,7 @@ async def serve(
     Raises `ConfigError` when the address cannot be bound.
     """
     listener = await listen(host, port, silent_peer_s=silent_peer_s, is_shared=is_shared)
+    readers = Readers()
     service = Service(
         app=app,
         limits=limits or Limits(),
@@ -58,20 +60,23 @@ async def serve(
         silent_peer_s=silent_peer_s,
         date=HttpDate(time.time),
         step=step_flush,
+        readers=readers,
     )
     connections = Connections(service, listener.getsockname()[:2])
-    async with trio.open_nursery() as upkeep:
-        upkeep.start_soon(connections.sweep)
-        async with trio.open_nursery() as handlers:
-            with listener:
-                async with trio.open_nursery() as accepting:
-                    accepting.start_soon(_accept, listener, connections, handlers)
-                    task_status.started(url_of(listener))
-                    await (shutdown_trigger or trio.sleep_forever)()
-                    accepting.cancel_scope.cancel()
-            connections.end_soon()
-            handlers.cancel_scope.deadline = trio.current_time() + drain_s
-        upkeep.cancel_scope.cancel()
+    with readers:
+        async with trio.open_nursery() as upkeep:
+            upkeep.start_soon(connections.sweep)
+            upkeep.start_soon(readers.run)
+            async with trio.open_nursery() as handlers:
+                with listener:
+                    async with trio.open_nursery() as accepting:
+                        accepting.start_soon(_accept, listener, connections, handlers)
+                        task_status.started(url_of(listener))
+                        await (shutdown_trigger or trio.sleep_forever)()
+                        accepting.cancel_scope.cancel()
+                connections.end_soon()
+                handlers.cancel_scope.deadline = trio.current_time() + drain_s
+            upkeep.cancel_scope.cancel()
 
 
 class HttpDate:
@@ -126,7 +131,6 @@ class Connections:
             if self._is_ending:
                 connection.end_soon()
             try:
-                nursery.start_soon(connection.read)
                 await connection.serve()
                 nursery.cancel_scope.cancel()
             finally:

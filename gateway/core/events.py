@@ -5,7 +5,7 @@ text and tool calls per choice, one `Finished` per choice, one `Usage`. Answers 
 as bytes. Must not know HTTP, SSE or how text came to be.
 """
 
-from typing import Literal
+from typing import Literal, final
 
 import msgspec
 
@@ -50,6 +50,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top_logprobs: tuple[TopLogprob, ...] = ()
 
 
+@final
 class TextDelta(_Event, frozen=True, gc=False):
     """More text of a choice; `logprobs` are of the tokens that completed it (None: not asked)."""
 
@@ -58,6 +59,7 @@ class TextDelta(_Event, frozen=True, gc=False):
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
+@final
 class ReasoningDelta(_Event, frozen=True, gc=False):
     """More of a choice's thoughts, before its text."""
 

@@ -77,8 +77,8 @@ class ChunkFormatter:
         self._started: Started | None = None
         self._num_choices = 1
         self._finished: set[int] = set()
-        self._before_text: dict[int, bytes] = {}
-        self._before_thoughts: dict[int, bytes] = {}
+        self._before_text = _Beginnings(self._envelope, _BEFORE_TEXT)
+        self._before_thoughts = _Beginnings(self._envelope, _BEFORE_THOUGHTS)
 
     def head(self, num_choices: int = 1) -> bytes:
         """The role chunk of every choice: role assistant, content ""."""
@@ -91,16 +91,20 @@ class ChunkFormatter:
         on `choices: []`. It speaks for a choice that goes on; b"" if there is none."""
         going_on = (index for index in range(self._num_choices) if index not in self._finished)
         index = next(going_on, None)
-        return b"" if index is None else self._text(index, "")
+        return b"" if index is None else self.format(TextDelta(index, ""))
 
     def format(self, event: TurnEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing (Started, unasked usage)."""
         # Text and thoughts are what nearly every token is; a `match` would cost more than they do.
-        if isinstance(event, TextDelta):
-            plain = event.logprobs is None
-            return self._text(event.index, event.text) if plain else self._scored(event)
-        if isinstance(event, ReasoningDelta):
-            return self._thoughts(event.index, event.text)
+        if type(event) is TextDelta:
+            if event.logprobs is not None:
+                return self._scored(event)
+            return self._before_text[event.index] + _encode(event.text) + _AFTER_TEXT
+        if type(event) is ReasoningDelta:
+            # Under both names, as in `_reasoning`.
+            thought = _encode(event.text)
+            before = self._before_thoughts[event.index]
+            return before + thought + _BETWEEN_THOUGHTS + thought + _AFTER_TEXT
         return self._rare(event)
 
     def _rare(self, event: _RareEvent) -> bytes:
@@ -138,20 +142,6 @@ class ChunkFormatter:
         """`data: [DONE]`."""
         return DONE
 
-    def _text(self, index: int, text: str) -> bytes:
-        before = self._before_text.get(index)
-        if before is None:
-            before = self._before_text[index] = self._envelope + _BEFORE_TEXT % index
-        return before + _encode(text) + _AFTER_TEXT
-
-    def _thoughts(self, index: int, text: str) -> bytes:
-        """Under both names, as in `_reasoning`."""
-        before = self._before_thoughts.get(index)
-        if before is None:
-            before = self._before_thoughts[index] = self._envelope + _BEFORE_THOUGHTS % index
-        thought = _encode(text)
-        return before + thought + _BETWEEN_THOUGHTS + thought + _AFTER_TEXT
-
     def _call(self, event: ToolCallEvent) -> bytes:
         """Its start has id and name; then clients join the arguments of one index."""
         if isinstance(event, ToolCallStart):
@@ -176,6 +166,21 @@ class ChunkFormatter:
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
+
+
+class _Beginnings(dict[int, bytes]):
+    """What stands before a delta of a choice, made when it is needed: `envelope`, and `template`
+    with the choice's index.
+    """
+
+    def __init__(self, envelope: bytes, template: bytes) -> None:
+        super().__init__()
+        self._envelope = envelope
+        self._template = template
+
+    def __missing__(self, index: int) -> bytes:
+        before = self[index] = self._envelope + self._template % index
+        return before
 
 
 class CompletionBuilder:

@@ -10,6 +10,8 @@ An ASGI `send` is awaited, so a chunk costs a wake-up of the request's task and 
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import trio
+
 from gateway.http.reply import Header
 
 MAX_PENDING_BYTES: Final = 2**20
@@ -68,31 +70,34 @@ class Corked(Protocol):
 class StepFlush:
     """`with step_flush:` around one engine step: what is written to a connection in it leaves in
     one piece at its end. The block must not await; an inner block is part of the outer one.
+
+    `is_open`: writes are being collected. `now` is when the block began, on trio's clock: it is the
+    time of all that happens in it, as a clock asked for every token would cost more than a token's
+    text. A connection whose first bytes wait adds itself to `corked`, once.
     """
 
+    __slots__ = ("_depth", "corked", "is_open", "now")
+
     def __init__(self) -> None:
+        self.is_open = False
+        self.now = 0.0
+        self.corked: list[Corked] = []
         self._depth = 0
-        self._waiting: list[Corked] = []
 
     def __enter__(self) -> None:
         self._depth += 1
+        if not self.is_open:
+            self.now = trio.current_time()
+            self.is_open = True
 
     def __exit__(self, *_exc: object) -> None:
         self._depth -= 1
         if self._depth:
             return
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
+        self.is_open = False
+        corked, self.corked = self.corked, []
+        for connection in corked:
             connection.uncork()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether writes are being collected."""
-        return self._depth > 0
-
-    def add(self, connection: Corked) -> None:
-        """Have `connection` uncorked at the end; once is enough."""
-        self._waiting.append(connection)
 
 
 step_flush: Final = StepFlush()

@@ -9,7 +9,7 @@ The server watches the client here, and cancels the request when it leaves.
 import trio
 from starlette.types import Send
 
-from gateway.http.push import Push
+from gateway.http.push import Push, step_flush
 from gateway.http.streamed_answer import Refuse, StreamedAnswer
 from gateway.http.turn import Turn
 
@@ -73,7 +73,7 @@ class _PushedAnswer:
         if not self._is_open:
             self._open()
             chunk = self.answer.opening() + chunk
-        self._wrote_at = trio.current_time()
+        self._wrote_at = step_flush.now if step_flush.is_open else trio.current_time()
         return self._push.write(chunk) or self._push.is_gone
 
     def _open(self) -> None:

@@ -6,7 +6,6 @@ reach the client, heads or clocks.
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import trio
 from starlette.types import Send
@@ -26,8 +25,6 @@ from gateway.http.errors import error_of, send_error
 from gateway.http.reply import Header, send_body
 from gateway.http.turn import Turn
 
-_DELTAS: Final = (TextDelta, ReasoningDelta)
-
 Refuse = Callable[[Send], Awaitable[None]]
 
 
@@ -40,6 +37,7 @@ class StreamedAnswer:
     __slots__ = (
         "_error",
         "_foreign",
+        "_format",
         "_formatter",
         "_from_provider",
         "_has_content",
@@ -52,6 +50,7 @@ class StreamedAnswer:
         self._turn = turn
         self._put = put
         self._formatter = turn.dialect.streamed(turn.head)
+        self._format = self._formatter.format
         self._work = trio.CancelScope()
         self._from_provider = False
         self._has_content = False
@@ -74,11 +73,11 @@ class StreamedAnswer:
         frame is taken apart.
         """
         # Text is what nearly every token is: nothing is asked about it twice.
-        if not isinstance(event, _DELTAS):
+        if type(event) is not TextDelta and type(event) is not ReasoningDelta:
             self._note(event)
         elif self._turn.first_at is None:
             self._turn.note_content()
-        chunk = self._formatter.format(event)
+        chunk = self._format(event)
         if chunk and self._error is None and self._foreign is None:
             self._has_content = True
             if not self._put(chunk):

@@ -48,6 +48,7 @@ class Exchange:
         "_framing",
         "_has_all",
         "_held",
+        "_is_flowing",
         "_num_sends",
         "_outlet",
         "has_ended",
@@ -71,6 +72,7 @@ class Exchange:
         self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)
         self._held: tuple[int, Sequence[Header]] | None = None
         self._has_all = False
+        self._is_flowing = False
         self._num_sends = 0
         self.has_started = False
         self.has_ended = False
@@ -137,7 +139,7 @@ class Exchange:
             await trio.lowlevel.checkpoint()
             raise PeerGone
         self._num_sends += 1
-        if self._outlet.num_waiting_bytes:
+        if self._outlet.waiting:
             await self._outlet.flushed()
         elif self._num_sends % _SENDS_PER_CHECKPOINT == 0:
             await trio.lowlevel.checkpoint()
@@ -172,9 +174,15 @@ class Exchange:
     def write(self, chunk: bytes) -> bool:
         """Send a part, or keep it within the bound."""
         outlet = self._outlet
-        if outlet.is_gone or outlet.num_waiting_bytes + len(chunk) > MAX_PENDING_BYTES:
+        num_bytes = len(chunk)
+        if outlet.is_gone or len(outlet.waiting) + num_bytes > MAX_PENDING_BYTES:
             return False
-        self._put(chunk, is_last=False)
+        if self._is_flowing and num_bytes:
+            # Every token comes this way: as `_put`, without asking again what has been answered.
+            outlet.write(b"%x\r\n%b\r\n" % (num_bytes, chunk))
+        else:
+            self._put(chunk, is_last=False)
+            self._is_flowing = self._framing.is_chunked
         return not outlet.is_gone
 
     def end(self, last: bytes = b"") -> None:
@@ -192,6 +200,8 @@ class Exchange:
         data = head + self._framing.body(part, is_last=is_last)
         self.has_started = True
         self.has_ended = is_last
+        if is_last:
+            self._is_flowing = False
         if data:
             self._outlet.write(data)
 

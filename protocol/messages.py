@@ -1,4 +1,4 @@
-"""The two closed unions of protocol v1.
+"""The two closed unions of protocol v3.
 
 Owns what a gateway may say to a worker and a worker to a gateway. Values are plain (int, str,
 bytes, tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets,
@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -306,6 +306,17 @@ class Bye(_Message, frozen=True, tag=45):
     reason: str
 
 
+class Bundle(_Message, frozen=True, tag=46):
+    """Frames of the engine that came at one moment, in order; none is a bundle.
+
+    A frame that comes alone costs a gateway a wake-up of three threads, as much as it takes to
+    handle twenty messages. Each part is a whole frame, so that the supervisor joins them unread
+    and one that is garbage takes no other along.
+    """
+
+    frames: tuple[bytes, ...]
+
+
 FromWorker = (
     Register
     | Files
@@ -321,4 +332,5 @@ FromWorker = (
     | Pong
     | Fault
     | Bye
+    | Bundle
 )

@@ -30,6 +30,7 @@ from protocol.messages import (
     BlocksDropped,
     BlocksSnapshot,
     BlocksStored,
+    Bundle,
     Bye,
     Dismiss,
     Fault,
@@ -191,24 +192,39 @@ class FleetLink:
 
     def _on_frame(self, worker_id: WorkerId, frame: bytes) -> None:
         self._counters.frames_received += 1
-        peer = self._peers.get(worker_id)
-        if peer is not None:
+        if (peer := self._peers.get(worker_id)) is not None:
             peer.heard_at = trio.current_time()
+        with self._step:
+            self._take_frame(worker_id, frame)
+
+    def _take_frame(self, worker_id: WorkerId, frame: bytes, *, is_part: bool = False) -> None:
         try:
             message = decode_from_worker(frame)
         except WireError as error:
-            self._counters.frames_garbage += 1
-            if self._counters.frames_garbage <= MAX_GARBAGE_LOGGED:
-                _log.warning("garbage from %s: %s", self.worker_name(worker_id), error)
+            self._count_garbage(worker_id, str(error))
             return
-        if isinstance(message, Register):
+        if isinstance(message, Bundle):
+            self._unpack(worker_id, message, is_part=is_part)
+        elif isinstance(message, Register):
             self._register(worker_id, message)
-        elif peer is None:
-            # It will notice our silence and register.
-            self._counters.frames_from_strangers += 1
+        elif worker_id in self._peers:
+            self._take(worker_id, message)
         else:
-            with self._step:
-                self._take(worker_id, message)
+            # It will notice our silence and register. One may be lost by a part of a bundle.
+            self._counters.frames_from_strangers += 1
+
+    def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
+        """Each part as if it had come alone: garbage takes no other along."""
+        if is_part:
+            self._count_garbage(worker_id, "a bundle in a bundle")
+            return
+        for part in bundle.frames:
+            self._take_frame(worker_id, part, is_part=True)
+
+    def _count_garbage(self, worker_id: WorkerId, why: str) -> None:
+        self._counters.frames_garbage += 1
+        if self._counters.frames_garbage <= MAX_GARBAGE_LOGGED:
+            _log.warning("garbage from %s: %s", self.worker_name(worker_id), why)
 
     def _take(self, worker_id: WorkerId, message: _FromRegistered) -> None:
         match message:

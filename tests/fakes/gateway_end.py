@@ -11,6 +11,7 @@ from protocol.errors import PeerUnknown
 from protocol.ids import WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
+    Bundle,
     FromWorker,
     Ping,
     Pong,
@@ -102,9 +103,14 @@ class GatewayEnd:
             self.peer = None
 
     def _take(self, peer: WorkerId, frame: bytes) -> None:
-        message = wire.decode_from_worker(frame)
         self.peer = peer
         self.received_bytes += len(frame)
+        message = wire.decode_from_worker(frame)
+        parts = message.frames if isinstance(message, Bundle) else (frame,)
+        for part in parts:
+            self._take_one(wire.decode_from_worker(part))
+
+    def _take_one(self, message: FromWorker) -> None:
         if isinstance(message, Register):
             self._send_if_there(Welcome(PROTOCOL_VERSION, bytes(16), 1, self.siblings))
             if message.engine is not None:

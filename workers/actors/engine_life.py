@@ -151,10 +151,23 @@ class EngineLife:
             if (verdict := watch.verdict(now)) is not None:
                 self.process.kill(verdict)
 
-    def _take(self, link: int, payload: bytes) -> None:
-        if link != SUPERVISOR:
-            self._relay.from_engine(link, payload)
-            return
+    def _take(self, frames: list[tuple[int, bytes]]) -> None:
+        """What came together goes on together, in order; what a killed engine said does not."""
+        waiting: list[tuple[int, bytes]] = []
+        for frame in frames:
+            link, payload = frame
+            if link != SUPERVISOR:
+                waiting.append(frame)
+                continue
+            self._relay.from_engine(waiting)
+            waiting = []
+            self._take_own(payload)
+            if self.process.killed_for is not None:
+                return
+        self._relay.from_engine(waiting)
+
+    def _take_own(self, payload: bytes) -> None:
+        """A frame that is for the supervisor itself."""
         try:
             if (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
                 self._control(payload)

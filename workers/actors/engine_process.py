@@ -49,20 +49,21 @@ class EngineProcess:
     """A spawned engine: `run` carries its frames until it can give no more, `reap` waits until
     nothing of it is left.
 
-    `on_frame(link, payload)` and `on_line(text)` are synchronous and must not block.
+    `on_frames` takes (link, payload) pairs that came together; it and `on_line(text)` are
+    synchronous and must not block.
     """
 
     def __init__(
         self,
         name: str,
-        on_frame: Callable[[int, bytes], None],
+        on_frames: Callable[[list[tuple[int, bytes]]], None],
         on_line: Callable[[str], None],
         *,
         command: Sequence[str] = NATIVE_ENGINE,
         environ: Mapping[str, str],
     ) -> None:
         """Spawn `command` with the options of an engine. Raises `OSError` if that fails."""
-        self._on_frame = on_frame
+        self._on_frames = on_frames
         self._on_line = on_line
         self._backlog = bytearray()
         self._send_wakeup = trio.Event()
@@ -194,10 +195,7 @@ class EngineProcess:
             except WireError as error:
                 self.kill(f"the engine's stream is broken: {error}")
                 return
-            for link, payload in frames:
-                if self.killed_for is not None:
-                    return  # by one of the frames before
-                self._on_frame(link, payload)
+            self._on_frames(frames)
             await trio.lowlevel.checkpoint()
             await self._wait_released()
 

@@ -18,6 +18,7 @@ from protocol.ids import WorkerId
 from protocol.messages import Bye, Dismiss, FromWorker, Ping, Pong, Welcome
 from protocol.transport import CurveClient, DealerSocket
 from workers.actors.log import Log
+from workers.core.bundles import bundled
 from workers.core.credit import Credit
 from workers.core.watch import GatewayWatch
 
@@ -94,10 +95,11 @@ class GatewayLink:
         except LinkError as error:
             self._drop(str(error))
 
-    def pass_on(self, frame: bytes) -> None:
-        """`send` what the engine says, on the gateway's account."""
-        self._credit.sent(len(frame))
-        self.send(frame)
+    def pass_on(self, frames: list[bytes]) -> None:
+        """`send` what the engine says at one moment, on the gateway's account."""
+        for frame in bundled(frames):
+            self._credit.sent(len(frame))
+            self.send(frame)
         self._settle()
 
     def say(self, message: FromWorker) -> None:

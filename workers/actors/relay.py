@@ -142,13 +142,19 @@ class Relay:
         """There will be no other engine: the last fault stands, also for gateways yet to come."""
         self.state = EngineState.STOPPED
 
-    def from_engine(self, link: int, payload: bytes) -> None:
-        """Pass a frame on unread. A link that is gone meanwhile gets nothing."""
-        if link == BROADCAST:
-            for each in list(self._links.values()):
-                each.pass_on(payload)
-        elif (one := self._links.get(link)) is not None:
-            one.pass_on(payload)
+    def from_engine(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        """Pass (link, payload) pairs on unread, those for one gateway together. A link that is
+        gone meanwhile gets nothing.
+        """
+        by_link: dict[GatewayLink, list[bytes]] = {}
+        for number, payload in frames:
+            if number == BROADCAST:
+                for each in self._links.values():
+                    by_link.setdefault(each, []).append(payload)
+            elif (one := self._links.get(number)) is not None:
+                by_link.setdefault(one, []).append(payload)
+        for link, payloads in by_link.items():
+            link.pass_on(payloads)
 
     def held(self) -> None:
         """The engine goes on once no gateway is behind."""
@@ -160,7 +166,7 @@ class Relay:
 
     def tell_all(self, message: FromWorker) -> None:
         """Say something to every gateway that has welcomed this worker."""
-        self.from_engine(BROADCAST, wire.encode(message))
+        self.from_engine([(BROADCAST, wire.encode(message))])
 
     # The gateways' links.
 

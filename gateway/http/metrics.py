@@ -4,35 +4,21 @@ Owns the Prometheus names and labels. Must not know actors: the fleet's own numb
 through the edge when a scrape asks. Labels hold configured names only, never what a client sent.
 """
 
-import functools
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.events import Usage
 from gateway.core.models import ModelView
 from gateway.core.spending import SpendingFigures
 from gateway.core.worker_state import WorkerView
 from gateway.http.edge import FleetGauges
 from gateway.http.spending_metrics import SpendingCollector
+from gateway.http.turn_metrics import TurnMetrics
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
-
-_FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-_DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
-
-
-class _ModelSeries(NamedTuple):
-    """What is counted of each request of one model."""
-
-    duration: Histogram
-    first_token: Histogram
-    prompt: Counter
-    cached: Counter
-    completion: Counter
 
 
 class Metrics:
@@ -53,65 +39,9 @@ class Metrics:
             self._shown.register(_OfProcess(self._registry, process))
         self._registry.register(_Fleet(models, gauges))
         self._registry.register(SpendingCollector(spending))
-        self._requests = Counter(
-            "herma_requests",
-            "Chat requests by their end (499: the client left).",
-            ("model", "status", "served_by"),
-            registry=self._registry,
-        )
-        self._tokens = Counter(
-            "herma_tokens",
-            "Tokens of answered requests; cached ones are part of the prompt.",
-            ("model", "kind"),
-            registry=self._registry,
-        )
-        self._first_token = Histogram(
-            "herma_first_token_seconds",
-            "From a request to its first content.",
-            ("model",),
-            buckets=_FIRST_TOKEN_S,
-            registry=self._registry,
-        )
-        self._duration = Histogram(
-            "herma_request_seconds",
-            "From a request to the end of its answer.",
-            ("model",),
-            buckets=_DURATION_S,
-            registry=self._registry,
-        )
-        # `labels` takes 2 us, and a request has six.
-        self._count_of = functools.cache(self._requests.labels)
-        self._of_model = functools.cache(self._model_series)
-
-    def observe_turn(
-        self,
-        *,
-        model: str,
-        status: int,
-        served_by: str,
-        usage: Usage | None,
-        first_token_s: float | None,
-        duration_s: float,
-    ) -> None:
-        """Count one chat request that is over."""
-        self._count_of(model, str(status), served_by).inc()
-        series = self._of_model(model)
-        series.duration.observe(duration_s)
-        if first_token_s is not None:
-            series.first_token.observe(first_token_s)
-        if usage is not None:
-            series.prompt.inc(usage.prompt_tokens)
-            series.cached.inc(usage.cached_tokens)
-            series.completion.inc(usage.completion_tokens)
-
-    def _model_series(self, model: str) -> _ModelSeries:
-        return _ModelSeries(
-            duration=self._duration.labels(model),
-            first_token=self._first_token.labels(model),
-            prompt=self._tokens.labels(model, "prompt"),
-            cached=self._tokens.labels(model, "cached"),
-            completion=self._tokens.labels(model, "completion"),
-        )
+        turns = TurnMetrics()
+        self._registry.register(turns)
+        self.observe_turn = turns.observe
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

@@ -1,0 +1,105 @@
+"""What is counted of requests is told as the client library's own counters would tell it."""
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from gateway.core.events import Usage
+from gateway.http.turn_metrics import TurnMetrics
+
+FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+DURATION_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+seconds = st.sampled_from((0.0, 0.01, 0.05, 0.3, 900.0, 1e4)) | st.floats(0, 1_000)
+counts = st.integers(0, 2**20)
+
+
+class Reference:
+    """The same by the library."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "herma_requests",
+            "Chat requests by their end (499: the client left).",
+            ("model", "status", "served_by"),
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "herma_tokens",
+            "Tokens of answered requests; cached ones are part of the prompt.",
+            ("model", "kind"),
+            registry=registry,
+        )
+        self.first_token = Histogram(
+            "herma_first_token_seconds",
+            "From a request to its first content.",
+            ("model",),
+            buckets=FIRST_TOKEN_S,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "herma_request_seconds",
+            "From a request to the end of its answer.",
+            ("model",),
+            buckets=DURATION_S,
+            registry=registry,
+        )
+
+    def observe(self, turn: dict[str, Any]) -> None:
+        model, usage = turn["model"], turn["usage"]
+        self.requests.labels(model, str(turn["status"]), turn["served_by"]).inc()
+        self.duration.labels(model).observe(turn["duration_s"])
+        first_token = self.first_token.labels(model)
+        kinds = [self.tokens.labels(model, kind) for kind in ("prompt", "cached", "completion")]
+        if turn["first_token_s"] is not None:
+            first_token.observe(turn["first_token_s"])
+        if usage is not None:
+            told = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+            for counter, count in zip(kinds, told, strict=True):
+                counter.inc(count)
+
+
+turns = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(('al"pha', "beta\\", "unknown")),
+        "status": st.sampled_from((200, 400, 499)),
+        "served_by": st.sampled_from(("worker", "cloud:x", "none")),
+        "usage": st.none() | st.builds(Usage, counts, counts, counts),
+        "first_token_s": st.none() | seconds,
+        "duration_s": seconds,
+    }
+)
+
+
+def text_of(registry: CollectorRegistry) -> str:
+    """What is shown, with any one time in place of those since when something is counted."""
+    shown = generate_latest(registry).decode()
+    return re.sub(r"(_created(?:\{[^\n]*\})?) \d\S+", r"\1 1.0", shown)
+
+
+@given(turns=st.lists(turns, max_size=20))
+def test_the_text_is_the_librarys(turns: list[dict[str, Any]]) -> None:
+    """Families, order, names, labels, buckets and values are the same, byte by byte."""
+    ours, reference = TurnMetrics(lambda: 1.8e9), Reference()
+    for turn in turns:
+        ours.observe(**turn)
+        reference.observe(turn)
+    registry = CollectorRegistry()
+    registry.register(ours)
+    assert text_of(registry) == text_of(reference.registry)
+
+
+def test_it_is_told_since_when_each_is_counted() -> None:
+    """A counter that begins anew with its process can be told from one that fell."""
+    metrics = TurnMetrics(lambda: 1.5)
+    turn: dict[str, Any] = {"usage": None, "first_token_s": None, "duration_s": 0.1}
+    metrics.observe(model="alpha", status=200, served_by="worker", **turn)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    lines = generate_latest(registry).decode().splitlines()
+    created = [line for line in lines if "_created{" in line]
+    assert len(created) == 1 + 3 + 2
+    assert all(line.endswith(" 1.5") for line in created)

@@ -44,7 +44,7 @@ from gateway.http.stream_push import push_answer
 from gateway.http.turn import open_turn
 from protocol.ids import RequestId, WorkerId
 from protocol.messages import Finished, TokenItem, Tokens
-from protocol.tokens import pack_token, unpack_tokens
+from protocol.tokens import pack_token
 from protocol.wire import decode_from_worker, encode
 
 MODEL: Final = Path(__file__).parents[1] / "config" / "builtin" / "herma-tiny"
@@ -147,7 +147,7 @@ class _Streams:
         output = ChoiceOutput(self._pipeline(), emit, max_tokens=2**20, end_ids=frozenset())
 
         def on_tokens(item: TokenItem) -> None:
-            output.take(unpack_tokens(item.ids), item.logprobs)
+            output.take_item(item)
 
         place = Placement(0, WORKER, 0, "benchmark")
         attempt = Attempt(

@@ -42,7 +42,7 @@ from gateway.core.tools import ToolParser
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
-from protocol.tokens import pack_tokens, unpack_tokens
+from protocol.tokens import pack_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ class Choice:
             self._services.first_tokens.no_more(attempt)
             self._services.dispatcher.started(attempt.placement.ticket)
             self.begun.set()
-        is_stopped = output.take(unpack_tokens(item.ids), item.logprobs)
+        is_stopped = output.take_item(item)
         if not self._is_proven and len(output.ids) - self._num_at_start >= PROOF_TOKENS:
             self._prove()
         if is_stopped:

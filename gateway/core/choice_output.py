@@ -11,7 +11,8 @@ from typing import Final, Literal
 from gateway.core.events import ReasoningDelta, TextDelta, ToolCallDelta, TurnEvent
 from gateway.core.output import OutputPipeline
 from protocol.errors import WireError
-from protocol.messages import TokenLogprobs
+from protocol.messages import TokenItem, TokenLogprobs
+from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
 Reason = Literal["stop", "length"]
 
@@ -66,6 +67,20 @@ class ChoiceOutput:
     def num_left(self) -> int:
         """How many more tokens may come."""
         return self._max_tokens - len(self.ids)
+
+    def take_item(self, item: TokenItem) -> bool:
+        """`take` for tokens as they come. A lone one that is plain text goes the short way."""
+        if len(item.ids) != TOKEN_BYTES:
+            return self.take(unpack_tokens(item.ids), item.logprobs)
+        token_id = int.from_bytes(item.ids, "little")
+        if len(self.ids) < self._max_tokens:
+            event = self._pipeline.push_plain(token_id)
+            if event is not None:
+                self.ids.append(token_id)
+                self.has_text = True
+                self._emit(event)
+                return False
+        return self.take((token_id,), item.logprobs)
 
     def take(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> bool:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for

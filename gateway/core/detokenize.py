@@ -3,7 +3,7 @@
 Owns the two ways: tables from id to text and to bytes where tokens are bytes (0.1 us per token,
 0.6 us within a character that is split over tokens), else the library's own stream (0.64 us). Text
 never ends inside a character; bytes that are no UTF-8 become U+FFFD. Must not know stop strings,
-tools or HTTP.
+tools or HTTP, but for the characters that make a later stage look at a text.
 """
 
 import codecs
@@ -18,7 +18,17 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class Detokenizer(Protocol):
-    """The text of one sequence. All pushes and the flush together equal one full decode."""
+    """The text of one sequence. All pushes and the flush together equal one full decode.
+
+    `is_whole`: the text so far ends between two characters, where the next token's text depends on
+    that token alone; a token whose text is in `plain` may then go without being pushed.
+    """
+
+    is_whole: bool
+
+    def plain(self, marks: frozenset[str]) -> "PlainTexts | None":
+        """The texts in which nothing has to be looked for; None if tokens have none of their own."""
+        ...
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that these ids complete; special tokens have none, unknown ids neither."""
@@ -52,7 +62,14 @@ class ByteTable(dict[int, bytes]):
         super().__init__()
         self._tokenizer = tokenizer
         self._silent = special_ids(tokenizer, shown)
+        self._plain: dict[frozenset[str], PlainTexts] = {}
         self.texts: dict[int, str] = {}
+
+    def plain(self, marks: frozenset[str]) -> "PlainTexts":
+        """The plain ones of `texts`; there are as many of these as formats of answers."""
+        if marks not in self._plain:
+            self._plain[marks] = PlainTexts(self, marks)
+        return self._plain[marks]
 
     def __missing__(self, token_id: int) -> bytes:
         added = b"" if token_id in self._silent else self.spelling(token_id)
@@ -74,21 +91,44 @@ class ByteTable(dict[int, bytes]):
             return token.encode()
 
 
+class PlainTexts(dict[int, str]):
+    """id -> its text, if that is whole characters, none of them in `marks` and the last one no
+    white space; "" for every other id. Filled as ids come up.
+    """
+
+    def __init__(self, table: ByteTable, marks: frozenset[str]) -> None:
+        super().__init__()
+        self._table = table
+        self._marks = marks
+
+    def __missing__(self, token_id: int) -> str:
+        if not self._table[token_id]:
+            return ""
+        text = self._table.texts.get(token_id, "")
+        is_plain = self._marks.isdisjoint(text) and not text[-1:].isspace()
+        self[token_id] = text if is_plain else ""
+        return self[token_id]
+
+
 class ByteDetokenizer:
     """A `Detokenizer` over a byte table."""
 
     __slots__ = (
         "_decoder",
-        "_is_whole",
         "_table",
         "_texts",
+        "is_whole",
     )
 
     def __init__(self, table: ByteTable) -> None:
         self._table = table
         self._texts = table.texts
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._is_whole = True
+        self.is_whole = True
+
+    def plain(self, marks: frozenset[str]) -> PlainTexts:
+        """See `Detokenizer`."""
+        return self._table.plain(marks)
 
     def push(self, ids: Iterable[int]) -> str:
         """See `Detokenizer`."""
@@ -97,15 +137,15 @@ class ByteDetokenizer:
     def push_one(self, token_id: int) -> str:
         """See `Detokenizer`."""
         # Between characters a token's text does not depend on what was before it.
-        if self._is_whole and (text := self._texts.get(token_id)) is not None:
+        if self.is_whole and (text := self._texts.get(token_id)) is not None:
             return text
         text = self._decoder.decode(self._table[token_id])
-        self._is_whole = not self._decoder.getstate()[0]
+        self.is_whole = not self._decoder.getstate()[0]
         return text
 
     def flush(self) -> str:
         """See `Detokenizer`."""
-        self._is_whole = True
+        self.is_whole = True
         return self._decoder.decode(b"", final=True)
 
 
@@ -114,6 +154,8 @@ class StreamDetokenizer:
     text is in `shown` are part of the text.
     """
 
+    is_whole = False
+
     def __init__(self, tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> None:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=False)
@@ -121,6 +163,9 @@ class StreamDetokenizer:
         self._size = tokenizer.get_vocab_size()
         self._ids: list[int] = []
         self._num_chars = 0
+
+    def plain(self, marks: frozenset[str]) -> None:
+        """See `Detokenizer`."""
 
     def push(self, ids: Iterable[int]) -> str:
         """See `Detokenizer`."""

@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from gateway.core.detokenize import Detokenizer, TokenBytes
+from gateway.core.detokenize import Detokenizer, PlainTexts, TokenBytes
 from gateway.core.events import (
     Finished,
     ReasoningDelta,
@@ -30,7 +30,17 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class ToolParser(Protocol):
-    """Reads tool calls out of text; `gateway/core/tools` has it, with a grammar per format."""
+    """Reads tool calls out of text; `gateway/core/tools` has it, with a grammar per format.
+
+    While it `is_quiet`, text without any of `marks` that ends in no white space passes as it is.
+    """
+
+    marks: frozenset[str]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is pending amid text."""
+        ...
 
     @property
     def num_calls(self) -> int:
@@ -64,6 +74,8 @@ class OutputPipeline:
         "_logprobs",
         "_may_stop",
         "_num_shown",
+        "_plain",
+        "_plain_texts",
         "_reasoning",
         "_silent_ids",
         "_stops",
@@ -98,6 +110,22 @@ class OutputPipeline:
         self.stopped = False
         self.completion_tokens = 0
         self.reasoning_tokens = 0
+        self._plain_texts = None if stops.can_match or spelling is not None else self._find_plain()
+        self._plain: PlainTexts | None = None
+        self._look_ahead()
+
+    def push_plain(self, token_id: int) -> TextDelta | ReasoningDelta | None:
+        """The event of a token that no stage looks into, holds back or changes, as nearly all are;
+        None for another: nothing was done with it, `push` has to take it.
+        """
+        texts = self._plain
+        if texts is None or not (text := texts[token_id]) or token_id in self._silent_ids:
+            return None
+        self.completion_tokens += 1
+        if self._is_answer:
+            return TextDelta(self._index, text)
+        self.reasoning_tokens += 1
+        return ReasoningDelta(self._index, text)
 
     def push(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()
@@ -122,7 +150,9 @@ class OutputPipeline:
                 split = self._through_reasoning(text)
                 thoughts += split.thoughts
                 answer += split.answer
-        return self._events(thoughts, answer)
+        events = self._events(thoughts, answer)
+        self._look_ahead()
+        return events
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
         """The rest of the text, then `Finished`.
@@ -151,6 +181,22 @@ class OutputPipeline:
         is_call = called and reason == "stop"
         events.append(Finished(self._index, "tool_calls" if is_call else reason))
         return events
+
+    def _find_plain(self) -> PlainTexts | None:
+        """The texts that pass all stages as they are, while these are quiet."""
+        marks = self._reasoning.marks
+        if self._tool_parser is not None:
+            marks |= self._tool_parser.marks
+        return self._detokenizer.plain(marks)
+
+    def _look_ahead(self) -> None:
+        """Note whether a plain token may come next. It changes none of what is asked here."""
+        parser = self._tool_parser
+        if self._is_answer:
+            is_quiet = parser is None or parser.is_quiet
+        else:
+            is_quiet = self._reasoning.is_quiet
+        self._plain = self._plain_texts if is_quiet and self._detokenizer.is_whole else None
 
     def _through_stops(self, text: str) -> str:
         shown = self._stops.push(text)

@@ -51,16 +51,17 @@ class ReasoningSplitter:
     """The thoughts of one choice.
 
     `reasoning` None: there are none to look for. `is_open`: the prompt itself ended in the opening
-    tag. `enders` begin a tool call: some models forget to close their thoughts before one.
+    tag. `enders` begin a tool call: some models forget to close their thoughts before one. Text
+    without any of `marks` ends no thoughts.
     """
 
     __slots__ = (
         "_close",
         "_ends",
-        "_first",
         "_open",
         "_pending",
         "_state",
+        "marks",
     )
 
     def __init__(
@@ -73,7 +74,7 @@ class ReasoningSplitter:
         self._open, self._close = (reasoning.open, reasoning.close) if reasoning else ("", "")
         self._state: _State = ("start" if is_open else "before") if reasoning else "answer"
         self._ends = (self._close, *enders)
-        self._first = frozenset(tag[0] for tag in self._ends if tag)
+        self.marks = frozenset(tag[0] for tag in self._ends if tag)
         self._pending = ""
 
     @property
@@ -85,6 +86,13 @@ class ReasoningSplitter:
     def is_thinking(self) -> bool:
         """Whether the text so far ends in thoughts."""
         return self._state in {"start", "inside"}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is pending amid thoughts: text without marks that ends in no white space
+        passes as it is.
+        """
+        return self._state == "inside" and not self._pending
 
     def push(self, text: str) -> Split:
         """Take more text in."""
@@ -111,7 +119,7 @@ class ReasoningSplitter:
         return (
             self._state == "inside"
             and not self._pending
-            and self._first.isdisjoint(text)
+            and self.marks.isdisjoint(text)
             and not text[-1:].isspace()
         )
 

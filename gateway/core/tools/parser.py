@@ -22,6 +22,7 @@ class ToolParser:
     """Tool calls of one choice.
 
     `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
+    While it `is_quiet`, text without any of `marks` that ends in no white space passes as it is.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class ToolParser:
         "_index",
         "_is_start",
         "_pending",
+        "marks",
     )
 
     def __init__(
@@ -50,6 +52,17 @@ class ToolParser:
         self._held: list[str] = []
         self._is_start = True
         self._after_call = False
+        self.marks = frozenset(tool_format.first)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is pending amid text."""
+        return (
+            self._grammar is None
+            and not self._pending
+            and not self._is_start
+            and not self._after_call
+        )
 
     @property
     def num_calls(self) -> int:
@@ -62,14 +75,7 @@ class ToolParser:
 
     def push(self, text: str) -> list[ToolEvent]:
         """Take more text in; the events that are certain now."""
-        if (
-            self._grammar is None
-            and not self._pending
-            and not self._is_start
-            and not self._after_call
-            and self._format.first not in text
-            and not text[-1:].isspace()
-        ):
+        if self.is_quiet and self._format.first not in text and not text[-1:].isspace():
             return [TextDelta(self._index, text)] if text else []
         self._read(text)
         return self._calls.take()

@@ -1,0 +1,169 @@
+"""The short way of a plain token: it may save work, and must change nothing."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.choice_output import ChoiceOutput
+from gateway.core.detokenize import (
+    ByteDetokenizer,
+    ByteTable,
+    Detokenizer,
+    StreamDetokenizer,
+)
+from gateway.core.events import TurnEvent
+from gateway.core.formatting import ChunkFormatter
+from gateway.core.output import OutputPipeline
+from gateway.core.reasoning import REASONING_FORMATS, ReasoningSplitter
+from gateway.core.stops import StopMatcher
+from gateway.core.tools import TOOL_FORMATS, ToolParser
+from protocol.errors import WireError
+from protocol.messages import TokenItem, TokenLogprobs
+from protocol.tokens import pack_tokens
+from tests.fakes.text_files import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+SHOWN = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>"})
+TABLE = ByteTable(TOKENIZER, SHOWN)
+END = TOKENIZER.encode("<|im_end|>", add_special_tokens=False).ids[0]
+SILENT = frozenset({END, TOKENIZER.encode("r", add_special_tokens=False).ids[0]})
+MAX_TOKENS = 1000
+UNKNOWN = 2**31
+PIECES = (
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<th", "[TOOL_CALLS]", "{"),
+    *('\n{"name": "f", "arguments": {"a": 1}}\n', "a < b", "🙂", "é", " ", "\n\n", "STOP", "ST"),
+    *("Hello", " there", " word", ".", "  x "),
+)
+
+pieces = st.sampled_from(PIECES)
+token_ids = st.one_of(
+    pieces.map(lambda text: TOKENIZER.encode(text, add_special_tokens=False).ids),
+    st.integers(0, TOKENIZER.get_vocab_size() - 1).map(lambda one: [one]),
+    st.sampled_from([[END], [UNKNOWN]]),
+)
+streams = st.lists(token_ids, max_size=12).map(lambda parts: [one for ids in parts for one in ids])
+shapes = st.fixed_dictionaries(
+    {
+        "stops": st.sampled_from([(), (), (), ("STOP",)]),
+        "tools": st.sampled_from([None, "hermes", "llama3_json"]),
+        "thinks": st.sampled_from(["never", "maybe", "already"]),
+        "scored": st.sampled_from([False, False, False, True]),
+        "is_bytes": st.sampled_from([True, True, True, False]),
+    }
+)
+
+
+def output(
+    stops: tuple[str, ...] = (),
+    tools: str | None = None,
+    thinks: str = "maybe",
+    scored: bool = False,
+    is_bytes: bool = True,
+) -> tuple[ChoiceOutput, list[TurnEvent]]:
+    form = None if tools is None else TOOL_FORMATS[tools]
+    decoder: Detokenizer
+    decoder = ByteDetokenizer(TABLE) if is_bytes else StreamDetokenizer(TOKENIZER, SHOWN)
+    pipeline = OutputPipeline(
+        decoder,
+        StopMatcher(stops),
+        None if form is None else ToolParser(form, bytes),
+        silent_ids=SILENT,
+        spelling=TABLE if scored else None,
+        reasoning=ReasoningSplitter(
+            None if thinks == "never" else REASONING_FORMATS["think"],
+            is_open=thinks == "already",
+            enders=form.markers if form is not None and thinks != "never" else (),
+        ),
+    )
+    events: list[TurnEvent] = []
+    ends = frozenset({END})
+    return ChoiceOutput(pipeline, events.append, max_tokens=MAX_TOKENS, end_ids=ends), events
+
+
+def item(*ids: int, scored: bool = False) -> TokenItem:
+    logprobs = tuple(TokenLogprobs(-0.5) for _ in ids) if scored else ()
+    return TokenItem(bytes(16), 1, 0, pack_tokens(ids), logprobs)
+
+
+@pytest.mark.parametrize("thinks", ["never", "maybe", "already"])
+@pytest.mark.parametrize("tools", [None, "hermes", "llama3_json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>Hm, a < b: ok</think> It is < 2 🙂é. So \n it is",
+        "Hm<tool_call>{}</think>But <tool_call> 🙂 is text </tool_call>.",
+        'So<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call> and more.',
+        '{"name": "f", "parameters": {"a": 1}} and more <|python_tag|>.',
+    ],
+)
+def test_the_short_way_is_left_in_time(text: str, tools: str | None, thinks: str) -> None:
+    """Where thoughts end, a call begins or a character is split, nothing slips through."""
+    ids = TOKENIZER.encode(text, add_special_tokens=False).ids
+    _compare(ids, {"tools": tools, "thinks": thinks})
+
+
+@given(streams, shapes)
+def test_the_short_way_says_the_same(ids: list[int], shape: dict[str, Any]) -> None:
+    """Token by token the same events, counts and bytes, whatever comes and whatever is asked."""
+    _compare(ids, shape)
+
+
+def _compare(ids: list[int], shape: dict[str, Any]) -> None:
+    long, expected = output(**shape)
+    short, events = output(**shape)
+    scored = shape.get("scored", False)
+    for token_id in ids:
+        one = item(token_id, scored=scored)
+        is_over = long.take([token_id], one.logprobs)
+        assert short.take_item(one) == is_over
+        assert events == expected
+        assert short.has_text == long.has_text
+        if is_over:
+            break
+    for choice in (long, short):
+        choice.finish("length")
+    assert events == expected
+    assert short.ids == long.ids
+    assert (short.completion_tokens, short.reasoning_tokens) == (
+        long.completion_tokens,
+        long.reasoning_tokens,
+    )
+    told = [ChunkFormatter("id", 1, "m") for _ in range(2)]
+    assert [told[0].format(one) for one in events] == [told[1].format(one) for one in expected]
+
+
+def test_nearly_all_tokens_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words go the short way amid thoughts and amid text, also where calls are looked for."""
+    pushed: list[int] = []
+    push = OutputPipeline.push
+
+    def counted(self: OutputPipeline, ids: Any, logprobs: Any = ()) -> Any:
+        pushed.extend(ids)
+        return push(self, ids, logprobs)
+
+    monkeypatch.setattr(OutputPipeline, "push", counted)
+    choice, events = output(tools="hermes")
+    words = TOKENIZER.encode("talk" * 50, add_special_tokens=False).ids
+    opening, closing = (
+        TOKENIZER.encode(tag, add_special_tokens=False).ids for tag in ("<think>", "</think>")
+    )
+    for token_id in (*opening, *words, *closing, *words):
+        choice.take_item(item(token_id))
+    assert len(pushed) <= len(opening) + len(closing) + 2 < len(words)
+    text = "".join(getattr(event, "text", "") for event in events)
+    assert text.count("talk") == 100
+
+
+def test_no_way_goes_over_the_order() -> None:
+    """One token more than ordered is the worker's fault, plain or not."""
+    choice, _ = output(thinks="never")
+    (word, *_) = TOKENIZER.encode(" word", add_special_tokens=False).ids
+    for _ in range(MAX_TOKENS):
+        choice.take_item(item(word))
+    with pytest.raises(WireError, match=str(MAX_TOKENS)):
+        choice.take_item(item(word))
+    with pytest.raises(WireError, match="not a multiple"):
+        choice.take_item(TokenItem(bytes(16), 1, 0, b"12345"))
+    assert len(choice.ids) == MAX_TOKENS

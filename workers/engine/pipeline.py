@@ -116,6 +116,11 @@ class Pipeline(Generic[InFlight]):
         return len(self._steps)
 
     @property
+    def expected_s(self) -> float:
+        """How long the step that was launched last should take; 0 while unknown."""
+        return self._status.expected_step_s
+
+    @property
     def is_wishing(self) -> bool:
         """Whether `prepare` would help the steps to come."""
         return self._runner.is_wishing

@@ -32,9 +32,17 @@ class Attempts:
 
     def tokens(self, worker_id: WorkerId, items: tuple[TokenItem, ...]) -> str | None:
         """Hand on the tokens of one step; what is wrong with the worker, if tokens are missing."""
+        attempts = self._attempts
         for item in items:
-            attempt = self.of(worker_id, item)
-            if attempt is None:
+            # As `of`, which is asked where somebody has to be counted.
+            attempt = attempts.get(item.request_id)
+            if (
+                attempt is None
+                or attempt.number != item.attempt
+                or attempt.outcome is not None
+                or attempt.placement.worker_id != worker_id
+            ):
+                self.of(worker_id, item)
                 continue
             if item.offset != attempt.expected:
                 return f"tokens at {item.offset} came where {attempt.expected} was due"

@@ -22,7 +22,8 @@ _SEEN: Final = (TextDelta, ReasoningDelta, ToolCallDelta)
 class ChoiceOutput:
     """Takes ids in; events go to `emit`. `end_ids` end a sequence, at the latest `max_tokens` do.
 
-    `has_text`: the client may have seen something of it. `num_unsent`: tokens that the client pays
+    `num_left`: so many more may come. `has_text`: the client may have seen something of it.
+    `num_unsent`: tokens that the client pays
     for though workers do not send them, as the one that ended the sequence.
     """
 
@@ -33,6 +34,7 @@ class ChoiceOutput:
         "_pipeline",
         "has_text",
         "ids",
+        "num_left",
         "num_unsent",
     )
 
@@ -50,6 +52,7 @@ class ChoiceOutput:
         self._end_ids = end_ids
         # Four bytes per token: of a thousand long answers a list of numbers is most of the memory.
         self.ids = array("I")
+        self.num_left = max_tokens
         self.has_text = False
         self.num_unsent = 0
 
@@ -63,20 +66,16 @@ class ChoiceOutput:
         """Those of them that were thoughts."""
         return self._pipeline.reasoning_tokens
 
-    @property
-    def num_left(self) -> int:
-        """How many more tokens may come."""
-        return self._max_tokens - len(self.ids)
-
     def take_item(self, item: TokenItem) -> bool:
         """`take` for tokens as they come. A lone one that is plain text goes the short way."""
         if len(item.ids) != TOKEN_BYTES:
             return self.take(unpack_tokens(item.ids), item.logprobs)
         token_id = int.from_bytes(item.ids, "little")
-        if len(self.ids) < self._max_tokens:
+        if self.num_left:
             event = self._pipeline.push_plain(token_id)
             if event is not None:
                 self.ids.append(token_id)
+                self.num_left -= 1
                 self.has_text = True
                 self._emit(event)
                 return False
@@ -86,9 +85,10 @@ class ChoiceOutput:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
         more than were ordered.
         """
-        if len(self.ids) + len(ids) > self._max_tokens:
+        if len(ids) > self.num_left:
             raise WireError(f"over {self._max_tokens} tokens came, against the order")
         self.ids.extend(ids)
+        self.num_left -= len(ids)
         for event in self._pipeline.push(ids, logprobs):
             self.has_text = self.has_text or isinstance(event, _SEEN)
             self._emit(event)
@@ -104,4 +104,4 @@ class ChoiceOutput:
         """Why the choice is complete with the tokens that are here, if it is."""
         if self.ids and self.ids[-1] in self._end_ids:
             return "stop"
-        return "length" if len(self.ids) >= self._max_tokens else None
+        return None if self.num_left else "length"

@@ -73,11 +73,11 @@ class Outlet:
         """Send what was written since the step began."""
         waiting = self.waiting
         num_sent = self._send_now(waiting)
-        if num_sent == len(waiting):
-            waiting.clear()
-        else:
+        if num_sent < len(waiting):
             del waiting[:num_sent]
             self._send_later()
+        else:
+            waiting.clear()
 
     def lose(self) -> None:
         """The peer is gone: nothing reaches it any more."""

@@ -65,8 +65,10 @@ class Pump:
                 await self._wait()
 
     def touched(self) -> None:
-        """Re-read `EVENTS` after an operation outside the pump and wake the pump for work."""
-        if not self._socket.closed and self._has_work():
+        """Re-read `EVENTS` after an operation outside the pump and wake the pump for work. A pump
+        that does not wait reads them itself before it does.
+        """
+        if self._is_waiting and not self._socket.closed and self._has_work():
             self.kick()
 
     def is_behind(self) -> bool:

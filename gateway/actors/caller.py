@@ -5,8 +5,9 @@ conversation it names. Must not know secrets: keys are known by their configured
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from config import KeyConfig
 from gateway.core.chat_request import MAX_SESSION_CHARS
@@ -27,8 +28,7 @@ SESSION_HEADERS: Final = (
 _SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The sender of one request. `key` is the configured name of its API key ("" without keys);
     `private_cache` keeps its prefixes from other keys; `session` is from the headers.
     `headers` are all that it sent, as they came.
@@ -40,7 +40,11 @@ class Caller:
     cloud: bool = True
     admin: bool = False
     session: str | None = None
-    headers: Headers = field(default=(), repr=False, compare=False)
+    headers: Headers = ()
+
+    def __repr__(self) -> str:
+        # Its headers hold the secret.
+        return f"<Caller key={self.key!r} session={self.session!r} admin={self.admin}>"
 
     @staticmethod
     def of_key(key: KeyConfig, session: str | None = None, headers: Headers = ()) -> "Caller":
@@ -58,8 +62,11 @@ class Caller:
 
 def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The conversation that the ASGI `headers` (lower-case names) name, if any."""
+    sent = dict(headers)
+    if _SESSION_HEADERS.isdisjoint(sent):
+        return None
     found = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
-    for name in SESSION_HEADERS if found else ():
+    for name in SESSION_HEADERS:
         if name in found:
             return found[name].decode("latin-1")[:MAX_SESSION_CHARS]
     return None

@@ -76,8 +76,9 @@ class Gatekeeper:
 
 def _is_local(scope: Scope) -> bool:
     """Whether the client runs on this machine; a proxy's forwarding says that it may not."""
-    if any(name in _FORWARDED for name, _ in scope["headers"]):
-        return False
+    for name, _ in scope["headers"]:
+        if name in _FORWARDED:
+            return False
     client = scope.get("client")
     return client is not None and _is_loopback(client[0])
 
@@ -98,8 +99,11 @@ def _without_port(netloc: str) -> str:
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
-    values = [value for key, value in scope["headers"] if key == name]
-    return values[0].decode("latin-1") if values else None
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -8,9 +8,9 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import Failed, Started, TurnEvent, UpstreamBody, UpstreamChunk, Usage
-from gateway.http.errors import error_of, send_error
+from gateway.http.errors import error_headers, error_of
 from gateway.http.push import EXTENSION
-from gateway.http.reply import send_body
+from gateway.http.reply import JSON_TYPE, Header, send_body
 from gateway.http.turn import CLIENT_LEFT, Turn, while_connected
 
 
@@ -22,16 +22,22 @@ async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) 
     it cancels the request of a client that leaves.
     """
     answer = WholeAnswer(turn)
+    push = scope.get("extensions", {}).get(EXTENSION)
     try:
-        if EXTENSION in scope.get("extensions", {}):
+        if push is not None:
             await answer.run()
         else:
             async with while_connected(receive):
                 await answer.run()
     finally:
         turn.observe()
-    if turn.status != CLIENT_LEFT:
-        await answer.send(send)
+    if turn.status == CLIENT_LEFT:
+        return
+    status, headers, body = answer.response()
+    if push is not None:
+        push.respond(status, (JSON_TYPE, *headers), body)
+    else:
+        await send_body(send, status, body, headers=headers)
 
 
 class WholeAnswer:
@@ -46,7 +52,7 @@ class WholeAnswer:
     async def run(self) -> None:
         """Run the turn to its end."""
         turn = self._turn
-        self.end(await error_of(turn.edge.run_turn(turn.request, turn.caller, self.emit)))
+        self.end(await error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit))
 
     def emit(self, event: TurnEvent) -> None:
         """Take in an event of the turn."""
@@ -77,12 +83,12 @@ class WholeAnswer:
         else:
             self._turn.status = self._foreign.status if self._foreign else 200
 
-    async def send(self, send: Send) -> None:
-        """Send the answer, or the error that it ended in."""
+    def response(self) -> tuple[int, tuple[Header, ...], bytes]:
+        """The answer, or the error that it ended in: status, headers beside the type, body."""
         headers = self._turn.headers()
         if self._error is not None:
-            await send_error(send, self._error, headers)
-        elif self._foreign is not None:
-            await send_body(send, self._foreign.status, self._foreign.body, headers=headers)
-        else:
-            await send_body(send, 200, self._builder.body(), headers=headers)
+            error = self._error
+            return error.status, error_headers(error, headers), error.body()
+        if self._foreign is not None:
+            return self._foreign.status, headers, self._foreign.body
+        return 200, headers, self._builder.body()

@@ -5,7 +5,8 @@ exception of a request ends. Must not know routes.
 """
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import TypeVarTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,15 +25,19 @@ _STATUS: tuple[tuple[type[HermaError], int, str], ...] = (
 )
 _LINK_RETRY_AFTER_S = 1
 
+Arguments = TypeVarTuple("Arguments")
 
-async def error_of(work: Awaitable[None]) -> ApiError | None:
-    """Await `work`; the error that a client is to be told, or None.
+
+async def error_of(
+    work: Callable[[*Arguments], Awaitable[None]], *arguments: *Arguments
+) -> ApiError | None:
+    """Do `work` with `arguments`; the error that a client is to be told, or None.
 
     Unexpected exceptions are logged once, here, and say nothing of the inside to the client.
     Raises `ClientGone` and cancellation as they are.
     """
     try:
-        await work
+        await work(*arguments)
     except ApiError as error:
         return error
     except ClientGone:
@@ -60,17 +65,21 @@ def api_error_of(error: Exception) -> ApiError:
 
 async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:
     """Send `error` as the whole response."""
-    extra = list(headers)
+    await send_body(send, error.status, error.body(), headers=error_headers(error, headers))
+
+
+def error_headers(error: ApiError, headers: tuple[Header, ...] = ()) -> tuple[Header, ...]:
+    """`headers` and what else stands above the body of `error`."""
     if error.retry_after_s is not None:
-        extra.append(header("retry-after", error.retry_after_s))
+        headers = (*headers, header("retry-after", error.retry_after_s))
     if error.status == 401:
-        extra.append(header("www-authenticate", "Bearer"))
-    await send_body(send, error.status, error.body(), headers=extra)
+        headers = (*headers, header("www-authenticate", "Bearer"))
+    return headers
 
 
 class ErrorEdge:
     """Pure ASGI: an exception of the inner app becomes a JSON error, or ends the connection when
-    the head is already out.
+    the head is already out. Our own server does the same by itself.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -85,7 +94,7 @@ class ErrorEdge:
             await send(message)
 
         try:
-            error = await error_of(self._app(scope, receive, note_head))
+            error = await error_of(self._app, scope, receive, note_head)
         except ClientGone:
             return
         if error is not None and not head_sent:

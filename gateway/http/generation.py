@@ -20,7 +20,7 @@ from gateway.core.formatting import CHAT
 from gateway.core.openai import parse_chat_request
 from gateway.core.raw_text import checked_ids, decode_raw
 from gateway.http.auth import Gatekeeper
-from gateway.http.body import read_body
+from gateway.http.body import body_at_hand, read_body
 from gateway.http.complete import complete_turn
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
@@ -61,7 +61,7 @@ class Generation:
             replace(self._edge, run_turn=each.run),
             self._metrics,
             whole,
-            replace(caller, cloud=False),
+            msgspec.structs.replace(caller, cloud=False),
             _counting(dialect, whole),
         )
         answer = stream_turn if whole.stream else complete_turn
@@ -71,8 +71,12 @@ class Generation:
         caller = self._gate.identify(scope)
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)
-        body = await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
-        await self._turnstile.enter()
+        max_bytes = self._edge.config.max_body_bytes
+        body = body_at_hand(scope, max_bytes)
+        if body is None:
+            body = await read_body(receive, scope["headers"], max_bytes)
+        if not self._turnstile.may_pass():
+            await self._turnstile.enter()
         return caller, body
 
     async def _echoes(self, asked: Completions) -> list[str]:

@@ -13,6 +13,7 @@ from starlette.types import Send
 Header = tuple[bytes, bytes]
 
 JSON: Final = b"application/json"
+JSON_TYPE: Final[Header] = (b"content-type", JSON)
 
 _UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
 _encode = msgspec.json.Encoder().encode

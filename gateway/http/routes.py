@@ -7,6 +7,7 @@ All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us pe
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from typing import final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +20,7 @@ from gateway.http.event_stream import Events
 from gateway.http.generation import Generation
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.models import model_entry, model_list
+from gateway.http.push import EXTENSION
 from gateway.http.reply import header, send_body, send_json
 from gateway.http.tokenize import Tokenizing
 
@@ -52,7 +54,8 @@ def edge_app(edge: Edge) -> ASGIApp:
         "/events": Methods(GET=Events(edge, gate)),
         "/debug/route": Methods(GET=debug_route, POST=debug_route),
     }
-    inner: ASGIApp = Router(fixed, _with_and_without_v1("/models/", Methods(GET=models.one)))
+    router = Router(fixed, _with_and_without_v1("/models/", Methods(GET=models.one)))
+    inner: ASGIApp = router
     if gate.allowed_origins:
         from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 -- few need it
 
@@ -63,7 +66,7 @@ def edge_app(edge: Edge) -> ASGIApp:
             allow_headers=("*",),
             expose_headers=_EXPOSED_HEADERS,
         )
-    return _ByType(ErrorEdge(_OriginGuard(gate, inner)))
+    return EdgeApp(gate, router, inner)
 
 
 def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
@@ -80,10 +83,10 @@ class Router:
         self.fixed = fixed
         self.named = named
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path: str = scope["path"]
         endpoint = self.fixed.get(path) or self._of_named(path, scope)
-        await endpoint(scope, receive, send)
+        return endpoint(scope, receive, send)
 
     def _of_named(self, path: str, scope: Scope) -> ASGIApp:
         for beginning, endpoint in self.named.items():
@@ -101,14 +104,13 @@ class Methods:
         names = [*endpoints, *(["HEAD"] if "GET" in endpoints else [])]
         self._allow = header("allow", ", ".join(names))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         endpoint = self._endpoints.get(method)
         if endpoint is None:
             error = ApiError(405, f"{scope['path']} does not take {scope['method']}.")
-            await send_error(send, error, (self._allow,))
-            return
-        await endpoint(scope, receive, send)
+            return send_error(send, error, (self._allow,))
+        return endpoint(scope, receive, send)
 
 
 class Models:
@@ -134,40 +136,43 @@ class Models:
         await send_json(send, model_entry(self._edge.models(), name, self._created))
 
 
-class _OriginGuard:
-    """Pure ASGI: refuses foreign web pages before any route sees the request."""
-
-    def __init__(self, gate: Gatekeeper, app: ASGIApp) -> None:
-        self._gate = gate
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._gate.check_origin(scope)
-        await self._app(scope, receive, send)
-
-
-class _ByType:
+@final
+class EdgeApp:
     """HTTP goes through all layers, WebSockets nowhere. Begin and end of the server concern nobody:
-    the actors live around it.
+    the actors live around it. Foreign web pages are refused before any route sees the request.
+
+    Layers call each other plainly and give the endpoint's coroutine back: one of their own for each
+    would be gone through again whenever the request is resumed.
     """
 
-    def __init__(self, http: ASGIApp) -> None:
-        self._http = http
+    def __init__(self, gate: Gatekeeper, router: Router, inner: ASGIApp) -> None:
+        """`inner` is `router`, or what is wrapped around it."""
+        self.router = router
+        self._gate = gate
+        self._inner = inner
+        self._safe = ErrorEdge(self._guarded)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await receive()
-            await send({"type": "websocket.close", "code": 1000})
+            # A server that pushes is ours, and tells errors by itself.
+            is_ours = EXTENSION in scope.get("extensions", {})
+            return (self._guarded if is_ours else self._safe)(scope, receive, send)
+        return (_live if scope["type"] == "lifespan" else _refuse_socket)(receive, send)
+
+    def _guarded(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        self._gate.check_origin(scope)
+        return self._inner(scope, receive, send)
 
 
 async def _live(receive: Receive, send: Send) -> None:
     for moment in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{moment}.complete"})
+
+
+async def _refuse_socket(receive: Receive, send: Send) -> None:
+    await receive()
+    await send({"type": "websocket.close", "code": 1000})
 
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001

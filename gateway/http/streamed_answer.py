@@ -62,7 +62,7 @@ class StreamedAnswer:
         turn = self._turn
         error: ApiError | None = None
         with self._work:
-            error = await error_of(turn.edge.run_turn(turn.request, turn.caller, self.emit))
+            error = await error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit)
         self._error = self._error or error
         if self._error is None and self._foreign is None:
             says_nothing = turn.started is None and not self._has_content

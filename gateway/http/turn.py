@@ -4,6 +4,7 @@ Owns the request's identity, its facts for headers and metrics, and the watch fo
 Must not know chunks or bodies.
 """
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from gateway.http.reply import Header, header
 
 CLIENT_LEFT: Final = 499
 """The status of a turn whose client left before its end, for metrics only."""
+
+_header: Final = functools.lru_cache(maxsize=1024, typed=True)(header)
+"""What is said of a turn is said of many."""
 
 
 @dataclass(slots=True)
@@ -51,15 +55,18 @@ class Turn:
 
     def headers(self) -> tuple[Header, ...]:
         """The `x-herma-*` headers, as far as the facts are known, and those of a provider."""
-        if self.started is None:
+        started = self.started
+        if started is None:
             return ()
-        return (
-            header("x-herma-served-by", self.started.served_by),
-            header("x-herma-worker", self.started.worker),
-            header("x-herma-cached-tokens", self.started.cached_tokens),
-            header("x-herma-route", self.started.route),
-            *(header(name, value) for name, value in self.started.headers),
+        ours = (
+            _header("x-herma-served-by", started.served_by),
+            _header("x-herma-worker", started.worker),
+            _header("x-herma-cached-tokens", started.cached_tokens),
+            _header("x-herma-route", started.route),
         )
+        if not started.headers:
+            return ours
+        return (*ours, *(header(name, value) for name, value in started.headers))
 
     def _model(self) -> str:
         """The name to count it under; a client's own words are none."""

@@ -25,13 +25,19 @@ class Turnstile:
         self._num_free = PER_TURN
         self._waiting = trio.lowlevel.ParkingLot()
 
+    def may_pass(self) -> bool:
+        """Pass if there is a place in this turn; who is told False has to `enter`."""
+        if self._num_free == 0:
+            return False
+        self._num_free -= 1
+        if self._num_free == 0:
+            self._ask_for_turn()
+        return True
+
     async def enter(self) -> None:
         """Return in this turn or, behind all who came before, in a later one."""
-        if self._num_free == 0:
+        if not self.may_pass():
             await self._waiting.park()
-            return
-        self._num_free -= 1
-        self._ask_for_turn()
 
     def _ask_for_turn(self) -> None:
         if self._num_free == 0:

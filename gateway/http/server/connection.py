@@ -194,7 +194,7 @@ class Connection:
         exchange = self._exchange(request)
         scope = exchange.scope(self._peer, self._here)
         try:
-            error = await error_of(service.app(scope, exchange.receive, exchange.send))
+            error = await error_of(service.app, scope, exchange.receive, exchange.send)
         except ClientGone:
             return False
         if error is None and not exchange.has_started:

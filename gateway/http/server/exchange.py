@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import trio
 from starlette.types import Message, Scope
 
+from gateway.http.body import EXTENSION as BODY
 from gateway.http.body import ClientGone
 from gateway.http.push import EXTENSION, MAX_PENDING_BYTES
 from gateway.http.reply import Header
@@ -104,7 +105,7 @@ class Exchange:
             "headers": request.headers,
             "client": client,
             "server": server,
-            "extensions": {EXTENSION: self},
+            "extensions": {EXTENSION: self, BODY: self},
         }
 
     # ASGI.
@@ -124,6 +125,18 @@ class Exchange:
                     return self._next_part()
                 self._invite()
             await self._body.more()
+
+    def whole_body(self) -> bytes | None:
+        """See `WholeBody`."""
+        request = self.request
+        if self._has_all or not request.is_complete or self._outlet.is_gone:
+            return None
+        if request.num_waiting_bytes != request.num_body_bytes:
+            return None
+        self._has_all = True
+        body = request.take()
+        self._body.taken()
+        return body
 
     async def send(self, message: Message) -> None:
         """Send a message of the app. Returns once the kernel has taken it."""

@@ -104,7 +104,7 @@ class _Connections:
         connection = _Connection(
             self._app, self._config, self._context, ConnectionState({}), stream
         )
-        await error_of(connection.run())
+        await error_of(connection.run)
 
     async def end_idle(self) -> None:
         """No connection takes another request."""

@@ -62,7 +62,7 @@ class Readers:
         descriptor = self._selector.fileno()
         while True:
             await trio.lowlevel.wait_readable(descriptor)
-            if await error_of(self._read_all()) is not None and self._at is not None:
+            if await error_of(self._read_all) is not None and self._at is not None:
                 self._at.lose()
 
     async def _read_all(self) -> None:

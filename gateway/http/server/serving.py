@@ -107,7 +107,7 @@ class Connections:
     async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
         """Serve one connection to its end; its failure is logged and ends no other one."""
         with accepted, suppress(ClientGone):
-            await error_of(self._run(accepted, peer))
+            await error_of(self._run, accepted, peer)
 
     async def sweep(self) -> None:
         """Look after the deadlines of all connections until cancelled."""

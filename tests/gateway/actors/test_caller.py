@@ -28,3 +28,10 @@ def test_a_key_gives_its_rights() -> None:
     )
     caller = Caller.of_key(key, "s1")
     assert caller == Caller("alice", 2.0, private_cache=True, cloud=False, session="s1")
+
+
+def test_secrets_are_not_shown() -> None:
+    """What a caller sent may hold its key; it must not get into a log."""
+    caller = Caller("alice", headers=((b"authorization", b"Bearer secret"),))
+    assert "secret" not in repr(caller)
+    assert "secret" not in str(caller)

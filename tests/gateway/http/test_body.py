@@ -2,11 +2,16 @@
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.core.errors import ApiError
-from gateway.http.body import ClientGone, read_body
+from gateway.http.body import ClientGone, body_at_hand, read_body
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import Exchange, Script, scripted_edge
+from tests.fakes.wired import parsed, reply, wired
 
 
 class Parts:
@@ -63,3 +68,50 @@ async def test_leaving_while_sending_is_no_error() -> None:
     await exchange.run()
     assert not exchange.writes
     assert not script.requests
+
+
+async def _echo_at_hand(scope: Scope, receive: Receive, send: Send) -> None:
+    at_hand = body_at_hand(scope, 9)
+    body = at_hand if at_hand is not None else await read_body(receive, scope["headers"], 9)
+    assert body_at_hand(scope, 9) is None
+    await reply(send, body + b"!" if at_hand is None else body)
+
+
+@given(body=st.binary(max_size=12), cut=st.integers(0, 80), is_chunked=st.booleans())
+def test_what_is_at_hand_is_the_body(body: bytes, cut: int, *, is_chunked: bool) -> None:
+    """Wherever the request is cut, it is the same, or refused alike; a whole one is not awaited."""
+    framed = b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    if is_chunked:
+        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        framed = b"transfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % chunk
+    head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    request = head + framed
+    edge = min(cut, len(request))
+
+    async def main() -> None:
+        async with wired(_echo_at_hand) as peer:
+            await peer.send(request[:edge])
+            await wait_all_tasks_blocked()
+            await peer.send(request[edge:])
+            ((status, answer),) = parsed(await peer.rest(), "POST")
+        assert status == (200 if len(body) <= 9 else 413)
+        is_cut = len(request) - len(framed) + framed.index(b"\r\n\r\n") + 4 <= edge < len(request)
+        if status == 200:
+            assert answer == body + b"!" * is_cut
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize(("name", "status"), [(b"content-length", 413), (b"content-encoding", 415)])
+def test_what_is_at_hand_is_refused_alike(name: bytes, status: int) -> None:
+    """By its headers, before anything is taken."""
+
+    class _Never:
+        def whole_body(self) -> bytes | None:
+            raise AssertionError("nothing is to be taken")
+
+    value = b"10" if status == 413 else b"br"
+    scope = {"headers": [(name, value)], "extensions": {"herma.body": _Never()}}
+    with pytest.raises(ApiError) as caught:
+        body_at_hand(scope, 9)
+    assert caught.value.status == status

@@ -47,7 +47,7 @@ async def test_every_route_is_described_and_no_other() -> None:
     """Paths and methods are those of the router; every reference leads somewhere."""
     described = await document()
     app: Any = edge_app(scripted_edge(Script()))
-    router = app._http._app._app
+    router = app.router
     assert isinstance(router, Router)
     named: dict[str, Any] = {f"{path}{{name}}": router.named[path] for path in router.named}
     endpoints: dict[str, Any] = dict(router.fixed) | named

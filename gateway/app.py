@@ -252,9 +252,6 @@ async def _stop_on_signals(
 def _gauges(services: Services) -> FleetGauges:
     statistics = services.dispatcher.statistics()
     counters = services.counters.as_dict()
-    counters["upstream_slots_reclaimed"] = sum(
-        provider.slots_reclaimed for provider in services.providers.values()
-    )
     counters["unroutable_frames"] = services.link.statistics().unroutable
     return FleetGauges(
         unready_workers=statistics.workers - statistics.ready_workers,

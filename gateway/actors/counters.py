@@ -35,7 +35,6 @@ class Counters:
     cloud_answers: int = 0
     cloud_failures: int = 0
     cloud_cut: int = 0
-    upstream_slots_reclaimed: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Every counter by name."""

@@ -1,22 +1,33 @@
-"""The sockets under the HTTP client, read without a deadline per read.
+"""The sockets under the HTTP client.
 
-Owns the one difference from the client's own network: a read that is given no timeout costs no
-cancel scope (a quarter of what an event of a stream costs). Must not know HTTP.
+Owns connecting, and bytes both ways, in clear or by TLS; and the seam at which a body can be read
+past the HTTP parser: the parser is given heads only to their last byte, so that what follows can
+still go either way. Must not know what the bytes mean.
 """
 
-from collections.abc import Iterable
-from ssl import SSLContext
-from typing import Any
+import math
+import re
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 import httpcore
 import trio
 
+from gateway.upstream.tls import TlsSession
+
+_READ_BYTES: Final = 2**16
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_MAX_SPLIT_BYTES: Final = 2
+"""So much of a head's end can be in an earlier read."""
+
 
 class Network(httpcore.AsyncNetworkBackend):
-    """The network `inner`, which is trio's, with reads of our own."""
-
-    def __init__(self, inner: httpcore.AsyncNetworkBackend) -> None:
-        self._inner = inner
+    """The network by trio. The client's own asks each socket first and waits then, which is one
+    failing call per event of a stream, and two waits under TLS.
+    """
 
     async def connect_tcp(
         self,
@@ -27,42 +38,180 @@ class Network(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """See `AsyncNetworkBackend`."""
-        stream = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
-        return _Stream(stream)
+        assert not socket_options
+        with _bounded(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
+            stream = await trio.open_tcp_stream(host, port, local_address=local_address)
+        # The same connection, with its options, outside of trio's wrapper.
+        return Connection(socket.socket(fileno=stream.socket.detach()))
 
     async def sleep(self, seconds: float) -> None:
         """See `AsyncNetworkBackend`."""
         await trio.sleep(seconds)
 
 
-class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
-        self._inner = inner
-        # Nothing public leads from the client's stream to trio's, in TLS or not.
-        self._receive = inner._stream.receive_some  # type: ignore[attr-defined] # noqa: SLF001
+class Connection(httpcore.AsyncNetworkStream):
+    """One connection; `read` and `write` are the parser's, `receive` and `unread` go past it."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._is_closed = False
+        self._unread = b""
+        self._is_in_head = True
+        self._end_of_last = b""
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        if timeout is not None:
-            return await self._inner.read(max_bytes, timeout)
-        try:
-            data: bytes = await self._receive(max_bytes)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore.ReadError(str(error)) from error
-        return data
+        """The next bytes, none of them from behind the end of a head."""
+        if timeout is None:
+            data = await self.receive()
+        else:
+            with _bounded(timeout, httpcore.ReadTimeout, httpcore.ReadError):
+                data = await self.receive()
+        end = min(max_bytes, self._end_of_head(data) if self._is_in_head else len(data))
+        self._unread = data[end:]
+        return data[:end]
+
+    def end_of_heads(self) -> None:
+        """What comes now is a body: until the next request is written reads are no longer cut."""
+        self._is_in_head = False
+
+    async def receive(self) -> bytes:
+        """What comes next, as soon as there is something; b"" is the end."""
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        while not self._is_closed:
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+                return self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError) as error:
+                raise httpcore.ReadError(str(error)) from error
+        raise httpcore.ReadError("the connection is closed")
+
+    def unread(self, data: bytes) -> None:
+        """Let `data`, which was received last, come again."""
+        self._unread = data + self._unread
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        await self._inner.write(buffer, timeout)
+        """Send all of it."""
+        if not buffer:
+            return
+        self._is_in_head = True
+        self._end_of_last = b""
+        with _bounded(timeout, httpcore.WriteTimeout, httpcore.WriteError):
+            await self._send(buffer)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        """Close it at once; who still reads gets an error."""
+        if not self._is_closed:
+            self._is_closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
 
     async def start_tls(
         self,
-        ssl_context: SSLContext,
+        ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        """The same connection, encrypted. It is closed if that fails."""
+        session = TlsSession(ssl_context, server_hostname)
+        try:
+            with _bounded(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
+                while not session.shake_hands():
+                    await self._send(session.to_send())
+                    session.push(await self.receive())
+                await self._send(session.to_send())
+            return SecureConnection(self._socket, session)
+        except BaseException:
+            await self.aclose()
+            raise
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - the client's own signature
-        return self._inner.get_extra_info(info)
+        """What the client asks for: whether an idle connection says something, which can only be
+        its end.
+        """
+        return self._is_readable() if info == "is_readable" else None
+
+    def _end_of_head(self, data: bytes) -> int:
+        """How many bytes of `data` belong to the head that is read; all if it goes on."""
+        before = self._end_of_last
+        seen = before + data
+        self._end_of_last = seen[-_MAX_SPLIT_BYTES:]
+        found = _HEAD_END.search(seen)
+        return found.end() - len(before) if found is not None else len(data)
+
+    async def _send(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+
+    def _is_readable(self) -> bool:
+        if self._unread:
+            return True
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+
+class SecureConnection(Connection):
+    """A connection after the handshake of its `session`."""
+
+    def __init__(self, connected: socket.socket, session: TlsSession) -> None:
+        super().__init__(connected)
+        self._session = session
+        self._unread = session.text()
+
+    async def receive(self) -> bytes:
+        """See `Connection`. An end that TLS does not announce is one too: HTTP knows by itself
+        whether something is missing.
+        """
+        text, self._unread = self._unread, b""
+        try:
+            while not text and not self._session.is_over:
+                self._session.push(await super().receive())
+                text = self._session.text()
+                await self._send(self._session.to_send())
+        except OSError as error:
+            raise httpcore.ReadError(str(error)) from error
+        return text
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """See `Connection`."""
+        try:
+            encrypted = self._session.encrypted(buffer) if buffer else b""
+        except ssl.SSLError as error:
+            raise httpcore.WriteError(str(error)) from error
+        await super().write(encrypted, timeout)
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - the client's own signature
+        """See `Connection`; and the session, which tells the client what was agreed upon."""
+        return self._session.ssl_object if info == "ssl_object" else super().get_extra_info(info)
+
+    def _is_readable(self) -> bool:
+        return self._session.is_over or super()._is_readable()
+
+
+@contextmanager
+def _bounded(
+    seconds: float | None,
+    too_slow: type[httpcore.TimeoutException],
+    broken: type[httpcore.NetworkError],
+) -> Iterator[None]:
+    """A deadline, and the client's own errors for what goes wrong on a connection."""
+    try:
+        with trio.fail_after(math.inf if seconds is None else seconds):
+            yield
+    except trio.TooSlowError as error:
+        raise too_slow(str(error)) from error
+    except (OSError, trio.ClosedResourceError, httpcore.ReadError) as error:
+        raise broken(str(error)) from error

@@ -1,104 +1,89 @@
-"""One long-lived HTTP client, whose pool's leak is mended.
+"""The connections to one provider.
 
-Owns the client and the slots of its pool. httpcore 1.0.9 leaves a connection behind when a request
-is cancelled between being given it and using it: the connection stays CONNECTING, belongs to nobody
-and holds its slot for ever. Nothing public tells of such connections, so this one file reads and
-mends private pool state; and gives it the network of ours, which httpx has no argument for. Must
-not know providers.
+Owns how many there are and which of them are kept alive. Each serves one request at a time, so a
+slot is with whoever holds a connection, and nowhere else: httpcore's own pool loses slots when
+requests are cancelled, and looks at every connection for every other at each request. Must not know
+requests.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import httpcore
-import httpx
 import trio
 
-from gateway.upstream.network import Network
 
+class ConnectionPool:
+    """Makes connections with `make`, at most `max_connections`, of which `max_idle` are kept."""
 
-class RequestBody(httpx.AsyncByteStream):
-    """A body in one piece. httpx's own is an async generator, which a request that is cancelled
-    while it is sent leaves to the garbage collector.
-    """
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return _Once(self._body)
-
-
-class _Once(AsyncIterator[bytes]):
-    def __init__(self, body: bytes) -> None:
-        self._left: bytes | None = body
-
-    async def __anext__(self) -> bytes:
-        if self._left is None:
-            raise StopAsyncIteration
-        body, self._left = self._left, None
-        return body
-
-
-class ClientPool:
-    """Lends the client; `num_reclaimed` counts the slots that the leak had taken."""
-
-    def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], httpcore.AsyncConnectionInterface],
+        *,
+        max_connections: int,
+        max_idle: int,
+    ) -> None:
         self._make = make
-        self._client: httpx.AsyncClient | None = None
-        self.num_reclaimed = 0
+        self._max_idle = max_idle
+        self._free_slots = trio.Semaphore(max_connections, max_value=max_connections)
+        # In the order in which they became idle. As long as there is one none is made, so those
+        # that are lent and these together are never more than `max_connections`.
+        self._idle: list[httpcore.AsyncConnectionInterface] = []
+        self._is_closed = False
+        self._max_connections = max_connections
 
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        """The client, for one request. Building the first costs 20 ms (the SSL context)."""
-        if self._client is None:
-            self._client = self._make()
-            pool = _pool_of(self._client)
-            pool._network_backend = Network(pool._network_backend)  # noqa: SLF001 - see the head
-        client = self._client
+    def __repr__(self) -> str:
+        return f"<ConnectionPool lent={self.num_lent} idle={self.num_idle}>"
+
+    @property
+    def num_lent(self) -> int:
+        """Connections that serve a request now, or are made for one."""
+        return self._max_connections - self._free_slots.value
+
+    @property
+    def num_idle(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    async def lend(self, timeout_s: float) -> httpcore.AsyncConnectionInterface:
+        """A connection that lives, as far as one can know, or a new one, which is not connected.
+        It must be taken back. Raises `httpcore.PoolTimeout` if none is free in time.
+        """
         try:
-            yield client
-        finally:
-            # Also when cancelled: that is when slots are lost, this request's or another's.
-            with trio.CancelScope(shield=True):
-                self.num_reclaimed += await reclaim_slots(client)
+            self._free_slots.acquire_nowait()
+        except trio.WouldBlock:
+            await self._wait_for_slot(timeout_s)
+        with trio.CancelScope(shield=True):
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.has_expired():
+                    return connection
+                await connection.aclose()
+        return self._make()
+
+    async def take_back(self, connection: httpcore.AsyncConnectionInterface) -> None:
+        """Keep it if it can serve again, else close it. Its slot is free then, come what may."""
+        with trio.CancelScope(shield=True):
+            try:
+                while self._idle and self._idle[0].has_expired():
+                    await self._idle.pop(0).aclose()
+                if connection.is_idle() and not self._is_closed:
+                    self._idle.append(connection)
+                    if len(self._idle) > self._max_idle:
+                        await self._idle.pop(0).aclose()
+                else:
+                    await connection.aclose()
+            finally:
+                self._free_slots.release()
+
+    async def _wait_for_slot(self, timeout_s: float) -> None:
+        try:
+            with trio.fail_after(timeout_s):
+                await self._free_slots.acquire()
+        except trio.TooSlowError as error:
+            raise httpcore.PoolTimeout(f"no connection was free in {timeout_s:g} s") from error
 
     async def aclose(self) -> None:
-        """Close the connections that are kept alive."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
-
-
-def lost_slots(client: httpx.AsyncClient) -> list[httpcore.AsyncConnectionInterface]:
-    """Connections that neither serve a request nor are free for one."""
-    pool = _pool_of(client)
-    used = [request.connection for request in pool._requests]  # noqa: SLF001 - see the head
-    return [
-        connection
-        for connection in pool.connections
-        if not connection.is_idle() and not connection.is_closed() and connection not in used
-    ]
-
-
-async def reclaim_slots(client: httpx.AsyncClient) -> int:
-    """Take lost connections out of the pool, give their slots to those that wait, and close them;
-    returns how many there were.
-    """
-    lost = lost_slots(client)
-    if lost:
-        pool = _pool_of(client)
-        for connection in lost:
-            pool._connections.remove(connection)  # noqa: SLF001 - see the head
-        closing = pool._assign_requests_to_connections()  # noqa: SLF001 - see the head
-        for connection in (*lost, *closing):
-            await connection.aclose()
-    return len(lost)
-
-
-def _pool_of(client: httpx.AsyncClient) -> httpcore.AsyncConnectionPool:
-    transport = client._transport  # noqa: SLF001 - see the head
-    assert isinstance(transport, httpx.AsyncHTTPTransport)
-    pool = transport._pool  # noqa: SLF001 - see the head
-    assert isinstance(pool, httpcore.AsyncConnectionPool)
-    return pool
+        """Close those that are idle, and the others once they are."""
+        self._is_closed = True
+        while self._idle:
+            await self._idle.pop().aclose()

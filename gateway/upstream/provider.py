@@ -7,13 +7,11 @@ name is rewritten. Must not know turns. No text here names the
 provider's address or key.
 """
 
-import functools
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
 import httpx
@@ -24,7 +22,7 @@ from config import ProviderConfig
 from gateway.core.end_to_end import Header, passed_back
 from gateway.core.events import Usage
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
-from gateway.upstream.pool import ClientPool, RequestBody
+from gateway.upstream.client import RequestBody, client_for
 from gateway.upstream.reading import end_read_timeout, read_body
 from gateway.upstream.relay import BadStream, Relay
 from gateway.upstream.sse import EventCutter, EventTooLarge, is_error
@@ -41,7 +39,6 @@ _UNCHARGED: Final = frozenset({500, 501, 503, 529})
 that has lost patience while the model wrote on.
 """
 
-_LIMITS: Final = httpx.Limits(max_connections=512, max_keepalive_connections=64)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,24 +54,16 @@ class Provider:
         self._url = config.base_url.rstrip("/") + "/chat/completions"
         host = httpx.URL(config.base_url).netloc
         self._secrets = [host, *([api_key.encode()] if api_key else [])]
-        timeout = httpx.Timeout(config.read_s, connect=config.connect_s, pool=config.connect_s)
-        self._pool = ClientPool(
-            functools.partial(
-                httpx.AsyncClient, timeout=timeout, limits=_LIMITS, cookies=_no_cookies()
-            )
-        )
+        self._client: httpx.AsyncClient | None = None
 
     def __repr__(self) -> str:
         return f"<Provider {self.name}>"
 
-    @property
-    def slots_reclaimed(self) -> int:
-        """How many connection slots had leaked and were taken back."""
-        return self._pool.num_reclaimed
-
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._pool.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
 
     async def complete(
         self,
@@ -135,7 +124,7 @@ class Provider:
                     asked, model, headers, "text/event-stream", self._config.read_s
                 ) as response:
                     on_headers(self._passed_back(response))
-                    answer = await self._relay(response, relay.take)
+                    answer = await self._relay(response, relay)
         except ProviderFailed as error:
             if relay.has_begun:
                 raise ProviderCut(str(error)) from error
@@ -147,24 +136,25 @@ class Provider:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
         return answer
 
-    async def _relay(
-        self, response: httpx.Response, pass_on: Callable[[bytes], None]
-    ) -> Answer | None:
+    async def _relay(self, response: httpx.Response, relay: Relay) -> Answer | None:
         if response.status_code != 200:
             return await self._whole(response, self._config.read_s)
         cutter = EventCutter()
 
-        def take(data: bytes) -> None:
+        def take(data: bytes) -> bool:
+            if cutter.is_between and relay.pass_plain(data):
+                return cutter.is_done
             if events := cutter.push(data):
-                pass_on(events)
+                relay.take(events)
+            return cutter.is_done
 
         try:
-            await read_body(response, take, self._config.read_s, lambda: cutter.is_done)
+            await read_body(response, take, self._config.read_s)
         except httpx.HTTPError:
             if not cutter.is_done:
                 raise
         if events := cutter.rest():
-            pass_on(events)
+            relay.take(events)
         if not cutter.is_done:
             raise ProviderFailed(f"{self.name} ended its stream early")
         return None
@@ -183,18 +173,26 @@ class Provider:
         named = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers]
         ours = {**self._headers, "accept": accept}
         named += [(name.encode(), value.encode()) for name, value in ours.items()]
-        async with self._pool.client() as client:
-            request = client.build_request("POST", self._url, content=body, headers=named)
-            request.stream = RequestBody(body)
-            timeouts: dict[str, float | None] = request.extensions["timeout"]
-            timeouts["read"] = read_s
-            response = await client.send(request, stream=True)
-            end_read_timeout(request)
-            try:
-                self._check_status(response)
-                yield response
-            finally:
-                await response.aclose()
+        client = self._open()
+        request = client.build_request("POST", self._url, content=body, headers=named)
+        request.stream = RequestBody(body)
+        timeouts: dict[str, float | None] = request.extensions["timeout"]
+        timeouts["read"] = read_s
+        response = await client.send(request, stream=True)
+        end_read_timeout(request)
+        try:
+            self._check_status(response)
+            yield response
+        finally:
+            await response.aclose()
+
+    def _open(self) -> httpx.AsyncClient:
+        """The client. The first time it costs 20 ms, for the certificates."""
+        if self._client is None:
+            config = self._config
+            timeout = httpx.Timeout(config.read_s, connect=config.connect_s, pool=config.connect_s)
+            self._client = client_for(httpx.URL(self._url), timeout)
+        return self._client
 
     def _check_status(self, response: httpx.Response) -> None:
         status = response.status_code
@@ -211,10 +209,11 @@ class Provider:
     async def _whole(self, response: httpx.Response, silence_s: float) -> Answer:
         body = bytearray()
 
-        def take(data: bytes) -> None:
+        def take(data: bytes) -> bool:
             body.extend(data)
             if len(body) > MAX_ANSWER_BYTES:
                 raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
+            return False
 
         await read_body(response, take, silence_s)
         self._check_json(response.status_code, body)
@@ -240,11 +239,6 @@ class Provider:
             raise ProviderFailed(f"{self.name} sent no JSON", status=status) from error
         if not isinstance(value, dict):
             raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
-
-
-def _no_cookies() -> CookieJar:
-    """A jar that takes none: all clients' requests go through it."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 @contextmanager

@@ -4,12 +4,14 @@ Owns how long a provider may be silent, in one scope for the whole body. Must no
 bytes mean.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import httpx
 import trio
 
+from gateway.upstream.transport import BODY
 from protocol.errors import HermaError
 
 END_S: Final = 0.5
@@ -28,39 +30,48 @@ def end_read_timeout(request: httpx.Request) -> None:
 
 
 async def read_body(
-    response: httpx.Response,
-    take: Callable[[bytes], None],
-    silence_s: float,
-    is_done: Callable[[], bool] = lambda: False,
+    response: httpx.Response, take: Callable[[bytes], bool], silence_s: float
 ) -> None:
     """Give the body to `take` as it comes; what that raises is raised once reading has ended.
 
-    Once it `is_done`, the end of the body gets `END_S`: its connection can be used again then.
-    Raises `httpx.ReadTimeout` after `silence_s` without a byte.
+    Once `take` says that nothing more is needed, the end of the body gets `END_S`: its connection
+    can be used again then. Raises `httpx.ReadTimeout` after `silence_s` without a byte.
 
     httpx reads through nested generators, which only end in order when the innermost is
     cancelled: an exception in the loop would leave the inner ones to the garbage collector.
     """
     failure: HermaError | None = None
+    is_done = False
+    # Half the calls of `trio.current_time`, which looks its clock up.
+    current_time = trio.lowlevel.current_clock().current_time
     margin_s = _LATE * silence_s
     move_at = 0.0
     with trio.CancelScope() as reading:
-        reading.deadline = trio.current_time() + silence_s
-        async for data in response.aiter_bytes():
-            now = trio.current_time()
+        reading.deadline = current_time() + silence_s
+        async for data in _pieces(response):
+            now = current_time()
             if now >= move_at:
                 move_at = now + margin_s
                 reading.deadline = move_at + silence_s
-            if failure is None:
-                try:
-                    take(data)
-                except HermaError as error:
-                    failure = error
-                    reading.cancel()
-                if is_done():
-                    move_at = float("inf")
-                    reading.deadline = min(reading.deadline, now + END_S)
+            if failure is not None:
+                continue
+            try:
+                is_done = take(data)
+            except HermaError as error:
+                failure = error
+                reading.cancel()
+            if is_done:
+                move_at = math.inf
+                reading.deadline = min(reading.deadline, now + END_S)
     if failure is not None:
         raise failure
-    if reading.cancelled_caught and not is_done():
+    if reading.cancelled_caught and not is_done:
         raise httpx.ReadTimeout(f"no byte for {silence_s:g} s", request=response.request)
+
+
+def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body, past the client's own layers where they would do nothing to it."""
+    body: AsyncIterator[bytes] | None = response.extensions.get(BODY)
+    if body is None or "content-encoding" in response.headers:
+        return response.aiter_bytes()
+    return body

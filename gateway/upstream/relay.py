@@ -8,8 +8,8 @@ know connections or deadlines.
 from collections.abc import Callable
 from typing import Final
 
-from gateway.upstream.sse import Kind, kind_of, kind_within, split_events
-from gateway.upstream.usage import StreamUsage
+from gateway.upstream.sse import Kind, is_plain, kind_of, kind_within, split_events
+from gateway.upstream.usage import StreamUsage, tells_usage
 from protocol.errors import HermaError
 
 MAX_HELD_BYTES: Final = 2**16
@@ -36,6 +36,15 @@ class Relay:
         self._may_begin = may_begin
         self._held = b""
         self.has_begun = False
+
+    def pass_plain(self, data: bytes) -> bool:
+        """Pass `data` on if it is one event of an answer that has begun, and only the client's
+        affair. If not, it is for `take`, which would do the same in three times the calls.
+        """
+        if not self.has_begun or not is_plain(data) or (b'"usage"' in data and tells_usage(data)):
+            return False
+        self._on_events(data)
+        return True
 
     def take(self, events: bytes) -> None:
         """Pass the good ones on. Raises `BadStream` at the first that is not."""

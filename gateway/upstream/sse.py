@@ -26,11 +26,14 @@ class EventTooLarge(HermaError):
 
 
 class EventCutter:
-    """Bytes in, whole events out. `is_done`: the closing `[DONE]` has come."""
+    """Bytes in, whole events out. `is_done`: the closing `[DONE]` has come. `is_between`: nothing
+    of an event has come that is not whole.
+    """
 
     def __init__(self) -> None:
         self._pending = bytearray()
         self.is_done = False
+        self.is_between = True
 
     def push(self, data: bytes) -> bytes:
         """The whole events that `data` completes, unchanged and in order; b"" if none.
@@ -49,10 +52,9 @@ class EventCutter:
             end = match.end()
         if len(self._pending) - end > MAX_EVENT_BYTES:
             raise EventTooLarge(f"an event is over {MAX_EVENT_BYTES} bytes")
-        if not end:
-            return b""
         whole = bytes(self._pending[:end])
         del self._pending[:end]
+        self.is_between = not self._pending
         self.is_done = self.is_done or _says_done(whole)
         return whole
 
@@ -134,14 +136,29 @@ def kind_within(event: bytes) -> Kind:
     `CONTENT`, for nothing depends on it.
     """
     data = data_of(event)
-    if data.startswith(b"{"):
-        try:
-            if not data.isascii():
-                data.decode()
-            return Kind.ERROR if _decode_soundness(data).error else Kind.CONTENT
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return Kind.GARBAGE
-    return kind_of(event)
+    return _kind_of_object(data) if data.startswith(b"{") else kind_of(event)
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether `data` is one whole event, in the form that nearly all have, and `CONTENT` within an
+    answer.
+    """
+    return (
+        data.startswith(b"data: {")
+        and data.endswith(b"\n\n")
+        and data.find(b"\n") == len(data) - 2
+        and b"\r" not in data
+        and _kind_of_object(data[6:-2]) is Kind.CONTENT
+    )
+
+
+def _kind_of_object(data: bytes) -> Kind:
+    try:
+        if not data.isascii():
+            data.decode()
+        return Kind.ERROR if _decode_soundness(data).error else Kind.CONTENT
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Kind.GARBAGE
 
 
 def _says_done(events: bytes) -> bool:

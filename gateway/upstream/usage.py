@@ -61,6 +61,11 @@ def usage_of(body: bytes) -> Usage | None:
     return answer.usage.checked() if answer is not None and answer.usage is not None else None
 
 
+def tells_usage(events: bytes) -> bool:
+    """Whether usage may be in `events`; many providers say `"usage": null` in all but one."""
+    return b'"usage"' in events and _USAGE.search(events) is not None
+
+
 def asking_for_usage(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The streamed request `raw`, asking for its usage; `raw` itself if it does that already."""
     options = raw.get("stream_options")
@@ -79,7 +84,7 @@ class StreamUsage:
 
     def take(self, events: bytes) -> bytes:
         """What of the whole `events` is for the client; usage in them is told at once."""
-        if b'"usage"' not in events or _USAGE.search(events) is None:
+        if not tells_usage(events):
             return events
         return b"".join(event for event in split_events(events) if self._is_for_client(event))
 

@@ -16,7 +16,8 @@ import trio
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
-from gateway.upstream.pool import ClientPool, lost_slots
+from gateway.upstream.client import client_for
+from gateway.upstream.transport import Transport
 from tests.chaos.fleet import Fleet, open_fleet, until
 from tests.fakes.herma_process import descendants, title_of
 from tests.fakes.provider import FakeProvider, open_provider
@@ -65,9 +66,10 @@ async def cancel_upstream_streams(count: int, seed: int) -> Flood:
     numbers = iter(range(count))
     async with open_provider(fake):
         provider = Provider("far", ProviderConfig(base_url=fake.base_url), None)
-        # Fewer slots than requests: they are lost when one is given to a request that leaves.
-        limits = httpx.Limits(max_connections=NUM_SLOTS)
-        provider._pool = ClientPool(lambda: httpx.AsyncClient(timeout=30, limits=limits))
+        # Fewer slots than requests: some are given to a request in the moment in which it leaves.
+        limits = httpx.Limits(max_connections=NUM_SLOTS, max_keepalive_connections=NUM_SLOTS)
+        url = httpx.URL(fake.base_url)
+        provider._client = client_for(url, httpx.Timeout(30), limits)
 
         async def cancel_some() -> None:
             for _ in numbers:
@@ -102,13 +104,12 @@ async def _one_stream(provider: Provider, flood: Flood) -> None:
 
 
 def _look_at_pool(provider: Provider, flood: Flood) -> None:
-    client = provider._pool._client
+    client = provider._client
     assert client is not None
-    if lost := lost_slots(client):
-        flood.problems.append(f"{len(lost)} slots are lost")
-    pool = client._transport._pool  # type: ignore[attr-defined]
-    if pool._requests:
-        flood.problems.append(f"{len(pool._requests)} requests are still in the pool")
+    transport = client._transport
+    assert isinstance(transport, Transport)
+    if transport.pool.num_lent:
+        flood.problems.append(f"{transport.pool.num_lent} slots are lost")
 
 
 async def disconnect_clients(folder: Path, count: int, seed: int) -> Flood:

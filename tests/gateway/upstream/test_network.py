@@ -22,7 +22,7 @@ async def connected() -> AsyncIterator[tuple[httpcore.AsyncNetworkStream, trio.S
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     with trio.fail_after(PATIENCE_S):
-        ours = await Network(httpcore.TrioBackend()).connect_tcp("127.0.0.1", port, timeout=5.0)
+        ours = await Network().connect_tcp("127.0.0.1", port, timeout=5.0)
         theirs = await listener.accept()
         async with theirs, listener:
             yield ours, theirs

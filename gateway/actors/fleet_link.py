@@ -21,6 +21,7 @@ from gateway.actors.attempts import Attempts
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.model_files import ModelFiles
+from gateway.actors.submissions import Submissions
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
 from protocol.ids import WorkerId
 from protocol.messages import (
@@ -99,6 +100,7 @@ class FleetLink:
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
         self._attempts = Attempts(counters)
+        self._submissions = Submissions(self._send_frame)
         self._step = step or nullcontext()
         self._files_asked: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
@@ -113,6 +115,7 @@ class FleetLink:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._router.run)
             nursery.start_soon(self._watch)
+            nursery.start_soon(self._submissions.run)
             task_status.started()
 
     def statistics(self) -> RouterStatistics:
@@ -137,15 +140,17 @@ class FleetLink:
     def submit(self, attempt: Attempt, message: Submit) -> None:
         """Send the work; the attempt hears of everything from now on until `forget`.
 
-        A worker that cannot be reached ends the attempt as lost.
+        A worker that cannot be reached ends the attempt as lost. Raises `WireError` for what no
+        frame can hold.
         """
+        frame = encode(message)
         self._attempts.add(attempt)
-        self._send(attempt.placement.worker_id, message)
+        self._submissions.add(attempt, frame)
 
     def forget(self, attempt: Attempt) -> None:
         """The turn no longer waits; the work is aborted unless the worker ended it."""
         self._attempts.remove(attempt)
-        if isinstance(attempt.outcome, Finished | Rejected):
+        if isinstance(attempt.outcome, Finished | Rejected) or self._submissions.withdraw(attempt):
             return
         if attempt.placement.worker_id in self._peers:
             abort = Abort(attempt.request_id, attempt.number)
@@ -328,8 +333,11 @@ class FleetLink:
 
     def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
         """Send, or lose the worker that cannot be reached."""
+        self._send_frame(worker_id, encode(message))
+
+    def _send_frame(self, worker_id: WorkerId, frame: bytes) -> None:
         try:
-            self._router.send(worker_id, encode(message))
+            self._router.send(worker_id, frame)
         except LinkFull as error:
             self._counters.links_full += 1
             self._lose(worker_id, str(error))

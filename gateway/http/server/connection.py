@@ -23,7 +23,7 @@ from gateway.core.errors import ApiError
 from gateway.http.body import ClientGone
 from gateway.http.errors import error_of, send_error
 from gateway.http.push import StepFlush
-from gateway.http.server.bell import Bell
+from gateway.actors.bell import Bell
 from gateway.http.server.exchange import Exchange
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.outlet import Outlet

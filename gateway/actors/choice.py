@@ -6,7 +6,7 @@ on where it stopped. Must not know HTTP, frames or providers.
 
 import logging
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 import trio
 
@@ -19,7 +19,6 @@ from gateway.actors.attempt import (
     Overdue,
     Stopped,
 )
-from gateway.actors.dispatcher import Answer
 from gateway.actors.losses import Losses
 from gateway.actors.placement import Placement
 from gateway.actors.preparation import Job
@@ -36,7 +35,7 @@ from gateway.core.errors import (
 from gateway.core.events import Started, TurnEvent
 from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import ReasoningSplitter
-from gateway.core.stops import StopMatcher
+from gateway.core.stops import NO_STOPS, StopMatcher
 from gateway.core.suspects import PROOF_TOKENS
 from gateway.core.tools import ToolParser
 from protocol.errors import WireError
@@ -44,18 +43,22 @@ from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
 from protocol.tokens import pack_tokens
 
+_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
+_NOBODY: Final[frozenset[WorkerId]] = frozenset()
+
 _log = logging.getLogger(__name__)
 
 
 class Choice:
     """The choice `index` of `job`; events go to `emit` as tokens arrive.
 
-    `begun` is set with the first token, when the prompt's blocks are in the worker's cache, and at
-    the latest when the choice is complete. `output` is what it has given so far.
+    `has_begun` with the first token, when the prompt's blocks are in the worker's cache, and at the
+    latest when the choice is complete. `output` is what it has given so far.
     """
 
     __slots__ = (
         "_attempt",
+        "_beginning",
         "_emit",
         "_index",
         "_is_prefilling",
@@ -68,8 +71,8 @@ class Choice:
         "_services",
         "_ticket",
         "_worker_label",
-        "begun",
         "cached_tokens",
+        "has_begun",
         "output",
         "worker_id",
     )
@@ -82,7 +85,7 @@ class Choice:
         self._index = index
         self._emit = emit
         self._request_id = RequestId(services.draw(ID_BYTES))
-        self._losses = Losses(services, job, self._request_id.hex()[:8])
+        self._losses = Losses(services, job, self._request_id)
         self.output = ChoiceOutput(
             _pipeline(services, job, index),
             emit,
@@ -96,7 +99,8 @@ class Choice:
         self._is_proven = False
         self._worker_label = ""
         self._ticket: int | None = None
-        self.begun = trio.Event()
+        self._beginning: trio.Event | None = None
+        self.has_begun = False
         self.cached_tokens: int | None = None
         self.worker_id: WorkerId | None = None
 
@@ -108,73 +112,83 @@ class Choice:
         `prefer`: the worker to start on, though others may have more room. `resumed`: text of
         other choices is out. Raises `ApiError` when it cannot be finished.
         """
-        try:
-            return await self._run(prefer, resumed=resumed, cloud=cloud)
-        finally:
-            self._release()
-
-    async def _run(
-        self, prefer: WorkerId | None, *, resumed: bool, cloud: bool
-    ) -> UseProvider | None:
-        excluded = frozenset[WorkerId]()
+        excluded = _NOBODY
         if prefer is not None:
             # A preference alone would only break ties, and the prompt's blocks are there.
             excluded = self._services.link.others(prefer)
-        while True:
-            answer = await self._route(prefer, excluded, resumed=resumed, cloud=cloud)
-            if isinstance(answer, UseProvider):
-                return answer
-            outcome = await self._work_at(answer)
-            if isinstance(outcome, UseProvider):
-                return outcome
-            if outcome is not None:
-                self._finish(outcome)
-                return None
-            if (reason := self.output.complete_already()) is not None:
-                self._finish(reason)
-                return None
-            assert self._attempt is not None
-            self._losses.note(
-                self._attempt.placement,
-                self._worker_label,
-                is_proven=self._is_proven,
-                output_tokens=len(self.output.ids),
-            )
-            excluded = frozenset({self.worker_id} if self.worker_id is not None else ())
+        try:
+            while True:
+                ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
+                answer = await self._services.dispatcher.route(ask)
+                if isinstance(answer, UseProvider):
+                    return answer
+                end = await self._work_at(answer)
+                if isinstance(end, UseProvider):
+                    return end
+                if end is None:
+                    end = self.output.complete_already()
+                if end is not None:
+                    self._finish(end)
+                    return None
+                excluded = self._lost()
+                self._release()
+        finally:
+            self._release()
+
+    async def until_begun(self) -> None:
+        """Return once it `has_begun`."""
+        if not self.has_begun:
+            if self._beginning is None:
+                self._beginning = trio.Event()
+            await self._beginning.wait()
+
+    def _begin(self) -> None:
+        self.has_begun = True
+        if self._beginning is not None:
+            self._beginning.set()
+
+    def _lost(self) -> frozenset[WorkerId]:
+        """The place is lost: whom to ask last for the next."""
+        assert self._attempt is not None
+        self._losses.note(
+            self._attempt.placement,
+            self._worker_label,
+            is_proven=self._is_proven,
+            output_tokens=len(self.output.ids),
+        )
+        return frozenset({self.worker_id} if self.worker_id is not None else ())
 
     def _prove(self) -> None:
         assert self._attempt is not None
         self._is_proven = True
         self._losses.proven(self._attempt.placement)
 
-    async def _route(
+    def _request_of(
         self,
         prefer: WorkerId | None,
         excluded: frozenset[WorkerId],
         *,
         resumed: bool,
         cloud: bool,
-    ) -> Answer:
-        self._release()
-        job, dispatcher = self._job, self._services.dispatcher
-        self._ticket = dispatcher.next_ticket()
-        return await dispatcher.route(
-            RouteRequest(
-                ticket=self._ticket,
-                model=job.model,
-                key=job.caller.key,
-                weight=job.caller.weight,
-                session=job.session,
-                digests=job.digests,
-                prompt_tokens=job.prompt_tokens + len(self.output.ids),
-                max_tokens=max(1, self.output.num_left),
-                auxiliary=job.auxiliary,
-                cloud=cloud and job.caller.cloud,
-                excluded=excluded,
-                resumed=resumed or self._is_visible(),
-                prefer=prefer,
-                suspect=self._losses.is_suspect,
-            )
+    ) -> RouteRequest:
+        """Of the next place."""
+        job, caller, output = self._job, self._job.caller, self.output
+        self._ticket = self._services.dispatcher.next_ticket()
+        return RouteRequest(
+            ticket=self._ticket,
+            model=job.model,
+            key=caller.key,
+            weight=caller.weight,
+            session=job.session,
+            digests=job.digests,
+            prompt_tokens=job.prompt_tokens + len(output.ids),
+            max_tokens=output.num_left or 1,
+            auxiliary=job.auxiliary,
+            cloud=cloud and caller.cloud,
+            excluded=excluded,
+            resumed=resumed or output.has_text or self._may_siblings_show(),
+            prefer=prefer,
+            suspect=self._losses.is_suspect,
         )
 
     def _check_tokenizer(self) -> None:
@@ -188,106 +202,120 @@ class Choice:
             raise connection_lost()
         raise unavailable("The model was replaced while this request waited for it.", 1)
 
-    def _is_visible(self) -> bool:
-        """Whether something of the answer may be out, so that no provider can take over. Once this
-        choice has begun, its siblings may have text.
-        """
-        return self.output.has_text or (self._job.request.n > 1 and self.begun.is_set())
+    def _may_siblings_show(self) -> bool:
+        """Whether other choices may have text, so that no provider can take over."""
+        return self.has_begun and self._job.request.n > 1
 
     async def _work_at(self, placement: Placement) -> Reason | UseProvider | None:
         """Work at this place, and at others while workers are busy. None: it was lost."""
         while True:
-            outcome = await self._attempt_at(placement)
-            self._judge(placement, outcome)
-            match outcome:
-                case Finished():
-                    return self._end_of(outcome)
-                case Stopped():
-                    return "stop"
-                case Lost() | Overdue():
-                    return None
-                case Crashed(error=error):
-                    raise self._told_of(error)
-                case Rejected(reason="busy" | "draining" | "not_ready" as reason):
-                    if placement.is_lost:
-                        return None
-                    self._services.counters.busy_requeued += 1
-                    answer = await self._services.dispatcher.route_again(placement, reason)
-                    if isinstance(answer, UseProvider):
-                        return answer
-                    placement = answer
-                case Rejected():
-                    self._raise_rejected(outcome)
-                case _:
-                    assert_never(outcome)
+            attempt = self._attempt_at(placement)
+            try:
+                if attempt.outcome is None:
+                    self._submit(attempt)
+                outcome = await attempt.wait()
+            finally:
+                # Never waits, so a cancelled turn needs no shield to have its work aborted.
+                if self._is_prefilling:
+                    self._services.first_tokens.no_more(attempt)
+                self._services.link.forget(attempt)
+            if not isinstance(outcome, Rejected) or outcome.reason not in _BUSY:
+                return self._end_of(placement, outcome)
+            # That says nothing of the worker.
+            if placement.is_lost:
+                return None
+            self._services.counters.busy_requeued += 1
+            answer = await self._services.dispatcher.route_again(placement, outcome.reason)
+            if isinstance(answer, UseProvider):
+                return answer
+            placement = answer
 
-    def _end_of(self, finished: Finished) -> Reason | None:
-        """None: the place is lost, but not the sequence."""
-        if finished.reason == "error" and self._losses.forgives(finished.detail):
-            return None
-        self.output.num_unsent = int(finished.matched is not None)
-        return _reason_of(finished)
-
-    def _judge(self, placement: Placement, outcome: Outcome) -> None:
-        """What the end says of the worker; a busy answer says nothing."""
+    def _end_of(self, placement: Placement, outcome: Outcome) -> Reason | None:
+        """What the end says of the worker and of the choice. None: the place is lost, but not the
+        sequence.
+        """
         failed = self._services.dispatcher.failed
         match outcome:
-            case Stopped() | Finished(reason="stop" | "length"):
+            case Finished(reason="stop" | "length" as reason):
                 self._prove()
-            case Finished(reason="error"):
+                self.output.num_unsent = int(outcome.matched is not None)
+                return reason
+            case Stopped():
+                self._prove()
+                return "stop"
+            case Lost() | Finished(reason="abort"):
+                # Not aborted by us: the worker had given this gateway up.
+                return None
+            case Finished():
                 failed(placement.ticket, "its engine failed on a request")
+                self._bear(outcome)
             case Overdue():
                 failed(placement.ticket, "no first token in time")
-            case Crashed():
+            case Crashed(error=error):
                 failed(placement.ticket, "it broke the protocol")
+                raise self._told_of(error)
+            case Rejected():
+                self._raise_rejected(outcome)
             case _:
-                pass
+                assert_never(outcome)
+        return None
 
-    async def _attempt_at(self, placement: Placement) -> Outcome:
+    def _bear(self, finished: Finished) -> None:
+        """The engine's error, if this can still be done elsewhere."""
+        if not self._losses.forgives(finished.detail):
+            # The detail is the engine's: it may hold words on which clients act.
+            _log.error("engine error on a request: %s", finished.detail)
+            raise ApiError(500, "The engine failed on this request; the gateway's log says why.")
+
+    def _attempt_at(self, placement: Placement) -> Attempt:
         self._check_tokenizer()
-        job, services = self._job, self._services
+        num_tokens = len(self.output.ids)
         self._num_attempts += 1
         self._is_prefilling = True
-        self._num_at_start = len(self.output.ids)
+        self._num_at_start = num_tokens
         self._is_proven = False
         self.worker_id = placement.worker_id
-        self._worker_label = self._worker_name()
-        attempt = self._attempt = Attempt(
+        self._worker_label = self._services.link.worker_name(placement.worker_id)
+        self._attempt = Attempt(
             placement,
             self._request_id,
             self._num_attempts,
-            expected=len(self.output.ids),
+            expected=num_tokens,
             on_tokens=self._on_tokens,
             on_accepted=self._on_accepted,
         )
-        try:
-            if attempt.outcome is None:
-                services.first_tokens.await_for(attempt, services.config.gateway.first_token_s)
-                services.link.submit(attempt, self._submit(job))
-            return await attempt.wait()
-        finally:
-            # Never waits, so a cancelled turn needs no shield to have its work aborted.
-            services.first_tokens.no_more(attempt)
-            services.link.forget(attempt)
+        return self._attempt
 
-    def _submit(self, job: Job) -> Submit:
-        return Submit(
+    def _submit(self, attempt: Attempt) -> None:
+        job, services, ids = self._job, self._services, self.output.ids
+        services.first_tokens.await_for(attempt, services.config.gateway.first_token_s)
+        submit = Submit(
             request_id=self._request_id,
             attempt=self._num_attempts,
             model=job.model,
             prompt_ids=job.prompt,
-            output_ids=pack_tokens(self.output.ids),
+            output_ids=pack_tokens(ids) if ids else b"",
             sampling=job.sampling,
             seed=job.seed_of(self._index),
             salt=job.salt,
         )
+        services.link.submit(attempt, submit)
 
     def _on_accepted(self, message: Accepted) -> None:
         # A resumed prompt is in a cache because of us; what counts is who gave the first token.
         if not self.output.ids:
             self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
         if self._index == 0:
-            self._emit_started()
+            assert self._attempt is not None
+            self._emit(
+                Started(
+                    served_by="worker",
+                    worker=self._worker_label,
+                    cached_tokens=self.cached_tokens or 0,
+                    route=self._attempt.placement.reason,
+                    model=self._job.model,
+                )
+            )
 
     def _on_tokens(self, item: TokenItem) -> None:
         attempt, output = self._attempt, self.output
@@ -296,39 +324,22 @@ class Choice:
             self._is_prefilling = False
             self._services.first_tokens.no_more(attempt)
             self._services.dispatcher.started(attempt.placement.ticket)
-            self.begun.set()
+            self._begin()
         is_stopped = output.take_item(item)
         if not self._is_proven and len(output.ids) - self._num_at_start >= PROOF_TOKENS:
             self._prove()
         if is_stopped:
             attempt.end(STOPPED)
 
-    def _emit_started(self) -> None:
-        attempt = self._attempt
-        assert attempt is not None
-        placement = attempt.placement
-        self._emit(
-            Started(
-                served_by="worker",
-                worker=self._worker_name(),
-                cached_tokens=self.cached_tokens or 0,
-                route=placement.reason,
-                model=self._job.model,
-            )
-        )
-
-    def _worker_name(self) -> str:
-        return self._services.link.worker_name(self.worker_id) if self.worker_id else ""
-
     def _finish(self, reason: Reason) -> None:
-        self.begun.set()
+        self._begin()
         self.output.finish(reason)
 
     def _told_of(self, error: Exception) -> Exception:
         """What the client is told of a fault in taking tokens in; a worker's is a loss."""
         if not isinstance(error, WireError):
             return error
-        _log.error("worker %s broke the protocol: %s", self._worker_name(), error)
+        _log.error("worker %s broke the protocol: %s", self._worker_label, error)
         return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
@@ -353,21 +364,6 @@ class Choice:
             self._ticket = None
 
 
-def _reason_of(finished: Finished) -> Reason | None:
-    match finished.reason:
-        case "stop" | "length" as reason:
-            return reason
-        case "abort":
-            # Not by us: the worker had given this gateway up. The work goes on elsewhere.
-            return None
-        case "error":
-            # The detail is the engine's: it may hold words on which clients act.
-            _log.error("engine error on a request: %s", finished.detail)
-            raise ApiError(500, "The engine failed on this request; the gateway's log says why.")
-        case _:
-            assert_never(finished.reason)
-
-
 def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
     form = job.form
     parser = None
@@ -377,7 +373,7 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
     thoughts = None if job.opening else form.reasoning
     return OutputPipeline(
         job.text.decoder(form),
-        StopMatcher(job.request.stop),
+        StopMatcher(job.request.stop) if job.request.stop else NO_STOPS,
         parser,
         index=index,
         silent_ids=job.end_ids,

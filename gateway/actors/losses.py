@@ -17,6 +17,7 @@ from gateway.actors.services import Services
 from gateway.core.chat_request import ChatRequest
 from gateway.core.errors import connection_lost, poisoned_request
 from gateway.core.fleet_events import PoisonedRequest, Rerouted, Resumed
+from protocol.ids import RequestId
 
 MAX_ERRORS: Final = 2
 """Engines that may fail at a sequence (out of memory in a step, say) before its client is told.
@@ -38,25 +39,36 @@ def suspect_id(caller: Caller, request: ChatRequest) -> bytes:
 
 
 class Losses:
-    """Of one sequence; `name` is how operators find it in the log."""
+    """Of one sequence; operators find it in the log by the beginning of its id."""
 
-    def __init__(self, services: Services, job: Job, name: str) -> None:
+    __slots__ = ("_job", "_num_barren", "_num_errors", "_request_id", "_services")
+
+    def __init__(self, services: Services, job: Job, request_id: RequestId) -> None:
         self._services = services
         self._job = job
-        self._name = name
-        self._id = suspect_id(job.caller, job.request)
+        self._request_id = request_id
         self._num_barren = 0
         self._num_errors = 0
 
     @property
+    def _name(self) -> str:
+        return self._request_id.hex()[:8]
+
+    @property
+    def _id(self) -> bytes:
+        return suspect_id(self._job.caller, self._job.request)
+
+    @property
     def is_suspect(self) -> bool:
         """Whether no other suspect may run beside it."""
-        return self._services.suspects.is_on_trial(self._id, trio.current_time())
+        suspects = self._services.suspects
+        return len(suspects) > 0 and suspects.is_on_trial(self._id, trio.current_time())
 
     def proven(self, placement: Placement) -> None:
         """The worker does what it should, and the request does no harm."""
         self._num_barren = 0
-        self._services.suspects.acquit(self._id)
+        if self._services.suspects:
+            self._services.suspects.acquit(self._id)
         self._services.dispatcher.proven(placement.ticket)
 
     def forgives(self, detail: str) -> bool:

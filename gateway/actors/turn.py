@@ -190,7 +190,7 @@ class Turn:
                 provider = await self._fan_out(first, others, cloud=cloud)
         finally:
             # Whoever leaves early has used the workers too.
-            if first.begun.is_set():
+            if first.has_begun:
                 usage = _usage_of(job, choices)
                 self._services.spending.record_local(self._caller.key, job.model, usage)
         if provider is None:
@@ -215,7 +215,7 @@ class Turn:
         return provider
 
     async def _follow(self, first: Choice, choice: Choice, scope: trio.CancelScope) -> None:
-        await first.begun.wait()
+        await first.until_begun()
         try:
             await choice.run(prefer=first.worker_id, resumed=True)
         except ApiError as error:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 _NONE: Final[frozenset[str]] = frozenset()
+_Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer(Protocol):
@@ -27,7 +28,7 @@ class Detokenizer(Protocol):
     is_whole: bool
 
     def plain(self, marks: frozenset[str]) -> "PlainTexts | None":
-        """The texts in which nothing has to be looked for; None if tokens have none of their own."""
+        """The texts in which nothing has to be looked for; None: tokens have none of their own."""
         ...
 
     def push(self, ids: Iterable[int]) -> str:
@@ -123,7 +124,8 @@ class ByteDetokenizer:
     def __init__(self, table: ByteTable) -> None:
         self._table = table
         self._texts = table.texts
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        # Most answers never split a character.
+        self._decoder: codecs.IncrementalDecoder | None = None
         self.is_whole = True
 
     def plain(self, marks: frozenset[str]) -> PlainTexts:
@@ -139,6 +141,8 @@ class ByteDetokenizer:
         # Between characters a token's text does not depend on what was before it.
         if self.is_whole and (text := self._texts.get(token_id)) is not None:
             return text
+        if self._decoder is None:
+            self._decoder = _Utf8Decoder("replace")
         text = self._decoder.decode(self._table[token_id])
         self.is_whole = not self._decoder.getstate()[0]
         return text
@@ -146,7 +150,7 @@ class ByteDetokenizer:
     def flush(self) -> str:
         """See `Detokenizer`."""
         self.is_whole = True
-        return self._decoder.decode(b"", final=True)
+        return "" if self._decoder is None else self._decoder.decode(b"", final=True)
 
 
 class StreamDetokenizer:

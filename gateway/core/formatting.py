@@ -190,7 +190,7 @@ class CompletionBuilder:
         self._id = completion_id
         self._created = created
         self._model = model
-        self._choices: dict[int, _Choice] = {}
+        self._choices = _Choices()
         self._started: Started | None = None
         self._usage: Usage | None = None
 
@@ -198,24 +198,24 @@ class CompletionBuilder:
         """Take an event in."""
         match event:
             case TextDelta():
-                choice = self._choice(event.index)
+                choice = self._choices[event.index]
                 choice.texts.append(event.text)
                 if event.logprobs is not None:
                     choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
             case ReasoningDelta():
-                self._choice(event.index).thoughts.append(event.text)
-            case ToolCallStart():
-                self._choice(event.index).calls.append(_Call(event))
-            case ToolCallArguments():
-                self._choice(event.index).calls[event.call_index].texts.append(event.text)
-            case ToolCallEnd():
-                pass  # its text is complete
-            case Finished():
-                self._choice(event.index).reason = event.reason
-            case Usage():
-                self._usage = event
+                self._choices[event.index].thoughts.append(event.text)
             case Started():
                 self._started = event
+            case Finished():
+                self._choices[event.index].reason = event.reason
+            case Usage():
+                self._usage = event
+            case ToolCallStart():
+                self._choices[event.index].calls.append(_Call(event))
+            case ToolCallArguments():
+                self._choices[event.index].calls[event.call_index].texts.append(event.text)
+            case ToolCallEnd():
+                pass  # its text is complete
             case _:
                 assert_never(event)
 
@@ -234,9 +234,6 @@ class CompletionBuilder:
             cached = self._usage.cached_tokens if self._usage else self._started.cached_tokens
             body["herma"] = herma_object(self._started, cached)
         return _encode(body)
-
-    def _choice(self, index: int) -> "_Choice":
-        return self._choices.setdefault(index, _Choice())
 
 
 class _Choice:
@@ -267,6 +264,14 @@ class _Choice:
             "logprobs": None if self.logprobs is None else _logprobs(self.logprobs),
             "finish_reason": self.reason,
         }
+
+
+class _Choices(dict[int, _Choice]):
+    """The choices by index, from the first that is heard of each."""
+
+    def __missing__(self, index: int) -> _Choice:
+        choice = self[index] = _Choice()
+        return choice
 
 
 class _Call:

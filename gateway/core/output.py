@@ -19,7 +19,7 @@ from gateway.core.events import (
     ToolCallEvent,
     TopLogprob,
 )
-from gateway.core.reasoning import ReasoningSplitter, Split
+from gateway.core.reasoning import THINKING, ReasoningSplitter, Split
 from gateway.core.stops import StopMatcher
 from protocol.messages import TokenLogprobs
 
@@ -106,13 +106,12 @@ class OutputPipeline:
         self._num_shown = 0
         # What is asked per token is asked of a plain attribute.
         self._may_stop = stops.can_match
-        self._is_answer = self._reasoning.is_over
+        self._is_answer = self._reasoning.state == "answer"
         self.stopped = False
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self._plain_texts = None if stops.can_match or spelling is not None else self._find_plain()
-        self._plain: PlainTexts | None = None
-        self._look_ahead()
+        self._plain = self._plain_texts if self._is_answer and tool_parser is None else None
 
     def push_plain(self, token_id: int) -> TextDelta | ReasoningDelta | None:
         """The event of a token that no stage looks into, holds back or changes, as nearly all are;
@@ -143,9 +142,6 @@ class OutputPipeline:
                 text = self._through_stops(text)
             if self._is_answer:
                 answer += text
-            elif self._reasoning.is_plain(text):
-                thoughts += text
-                self.reasoning_tokens += 1
             else:
                 split = self._through_reasoning(text)
                 thoughts += split.thoughts
@@ -159,22 +155,21 @@ class OutputPipeline:
 
         A stop after tool calls is "tool_calls"; a cut answer stays "length" even then.
         """
-        rest = ""
-        if not self.stopped:
-            rest = self._detokenizer.flush()
-            rest = self._through_stops(rest) if rest else ""
-        if not self.stopped:
-            rest += self._stops.flush()
+        rest = "" if self.stopped else self._rest()
         is_cut = reason == "length" and not self.stopped
-        first, last = self._reasoning.push(rest), self._reasoning.flush()
-        thoughts, answer = first.thoughts + last.thoughts, first.answer + last.answer
+        thoughts, answer = "", rest
+        if not self._is_answer:
+            first, last = self._reasoning.push(rest), self._reasoning.flush()
+            thoughts, answer = first.thoughts + last.thoughts, first.answer + last.answer
         events: list[OutputEvent] = [*self._events(thoughts, answer)]
         if self._tool_parser is not None:
             held = self._tool_parser.flush(is_cut=is_cut)
             if self._logprobs is not None:
                 self._add_logprobs(self._logprobs, held)
             events += held
-        events += self._left_logprobs()
+        if self._logprobs is not None and (left := self._logprobs.take()):
+            # Their tokens have no text of their own left, as after tool calls.
+            events.append(TextDelta(self._index, "", left))
         if self.stopped:
             reason = "stop"
         called = self._tool_parser is not None and self._tool_parser.num_calls > 0
@@ -182,11 +177,19 @@ class OutputPipeline:
         events.append(Finished(self._index, "tool_calls" if is_call else reason))
         return events
 
+    def _rest(self) -> str:
+        """What detokenising and stops have held back."""
+        rest = self._detokenizer.flush()
+        if not self._may_stop:
+            return rest
+        rest = self._through_stops(rest) if rest else ""
+        return rest if self.stopped else rest + self._stops.flush()
+
     def _find_plain(self) -> PlainTexts | None:
         """The texts that pass all stages as they are, while these are quiet."""
-        marks = self._reasoning.marks
-        if self._tool_parser is not None:
-            marks |= self._tool_parser.marks
+        marks, parser = self._reasoning.marks, self._tool_parser
+        if parser is not None and not parser.marks <= marks:
+            marks |= parser.marks
         return self._detokenizer.plain(marks)
 
     def _look_ahead(self) -> None:
@@ -209,10 +212,11 @@ class OutputPipeline:
 
     def _through_reasoning(self, text: str) -> Split:
         """The text of one token; one that opens, continues or closes thoughts is a thought."""
-        was_thinking = self._reasoning.is_thinking
-        split = self._reasoning.push(text)
-        self.reasoning_tokens += was_thinking or self._reasoning.is_thinking
-        self._is_answer = self._reasoning.is_over
+        reasoning = self._reasoning
+        before = reasoning.state
+        split = reasoning.push(text)
+        self.reasoning_tokens += before in THINKING or reasoning.state in THINKING
+        self._is_answer = reasoning.state == "answer"
         return split
 
     def _events(self, thoughts: str, text: str) -> Sequence[OutputEvent]:
@@ -229,11 +233,6 @@ class OutputPipeline:
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
         if at is not None and (entries := logprobs.take()):
             events[at] = msgspec.structs.replace(events[at], logprobs=entries)
-
-    def _left_logprobs(self) -> list[OutputEvent]:
-        """Entries whose tokens have no text of their own left, as after tool calls."""
-        left = self._logprobs.take() if self._logprobs is not None else ()
-        return [TextDelta(self._index, "", left)] if left else []
 
 
 class _PendingLogprobs:

@@ -5,6 +5,7 @@ stream. Only a block that opens the answer is a thought: later tags are text. Wh
 block belongs to it. Must not know tokens or events.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
@@ -37,7 +38,9 @@ def detect_reasoning_format(template: str) -> ReasoningFormat:
     return next(named, _ALL[0])
 
 
-_State = Literal["before", "start", "inside", "gap", "answer"]
+State = Literal["before", "start", "inside", "gap", "answer"]
+THINKING: Final[frozenset[State]] = frozenset({"start", "inside"})
+"""The states in which the text so far ends in thoughts."""
 
 
 class Split(NamedTuple):
@@ -47,12 +50,22 @@ class Split(NamedTuple):
     answer: str
 
 
+@functools.lru_cache(maxsize=64)
+def _tags(
+    reasoning: ReasoningFormat | None, enders: tuple[str, ...]
+) -> tuple[str, str, tuple[str, ...], frozenset[str]]:
+    """Opening and closing tag, all that ends thoughts, and the first characters of that."""
+    opening, closing = (reasoning.open, reasoning.close) if reasoning else ("", "")
+    ends = (closing, *enders)
+    return opening, closing, ends, frozenset(tag[0] for tag in ends if tag)
+
+
 class ReasoningSplitter:
     """The thoughts of one choice.
 
     `reasoning` None: there are none to look for. `is_open`: the prompt itself ended in the opening
     tag. `enders` begin a tool call: some models forget to close their thoughts before one. Text
-    without any of `marks` ends no thoughts.
+    without any of `marks` ends no thoughts. In the `state` "answer" all that comes is answer.
     """
 
     __slots__ = (
@@ -60,8 +73,8 @@ class ReasoningSplitter:
         "_ends",
         "_open",
         "_pending",
-        "_state",
         "marks",
+        "state",
     )
 
     def __init__(
@@ -71,32 +84,36 @@ class ReasoningSplitter:
         is_open: bool = False,
         enders: tuple[str, ...] = (),
     ) -> None:
-        self._open, self._close = (reasoning.open, reasoning.close) if reasoning else ("", "")
-        self._state: _State = ("start" if is_open else "before") if reasoning else "answer"
-        self._ends = (self._close, *enders)
-        self.marks = frozenset(tag[0] for tag in self._ends if tag)
+        if reasoning is None:
+            self.state: State = "answer"
+        else:
+            self.state = "start" if is_open else "before"
+        self._open, self._close, self._ends, self.marks = _tags(reasoning, enders)
         self._pending = ""
 
     @property
     def is_over(self) -> bool:
         """Whether all that comes is answer."""
-        return self._state == "answer"
+        return self.state == "answer"
 
     @property
     def is_thinking(self) -> bool:
         """Whether the text so far ends in thoughts."""
-        return self._state in {"start", "inside"}
+        return self.state in THINKING
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is pending amid thoughts: text without marks that ends in no white space
         passes as it is.
         """
-        return self._state == "inside" and not self._pending
+        return self.state == "inside" and not self._pending
 
     def push(self, text: str) -> Split:
         """Take more text in."""
-        if self._state == "answer":
+        if self.state == "answer":
+            return Split("", text)
+        if self.state == "before" and not self._pending and self._cannot_open(text):
+            self.state = "answer"
             return Split("", text)
         if self.is_plain(text):
             return Split(text, "")
@@ -110,51 +127,56 @@ class ReasoningSplitter:
     def flush(self) -> Split:
         """No more text comes: a thought that never closed stays a thought."""
         rest, self._pending = self._pending, ""
-        if self._state == "inside":
+        if self.state == "inside":
             return Split(rest.rstrip(), "")
-        return Split("", rest if self._state == "before" else "")
+        return Split("", rest if self.state == "before" else "")
 
     def is_plain(self, text: str) -> bool:
         """Whether `text`, if it comes next, is all thoughts for certain, as nearly always."""
         return (
-            self._state == "inside"
+            self.state == "inside"
             and not self._pending
             and self.marks.isdisjoint(text)
             and not text[-1:].isspace()
         )
 
+    def _cannot_open(self, text: str) -> bool:
+        """Whether an answer that begins so certainly has no thoughts, as most of them."""
+        first = text[:1]
+        return first != "" and first != self._open[0] and not first.isspace()
+
     def _look_for_opening(self) -> None:
-        if self._state != "before":
+        if self.state != "before":
             return
         start = self._pending.lstrip()
         is_near = len(self._pending) - len(start) < MAX_SPACE
         if is_near and start.startswith(self._open):
             self._pending = start[len(self._open) :]
-            self._state = "start"
+            self.state = "start"
         elif not is_near or not self._open.startswith(start):
-            self._state = "answer"
+            self.state = "answer"
 
-    def _skip_space(self, state: _State, then: _State) -> None:
-        if self._state != state:
+    def _skip_space(self, state: State, then: State) -> None:
+        if self.state != state:
             return
         self._pending = self._pending.lstrip()
         if self._pending:
-            self._state = then
+            self.state = then
 
     def _take_answer(self) -> str:
-        if self._state != "answer":
+        if self.state != "answer":
             return ""
         answer, self._pending = self._pending, ""
         return answer
 
     def _read_thoughts(self) -> str:
-        if self._state != "inside":
+        if self.state != "inside":
             return ""
         at, tag = find_first(self._pending, self._ends)
         if at >= 0:
             thoughts = without_end_space(self._pending[:at])
             self._pending = self._pending[at + (len(tag) if tag == self._close else 0) :]
-            self._state = "gap"
+            self.state = "gap"
             return thoughts
         held = max(tag_overlap(self._pending, tag) for tag in self._ends)
         certain = without_end_space(self._pending[: len(self._pending) - held])

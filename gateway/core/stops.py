@@ -5,6 +5,7 @@ is ever emitted, wherever the stream was split. Must not know tokens.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 
 class StopMatcher:
@@ -77,6 +78,10 @@ class _Automaton:
                 return at
         self.state = state
         return 0
+
+
+NO_STOPS: Final = StopMatcher(())
+"""Without stops there is no state: this one serves all who have none."""
 
 
 def _fallbacks(stop: str) -> list[int]:

@@ -36,6 +36,9 @@ class Suspects:
     def __init__(self) -> None:
         self._suspects: dict[bytes, _Suspect] = {}
 
+    def __len__(self) -> int:
+        return len(self._suspects)
+
     def strike(self, fingerprint: bytes, death: Hashable, now: float) -> bool:
         """The request was there at `death`. True if that is the one too many. Choices of one
         request that die together are struck once.

@@ -332,7 +332,8 @@ class Choice:
             attempt.end(STOPPED)
 
     def _finish(self, reason: Reason) -> None:
-        self._begin()
+        if not self.has_begun:
+            self._begin()
         self.output.finish(reason)
 
     def _told_of(self, error: Exception) -> Exception:

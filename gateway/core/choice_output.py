@@ -6,17 +6,15 @@ workers or how ids become events.
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Literal
 
-from gateway.core.events import ReasoningDelta, TextDelta, ToolCallDelta, TurnEvent
+from gateway.core.events import Finished, TurnEvent
 from gateway.core.output import OutputPipeline
 from protocol.errors import WireError
 from protocol.messages import TokenItem, TokenLogprobs
 from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
 Reason = Literal["stop", "length"]
-
-_SEEN: Final = (TextDelta, ReasoningDelta, ToolCallDelta)
 
 
 class ChoiceOutput:
@@ -90,14 +88,15 @@ class ChoiceOutput:
         self.ids.extend(ids)
         self.num_left -= len(ids)
         for event in self._pipeline.push(ids, logprobs):
-            self.has_text = self.has_text or isinstance(event, _SEEN)
+            self.has_text = True
             self._emit(event)
         return self._pipeline.stopped
 
     def finish(self, reason: Reason) -> None:
         """No more tokens come."""
         for event in self._pipeline.finish(reason):
-            self.has_text = self.has_text or isinstance(event, _SEEN)
+            if type(event) is not Finished:
+                self.has_text = True
             self._emit(event)
 
     def complete_already(self) -> Reason | None:

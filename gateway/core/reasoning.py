@@ -112,7 +112,7 @@ class ReasoningSplitter:
         """Take more text in."""
         if self.state == "answer":
             return Split("", text)
-        if self.state == "before" and not self._pending and self._cannot_open(text):
+        if self.state == "before" and not self._pending and self._is_answer(text):
             self.state = "answer"
             return Split("", text)
         if self.is_plain(text):
@@ -140,10 +140,10 @@ class ReasoningSplitter:
             and not text[-1:].isspace()
         )
 
-    def _cannot_open(self, text: str) -> bool:
-        """Whether an answer that begins so certainly has no thoughts, as most of them."""
-        first = text[:1]
-        return first != "" and first != self._open[0] and not first.isspace()
+    def _is_answer(self, text: str) -> bool:
+        """Whether what begins so certainly has no thoughts, as most answers of most models."""
+        start = text.lstrip()
+        return start != "" and start[0] != self._open[0]
 
     def _look_for_opening(self) -> None:
         if self.state != "before":

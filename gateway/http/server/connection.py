@@ -19,11 +19,11 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
+from gateway.actors.bell import Bell
 from gateway.core.errors import ApiError
 from gateway.http.body import ClientGone
 from gateway.http.errors import error_of, send_error
 from gateway.http.push import StepFlush
-from gateway.actors.bell import Bell
 from gateway.http.server.exchange import Exchange
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.outlet import Outlet
@@ -73,6 +73,7 @@ class Connection:
         self._outlet = Outlet(connection, nursery, service.step, self._note_gone)
         self._patience = Patience(service.deadlines, trio.current_time())
         self._changed = Bell()
+        self.more = self._changed.wait
         self._is_read = False
         self._has_heard_all = False
         self._is_answering = False
@@ -81,7 +82,8 @@ class Connection:
 
     def read(self) -> None:
         """Take in what the peer has sent, if there is room for it."""
-        if self._parser.is_full:
+        parser = self._parser
+        if (parser.waiting or parser.body_of is not None) and parser.is_full:
             self._read_no_more()
             return
         try:
@@ -91,7 +93,7 @@ class Connection:
         except OSError:
             data = b""
         if data:
-            self._parser.feed(data)
+            parser.feed(data)
             self._changed.ring()
         else:
             self.lose()
@@ -155,10 +157,6 @@ class Connection:
 
     # For the exchange.
 
-    async def more(self) -> None:
-        """Return once something has come, or the peer has gone."""
-        await self._changed.wait()
-
     def taken(self) -> None:
         """There may be room for more."""
         if not self._is_read:
@@ -182,11 +180,12 @@ class Connection:
         parser = self._parser
         while True:
             if (request := parser.take()) is not None:
-                self.taken()
+                if not self._is_read:
+                    self._read_on()
                 return request
             if parser.is_over or (self._is_last and parser.is_idle):
                 return None
-            await self.more()
+            await self._changed.wait()
 
     async def _answer(self, request: Request) -> bool:
         """Whether another request can follow."""

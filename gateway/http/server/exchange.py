@@ -176,9 +176,9 @@ class Exchange:
             raise ValueError("the response has begun already")
         framing = self._framing
         framing.keeps_alive &= self.request.is_complete
-        head = framing.head(status, headers, self._date(), body)
+        response = framing.whole(status, headers, self._date(), body)
         self.has_started = self.has_ended = True
-        self._outlet.write(head + framing.body(body, is_last=True))
+        self._outlet.write(response)
 
     def forget_head(self) -> None:
         """What was opened has not left yet, and is not to."""

@@ -66,6 +66,10 @@ class RequestParser:
         """Take in what was received."""
         if self._rest:
             data, self._rest = self._rest + data, b""
+        elif len(data) <= _SLICE_BYTES and not self.waiting and not self.is_over:
+            # As most requests come: whole, and after the answer to the one before.
+            self._parse(data)
+            return
         for start in range(0, len(data), _SLICE_BYTES):
             if self.is_over:
                 return

@@ -4,7 +4,7 @@ Owns heads, how a body is framed, and what may not be in a header. Must not know
 or the app.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -14,6 +14,13 @@ _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 _BODILESS: Final = frozenset({204, 304})
+_PLAIN: Final = frozenset(
+    {
+        *(b"content-type", b"cache-control", b"retry-after", b"www-authenticate", b"allow"),
+        *(b"x-herma-served-by", b"x-herma-worker", b"x-herma-cached-tokens", b"x-herma-route"),
+    }
+)
+"""Headers of ours that say nothing of the framing."""
 
 
 class Framing:
@@ -73,8 +80,7 @@ class Framing:
         self._is_silent = self._is_silent or is_bodiless
         self._num_left = None if self._is_silent else length
         head = b"".join(lines)
-        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
-            raise ValueError("a response header holds a line break or a NUL")
+        _check_lines(head, len(lines))
         return head + b"\r\n"
 
     def body(self, part: bytes, *, is_last: bool) -> bytes:
@@ -93,6 +99,20 @@ class Framing:
                 self.keeps_alive = False
         return part
 
+    def whole(
+        self, status: int, headers: Sequence[tuple[bytes, bytes]], date: bytes, body: bytes
+    ) -> bytes:
+        """`head` and `body` of a response in one piece."""
+        line = _STATUS_LINES.get(status)
+        is_plain = _PLAIN.issuperset([name for name, _ in headers])
+        if line is None or not is_plain or self._is_silent or status in _BODILESS:
+            return self.head(status, headers, date, body) + self.body(body, is_last=True)
+        self._num_left = 0
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        _check_lines(lines, len(headers))
+        end = b"\r\n" if self.keeps_alive else b"connection: close\r\n\r\n"
+        return b"%b%b%bcontent-length: %d\r\n%b%b" % (line, date, lines, len(body), end, body)
+
     def _frame(self, whole_body: bytes | None, lines: list[bytes]) -> int | None:
         if whole_body is not None:
             lines.append(b"content-length: %d\r\n" % len(whole_body))
@@ -103,3 +123,8 @@ class Framing:
         else:
             self.keeps_alive = False
         return None
+
+
+def _check_lines(head: bytes, num_lines: int) -> None:
+    if head.count(b"\n") != num_lines or head.count(b"\r") != num_lines or b"\0" in head:
+        raise ValueError("a response header holds a line break or a NUL")

@@ -1,5 +1,7 @@
 """What leaves as a response, as an independent reader sees it."""
 
+from collections.abc import Callable
+
 import h11
 import pytest
 from hypothesis import given
@@ -91,3 +93,32 @@ def test_the_app_can_close() -> None:
     assert data.count(b"chunked") == 1
     client = h11.Connection(h11.CLIENT)
     client.receive_data(data)
+
+
+@given(
+    status=st.sampled_from([200, 204, 304, 404, 599]),
+    names=st.lists(st.sampled_from([b"content-type", b"x-herma-route", b"x-a", b"Connection"])),
+    value=st.sampled_from([b"a", b"close", b"b\r\nc: d", b"\0", b"e\n"]),
+    body=st.binary(max_size=20),
+    method=st.sampled_from(["POST", "HEAD"]),
+    keeps_alive=st.booleans(),
+)
+def test_in_one_piece_it_is_the_same(
+    status: int, names: list[bytes], value: bytes, body: bytes, method: str, *, keeps_alive: bool
+) -> None:
+    """A whole response has the bytes, the end and the errors of its head and its body."""
+
+    def outcome(framing: Framing, write: Callable[[Framing], bytes]) -> tuple[bytes | str, bool]:
+        try:
+            written: bytes | str = write(framing)
+        except ValueError as error:
+            written = str(error)
+        return written, framing.keeps_alive
+
+    headers = [(name, value) for name in names]
+    pieces, whole = (Framing(method, "1.1", keeps_alive=keeps_alive) for _ in range(2))
+    assert outcome(whole, lambda it: it.whole(status, headers, DATE, body)) == outcome(
+        pieces,
+        lambda it: it.head(status, headers, DATE, body) + it.body(body, is_last=True),
+    )
+    assert whole.is_delimited == pieces.is_delimited

@@ -7,13 +7,15 @@ waiting ones are synchronous, so that every change of the fleet is whole before 
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol, assert_never
 
+import msgspec
 import trio
 
 from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
-from gateway.core.dispatch import Dispatch, DispatchStatistics, FleetMessage
+from gateway.core.dispatch import Dispatch, FleetMessage
 from gateway.core.effects import (
     Accept,
     AskFiles,
@@ -31,9 +33,7 @@ from gateway.core.effects import (
 )
 from gateway.core.errors import ApiError
 from gateway.core.fleet_events import FleetEvent, WorkerBack, WorkerReady
-from gateway.core.models import ModelView
 from gateway.core.preview import RoutePreview
-from gateway.core.worker_state import WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import Register, RejectReason
 
@@ -60,16 +60,17 @@ class FleetPort(Protocol):
         """Ask for the model's text files unless they are here or asked for already."""
 
 
-class _Waiter:
-    __slots__ = ("answer", "answered")
+class _Waiter(msgspec.Struct):
+    """`answered` is there once somebody has to wait: most answers come at once."""
 
-    def __init__(self) -> None:
-        self.answer: Answer | ApiError | None = None
-        self.answered = trio.Event()
+    answer: Answer | ApiError | None = None
+    answered: trio.Event | None = None
 
 
 class Dispatcher:
-    """Finds places for sequences and keeps the fleet's books."""
+    """Finds places for sequences and keeps the fleet's books. What only looks is the core's own:
+    `model`, `models`, `files_digest`, `workers` and `statistics`.
+    """
 
     def __init__(self, core: Dispatch, feed: EventFeed) -> None:
         self._core = core
@@ -79,9 +80,16 @@ class Dispatcher:
         self._placed: dict[int, Placement] = {}
         self._effects: deque[Effect] = deque()
         self._performing = False
-        self._tickets = itertools.count(1)
+        self._now: Callable[[], float] = trio.current_time
         self._probes, self.probes = trio.open_memory_channel[Probe](MAX_PROBES)
         self.has_ready = trio.Event()
+        self.next_ticket: Final = itertools.count(1).__next__
+        """A ticket that was never used."""
+        self.model: Final = core.model
+        self.models: Final = core.models
+        self.files_digest: Final = core.files_digest
+        self.workers: Final = core.workers
+        self.statistics: Final = core.statistics
 
     def attach(self, port: FleetPort) -> None:
         """Workers are reached through `port` from now on."""
@@ -89,17 +97,15 @@ class Dispatcher:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tell the core the time until cancelled."""
-        self._core.start(trio.current_time())
+        # What `trio.current_time` asks at the end of three calls.
+        self._now = trio.lowlevel.current_clock().current_time
+        self._core.start(self._now())
         task_status.started()
         while True:
             await trio.sleep(TICK_S)
-            self._perform(self._core.tick(trio.current_time()))
+            self._perform(self._core.tick(self._now()))
 
     # What turns ask.
-
-    def next_ticket(self) -> int:
-        """A ticket that was never used."""
-        return next(self._tickets)
 
     async def route(self, request: RouteRequest) -> Answer:
         """Wait for a place, or for leave to use a provider. Raises `ApiError` for a refusal.
@@ -107,7 +113,7 @@ class Dispatcher:
         The ticket must be released, however this ends, except when it raises.
         """
         waiter = self._waiters[request.ticket] = _Waiter()
-        self._perform(self._core.ask(request, trio.current_time()))
+        self._perform(self._core.ask(request, self._now()))
         return await self._answer(request.ticket, waiter)
 
     async def route_again(self, placement: Placement, reason: RejectReason) -> Answer:
@@ -116,79 +122,65 @@ class Dispatcher:
             raise ValueError(f"{placement} has no place to give back")
         self._placed.pop(placement.ticket, None)
         waiter = self._waiters[placement.ticket] = _Waiter()
-        self._perform(self._core.busy(placement.ticket, trio.current_time(), reason))
+        self._perform(self._core.busy(placement.ticket, self._now(), reason))
         return await self._answer(placement.ticket, waiter)
 
     def preview(self, request: RouteRequest) -> RoutePreview | None:
         """What would happen to the request now; None for a model that nobody knows."""
-        return self._core.preview(request, trio.current_time())
+        return self._core.preview(request, self._now())
 
     def started(self, ticket: int) -> None:
         """The ticket's first token came."""
-        self._perform(self._core.started(ticket, trio.current_time()))
+        if effects := self._core.started(ticket, self._now()):
+            self._perform(effects)
 
     def proven(self, ticket: int) -> None:
         """The ticket's worker does what it should, and the ticket does no harm."""
-        self._perform(self._core.proven(ticket, trio.current_time()))
+        if effects := self._core.proven(ticket, self._now()):
+            self._perform(effects)
 
     def failed(self, ticket: int, reason: str) -> None:
         """The ticket's worker failed it, and lives."""
-        self._perform(self._core.failed(ticket, trio.current_time(), reason))
+        self._perform(self._core.failed(ticket, self._now(), reason))
 
     # What became of canaries.
 
     def canary_passed(self, probe: Probe) -> None:
         """It came back."""
-        self._perform(self._core.canary_passed(probe.model, probe.serial, trio.current_time()))
+        self._perform(self._core.canary_passed(probe.model, probe.serial, self._now()))
 
     def canary_busy(self, probe: Probe) -> None:
         """There was no room for it."""
-        self._perform(self._core.canary_busy(probe.model, probe.serial, trio.current_time()))
+        self._perform(self._core.canary_busy(probe.model, probe.serial, self._now()))
 
     def canary_failed(self, probe: Probe, worker: str, why: str) -> None:
         """It did not come back."""
-        now = trio.current_time()
+        now = self._now()
         self._perform(self._core.canary_failed(probe.model, probe.serial, worker, why, now))
 
     def release(self, ticket: int, output_tokens: int | None = None) -> None:
         """The turn is done with the ticket. Unknown tickets are ignored."""
-        self._waiters.pop(ticket, None)
-        self._placed.pop(ticket, None)
-        self._perform(self._core.release(ticket, trio.current_time(), output_tokens))
-
-    def model(self, name: str) -> ModelView | None:
-        """The model of that name or alias."""
-        return self._core.model(name)
-
-    def files_digest(self, name: str) -> bytes | None:
-        """The text files of the model of that name, as of now; None while they are not known."""
-        return self._core.files_digest(name)
-
-    def models(self) -> tuple[ModelView, ...]:
-        """All models."""
-        return self._core.models()
-
-    def workers(self) -> tuple[WorkerView, ...]:
-        """Every worker that has registered."""
-        return self._core.workers()
-
-    def statistics(self) -> DispatchStatistics:
-        """What metrics read."""
-        return self._core.statistics()
+        if ticket in self._waiters:
+            del self._waiters[ticket]
+        if ticket in self._placed:
+            del self._placed[ticket]
+        if effects := self._core.release(ticket, self._now(), output_tokens):
+            self._perform(effects)
 
     # What the link reports.
 
     def register(self, worker_id: WorkerId, message: Register) -> None:
         """A worker says who it is."""
-        self._perform(self._core.register(worker_id, message, trio.current_time()))
+        self._perform(self._core.register(worker_id, message, self._now()))
 
     def heard(self, worker_id: WorkerId, message: FleetMessage) -> None:
         """A worker reports."""
-        self._perform(self._core.heard(worker_id, message, trio.current_time()))
+        if effects := self._core.heard(worker_id, message, self._now()):
+            self._perform(effects)
 
     def lost(self, worker_id: WorkerId, why: str) -> None:
         """A worker is gone."""
-        self._perform(self._core.lost(worker_id, trio.current_time(), why))
+        self._perform(self._core.lost(worker_id, self._now(), why))
 
     def ask_files(self, model: str) -> None:
         """The text files of the model are not here."""
@@ -196,9 +188,9 @@ class Dispatcher:
 
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         try:
-            # A turn of the scheduler even if the answer is there: requests that came together are
-            # submitted together, and the link and the worker wake once for all of them.
-            await waiter.answered.wait()
+            if waiter.answer is None:
+                waiter.answered = trio.Event()
+                await waiter.answered.wait()
         except trio.Cancelled:
             self.release(ticket)
             raise
@@ -210,11 +202,15 @@ class Dispatcher:
 
     def _perform(self, effects: Effects) -> None:
         """Carry effects out in order; those that carrying out brings about come after them."""
-        self._effects.extend(effects)
         if self._performing:
+            self._effects.extend(effects)
+            return
+        if not effects:
             return
         self._performing = True
         try:
+            self._effects.extend(effects[1:])
+            self._perform_one(effects[0])
             while self._effects:
                 self._perform_one(self._effects.popleft())
         finally:
@@ -265,10 +261,11 @@ class Dispatcher:
         if waiter is None:
             # The turn left while this decision was on its way.
             self._placed.pop(ticket, None)
-            self._perform(self._core.release(ticket, trio.current_time()))
+            self._perform(self._core.release(ticket, self._now()))
             return
         waiter.answer = answer
-        waiter.answered.set()
+        if waiter.answered is not None:
+            waiter.answered.set()
 
     def _move(self, moved: Moved) -> None:
         for ticket in moved.tickets:

@@ -6,22 +6,23 @@ in between, and the turn must learn it however late it looks. Must not know sequ
 
 from collections.abc import Callable
 
+import msgspec
+
 from protocol.ids import WorkerId
 
 
-class Placement:
-    """The ticket's place on `worker_id`, held until it is released or lost."""
+class Placement(msgspec.Struct, eq=False):
+    """The ticket's place on `worker_id`, held until it is released or lost. `on_lost` is given by
+    `when_lost`.
+    """
 
-    __slots__ = ("_on_lost", "cached_tokens", "died", "is_lost", "reason", "ticket", "worker_id")
-
-    def __init__(self, ticket: int, worker_id: WorkerId, cached_tokens: int, reason: str) -> None:
-        self.ticket = ticket
-        self.worker_id = worker_id
-        self.cached_tokens = cached_tokens
-        self.reason = reason
-        self.is_lost = False
-        self.died: int | None = None
-        self._on_lost: Callable[[], None] | None = None
+    ticket: int
+    worker_id: WorkerId
+    cached_tokens: int
+    reason: str
+    is_lost: bool = False
+    died: int | None = None
+    on_lost: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         state = " lost" if self.is_lost else ""
@@ -29,7 +30,7 @@ class Placement:
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Call `callback` when the place is lost: at once if it is already."""
-        self._on_lost = callback
+        self.on_lost = callback
         if self.is_lost:
             callback()
 
@@ -39,5 +40,5 @@ class Placement:
         """
         self.is_lost = True
         self.died = died
-        if self._on_lost is not None:
-            self._on_lost()
+        if self.on_lost is not None:
+            self.on_lost()

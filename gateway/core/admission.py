@@ -6,8 +6,9 @@ worker is best (`route.py`).
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gateway.core.effects import RouteRequest
 from gateway.core.fairness import FairShares
@@ -15,8 +16,7 @@ from gateway.core.fairness import FairShares
 MAX_RETRY_AFTER_S: Final = 60
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(msgspec.Struct, eq=False):
     """A ticket without a place. `due`: its turn among the sessions of its key. `first`: its answer
     began already, or a worker was too busy for it. `held_since`: since when nothing can serve its
     model; None while something can.
@@ -31,51 +31,63 @@ class Waiting:
 
 
 class WaitingRoom:
-    """Tickets by number; the order is computed when somebody may leave."""
+    """Tickets by number; the order is computed when somebody may leave. `by_ticket` is there for
+    others to look at: who nearly always finds it empty need not call for that.
+    """
 
     def __init__(self) -> None:
-        self._by_ticket: dict[int, Waiting] = {}
+        self.by_ticket: dict[int, Waiting] = {}
 
     def __len__(self) -> int:
-        return len(self._by_ticket)
+        return len(self.by_ticket)
 
     def __contains__(self, ticket: int) -> bool:
-        return ticket in self._by_ticket
+        return ticket in self.by_ticket
 
     def __iter__(self) -> Iterator[Waiting]:
-        return iter(tuple(self._by_ticket.values()))
+        return iter(tuple(self.by_ticket.values()))
 
     def add(self, waiting: Waiting) -> None:
         """The ticket waits."""
-        self._by_ticket[waiting.request.ticket] = waiting
+        self.by_ticket[waiting.request.ticket] = waiting
 
     def get(self, ticket: int) -> Waiting:
         """The ticket that waits. Raises `KeyError` if it does not."""
-        return self._by_ticket[ticket]
+        return self.by_ticket[ticket]
 
     def pop(self, ticket: int) -> Waiting:
         """The ticket waits no more."""
-        return self._by_ticket.pop(ticket)
+        return self.by_ticket.pop(ticket)
 
     def any_auxiliary(self) -> bool:
         """Whether an auxiliary request waits."""
-        return any(waiting.request.auxiliary for waiting in self._by_ticket.values())
+        return any(waiting.request.auxiliary for waiting in self.by_ticket.values())
 
     def in_order(self, shares: FairShares) -> list[Waiting]:
         """Auxiliary ones first, then those that had a place before, then the key that was served
         least and its session that is due first, then by arrival.
         """
 
-        def rank(waiting: Waiting) -> tuple[bool, bool, float, float, int]:
-            request = waiting.request
-            if waiting.first:
-                return not request.auxiliary, False, 0.0, 0.0, waiting.arrival
-            served = shares.served(request.key)
-            return not request.auxiliary, True, served, waiting.due, waiting.arrival
-
-        if len(self._by_ticket) == 1:
-            return [*self._by_ticket.values()]
-        return sorted(self._by_ticket.values(), key=rank)
+        if len(self.by_ticket) == 1:
+            return [*self.by_ticket.values()]
+        everybody = self.by_ticket.values()
+        served = {key: shares.served(key) for key in {each.request.key for each in everybody}}
+        ranks = [
+            (not each.request.auxiliary, False, 0.0, 0.0, each.arrival, each)
+            if each.first
+            else (
+                not each.request.auxiliary,
+                True,
+                served[each.request.key],
+                each.due,
+                each.arrival,
+                each,
+            )
+            for each in everybody
+        ]
+        # No two arrivals are equal, so the last of the six is never compared.
+        ranks.sort()
+        return [rank[-1] for rank in ranks]
 
 
 def retry_after_s(num_waiting: int, num_places: int, service_s: float) -> int:

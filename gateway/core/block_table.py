@@ -36,10 +36,13 @@ _KEY_SHIFT: Final = 4
 _KEY_BYTES: Final = 32
 _SHARD_SHIFT: Final = 48
 """The high bits: dictionaries tell keys apart by their low ones."""
+_SHARD_OF_WORD: Final = _KEY_SHIFT + _SHARD_SHIFT
 
 _MASKS_AT_MOST: Final = 4096
 
 _PACKED: Final = struct.Struct("<8xQ")
+
+_Beyond = tuple[int, int, "_Beyond"] | None
 
 
 class BlockTable:
@@ -127,22 +130,33 @@ class BlockTable:
         found: dict[int, int] = {}
         if not chain:
             return found
-        spans = [(0, self.holders(chain[0]), len(chain), 0)]
-        while spans:
-            low, at_low, high, at_high = spans.pop()
-            lost = at_low & ~at_high
-            if not lost:
-                continue
-            if high - low > 1:
+        shards, unpack = self._shards, _PACKED.unpack
+        low, at_low = 0, self.holders(chain[0])
+        high, at_high = len(chain), 0
+        # Where we looked beyond `high` already, the nearest first: pairs in pairs grow and shrink
+        # without a call.
+        beyond: _Beyond = None
+        while at_low:
+            while at_low != at_high and high - low > 1:
                 middle = (low + high) // 2
-                at_middle = self.holders(chain[middle]) & at_low
-                spans.append((low, at_low, middle, at_middle))
-                spans.append((middle, at_middle, high, at_high))
-                continue
+                # `holders` at a third of its price: a call, and who lives is known.
+                word = unpack(chain[middle])[0]
+                shard, key = shards[word >> _SHARD_OF_WORD], word >> _KEY_SHIFT
+                at_middle = shard[key] & at_low if key in shard else 0
+                if at_middle == at_low:
+                    low = middle
+                else:
+                    beyond = high, at_high, beyond
+                    high, at_high = middle, at_middle
+            lost = at_low ^ at_high
             while lost:
                 bit = lost & -lost
                 found[bit] = high
                 lost ^= bit
+            low, at_low = high, at_high
+            if beyond is not None:
+                high, at_high, beyond = beyond
+                at_high &= at_low
         return found
 
     def sweep(self) -> None:

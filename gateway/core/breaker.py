@@ -23,22 +23,19 @@ T = TypeVar("T")
 
 
 class Breaker:
-    """Times are on the caller's clock. Busy answers are no failures and must not be told to it."""
+    """Times are on the caller's clock. Busy answers are no failures and must not be told to it.
+    `is_open`: it has failed and not yet answered again.
+    """
 
-    __slots__ = ("_cool_until", "_failures", "_is_open", "_open_until", "_trial_until", "open_s")
+    __slots__ = ("_cool_until", "_failures", "_open_until", "_trial_until", "is_open", "open_s")
 
     def __init__(self) -> None:
         self.open_s = FIRST_OPEN_S
         self._failures = 0
-        self._is_open = False
+        self.is_open = False
         self._open_until = float("-inf")
         self._trial_until = float("-inf")
         self._cool_until = float("-inf")
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has failed and not yet answered again."""
-        return self._is_open
 
     def cooling_s(self, now: float) -> float:
         """How long it must be left alone; 0 if it may be asked."""
@@ -48,21 +45,21 @@ class Breaker:
         """Whether it may be asked in its turn: closed, or open for long enough and not tried."""
         if now < self._cool_until:
             return False
-        return not self._is_open or now >= max(self._open_until, self._trial_until)
+        return not self.is_open or now >= max(self._open_until, self._trial_until)
 
     def soonest(self, now: float) -> float:
         """When it may be asked in its turn; the past if it may now."""
-        return max(self._cool_until, self._open_until if self._is_open else now)
+        return max(self._cool_until, self._open_until if self.is_open else now)
 
     def asked(self, now: float) -> None:
         """A request goes there; of an open one it is the trial."""
-        if self._is_open and now >= self._open_until:
+        if self.is_open and now >= self._open_until:
             self._trial_until = now + TRIAL_S
 
     def succeeded(self) -> bool:
         """It has answered. True if that closed it."""
-        was_open = self._is_open
-        self._is_open = False
+        was_open = self.is_open
+        self.is_open = False
         self._failures = 0
         self.open_s = FIRST_OPEN_S
         return was_open
@@ -70,7 +67,7 @@ class Breaker:
     def failed(self, now: float) -> bool:
         """It has failed. True if that opened it, for `open_s`."""
         self._failures += 1
-        if not self._is_open:
+        if not self.is_open:
             if self._failures < FAILURES:
                 return False
             self._open(now)
@@ -88,7 +85,7 @@ class Breaker:
         return not was_cooling
 
     def _open(self, now: float) -> None:
-        self._is_open = True
+        self.is_open = True
         self._open_until = now + self.open_s
         self._trial_until = float("-inf")
 

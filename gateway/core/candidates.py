@@ -28,32 +28,34 @@ class Candidates:
         request: RouteRequest,
         session: str,
         workers: Sequence[Worker],
+        expected_output: int,
         now: float,
         *,
         promised_s: Mapping[WorkerId, float] = NOTHING_PROMISED,
         num_ready: int = 1,
     ) -> Choice:
-        """The best of `workers`. `promised_s`: prefill on them that others wait for."""
-        digests, index = request.digests, self._index
+        """The best of `workers`. `expected_output` is in tokens. `promised_s`: prefill on them that
+        others wait for.
+        """
+        digests, index, conversations = request.digests, self._index, model.conversations
         held = index.match(digests)
-        options = [
-            Option(
-                worker,
-                max(held.get(worker.worker_id, 0), worker.expected_blocks(digests)),
-                index.num_blocks(worker.worker_id),
-                promised_s.get(worker.worker_id, 0.0),
-            )
-            for worker in workers
-        ]
+        options: list[Option] = []
+        for worker in workers:
+            worker_id, matched = worker.worker_id, worker.expected_blocks(digests)
+            if worker_id in held and held[worker_id] > matched:
+                matched = held[worker_id]
+            promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
+            options.append(Option(worker, matched, index.num_blocks(worker_id), promised))
+        queue = model.queue.by_ticket
         work = Work(
-            session=session,
-            prompt_tokens=request.prompt_tokens,
-            block_size=model.block_size or 0,
-            expected_output=model.expected_output(request.max_tokens),
-            sharing=model.conversations.sharing(session, digests, now),
-            home=model.conversations.home(session),
-            prefer=request.prefer,
-            num_waiting=max(0, len(model.queue) - 1) / max(1, num_ready),
+            session,
+            request.prompt_tokens,
+            model.block_size or 0,
+            expected_output,
+            conversations.sharing(session, digests, now),
+            conversations.home(session),
+            request.prefer,
+            (len(queue) - 1) / num_ready if queue else 0.0,
         )
         return choose(work, options, now)
 

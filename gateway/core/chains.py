@@ -10,11 +10,16 @@ from collections.abc import Sequence
 from protocol.ids import BlockDigest
 
 
-def common_prefix(left: Sequence[BlockDigest], right: Sequence[BlockDigest]) -> int:
-    """How many leading blocks the two chains share."""
-    low, high = 0, min(len(left), len(right))
-    if not high or left[0] != right[0]:
-        return 0
+def common_prefix(
+    left: Sequence[BlockDigest],
+    right: Sequence[BlockDigest],
+    least: int = 0,
+    most: int | None = None,
+) -> int:
+    """How many leading blocks the two chains share, `most` at most (by default, as many as both
+    have), if it is known that they share `least`.
+    """
+    low, high = least, min(len(left), len(right)) if most is None else most
     while low < high:
         middle = (low + high + 1) // 2
         if left[middle - 1] == right[middle - 1]:

@@ -6,11 +6,10 @@ answer. Must not know costs.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from gateway.core.chain_tree import ChainTree
-from gateway.core.chains import common_prefix
 from protocol.ids import BlockDigest, WorkerId
 
 MAX_CONVERSATIONS: Final = 4096
@@ -23,8 +22,6 @@ _STRIDE: Final = 32
 """The end of a prompt is found by the last block before it whose number divides by this: a look at
 every block of 100k tokens takes 150 us, at every 32nd 5 us."""
 
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
 _Chain = Sequence[BlockDigest]
 
 
@@ -33,10 +30,13 @@ class Conversations:
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, tuple[_Chain, float]] = OrderedDict()
+        self._none_before = float("-inf")
         self._recent_tree = ChainTree()
         self._tails: OrderedDict[str, tuple[BlockDigest, BlockDigest]] = OrderedDict()
         self._by_tail: dict[BlockDigest, dict[BlockDigest, str]] = {}
         self._homes: OrderedDict[str, WorkerId] = OrderedDict()
+        self.home: Final[Callable[[str], WorkerId | None]] = self._homes.get
+        """The worker that served the conversation of that name last."""
 
     def recognise(self, key: str, session: str | None, digests: _Chain, ticket: int) -> str:
         """The name of the conversation, unique over keys.
@@ -52,85 +52,99 @@ class Conversations:
         earlier = self._continued(digests)
         if earlier is not None and earlier.startswith(f"{key}/"):
             return earlier
-        divergent = digests[min(self._recent_tree.depth(digests), len(digests) - 1)]
+        depth = self._recent_tree.depth(digests)
+        divergent = digests[depth] if depth < len(digests) else digests[-1]
         return f"{key}/{divergent.hex()}#{ticket}"
 
     def record(self, name: str, digests: _Chain, worker_id: WorkerId, now: float) -> None:
         """This conversation was given a place."""
-        _put(self._homes, name, worker_id, MAX_CONVERSATIONS)
+        homes = self._homes
+        homes[name] = worker_id
+        homes.move_to_end(name)
+        if len(homes) > MAX_CONVERSATIONS:
+            homes.popitem(last=False)
         if digests:
             self._remember_chain(name, digests, now)
             self._remember_tail(name, digests)
-
-    def home(self, name: str) -> WorkerId | None:
-        """The worker that served the conversation last."""
-        return self._homes.get(name)
 
     def sharing(self, name: str, digests: _Chain, now: float) -> list[tuple[int, int]]:
         """Along the prompt: (end in blocks, how many other recent conversations share the blocks
         up to there).
         """
-        self._forget_old(now)
-        own = common_prefix(digests, self._recent[name][0]) if name in self._recent else 0
-        spans: list[tuple[int, int]] = []
-        for end, num_chains in self._recent_tree.spans(digests):
-            num_others = num_chains - (end <= own)
-            if not num_others:
+        if now - self._none_before > RECENT_S:
+            self._forget_old(now)
+        spans = self._recent_tree.spans(digests)
+        if name not in self._recent:
+            return spans
+        own = self._recent[name][0]
+        others: list[tuple[int, int]] = []
+        for end, num_chains in spans:
+            # Chains that agree at a position agree everywhere before it.
+            is_own = len(own) >= end and own[end - 1] == digests[end - 1]
+            if is_own and num_chains == 1:
                 break
-            spans.append((end, num_others))
-        return spans
+            others.append((end, num_chains - is_own))
+        return others
 
     def _continued(self, digests: _Chain) -> str | None:
         """The conversation whose last prompt is the longest that these blocks go beyond."""
         last = len(digests) - 2
-        for anchor in range(last - last % _STRIDE, -1, -_STRIDE):
-            tails = self._by_tail.get(digests[anchor])
-            if tails is None:
-                continue
-            for index in range(min(anchor + _STRIDE - 1, last), anchor - 1, -1):
-                if (name := tails.get(digests[index])) is not None:
-                    return name
+        if last < 0:
+            return None
+        anchor = last - last % _STRIDE
+        by_tail, end = self._by_tail, last
+        for digest in digests[anchor::-_STRIDE]:
+            if digest in by_tail:
+                tails = by_tail[digest]
+                for index in range(end, anchor - 1, -1):
+                    if digests[index] in tails:
+                        return tails[digests[index]]
+            end = anchor - 1
+            anchor -= _STRIDE
         return None
 
     def _remember_chain(self, name: str, digests: _Chain, now: float) -> None:
-        old = self._recent.pop(name, None)
-        if old is not None:
-            self._recent_tree.leave(old[0])
-        self._recent[name] = digests, now
-        self._recent_tree.enter(digests)
-        if len(self._recent) > MAX_RECENT:
-            self._forget_eldest()
+        recent, tree = self._recent, self._recent_tree
+        if name in recent:
+            tree.leave(recent.pop(name)[0])
+        elif not recent:
+            self._none_before = now
+        recent[name] = digests, now
+        tree.enter(digests)
+        if len(recent) > MAX_RECENT:
+            _, (chain, _) = recent.popitem(last=False)
+            tree.leave(chain)
 
     def _forget_old(self, now: float) -> None:
-        while self._recent and now - next(iter(self._recent.values()))[1] > RECENT_S:
-            self._forget_eldest()
-
-    def _forget_eldest(self) -> None:
-        _, (chain, _) = self._recent.popitem(last=False)
-        self._recent_tree.leave(chain)
+        """Forget those that are recent no more. `_none_before` is as old as the eldest, or older:
+        nearly always that suffices to know that there is nothing to forget.
+        """
+        recent = self._recent
+        while recent:
+            chain, at = next(iter(recent.values()))
+            if now - at <= RECENT_S:
+                self._none_before = at
+                return
+            recent.popitem(last=False)
+            self._recent_tree.leave(chain)
 
     def _remember_tail(self, name: str, digests: _Chain) -> None:
         last = len(digests) - 1
-        self._forget_tail(name)
+        if name in self._tails:
+            self._forget_tail(name)
         anchor, tail = digests[last - last % _STRIDE], digests[last]
         self._tails[name] = anchor, tail
-        self._by_tail.setdefault(anchor, {})[tail] = name
+        if anchor in self._by_tail:
+            self._by_tail[anchor][tail] = name
+        else:
+            self._by_tail[anchor] = {tail: name}
         if len(self._tails) > MAX_CONVERSATIONS:
             self._forget_tail(next(iter(self._tails)))
 
     def _forget_tail(self, name: str) -> None:
-        if name not in self._tails:
-            return
         anchor, tail = self._tails.pop(name)
         names = self._by_tail.get(anchor, {})
         if names.get(tail) == name:
             del names[tail]
             if not names:
                 del self._by_tail[anchor]
-
-
-def _put(memory: OrderedDict[_K, _V], key: _K, value: _V, limit: int) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    if len(memory) > limit:
-        memory.popitem(last=False)

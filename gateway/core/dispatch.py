@@ -17,11 +17,9 @@ from gateway.core.effects import (
     Effects,
     Notice,
     RefuseWorker,
-    RouteRequest,
 )
 from gateway.core.fleet import Fleet
 from gateway.core.fleet_events import (
-    BreakerClosed,
     BreakerOpen,
     EngineFault,
     IndexGap,
@@ -33,7 +31,6 @@ from gateway.core.fleet_events import (
 from gateway.core.models import CANARIES, Models, ModelView
 from gateway.core.placement import Placement
 from gateway.core.prefix_index import Heard, PrefixIndex
-from gateway.core.preview import RoutePreview
 from gateway.core.worker_state import Worker, WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import (
@@ -101,6 +98,12 @@ class Dispatch:
         self._rejoin_s = rejoin_s
         self._num_stale = 0
         self._num_gaps = 0
+        # What concerns places alone; methods of ours would only pass it on.
+        self.ask = self._placement.ask
+        self.preview = self._placement.preview
+        self.started = self._placement.started
+        self.proven = self._placement.proven
+        self.release = self._placement.release
 
     def start(self, now: float) -> None:
         """The gateway begins: workers of the one before it will dial in within a second."""
@@ -139,18 +142,18 @@ class Dispatch:
             self._num_stale += 1
             return ()
         match message:
-            case BlocksStored() | BlocksDropped() | BlocksSnapshot():
-                return self._block_event(worker, message, now)
+            case Accepted():
+                return ()  # of interest to its turn alone: a place is counted from `Assign` on
             case Load():
                 return self._load(worker, message, now)
+            case BlocksStored() | BlocksDropped() | BlocksSnapshot():
+                return self._block_event(worker, message, now)
             case Fault():
                 return self._fault(worker, message, now)
             case Progress():
                 return self._progress(worker, message)
             case Bye():
                 return self._leave(worker_id, now, f"left: {message.reason}")
-            case Accepted():
-                return ()  # of interest to its turn alone: a place is counted from `Assign` on
             case _:
                 assert_never(message)
 
@@ -164,39 +167,12 @@ class Dispatch:
                 model.awaited_until = now + self._rejoin_s
         return self._leave(worker_id, now, why)
 
-    def ask(self, request: RouteRequest, now: float) -> Effects:
-        """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits.
-
-        Effects may concern other tickets too. Raises `ValueError` if the ticket is in use.
-        """
-        return tuple(self._placement.ask(request, now))
-
-    def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
-        """What would happen to the request now; None for a model that nobody knows."""
-        return self._placement.preview(request, now)
-
-    def started(self, ticket: int, now: float) -> Effects:
-        """The ticket's first token came: its prefill is no longer ahead of others. Without this
-        the estimate stands.
-        """
-        return tuple(self._placement.started(ticket, now))
-
     def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
         """The worker refused for load: the ticket goes back to the front of the queue.
 
         The worker takes nothing until its next `Load` or release; a draining one, nothing more.
         """
-        return tuple(self._placement.busy(ticket, now, draining=reason == "draining"))
-
-    def proven(self, ticket: int, now: float) -> Effects:
-        """The ticket got enough tokens to be no suspect. Unknown tickets are ignored."""
-        worker = self._placement.worker_of(ticket)
-        if worker is None:
-            return ()
-        closed: list[Effect] = []
-        if self._fleet.record(worker).breaker.succeeded():
-            closed.append(Notice(BreakerClosed("worker", worker.name)))
-        return *closed, *self._placement.proven(ticket, now)
+        return self._placement.busy(ticket, now, draining=reason == "draining")
 
     def failed(self, ticket: int, now: float, reason: str) -> Effects:
         """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
@@ -219,13 +195,6 @@ class Dispatch:
         """It did not come back."""
         found = self._models.find(model)
         return tuple(found.fallback.failed(serial, worker, why, now)) if found is not None else ()
-
-    def release(self, ticket: int, now: float, output_tokens: int | None = None) -> Effects:
-        """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
-
-        `output_tokens` settles the key's account; without it the estimate stands.
-        """
-        return tuple(self._placement.release(ticket, now, output_tokens))
 
     def ask_files(self, name: str) -> Effects:
         """The files of the model of that name are missing: ask a ready worker, if there is one."""
@@ -322,7 +291,7 @@ class Dispatch:
             self._num_stale += 1
             return ()
         moved = self._placement.evict(worker, now, died=fault.kind != "left")
-        worker.fail(fault, now)
+        self._fleet.fail(worker, fault, now)
         self._index.remove(worker.worker_id)
         notice = Notice(
             EngineFault(worker.name, fault.epoch, fault.kind, fault.exit_code, fault.is_final)
@@ -340,7 +309,7 @@ class Dispatch:
         return *moved, notice, *self._settle(worker.models, now)
 
     def _count_failure(self, worker: Worker, now: float, reason: str) -> list[Effect]:
-        breaker = self._fleet.record(worker).breaker
+        breaker = worker.breaker
         if not breaker.failed(now):
             return []
         return [Notice(BreakerOpen("worker", worker.name, breaker.open_s, reason))]
@@ -349,4 +318,4 @@ class Dispatch:
         for name in names:
             if (model := self._models.find(name)) is not None:
                 self._fleet.refresh(model)
-        return tuple(self._placement.settle_all(names, now))
+        return self._placement.settle_all(names, now)

@@ -12,12 +12,17 @@ session's counter, or at the clock if that is later, plus its own cost. So short
 ones, and nobody waits longer than under equal parts: newcomers are due ever later.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 OUTPUT_COST: Final = 4
 """One output token costs as much as four uncached prompt tokens."""
 
 MAX_IDLE_SESSIONS: Final = 512
+
+_M = TypeVar("_M", bound="_Member")
 
 
 def cost_of(uncached_tokens: int, output_tokens: int) -> int:
@@ -25,34 +30,35 @@ def cost_of(uncached_tokens: int, output_tokens: int) -> int:
     return uncached_tokens + OUTPUT_COST * output_tokens
 
 
-class _Member:
-    __slots__ = ("active", "served", "sessions")
-
-    def __init__(self) -> None:
-        self.active = 0
-        self.served = 0.0
-        self.sessions = _Level()
+class _Member(msgspec.Struct, gc=False):
+    active: int = 0
+    served: float = 0.0
 
 
-class _Level:
+class _Level(Generic[_M]):
     """Members that compete with each other. `clock`: what each at work has had in equal parts."""
 
-    __slots__ = ("clock", "members", "num_active")
+    __slots__ = ("_make", "clock", "members", "num_active")
 
-    def __init__(self) -> None:
-        self.members: dict[str, _Member] = {}
+    def __init__(self, make: Callable[[], _M]) -> None:
+        self._make = make
+        self.members: dict[str, _M] = {}
         self.num_active = 0
         self.clock = 0.0
 
-    def enter(self, name: str) -> _Member:
+    def enter(self, name: str) -> _M:
+        members = self.members
         if not self.num_active:
-            self.members.clear()
+            members.clear()
             self.clock = 0.0
-        member = self.members.get(name)
-        if member is None or not member.active:
+        member = members.get(name)
+        if member is None:
+            member = members[name] = self._make()
+            member.served = self.clock
+        elif not member.active:
             # A dict keeps the order of insertion: the longest idle are the first to be forgotten.
-            self.members.pop(name, None)
-            member = self.members[name] = member or _Member()
+            del members[name]
+            members[name] = member
             member.served = max(member.served, self.clock)
         member.active += 1
         self.num_active += 1
@@ -67,17 +73,22 @@ class _Level:
                 del self.members[idle]
 
 
+class _Key(_Member):
+    sessions: _Level[_Member] = msgspec.field(default_factory=lambda: _Level(_Member))
+
+
 class FairShares:
     """Counters of keys and of the sessions within them."""
 
     def __init__(self) -> None:
-        self._keys = _Level()
+        self._keys = _Level(_Key)
 
     def enter(self, key: str, session: str) -> None:
         """A sequence of theirs waits or runs from now on."""
-        member = self._keys.enter(key)
-        if member.active == 1:
-            others = (m.served for m in self._keys.members.values() if m.active and m is not member)
+        keys = self._keys
+        member = keys.enter(key)
+        if member.active == 1 and keys.num_active > 1:
+            others = (m.served for m in keys.members.values() if m.active and m is not member)
             member.served = max(member.served, min(others, default=0.0))
         member.sessions.enter(session)
 
@@ -91,7 +102,7 @@ class FairShares:
         member = self._keys.members[key]
         member.served += tokens / weight
         level = member.sessions
-        level.clock = max(0.0, level.clock + tokens / max(1, level.num_active))
+        level.clock = max(0.0, level.clock + tokens / (level.num_active or 1))
         level.members[session].served += tokens
 
     def due(self, key: str, session: str, cost: float) -> float:

@@ -15,23 +15,19 @@ from gateway.core.worker_state import Worker
 
 
 class Fallback:
-    """Of one model. Every change is told once."""
+    """Of one model. Every change is told once. `is_on`: providers answer."""
 
     def __init__(self, config: ModelConfig, canaries: int) -> None:
         self._config = config
         self._needed = canaries
         self._canaries: Canaries | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether providers answer."""
-        return self._canaries is not None
+        self.is_on = False
 
     def turn_on(self, reason: str) -> list[Effect]:
         """No worker is ready, and a request cannot wait for one."""
         if self._canaries is not None:
             return []
-        self._canaries = Canaries(self._needed)
+        self._canaries, self.is_on = Canaries(self._needed), True
         providers = tuple(target.provider for target in self._config.fallback)
         return [Notice(FallbackOn(self._config.name, providers, reason))]
 
@@ -44,7 +40,7 @@ class Fallback:
             canaries.gone(now)
             return []
         if canaries.is_enough:
-            self._canaries = None
+            self._canaries, self.is_on = None, False
             return [Notice(FallbackOff(self._config.name, canaries.needed))]
         found = canaries.next([worker.worker_id for worker in ready], now)
         return [Probe(self._config.name, *found)] if found is not None else []

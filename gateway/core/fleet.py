@@ -3,14 +3,14 @@
 Owns the workers by identity and by name, and the rules of joining. Must not know requests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from gateway.core.breaker import Breaker
 from gateway.core.models import PRINTABLE, Model, Models, ModelState, ModelView
 from gateway.core.worker_state import Worker
 from protocol.ids import WorkerId
-from protocol.messages import PROTOCOL_VERSION, Register
+from protocol.messages import PROTOCOL_VERSION, Fault, Register
 
 _NAMES_AT_MOST: Final = 64
 _RECORDS_AT_MOST: Final = 1024
@@ -32,7 +32,12 @@ class Fleet:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._workers: dict[WorkerId, Worker] = {}
+        self.get: Final[Callable[[WorkerId], Worker | None]] = self._workers.get
+        """The worker of that identity, if it is registered."""
         self._records: dict[str, WorkerRecord] = {}
+        # By model; workers change far more seldom than requests come.
+        self._ready: dict[str, tuple[Worker, ...]] = {}
+        self._views: dict[str, ModelView] = {}
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -40,38 +45,47 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._workers)
 
-    def get(self, worker_id: WorkerId) -> Worker | None:
-        """The worker of that identity, if it is registered."""
-        return self._workers.get(worker_id)
-
     def put(self, worker: Worker) -> None:
         """The worker joins, or begins anew under its identity."""
         self._workers[worker.worker_id] = worker
+        worker.breaker = self.record(worker).breaker
+        self._changed()
 
     def remove(self, worker_id: WorkerId) -> Worker | None:
         """The worker leaves."""
+        self._changed()
         return self._workers.pop(worker_id, None)
 
+    def fail(self, worker: Worker, fault: Fault, now: float) -> None:
+        """The worker's engine is gone."""
+        worker.fail(fault, now)
+        self._changed()
+
+    def drain(self, worker: Worker) -> None:
+        """The worker takes no more work."""
+        worker.draining = True
+        self._changed()
+
     def record(self, worker: Worker) -> WorkerRecord:
-        """What is remembered of the worker; the longest unused are forgotten."""
+        """What is remembered of the worker; the longest gone are forgotten."""
         record = self._records.pop(worker.name, None) or WorkerRecord()
-        while len(self._records) >= _RECORDS_AT_MOST:
-            del self._records[next(iter(self._records))]
+        if len(self._records) >= _RECORDS_AT_MOST:
+            here = {other.name for other in self._workers.values()}
+            gone = [name for name in self._records if name not in here]
+            for name in gone[: len(self._records) - _RECORDS_AT_MOST + 1]:
+                del self._records[name]
         self._records[worker.name] = record
         return record
-
-    def is_good(self, worker: Worker, now: float) -> bool:
-        """Whether it has not failed lately. A look alone is no use of the record."""
-        record = self._records.get(worker.name)
-        return record is None or record.breaker.is_good(now)
 
     def serving(self, model: Model) -> list[Worker]:
         """All workers of the model, whatever their state."""
         return [worker for worker in self._workers.values() if model.name in worker.models]
 
-    def ready(self, model: Model) -> list[Worker]:
+    def ready(self, model: Model) -> tuple[Worker, ...]:
         """Those that take work."""
-        return [worker for worker in self.serving(model) if worker.ready]
+        if model.name not in self._ready:
+            self._ready[model.name] = tuple(w for w in self.serving(model) if w.ready)
+        return self._ready[model.name]
 
     def starting(self, model: Model) -> list[Worker]:
         """Those whose engine is on its way."""
@@ -125,9 +139,22 @@ class Fleet:
             model.block_size = engines[0].block_size
             # Engines refuse what their whole cache cannot hold.
             model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
+            self._views.pop(model.name, None)
 
     def view(self, model: Model) -> ModelView:
         """The model for clients and turns."""
+        if model.name in self._views:
+            view, is_on = self._views[model.name], model.fallback.is_on
+            if view.queued == len(model.queue.by_ticket) and view.is_fallback_on == is_on:
+                return view
+        view = self._views[model.name] = self._look_at(model)
+        return view
+
+    def _changed(self) -> None:
+        self._ready.clear()
+        self._views.clear()
+
+    def _look_at(self, model: Model) -> ModelView:
         ready = self.ready(model)
         return ModelView(
             name=model.name,
@@ -151,7 +178,7 @@ class Fleet:
         best, progress = max(starts, key=lambda start: start[1].fraction)
         return f"{best.name}: {progress.phase} {progress.fraction:.0%}"
 
-    def _state(self, model: Model, ready: list[Worker]) -> ModelState:
+    def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:
         if ready:
             return "ready"
         return "starting" if self.starting(model) else "down"

@@ -5,7 +5,7 @@ what at the moment: `fleet.py` does.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -111,13 +111,13 @@ class Models:
         self._aliases: dict[str, str] = {
             alias: model.name for model in self._models.values() for alias in model.config.aliases
         }
+        aliased = {alias: self._models[name] for alias, name in self._aliases.items()}
+        self._by_name = {**self._models, **aliased}
+        self.find: Final[Callable[[str], Model | None]] = self._by_name.get
+        """The model of that name or alias."""
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
-
-    def find(self, name: str) -> Model | None:
-        """The model of that name or alias."""
-        return self._models.get(self._aliases.get(name, name))
 
     def refusal(self, names: tuple[str, ...]) -> str | None:
         """Why a worker may not bring models of these names, if so."""
@@ -137,4 +137,4 @@ class Models:
         """Create the models that the configuration does not name."""
         for name in names:
             if name not in self._models:
-                self._models[name] = Model(ModelConfig(name=name))
+                self._models[name] = self._by_name[name] = Model(ModelConfig(name=name))

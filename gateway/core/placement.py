@@ -5,7 +5,7 @@ join or leave: `Dispatch` tells it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from config import FallbackConfig
@@ -15,26 +15,24 @@ from gateway.core.candidates import Candidates
 from gateway.core.effects import (
     Assign,
     Effect,
+    Effects,
     Moved,
+    Notice,
     Refuse,
     RouteRequest,
     UseProvider,
 )
 from gateway.core.fairness import OUTPUT_COST, cost_of
 from gateway.core.fleet import Fleet
+from gateway.core.fleet_events import BreakerClosed
 from gateway.core.models import Model, Models
+from gateway.core.pick import Pick, eligible, pick_alone, pick_next
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.preview import RoutePreview, preview
-from gateway.core.route import Choice
 from gateway.core.worker_state import Reservation, Worker
-from protocol.ids import WorkerId
 
 DOWN_RETRY_AFTER_S: Final = 10
 """Nothing can serve and nothing starts: an operator is needed, so no hurry."""
-
-LOOKED_AT: Final = 16
-"""Requests that are weighed when a worker has room, from the head of the queue: those behind wait
-for the next event, at most a tick."""
 
 
 class Placement:
@@ -69,20 +67,32 @@ class Placement:
         """Tickets without one."""
         return len(self._model_of) - len(self._placed)
 
-    def ask(self, request: RouteRequest, now: float) -> list[Effect]:
-        """A new ticket: it waits, and whoever is first gets the room that there is."""
+    def ask(self, request: RouteRequest, now: float) -> Effects:
+        """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits.
+
+        Effects may concern other tickets too. Raises `ValueError` if the ticket is in use.
+        """
         ticket = request.ticket
         if ticket in self._model_of:
             raise ValueError(f"ticket {ticket} asks twice")
         model = self._models.find(request.model)
         if model is None:
-            return [Refuse(ticket, errors.model_not_found(request.model))]
+            return (Refuse(ticket, errors.model_not_found(request.model)),)
         session = model.conversations.recognise(
             request.key, request.session, request.digests, ticket
         )
-        self._enqueue(model, request, session, first=request.resumed)
-        effects = self.settle(model, now)
-        if ticket in model.queue and self._is_hopeless(model, request, now):
+        waiting = self._enter(model, request, session, first=request.resumed)
+        is_quiet = not model.queue.by_ticket and not model.fallback.is_on
+        if is_quiet and (ready := self._fleet.ready(model)):
+            # Most requests find nobody else waiting and a free place: they never queue.
+            if pick := pick_alone(model, waiting, ready, self._candidates, now):
+                return (self._place(model, pick, now),)
+            self._enqueue(model, waiting)
+            effects: Effects = ()
+        else:
+            self._enqueue(model, waiting)
+            effects = self.settle(model, now)
+        if ticket in model.queue.by_ticket and self._is_hopeless(model, request, now):
             effects += self._give_up(model, ticket, now)
             effects += self.settle(model, now)
         return effects
@@ -93,14 +103,16 @@ class Placement:
         if model is None:
             return None
         ready = self._fleet.ready(model)
-        eligible = self._eligible(ready, request, now)
-        return preview(model, ready, eligible, self._candidates, request, now)
+        first_asked = eligible(ready, request, now)
+        return preview(model, ready, first_asked, self._candidates, request, now)
 
-    def started(self, ticket: int, now: float) -> list[Effect]:
-        """Its prefill is over: its worker may have time for another."""
-        reservation = self._placed.get(ticket)
-        if reservation is None:
-            return []
+    def started(self, ticket: int, now: float) -> Effects:
+        """The ticket's first token came: its prefill is no longer ahead of others, and its worker
+        may have time for another. Without this the estimate stands.
+        """
+        if ticket not in self._placed:
+            return ()
+        reservation = self._placed[ticket]
         reservation.worker.started(reservation, now)
         return self.settle_all(reservation.worker.models, now)
 
@@ -109,20 +121,30 @@ class Placement:
         reservation = self._placed.get(ticket)
         return reservation.worker if reservation is not None else None
 
-    def proven(self, ticket: int, now: float) -> list[Effect]:
-        """It is no suspect any more: the next one may be tried."""
-        model = self._model_of[ticket]
-        if model.trial != ticket:
-            return []
-        model.trial = None
-        return self.settle(model, now)
+    def proven(self, ticket: int, now: float) -> Effects:
+        """The ticket got enough tokens to be no suspect: its worker does what it should, and the
+        next suspect may be tried. Unknown tickets are ignored.
+        """
+        if ticket not in self._placed:
+            return ()
+        worker, model = self._placed[ticket].worker, self._model_of[ticket]
+        effects: Effects = ()
+        if worker.breaker.succeeded():
+            effects = (Notice(BreakerClosed("worker", worker.name)),)
+        if model.trial == ticket:
+            model.trial = None
+            effects += self.settle(model, now)
+        return effects
 
-    def release(self, ticket: int, now: float, output_tokens: int | None) -> list[Effect]:
-        """The ticket is over, by whatever cause."""
-        model = self._model_of.get(ticket)
-        if model is None:
-            return []
-        if ticket in model.queue:
+    def release(self, ticket: int, now: float, output_tokens: int | None = None) -> Effects:
+        """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
+
+        `output_tokens` settles the key's account; without it the estimate stands.
+        """
+        if ticket not in self._model_of:
+            return ()
+        model = self._model_of[ticket]
+        if ticket in model.queue.by_ticket:
             self._dequeue(model, ticket)
             return self.settle(model, now)
         reservation = self._placed[ticket]
@@ -131,20 +153,23 @@ class Placement:
         self._vacate(model, reservation, now)
         return self.settle_all(reservation.worker.models, now)
 
-    def busy(self, ticket: int, now: float, *, draining: bool) -> list[Effect]:
+    def busy(self, ticket: int, now: float, *, draining: bool) -> Effects:
         """The worker refused for load: back to the front; the worker counts as full."""
         reservation = self._placed.get(ticket)
         if reservation is None:
-            return []
+            return ()
         model, worker = self._model_of[ticket], reservation.worker
         _refund(model, reservation)
         self._vacate(model, reservation, now)
         worker.full_since = now
-        worker.draining = worker.draining or draining
-        self._enqueue(model, reservation.request, reservation.session, first=True)
+        if draining:
+            self._fleet.drain(worker)
+        self._enqueue(
+            model, self._enter(model, reservation.request, reservation.session, first=True)
+        )
         return self.settle_all(worker.models, now)
 
-    def evict(self, worker: Worker, now: float, *, died: bool = False) -> list[Effect]:
+    def evict(self, worker: Worker, now: float, *, died: bool = False) -> Effects:
         """The worker's engine is gone and with it its tickets' sequences."""
         tickets = tuple(worker.reservations)
         for ticket in tickets:
@@ -152,39 +177,43 @@ class Placement:
             _refund(model, self._placed[ticket])
             self._vacate(model, self._placed[ticket], now)
         epoch = worker.epoch if died else None
-        return [Moved(tickets, worker.worker_id, epoch)] if tickets else []
+        return (Moved(tickets, worker.worker_id, epoch),) if tickets else ()
 
-    def settle_all(self, names: Iterable[str], now: float) -> list[Effect]:
+    def settle_all(self, names: Iterable[str], now: float) -> Effects:
         """`settle` for the models of these names."""
-        effects: list[Effect] = []
+        effects: Effects = ()
         for name in names:
             model = self._models.find(name)
             if model is not None:
                 effects += self.settle(model, now)
         return effects
 
-    def settle(self, model: Model, now: float) -> list[Effect]:
+    def settle(self, model: Model, now: float) -> Effects:
         """Give room to those who wait; or, when no worker is ready, send away who cannot wait."""
-        if not len(model.queue) and not model.fallback.is_on:
-            return []
+        if not model.queue.by_ticket and not model.fallback.is_on:
+            return ()
         ready = self._fleet.ready(model)
-        effects = model.fallback.step(ready, now)
+        effects: list[Effect] = model.fallback.step(ready, now)
         if not ready:
             for waiting in model.queue:
                 effects += self._unserved(model, waiting, now)
-            return effects
+            return tuple(effects)
         for waiting in model.queue:
             waiting.held_since = None
             if model.fallback.is_on and (chain := model.chain(waiting.request)):
                 reason = f"no worker of {model.name} has proved itself yet"
                 effects.append(self._send_away(model, waiting, chain, reason))
-        while len(model.queue) and (placed := self._place_next(model, ready, now)):
-            effects.append(placed)
-        return effects
+        while model.queue.by_ticket:
+            pick = pick_next(model, ready, self._candidates, now)
+            if pick is None:
+                break
+            model.queue.pop(pick.waiting.request.ticket)
+            effects.append(self._place(model, pick, now))
+        return tuple(effects)
 
-    def tick(self, now: float) -> list[Effect]:
+    def tick(self, now: float) -> Effects:
         """Deadlines and the patience of those who are held."""
-        effects: list[Effect] = []
+        effects: Effects = ()
         for model in self._models:
             for waiting in model.queue:
                 since = waiting.held_since
@@ -194,93 +223,44 @@ class Placement:
             effects += self.settle(model, now)
         return effects
 
-    def _place_next(self, model: Model, ready: Sequence[Worker], now: float) -> Assign | None:
-        """Place the first in order whose best worker can take it now.
-
-        Whoever does not fit keeps the workers that it could use from those behind it: small
-        requests must not starve a large one. Whoever fits best where enough prefill is ahead waits
-        here, with its own prefill promised to it: it may be better off elsewhere by then.
-        """
-        auxiliary = model.queue.any_auxiliary()
-        hungry = {
-            worker.worker_id
-            for worker in ready
-            if worker.open_for(auxiliary=auxiliary) and worker.is_hungry(now)
-        }
-        if not hungry:
-            return None
-        kept: set[WorkerId] = set()
-        promised_s: dict[WorkerId, float] = {}
-        num_looked_at = 0
-        for waiting in model.queue.in_order(model.shares):
-            request = waiting.request
-            if request.suspect and model.trial is not None:
-                continue
-            usable = [w for w in self._eligible(ready, request, now) if w.worker_id not in kept]
-            expected = model.expected_output(request.max_tokens)
-            roomy = [worker for worker in usable if worker.has_room(request, expected)]
-            if not roomy:
-                kept.update(worker.worker_id for worker in usable)
-                if len(kept) == len(ready):
-                    break
-                continue
-            choice = self._candidates.choose(
-                model,
-                request,
-                waiting.session,
-                roomy,
-                now,
-                promised_s=promised_s,
-                num_ready=len(ready),
-            )
-            worker_id = choice.worker.worker_id
-            if worker_id in hungry and worker_id not in promised_s:
-                return self._place(model, waiting, choice, expected, now)
-            promised_s[worker_id] = promised_s.get(worker_id, 0.0) + choice.best.prefill_s
-            num_looked_at += 1
-            if num_looked_at >= LOOKED_AT:
-                break
-        return None
-
-    def _place(
-        self, model: Model, waiting: Waiting, choice: Choice, expected: int, now: float
-    ) -> Assign:
-        request, session, best = waiting.request, waiting.session, choice.best
+    def _place(self, model: Model, pick: Pick, now: float) -> Assign:
+        choice, expected = pick.choice, pick.expected_output
+        request, session, best = pick.waiting.request, pick.waiting.session, choice.best
+        ticket, worker = request.ticket, best.option.worker
         charged = cost_of(best.uncached_tokens, expected)
         reservation = Reservation(
-            request=request,
-            session=session,
-            worker=choice.worker,
-            cached_tokens=best.cached_tokens,
-            uncached_tokens=best.uncached_tokens,
-            expected_output=expected,
-            charged=charged,
-            assigned_at=now,
-            prefill_s=best.prefill_s,
+            request,
+            session,
+            worker,
+            best.cached_tokens,
+            best.uncached_tokens,
+            expected,
+            charged,
+            now,
+            best.prefill_s,
         )
-        model.queue.pop(request.ticket)
-        self._placed[request.ticket] = reservation
+        self._placed[ticket] = reservation
         self.decisions[choice.why] += 1
         if request.suspect:
-            model.trial = request.ticket
-        self._fleet.record(choice.worker).breaker.asked(now)
-        worker_id = choice.worker.worker_id
-        choice.worker.take(reservation)
+            model.trial = ticket
+        if worker.breaker.is_open:
+            worker.breaker.asked(now)
+        worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
-        model.conversations.record(session, request.digests, worker_id, now)
-        return Assign(request.ticket, worker_id, best.cached_tokens, choice.reason)
+        model.conversations.record(session, request.digests, worker.worker_id, now)
+        return Assign(ticket, worker.worker_id, best.cached_tokens, choice.reason)
 
-    def _unserved(self, model: Model, waiting: Waiting, now: float) -> list[Effect]:
+    def _unserved(self, model: Model, waiting: Waiting, now: float) -> Effects:
         """No worker of the model is ready: a provider, patience or a refusal."""
         request = waiting.request
         if chain := model.chain(request):
             reason = f"no worker of {model.name} is ready"
             away = self._send_away(model, waiting, chain, reason)
-            return [*model.fallback.turn_on(reason), away]
+            return *model.fallback.turn_on(reason), away
         if request.resumed or self._fleet.starting(model) or now < model.awaited_until:
             waiting.held_since = now if waiting.held_since is None else waiting.held_since
-            return []
-        return [self._refuse_unserved(model, request.ticket, now)]
+            return ()
+        return (self._refuse_unserved(model, request.ticket, now),)
 
     def _is_hopeless(self, model: Model, request: RouteRequest, now: float) -> bool:
         """Whether a newcomer cannot stay. A resumed answer always may: its text is out already."""
@@ -293,19 +273,19 @@ class Placement:
         num_free = sum(worker.num_free_places for worker in ready)
         return len(model.queue) - num_free > self._max_queue
 
-    def _give_up(self, model: Model, ticket: int, now: float) -> list[Effect]:
+    def _give_up(self, model: Model, ticket: int, now: float) -> Effects:
         """Waiting is hopeless: a provider if one may answer, else the refusal that fits."""
         ready = self._fleet.ready(model)
         if chain := model.chain(model.queue.get(ticket).request):
             self._dequeue(model, ticket)
-            return [UseProvider(ticket, chain, f"the queue of {model.name} is too long")]
+            return (UseProvider(ticket, chain, f"the queue of {model.name} is too long"),)
         if not ready:
-            return [self._refuse_unserved(model, ticket, now)]
+            return (self._refuse_unserved(model, ticket, now),)
         self._dequeue(model, ticket)
         num_places = sum(worker.engine.max_seqs for worker in ready if worker.engine is not None)
         wait_s = retry_after_s(len(model.queue), num_places, model.service_s.value)
         text = f"All places for {model.name} are taken and {len(model.queue)} requests are queued."
-        return [Refuse(ticket, errors.busy(text, wait_s))]
+        return (Refuse(ticket, errors.busy(text, wait_s)),)
 
     def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:
         request = self._dequeue(model, ticket).request
@@ -325,13 +305,18 @@ class Placement:
         text = f"The workers of {model.name} are still starting{how_far}."
         return Refuse(ticket, errors.unavailable(text, wait_s))
 
-    def _enqueue(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> None:
+    def _enter(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> Waiting:
+        """The ticket is ours from now on, and waits or runs."""
         self._num_arrivals += 1
         model.shares.enter(request.key, session)
-        cost = self._candidates.least_uncached(model, request)
-        due = model.shares.due(request.key, session, cost)
-        model.queue.add(Waiting(request, session, self._num_arrivals, due, first=first))
         self._model_of[request.ticket] = model
+        return Waiting(request, session, self._num_arrivals, first=first)
+
+    def _enqueue(self, model: Model, waiting: Waiting) -> None:
+        request = waiting.request
+        cost = self._candidates.least_uncached(model, request)
+        waiting.due = model.shares.due(request.key, waiting.session, cost)
+        model.queue.add(waiting)
 
     def _dequeue(self, model: Model, ticket: int) -> Waiting:
         del self._model_of[ticket]
@@ -345,17 +330,6 @@ class Placement:
         ticket = waiting.request.ticket
         self._dequeue(model, ticket)
         return UseProvider(ticket, chain, reason)
-
-    def _eligible(
-        self, ready: Sequence[Worker], request: RouteRequest, now: float
-    ) -> Sequence[Worker]:
-        """Those that have not failed this request; of them those that have not failed lately. Who
-        has is asked last, not never.
-        """
-        others = ready
-        if request.excluded:
-            others = [w for w in ready if w.worker_id not in request.excluded] or ready
-        return [w for w in others if self._fleet.is_good(w, now)] or others
 
     def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
         """Free the place; the key's account stands as it is."""

@@ -91,24 +91,20 @@ class PrefixIndex:
         return Heard.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
-        """How many leading blocks of the chain each worker holds. Asked twice in one decision: by
-        the queue and by the choice.
+        """How many leading blocks of the chain each worker holds. Of a request that waits it is
+        asked twice at once: by the queue and by the choice.
         """
         chain, num_changes, match = self._last
-        if chain is not digests or num_changes != self._num_changes:
-            match = self._match(digests)
-            self._last = digests, self._num_changes, match
-        return match
-
-    def _match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
+        if chain is digests and num_changes == self._num_changes:
+            return match
         depths = self._table.depths(digests)
-        if not depths:
-            return {}
-        return {
-            worker_id: depths[part.bit]
-            for worker_id, part in self._parts.items()
-            if part.bit in depths
-        }
+        match = {}
+        if depths:
+            for worker_id, part in self._parts.items():
+                if part.bit in depths:
+                    match[worker_id] = depths[part.bit]
+        self._last = digests, self._num_changes, match
+        return match
 
     def holds(self, worker_id: WorkerId, digest: BlockDigest) -> bool:
         """Whether that worker holds the block."""
@@ -117,8 +113,8 @@ class PrefixIndex:
 
     def num_blocks(self, worker_id: WorkerId) -> int:
         """How many blocks that worker holds."""
-        part = self._parts.get(worker_id)
-        return part.num_blocks if part is not None else 0
+        parts = self._parts
+        return parts[worker_id].num_blocks if worker_id in parts else 0
 
     def num_distinct(self) -> int:
         """How many different blocks the fleet holds, give or take those that died lately."""

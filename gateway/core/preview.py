@@ -66,7 +66,9 @@ def preview(
     outcome: Outcome = "waits"
     chosen, why, reason = None, "full", "no worker has room for it"
     if roomy:
-        choice = knowledge.choose(model, request, session, roomy, now, num_ready=len(ready))
+        choice = knowledge.choose(
+            model, request, session, roomy, expected, now, num_ready=len(ready)
+        )
         chosen, why, reason = choice.worker, choice.why, choice.reason
         outcome = "placed" if chosen.is_hungry(now) and not len(model.queue) else "waits"
     if not ready:
@@ -77,7 +79,9 @@ def preview(
         outcome = "provider"
     scores: Sequence[Score] = ()
     if ready:
-        whole = knowledge.choose(model, request, session, ready, now, num_ready=len(ready))
+        whole = knowledge.choose(
+            model, request, session, ready, expected, now, num_ready=len(ready)
+        )
         scores = whole.scores
     return RoutePreview(
         model=model.name,

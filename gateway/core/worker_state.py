@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
+
+from gateway.core.breaker import Breaker
 from gateway.core.chain_tree import ChainTree
 from gateway.core.effects import RouteRequest
 from protocol.ids import BlockDigest, WorkerId
@@ -23,10 +26,10 @@ STEPS_AHEAD: Final = 2
 its news travel."""
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(msgspec.Struct, eq=False):
     """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
-    paid in advance, of which `expected_output` tokens are an estimate.
+    paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
+    space that it shares with nobody.
     """
 
     request: RouteRequest
@@ -39,6 +42,7 @@ class Reservation:
     assigned_at: float
     prefill_s: float
     done_at: float = 0.0
+    private_tokens: int = 0
     started: bool = False
 
 
@@ -66,7 +70,9 @@ class WorkerView:
 
 
 class Worker:
-    """Mutable; written by `Dispatch` only."""
+    """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
+    `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
+    """
 
     def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
         self.worker_id = worker_id
@@ -83,8 +89,10 @@ class Worker:
         self.full_since: float | None = None
         self.load: Load | None = None
         self.prefill_tokens_per_s = 0.0
-        self.foreign = 0
+        self.breaker = Breaker()
+        self.num_running = 0
         self.reservations: dict[int, Reservation] = {}
+        self._prefilling: dict[int, Reservation] = {}
         self._chains = ChainTree()
         self._free_at = now
         self._pinned_blocks = 0
@@ -106,11 +114,6 @@ class Worker:
     def ready(self) -> bool:
         """It has generated tokens and takes more work."""
         return self.engine is not None and not self.draining
-
-    @property
-    def num_running(self) -> int:
-        """Sequences on it: ours, and those of other gateways as of its last `Load`."""
-        return len(self.reservations) + self.foreign
 
     @property
     def num_free_places(self) -> int:
@@ -140,7 +143,10 @@ class Worker:
         if not self.reservations:
             return True
         num_blocks, block_size = len(request.digests), engine.block_size
-        free = engine.kv_tokens - self.kv_reserved_tokens - self._private(request, expected_output)
+        tail = request.prompt_tokens - num_blocks * block_size
+        private = max(0, tail) + expected_output
+        taken = self._pinned_blocks * block_size + self._private_tokens
+        free = engine.kv_tokens - taken - private
         if num_blocks * block_size <= free:
             return True
         return (num_blocks - self._chains.depth(request.digests)) * block_size <= free
@@ -169,23 +175,28 @@ class Worker:
         """Give the ticket its place, behind the prefills already ahead."""
         request, now = reservation.request, reservation.assigned_at
         self._pinned_blocks += self._chains.enter(request.digests)
-        self._private_tokens += self._private(request, reservation.expected_output)
+        reservation.private_tokens = self._private(request, reservation.expected_output)
+        self._private_tokens += reservation.private_tokens
         reservation.done_at = self._free_at = max(now, self._free_at) + reservation.prefill_s
-        self.reservations[request.ticket] = reservation
+        self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
+        self.num_running += 1
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its prefill is over; whoever is behind moves up by what was estimated too much."""
         if not reservation.started:
             reservation.started = True
+            del self._prefilling[reservation.request.ticket]
             self._shift(reservation.done_at, reservation.done_at - now)
 
     def drop(self, reservation: Reservation, now: float) -> None:
         """Free the ticket's place and, if its prefill was not over, the time it would take."""
         request = reservation.request
         del self.reservations[request.ticket]
+        self.num_running -= 1
         self._pinned_blocks -= self._chains.leave(request.digests)
-        self._private_tokens -= self._private(request, reservation.expected_output)
+        self._private_tokens -= reservation.private_tokens
         if not reservation.started:
+            del self._prefilling[request.ticket]
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
         self.full_since = None
@@ -195,7 +206,7 @@ class Worker:
         self.load = load
         rate = load.prefill_tokens_per_s
         self.prefill_tokens_per_s = max(LEAST_PREFILL_TOKENS_PER_S, rate) if rate else 0.0
-        self.foreign = max(0, load.running + load.waiting - len(self.reservations))
+        self.num_running = max(load.running + load.waiting, len(self.reservations))
         self.full_since = None
 
     def fail(self, fault: Fault, now: float) -> None:
@@ -203,7 +214,8 @@ class Worker:
         self.fault, self.fault_kind = fault.cause, fault.kind
         self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
-        self.since, self.foreign, self.prefill_tokens_per_s = now, 0, 0.0
+        self.since, self.prefill_tokens_per_s = now, 0.0
+        self.num_running = len(self.reservations)
 
     def view(self, cached_blocks: int) -> WorkerView:
         """This worker, frozen."""
@@ -226,8 +238,8 @@ class Worker:
         if early_s <= 0:
             return
         self._free_at -= early_s
-        for other in self.reservations.values():
-            if not other.started and other.done_at > after:
+        for other in self._prefilling.values():
+            if other.done_at > after:
                 other.done_at -= early_s
 
     def _private(self, request: RouteRequest, expected_output: int) -> int:

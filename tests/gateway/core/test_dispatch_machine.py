@@ -22,6 +22,7 @@ from gateway.core.effects import (
     UseProvider,
 )
 from gateway.core.fleet_events import FallbackOff, FallbackOn
+from gateway.core.pick import eligible
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored, EngineFacts, Fault
 from tests.fakes.fleet import CLOUD, W1, W2, W3, chain, dispatch, facts, hello, load, request
@@ -309,7 +310,7 @@ class DispatchMachine(RuleBasedStateMachine):
             if not order:
                 return
             first = order[0].request
-            usable = self.fleet._placement._eligible(ready, first, self.now)
+            usable = eligible(ready, first, self.now)
             assert not [w for w in empty if w in usable]
             expected = model.expected_output(first.max_tokens)
             roomy = [w for w in usable if w.has_room(first, expected)]

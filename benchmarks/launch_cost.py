@@ -12,8 +12,7 @@ from collections.abc import Callable
 import torch
 from triton import knobs
 
-from kernels.attention import PagedPlan, PrefillSpan, attend
-from kernels.attention.paged import plan_prefills
+from kernels.attention import PagedPlan, PrefillSpan, attend, prepared
 from kernels.linear import linear_add, norm_linear
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
@@ -84,11 +83,11 @@ def _attention(device: torch.device) -> list[Call]:
     positions = torch.arange(PAST, PAST + NEW, device=device, dtype=torch.int32)
     rows = torch.zeros_like(positions)
     spans = (PrefillSpan(0, NEW, PAST, 0),)
-    work = plan_prefills(spans, 0, HEADS, keys, qkv.dtype)
-    prefill = PagedPlan(positions, rows, tables, 0, spans, work)
+    prefill = PagedPlan(positions, rows, tables, 0, spans)
     decode = PagedPlan(positions[:1], rows[:1], tables, 1)
 
     def attention(plan: PagedPlan) -> Callable[[], object]:
+        plan = prepared(plan, HEADS, keys, qkv.dtype)
         mine = qkv[: plan.positions.shape[0]]
         return lambda: attend(mine, weights, EPS, angles, keys, values, plan)
 

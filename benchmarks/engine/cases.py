@@ -116,7 +116,7 @@ def first_token(bench: Bench) -> Iterator[Figure]:
     for length in bench.scale.firsts:
         cold, cached = [], []
         (prompt,) = bench.prompts(f"first {length}", 1, length)
-        tails = bench.prompts(f"tails {length}", bench.scale.runs, NEW_TOKENS)
+        tails = bench.prompts(f"tails {length}", _WARM_RUNS + bench.scale.runs, NEW_TOKENS)
         for tail in tails:
             salt = bench.salt()
             answers, _ = bench.client.call([Request(prompt, 1, salt=salt)])
@@ -129,7 +129,7 @@ def first_token(bench: Bench) -> Iterator[Figure]:
                 )
         if length <= min(bench.scale.firsts):
             bench.sample(answers)
-        yield from _first_figures(bench, length, cold, cached)
+        yield from _first_figures(bench, length, cold[_WARM_RUNS:], cached[_WARM_RUNS:])
 
 
 def _first_figures(

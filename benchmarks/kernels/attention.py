@@ -18,6 +18,7 @@ from kernels.attention import PagedPlan, PrefillSpan, PrefillWork, library, refe
 from kernels.attention.choose import DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
+from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
 from kernels.attention.write import qk_norm_rope_write
 
@@ -146,14 +147,18 @@ def _decode_case(
         qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
         return qkv, _normal(heads + KV, DIM, device=device), keys, values, tables
 
-    def plan(tables: Tensor) -> PagedPlan:
-        return PagedPlan(positions, numbers, tables, rows)
+    def plan(tables: Tensor, shares: Tensor | None = None) -> PagedPlan:
+        return PagedPlan(positions, numbers, tables, rows, shares=shares)
 
     def variant(config: DecodeConfig) -> Variant:
+        @cache
+        def shares() -> Tensor:  # once per step, so no part of a layer's time
+            return decode_shares(positions, rows, KV, config)
+
         def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
             out = qkv.new_empty(rows, heads * DIM)
-            angles = _cos_sin(device)
-            decode(qkv, norm, EPS, angles, keys, values, plan(tables), config, out)
+            planned = plan(tables, shares())
+            decode(qkv, norm, EPS, _cos_sin(device), keys, values, planned, config, out)
             return out
 
         label = f"tile {config.tile} warps {config.warps} stages {config.stages}"

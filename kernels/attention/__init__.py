@@ -3,6 +3,7 @@
 Owns the checked entry and the choice of implementation.
 """
 
+import torch
 from torch import Tensor
 
 from kernels.attention import reference
@@ -10,7 +11,20 @@ from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
 from kernels.choose import uses_triton
 from kernels.paged_attention import AttentionPlan
 
-__all__ = ["PagedPlan", "PrefillSpan", "PrefillWork", "attend"]
+__all__ = ["PagedPlan", "PrefillSpan", "PrefillWork", "attend", "prepared"]
+
+
+def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> PagedPlan:
+    """`plan` with what the kernels need beside it, once per step, ahead of its first layer.
+
+    `key_cache` is any layer's, `dtype` that of the rows. Lays spans out on the host and decodes on
+    the card, in the current stream: a captured step does it again at every replay.
+    """
+    if not uses_triton(key_cache):
+        return plan
+    from kernels.attention import paged
+
+    return paged.prepared(plan, num_heads, key_cache, dtype)
 
 
 def attend(

@@ -21,9 +21,9 @@ class WriteConfig(NamedTuple):
 class DecodeConfig(NamedTuple):
     """A decode launch.
 
-    `tile` cached tokens per step, about `target` programs in all, but `least` tiles per program
-    where a quarter of them suffice; `rows` is what the launch has room for, few values so that few
-    kernels are compiled; at most `fan` partial results are merged at once.
+    `tile` cached tokens per step, `target` programs in all; beginning a row takes as long as
+    `start` tiles. `rows` is what the launch has room for, few values so that few kernels are
+    compiled; at most `fan` partial results are merged at once.
     """
 
     tile: int
@@ -32,7 +32,7 @@ class DecodeConfig(NamedTuple):
     target: int
     rows: int
     fan: int = 8
-    least: int = 1
+    start: int = 0
 
 
 class PrefillConfig(NamedTuple):
@@ -74,11 +74,13 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
         return DecodeConfig(tile=16, warps=8, stages=2, target=4 * _MULTIPROCESSORS, rows=rows)
     if head_dim > 128:
         return DecodeConfig(tile=32, warps=8, stages=2, target=4 * _MULTIPROCESSORS, rows=rows)
-    # Within 4 % of the best for every size measured on an H200 (docs/log.md).
+    # The best or within 4 % of it for every size measured on an H200 (docs/log.md), but for one row
+    # of 32k: 7 %.
     if num_rows <= 2:
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * _MULTIPROCESSORS, rows=rows)
-    target = 8 * _MULTIPROCESSORS
-    return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, least=8)
+    # All are on the card at once: by their shared memory four per multiprocessor.
+    target, start = 4 * _MULTIPROCESSORS, 3 if num_rows <= 16 else 6
+    return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start)
 
 
 @cache

@@ -1,13 +1,11 @@
 """Attention of single rows over the paged cache, from the projected heads to the mixed values.
 
-Owns the decode kernel and how its programs share the cached tokens. One program serves all query
-heads of one key head over a piece of one row's past: K and V are read once. It norms and turns its
-queries; the row's first piece also norms, turns and writes the row's own key and value and takes
-them from registers, so no program reads what another one of this launch writes.
-
-Pieces: all rows together have so many tiles that `target` programs share them evenly, whatever
-the mix of contexts; the grid has room for that and for one short piece per row. The last of a row's
-programs merges their partial results, always in the same order.
+Owns the decode kernel. One program serves all query heads of one key head over its share of all
+rows' tiles (`shares.py`), row after row: K and V are read once. It norms and turns its queries; the
+first part of a row also norms, turns and writes the row's own key and value and takes them from
+registers, so no program reads what another one of this launch writes. A row that does not end where
+it began is merged by the last of its programs, always in the same order: program q keeps its part
+of row r in slot q + r, so the slots of a row follow each other and no two parts meet.
 """
 
 from functools import cache
@@ -30,6 +28,7 @@ from kernels.attention.device import (
     turned,
 )
 from kernels.attention.plan import PagedPlan
+from kernels.attention.shares import SHARE_NUMBERS
 from kernels.choose import has_pdl
 from kernels.launch import Launch
 from kernels.scratch import scratch
@@ -40,40 +39,6 @@ _MERGED_NUMBERS = 4096
 
 _COUNTERS = 2**17
 """(row, key head) pairs of one launch; half a megabyte per card."""
-
-
-@triton.jit
-def _piece(
-    positions_ptr,
-    num_rows,
-    target,
-    number,
-    KV: tl.constexpr,
-    TILE: tl.constexpr,
-    ROWS: tl.constexpr,
-    LEAST: tl.constexpr,
-):
-    """Piece `number` of the launch: its row, the row's first piece and their number, its bounds.
-
-    A row at position p has p cached tokens. Every row has a piece; row >= num_rows: no such piece.
-    """
-    rows = tl.arange(0, ROWS)
-    past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=0)
-    tiles = tl.where(rows < num_rows, tl.maximum(tl.cdiv(past, TILE), 1), 0)
-    work = tl.sum(tiles, 0) * KV
-    # Below LEAST tiles a piece costs more to merge than it saves, once a quarter of the programs
-    # have one each.
-    share = tl.maximum(tl.cdiv(work, target), tl.minimum(LEAST, tl.cdiv(work, target // 4)))
-    pieces = tl.cdiv(tiles, share)
-    ends = tl.cumsum(pieces, 0)
-    before = ends <= number
-    row = tl.sum(before.to(tl.int32), 0)
-    first = tl.max(tl.where(before, ends, 0), 0)
-    position = tl.load(positions_ptr + row, mask=row < num_rows, other=0)
-    count = tl.cdiv(tl.maximum(tl.cdiv(position, TILE), 1), share)
-    begin = (number - first) * share * TILE
-    end = tl.minimum(begin + share * TILE, position)
-    return row, first, count, begin, end, position
 
 
 @triton.jit
@@ -126,11 +91,11 @@ def _own_token(
 
 @triton.jit
 def _publish(
-    top, total, mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, number, first, count,
+    top, total, mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot, first, count,
     H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
     NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
 ):  # fmt: skip
-    """The result of a row's only piece, or a part of it: whoever comes last merges the parts."""
+    """A row's whole result, or a part of it: whoever comes last merges the parts."""
     result = mixed / total[:, None]
     columns = tl.arange(0, BLOCK_D)
     group = tl.arange(0, GROUP)
@@ -140,8 +105,8 @@ def _publish(
     if count == 1:
         tl.store(out_ptr + places, result.to(out_ptr.dtype.element_ty), mask=shown)
     else:
-        tl.store(partial_ptr + number.to(tl.int64) * (H * D) + places, result, mask=shown)
-        tl.store(lse_ptr + number * H + heads, top + tl.log2(total), mask=group < H // KV)
+        tl.store(partial_ptr + slot.to(tl.int64) * (H * D) + places, result, mask=shown)
+        tl.store(lse_ptr + slot * H + heads, top + tl.log2(total), mask=group < H // KV)
         tl.debug_barrier()  # every thread's part lies there before the count says so
         arrived = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
         if arrived == count - 1:
@@ -156,26 +121,16 @@ def _publish(
             tl.store(out_ptr + few_places, whole.to(out_ptr.dtype.element_ty), mask=few_shown)
 
 
-@triton.jit(do_not_specialize=["num_rows", "table_width", "target"])
-def _decode_kernel(
-    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
-    tables_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, num_rows, table_width, eps, scale,
-    target, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+@triton.jit
+def _row(
+    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, table_ptr, out_ptr, partial_ptr,
+    lse_ptr, counter_ptr, eps, scale, kv, slot, first_slot, count, begin, end, position,
+    H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    ROWS: tl.constexpr, LEAST: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
-    PDL: tl.constexpr,
+    FAN: tl.constexpr, DOT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One piece of one row for one key head; GROUP >= 16 rows hold its H / KV query heads."""
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    kv, number = tl.program_id(0), tl.program_id(1)
-    row, first, count, begin, end, position = _piece(
-        positions_ptr, num_rows, target, number, KV, TILE, ROWS, LEAST
-    )
-    if row >= num_rows:
-        return
+    """One row, or a part of it: cached tokens [begin, end), with the row's own if it begins it."""
     # All that does not come from the kernel ahead is loaded before waiting for it.
-    table_ptr = tables_ptr + tl.load(table_rows_ptr + row).to(tl.int64) * table_width
     tokens = begin + tl.arange(0, TILE)
     blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
     keys, values, blocks = _tile(
@@ -187,15 +142,14 @@ def _decode_kernel(
     weights = load_pairs(qk_norm_ptr, starts, ours, D, BLOCK_D // 2)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    row_ptr = qkv_ptr + row.to(tl.int64) * ((H + 2 * KV) * D)
-    query = load_pairs(row_ptr, starts, ours, D, BLOCK_D // 2)
+    query = load_pairs(qkv_ptr, starts, ours, D, BLOCK_D // 2)
     query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty)
-    is_first = number == first
+    is_first = begin == 0
     own_key, own_value = _own_token(
-        row_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
+        qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
         H, KV, D, BLOCK_SIZE, BLOCK_D // 2,
     )  # fmt: skip
-    # The row's own token starts the softmax of its first piece.
+    # The row's own token starts the softmax of its first part.
     score = tl.sum(tl.sum(query * own_key, 2), 1)
     top = tl.where(is_first, score * scale, -float("inf"))
     is_own = is_first & (group >= 0)[:, None]
@@ -213,10 +167,58 @@ def _decode_kernel(
         seen = (tokens < end)[None, :]
         top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
     _publish(
-        top, tl.sum(fading, 1), mixed, out_ptr + row.to(tl.int64) * (H * D), partial_ptr,
-        lse_ptr, counters_ptr + row * KV + kv, kv, number, first, count, H, KV, D, GROUP, NARROW,
-        BLOCK_D, FAN,
+        top, tl.sum(fading, 1), mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot,
+        first_slot, count, H, KV, D, GROUP, NARROW, BLOCK_D, FAN,
     )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_rows", "table_width"])
+def _decode_kernel(
+    qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
+    tables_ptr, shares_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, num_rows, table_width,
+    eps, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
+    START: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, NUMBERS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
+
+    A row at position p has p cached tokens, at least one tile of them; it costs START tiles more.
+    """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    kv, number = tl.program_id(0), tl.program_id(1)
+    row = tl.load(shares_ptr + number * NUMBERS)
+    passed = tl.load(shares_ptr + number * NUMBERS + 1)
+    share = tl.load(shares_ptr + number * NUMBERS + 2)
+    num_left = share
+    position = tl.load(positions_ptr + row, mask=row < num_rows, other=0)
+    table_row = tl.load(table_rows_ptr + row, mask=row < num_rows, other=0)
+    while (num_left > 0) & (row < num_rows):
+        # The next row's are here when this one is done: one wait less per row.
+        next_position = tl.load(positions_ptr + row + 1, mask=row + 1 < num_rows, other=0)
+        next_table_row = tl.load(table_rows_ptr + row + 1, mask=row + 1 < num_rows, other=0)
+        cost = tl.maximum(tl.cdiv(position, TILE), 1) + START
+        taken = tl.minimum(cost - passed, num_left)
+        begin = tl.maximum(passed - START, 0) * TILE
+        end = (passed + taken - START) * TILE
+        if end > 0:
+            # In the launch's costs: which programs have some of this row's tiles.
+            row_begin = number * share + share - num_left - passed
+            first = (row_begin + START) // share
+            count = (row_begin + cost - 1) // share - first + 1
+            wide_row = row.to(tl.int64)
+            _row(
+                qkv_ptr + wide_row * ((H + 2 * KV) * D), qk_norm_ptr, cos_sin_ptr, keys_ptr,
+                values_ptr, tables_ptr + table_row.to(tl.int64) * table_width,
+                out_ptr + wide_row * (H * D), partial_ptr, lse_ptr, counters_ptr + row * KV + kv,
+                eps, scale, kv, number + row, first + row, count, begin, tl.minimum(end, position),
+                position, H, KV, D, BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, PDL,
+            )  # fmt: skip
+        num_left -= taken
+        passed = 0
+        row += 1
+        position, table_row = next_position, next_table_row
 
 
 def decode(
@@ -233,11 +235,14 @@ def decode(
     """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`.
 
     Writes their keys and values. Launches on one device share counters: one stream at a time.
-    Raises `ValueError` for more rows than counters.
+    Raises `ValueError` for more rows than counters, and for a plan whose `shares` are not those of
+    `config`.
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads = qk_norm.shape[0] - num_kv
-    rows = plan.num_decodes
+    rows, shares = plan.num_decodes, plan.shares
+    if shares is None or shares.shape[0] != config.target // num_kv:
+        raise ValueError("a plan with decodes needs `shares` for this configuration")
     ready = _ready(
         config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
         keys.dtype,
@@ -246,7 +251,7 @@ def decode(
         ready.grid,
         (
             qkv, qk_norm, cos_sin, keys, values, plan.positions, plan.table_rows,
-            plan.block_tables, out, ready.partial, ready.lse, ready.counters,
+            plan.block_tables, shares, out, ready.partial, ready.lse, ready.counters,
         ),
         (rows, plan.block_tables.stride(0)),
     )  # fmt: skip
@@ -277,15 +282,16 @@ def _ready(
 ) -> _Ready:
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
-    pieces = config.target // num_kv + rows
-    parts = scratch(device, pieces * num_heads * (head_dim + 1))
+    programs = config.target // num_kv
+    slots = programs + rows
+    parts = scratch(device, slots * num_heads * (head_dim + 1))
     return _Ready(
         _launch_of(
             config, device, num_heads, num_kv, head_dim, block_size, eps, dtype, cache_dtype
         ),
-        (num_kv, pieces, 1),
+        (num_kv, programs, 1),
         parts,
-        parts[pieces * num_heads * head_dim :],
+        parts[slots * num_heads * head_dim :],
         _counters(device),
     )
 
@@ -306,10 +312,10 @@ def _launch_of(
     fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
     pdl = has_pdl(device)
     constants = {
-        "eps": eps, "scale": _LOG2_E / head_dim**0.5, "target": config.target, "H": num_heads,
-        "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size, "GROUP": max(16, narrow),
-        "NARROW": narrow, "BLOCK_D": block_d, "TILE": config.tile, "ROWS": config.rows,
-        "LEAST": config.least, "FAN": fan, "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
+        "eps": eps, "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
+        "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
+        "TILE": config.tile, "START": config.start, "FAN": fan, "NUMBERS": SHARE_NUMBERS,
+        "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _decode_kernel,

@@ -4,6 +4,7 @@ Owns the sequence of launches. Must not know how a kernel works.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,8 +13,15 @@ from kernels.attention import choose, library
 from kernels.attention.decode import decode
 from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
 from kernels.attention.prefill import prefill
+from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
 from kernels.attention.write import qk_norm_rope_write
+
+
+def prepared(plan: PagedPlan, num_heads: int, keys: Tensor, dtype: torch.dtype) -> PagedPlan:
+    """See `kernels.attention.prepared`."""
+    work = plan_prefills(plan.prefills, plan.num_decodes, num_heads, keys, dtype)
+    return replace(plan, work=work, shares=plan_decodes(plan.positions, plan.num_decodes, keys))
 
 
 def plan_prefills(
@@ -42,6 +50,15 @@ def plan_prefills(
     return to_device(work, keys.device)
 
 
+def plan_decodes(positions: Tensor, num_decodes: int, keys: Tensor) -> Tensor | None:
+    """`PagedPlan.shares` of the rows [0, num_decodes) at `positions`; None if there are none."""
+    if not num_decodes:
+        return None
+    num_kv, head_dim = keys.shape[2:]
+    config = choose.decode_config(num_decodes, head_dim, keys.dtype)
+    return decode_shares(positions, num_decodes, num_kv, config)
+
+
 def attend(
     qkv: Tensor,
     qk_norm: Tensor,
@@ -51,7 +68,9 @@ def attend(
     values: Tensor,
     plan: PagedPlan,
 ) -> Tensor:
-    """See `kernels.attention.attend`. Raises `ValueError` for spans without `plan.work`."""
+    """See `kernels.attention.attend`. Raises `ValueError` for spans without `plan.work`, and for
+    decodes without `plan.shares`.
+    """
     num_kv, head_dim = keys.shape[2:]
     num_heads = qk_norm.shape[0] - num_kv
     if plan.prefills and plan.work is None:

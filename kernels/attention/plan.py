@@ -41,8 +41,8 @@ class PagedPlan:
     the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
     programmatic dependence) in the stream. Rows of one step never share a slot: padding rows
     point to a block of their own at position 0, or share one whose content nobody reads.
-    `work` (from `kernels.attention.work`) is what the kernels need for spans; the reference needs
-    none.
+    `work` (from `kernels.attention.work`) is what the kernels need for spans, `shares` (from
+    `kernels.attention.shares`) for decodes; the reference needs neither.
     """
 
     positions: Tensor
@@ -51,3 +51,4 @@ class PagedPlan:
     num_decodes: int
     prefills: tuple[PrefillSpan, ...] = ()
     work: PrefillWork | None = None
+    shares: Tensor | None = None

@@ -4,10 +4,13 @@ import dataclasses
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernels.attention.choose import DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import _counters, decode
 from kernels.attention.prefill import prefill
+from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
 from kernels.attention.write import qk_norm_rope_write
 from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
@@ -33,7 +36,10 @@ def _check(case: Case, out: torch.Tensor) -> None:
 def _decode(case: Case, config: DecodeConfig) -> torch.Tensor:
     shape = case.shape
     out = torch.full_like(case.qkv[:, : shape.heads * shape.dim], torch.nan)
-    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, case.paged_plan()
+    plan = case.paged_plan()
+    shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, config)
+    plan = dataclasses.replace(plan, shares=shares)
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     decode(*args, config, out)
     return out
 
@@ -72,14 +78,39 @@ DECODES: list[Spans] = [
 
 
 @pytest.mark.parametrize("spans", DECODES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "start"), [(torch.float32, 0), (torch.bfloat16, 2)])
 def test_decodes_equal_the_definition(
-    spans: Spans, dtype: torch.dtype, device: torch.device
+    spans: Spans, dtype: torch.dtype, start: int, device: torch.device
 ) -> None:
-    """Any contexts at once, cut into any pieces; nothing but the own slots is written."""
+    """Any contexts at once, cut into any parts; nothing but the own slots is written."""
     case = make_case(spans, Shape(dtype=dtype)).to(device)
-    _check(case, _decode(case, SMALL))
+    _check(case, _decode(case, SMALL._replace(start=start)))
     assert not _counters(device).any()
+
+
+def test_a_program_serves_several_rows(device: torch.device) -> None:
+    """More rows than programs: most are begun and ended by one of them, some are cut."""
+    contexts = (0, 70, 16, 5, 33, 15, 48, 1, 90, 31, 64)
+    case = make_case(tuple((context, 1) for context in contexts), Shape()).to(device)
+    for start in (0, 1, 5):
+        _check(case, _decode(case, SMALL._replace(start=start)))
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=16), st.integers(0, 6))
+def test_every_tile_has_one_program(contexts: list[int], start: int) -> None:
+    """The shares are even, follow each other, and end with the last row."""
+    config = SMALL._replace(start=start)
+    positions = torch.tensor(contexts, dtype=torch.int32)
+    shares = decode_shares(positions, len(contexts), 2, config).tolist()
+    costs = [max(1, -(-context // config.tile)) + start for context in contexts]
+    for number, (row, passed, share) in enumerate(shares):
+        assert share == -(-sum(costs) // (config.target // 2))
+        begin = number * share
+        if begin < sum(costs):
+            assert sum(costs[:row]) + passed == begin
+            assert 0 <= passed < costs[row]
+        else:
+            assert row == len(contexts)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -93,7 +124,7 @@ def test_one_long_row_is_shared(device: torch.device) -> None:
     """A long row among short ones is cut into many pieces, the short ones are not."""
     case = make_case(((400, 1), *[(9, 1)] * 4), Shape()).to(device)
     _check(case, _decode(case, SMALL._replace(target=24)))
-    _check(case, _decode(case, SMALL._replace(target=24, least=3)))
+    _check(case, _decode(case, SMALL._replace(target=24, start=3)))
 
 
 def test_padding_rows_disturb_nobody(device: torch.device) -> None:

@@ -1,7 +1,5 @@
 """Spans are cut so that every row meets every key once; a step of all kinds runs through."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -95,8 +93,7 @@ MIXED: Spans = ((3, 1), (40, 1), (0, 17), (20, 9))
 
 def _attend(case: Case) -> torch.Tensor:
     plan, shape = case.paged_plan(), case.shape
-    work = paged.plan_prefills(plan.prefills, plan.num_decodes, shape.heads, case.keys, shape.dtype)
-    plan = dataclasses.replace(plan, work=work)
+    plan = paged.prepared(plan, shape.heads, case.keys, shape.dtype)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     return paged.attend(*args)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import PagedPlan, PrefillSpan, PrefillWork
+from kernels.attention import PagedPlan, PrefillSpan
 from kernels.paged_attention import AttentionPlan, Span, plan_attention
 from workers.core.plan import Chunk
 from workers.engine.sequences import SequenceState
@@ -81,13 +81,12 @@ def make_paged_batch(
     states: Mapping[int, SequenceState],
     tables: SequenceTables,
     block_size: int,
-    plan_work: Callable[[Sequence[PrefillSpan], int], PrefillWork | None],
+    prepare: Callable[[PagedPlan], PagedPlan],
 ) -> PagedBatch:
     """The batch of `chunks` beside `tables`, whose rows are up to date.
 
-    Single rows go first, then spans; `plan_work` lays out the work of spans behind so many single
-    rows. One transfer carries everything that the host knows; nothing waits for the card. Raises
-    as `make_batch`.
+    Single rows go first, then spans; `prepare` adds to the plan what the kernels need. One transfer
+    carries everything that the host knows; nothing waits for the card. Raises as `make_batch`.
     """
     ordered = tuple(sorted(chunks, key=_is_span))
     ids, positions, table_rows = [], [], []
@@ -118,13 +117,8 @@ def make_paged_batch(
         last_rows=parts[3].long(),
         sampled_positions=parts[4],
         table_rows=parts[5].long(),
-        plan=PagedPlan(
-            parts[1],
-            parts[2],
-            tables.block_tables,
-            num_decodes,
-            tuple(spans),
-            plan_work(spans, num_decodes),
+        plan=prepare(
+            PagedPlan(parts[1], parts[2], tables.block_tables, num_decodes, tuple(spans)),
         ),
     )
 

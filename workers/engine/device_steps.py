@@ -8,14 +8,13 @@ reads a copy of them a step later.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import PrefillSpan, PrefillWork
-from kernels.choose import uses_triton
 from workers.core.plan import Chunk
 from workers.engine.batch import ON_CARD, PagedBatch, make_paged_batch, to_device
 from workers.engine.draws import Kind
@@ -130,7 +129,8 @@ class DeviceSteps:
 
     def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedBatch:
         block_size = self._cache.block_size
-        return make_paged_batch(chunks, states, self._tables, block_size, self._plan_work)
+        prepare = partial(self._model.prepared, cache=self._cache)
+        return make_paged_batch(chunks, states, self._tables, block_size, prepare)
 
     def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
         held = self._tables.last_token[batch.plan.table_rows.long()]
@@ -138,16 +138,6 @@ class DeviceSteps:
         # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
         hidden = self._model.embed(tokens.clamp_(min=0))
         return self._model.forward(hidden, batch.plan, self._cache, rows)
-
-    def _plan_work(self, spans: Sequence[PrefillSpan], num_decodes: int) -> PrefillWork | None:
-        weights, keys = self._model.weights, self._cache.layers[0][0]
-        if not uses_triton(keys):
-            return None
-        # Triton loads where there is a card.
-        from kernels.attention.paged import plan_prefills  # noqa: PLC0415
-
-        num_heads = self._model.config.num_heads
-        return plan_prefills(spans, num_decodes, num_heads, keys, weights.embedding.dtype)
 
     def _sample(
         self,

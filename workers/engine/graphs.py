@@ -92,7 +92,8 @@ class DecodeGraphs:
 
     def _step(self, size: int, kind: Kind) -> Tensor:
         positions, table_rows = self.rows[:, :size].unbind()
-        plan = PagedPlan(positions, table_rows, self._tables.block_tables, size, ())
+        plan = PagedPlan(positions, table_rows, self._tables.block_tables, size)
+        plan = self._model.prepared(plan, self._cache)
         hidden = embed_rows(table_rows, self._tables.last_token, self._model.weights.embedding)
         logits = self._model.logits(self._model.forward(hidden, plan, self._cache))
         if kind is Kind.GENERAL:

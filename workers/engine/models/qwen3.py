@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.attention import PagedPlan, attend
+from kernels.attention import PagedPlan, attend, prepared
 from kernels.linear import linear_add, norm_linear, norm_swiglu
 from kernels.paged_attention import AttentionPlan
 from kernels.rope import rope_angles
@@ -32,6 +32,11 @@ class Qwen3:
     def embed(self, token_ids: Tensor) -> Tensor:
         """Hidden states [T, hidden] of token ids [T]."""
         return F.embedding(token_ids, self.weights.embedding)
+
+    def prepared(self, plan: PagedPlan, cache: KvCache) -> PagedPlan:
+        """`plan` with what the kernels need, ahead of a `forward`."""
+        keys, _ = cache.layers[0]
+        return prepared(plan, self.config.num_heads, keys, self.weights.embedding.dtype)
 
     def forward(
         self,

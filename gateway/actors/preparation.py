@@ -218,9 +218,9 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
     )
     segments = await _run(render, at_once=is_quickly_rendered(request))
     draft = text.prompts.draft(segments, salt)
-    encoded: list[bytes] = []
+    encoded = None
     if draft.missing:
-        missing = partial(text.prompts.encode, draft.missing)
+        missing = partial(text.prompts.encode, draft.missing, salt)
         encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
     return text.prompts.finish(draft, encoded), segments[-1]
 

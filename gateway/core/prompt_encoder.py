@@ -6,18 +6,21 @@ prompt only look-ups. Where cutting is not exact (`separable.py`) the whole prom
 that memory. Must not know templates, threads or blocks.
 
 A prompt takes three steps, of which the middle one may run in a thread: `draft`, `encode` what the
-draft is missing, `finish`. `draft` and `finish` belong to one thread.
+draft is missing, `finish`. `draft` and `finish` belong to one thread. New segments are encoded word
+by word where that is exact (`word_memory.py`).
 """
 
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.core.byte_lru import ByteLru
 from gateway.core.control_tokens import MARK, ControlTokens
 from gateway.core.separable import is_separable
 from gateway.core.tokenization import Encoder
-from protocol.tokens import pack_tokens
+from gateway.core.word_breaks import word_breaks
+from gateway.core.word_memory import Spelling, WordMemory
+from protocol.tokens import pack_token, pack_tokens
 
 MAX_BYTES: Final = 16 * 2**20
 """A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
@@ -44,6 +47,13 @@ class Draft:
         return sum(map(len, self.missing))
 
 
+class Encoded(NamedTuple):
+    """The packed ids of stretches, and what was learned with them about words."""
+
+    packed: list[bytes]
+    spelling: Spelling | None = None
+
+
 class PromptEncoder:
     """The segments of one model's prompts."""
 
@@ -57,10 +67,12 @@ class PromptEncoder:
         # whole prompt finds those of the template.
         marks_all = control.texts == encoder.control.keys()
         self.is_separable = marks_all and is_separable(encoder.tokenizer, control.texts)
+        breaks = word_breaks(encoder.tokenizer) if self.is_separable else None
+        self._words = None if breaks is None else WordMemory(breaks, encoder.encode_texts)
 
     @property
     def num_bytes(self) -> int:
-        """What the memory holds."""
+        """What the memory of segments holds."""
         return self._packed.num_bytes
 
     def draft(self, segments: list[str], owner: bytes = b"") -> Draft:
@@ -77,32 +89,40 @@ class PromptEncoder:
         first, *rest = self._control.mend(segments)
         return self._look_up([MARK + first, *rest] if first else rest, owner)
 
-    def encode(self, missing: Sequence[str]) -> list[bytes]:
-        """The packed ids of stretches, one by one."""
+    def encode(self, missing: Sequence[str], owner: bytes = b"") -> Encoded:
+        """The packed ids of stretches, one by one. An `owner`'s words are not looked for either."""
         if not self.is_separable:
             prompts = (self._control.read(stretch.split(MARK)) for stretch in missing)
-            return [pack_tokens(self._encoder.encode(prompt)) for prompt in prompts]
+            return Encoded([pack_tokens(self._encoder.encode(prompt)) for prompt in prompts])
         tokens = [self._control.token_of(stretch) for stretch in missing]
         texts = [
             stretch.removeprefix(MARK)[len(token) :]
             for stretch, token in zip(missing, tokens, strict=True)
         ]
-        encoded = self._encoder.encode_texts(texts)
-        return [
-            pack_tokens([self._encoder.control[token].id, *ids] if token else ids)
-            for token, ids in zip(tokens, encoded, strict=True)
-        ]
+        if owner or self._words is None:
+            spelling = None
+            packed = list(map(pack_tokens, self._encoder.encode_texts(texts)))
+        else:
+            spelling = self._words.spell(texts)
+            packed = spelling.packed
+        ids = map(self._packed_token, tokens)
+        return Encoded([id_ + rest for id_, rest in zip(ids, packed, strict=True)], spelling)
 
-    def finish(self, draft: Draft, encoded: Sequence[bytes]) -> bytes:
+    def finish(self, draft: Draft, encoded: Encoded | None = None) -> bytes:
         """The prompt's packed ids, given those of what was missing, which are kept."""
-        if not draft.missing:
+        if encoded is None or not draft.missing:
             return b"".join(draft.found)  # type: ignore[arg-type]
-        fresh = dict(zip(draft.missing, encoded, strict=True))
+        if self._words is not None and encoded.spelling is not None:
+            self._words.learn(encoded.spelling)
+        fresh = dict(zip(draft.missing, encoded.packed, strict=True))
         for stretch, packed in fresh.items():
             num_bytes = _ENTRY_BYTES + sys.getsizeof(stretch) + len(packed)
             self._packed.put((draft.owner, stretch) if draft.owner else stretch, packed, num_bytes)
         pairs = zip(draft.stretches, draft.found, strict=True)
         return b"".join(fresh[s] if packed is None else packed for s, packed in pairs)
+
+    def _packed_token(self, token: str) -> bytes:
+        return pack_token(self._encoder.control[token].id) if token else b""
 
     def _look_up(self, stretches: list[str], owner: bytes) -> Draft:
         if owner:

@@ -33,11 +33,20 @@ _PRE_TOKENIZERS: Final = frozenset(
 )
 
 
-class _Stage(msgspec.Struct):
+class Stage(msgspec.Struct):
+    """A normalizer or a pre-tokenizer, with the settings of all kinds that decide on a cut."""
+
     type: str
     prepend_scheme: str | None = None
-    normalizers: "list[_Stage]" = []
-    pretokenizers: "list[_Stage]" = []
+    split: bool = False
+    use_regex: bool = False
+    add_prefix_space: bool = False
+    behavior: str = ""
+    invert: bool = False
+    pattern: dict[str, str] = {}
+    strip_left: bool = False
+    normalizers: "list[Stage]" = []
+    pretokenizers: "list[Stage]" = []
 
 
 def is_separable(tokenizer: Tokenizer, control: Collection[str]) -> bool:
@@ -77,25 +86,25 @@ def _overlap(added: Iterable[str], control: Collection[str]) -> bool:
 
 
 def _is_stateless(tokenizer: Tokenizer) -> bool:
-    normalizers = _stages(tokenizer.normalizer)
-    pre_tokenizers = _stages(tokenizer.pre_tokenizer)
+    normalizers = stages_of(tokenizer.normalizer)
+    pre_tokenizers = stages_of(tokenizer.pre_tokenizer)
     return all(stage.type in _NORMALIZERS for stage in normalizers) and all(
         stage.type in _PRE_TOKENIZERS and stage.prepend_scheme != "first"
         for stage in pre_tokenizers
     )
 
 
-def _stages(part: Any) -> list[_Stage]:  # noqa: ANN401 (the library's stages have no type)
+def stages_of(part: Any) -> list[Stage]:  # noqa: ANN401 (the library's stages have no type)
     """The stages of a normalizer or pre-tokenizer, those of sequences one by one.
 
     The state is JSON, in the form that tokenizer.json has with this version of the library.
     """
     if part is None:
         return []
-    return _flat(msgspec.json.decode(part.__getstate__(), type=_Stage))
+    return _flat(msgspec.json.decode(part.__getstate__(), type=Stage))
 
 
-def _flat(stage: _Stage) -> list[_Stage]:
+def _flat(stage: Stage) -> list[Stage]:
     if stage.type != "Sequence":
         return [stage]
     return [leaf for inner in stage.normalizers + stage.pretokenizers for leaf in _flat(inner)]

@@ -5,6 +5,7 @@ from functools import cache
 
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -42,6 +43,22 @@ def byte_level_with_space() -> Tokenizer:
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return _with_tokens(tokenizer)
+
+
+def split_by(source: str) -> Tokenizer:
+    """A byte-level BPE whose texts are cut by this expression."""
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(source), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCAB_SIZE,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return Tokenizer.from_str(_with_tokens(tokenizer).to_str())
 
 
 def unigram(prepend_scheme: str = "always") -> Tokenizer:

@@ -135,6 +135,21 @@ def test_an_owner_shares_nothing(design: str) -> None:
     assert prompts.draft(segments, b"bob").missing != []
 
 
+def test_an_owners_words_are_not_learned_nor_looked_for() -> None:
+    """The words of a text would tell of it too: of a word that came twice, others are faster."""
+    encoder = encoder_of("byte-level")
+    prompts = PromptEncoder(encoder, ControlTokens(encoder.control))
+    segments = ["", "<|im_start|>hello weather"]
+    draft = prompts.draft(segments, b"alice")
+    encoded = prompts.encode(draft.missing, b"alice")
+    assert encoded.spelling is None
+    prompts.finish(draft, encoded)
+    spelling = prompts.encode(prompts.draft(segments).missing).spelling
+    assert spelling is not None
+    assert set(spelling.once) == {"hello", " weather"}
+    assert spelling.pieces.keys() == {"hello", " weather"}
+
+
 @given(st.lists(TEXTS, min_size=1))
 def test_the_memory_is_bounded(texts: list[str]) -> None:
     """Whatever comes, it holds no more than it may."""

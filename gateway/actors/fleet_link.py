@@ -50,7 +50,13 @@ from protocol.messages import (
     ToWorker,
     Welcome,
 )
-from protocol.transport import CurveServer, RouterSocket, RouterStatistics
+from protocol.transport import (
+    CurveServer,
+    LocalRouter,
+    RouterSocket,
+    RouterStatistics,
+    is_local,
+)
 from protocol.wire import decode_from_worker, encode
 
 PING_S: Final = 0.2
@@ -96,7 +102,10 @@ class FleetLink:
         self._files = files
         self._counters = counters
         self._welcome = Welcome(PROTOCOL_VERSION, gateway_id, epoch, gateways)
-        self._router = RouterSocket(self._on_frame, self._on_unroutable, keys=keys)
+        self._has_keys = keys is not None
+        self._router: RouterSocket | LocalRouter = RouterSocket(
+            self._on_frame, self._on_unroutable, keys=keys
+        )
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
         self._attempts = Attempts(counters)
@@ -108,6 +117,9 @@ class FleetLink:
 
     def bind(self, address: str) -> str:
         """Listen for workers; returns the bound address. Raises `ConfigError`."""
+        if is_local(address) and not self._has_keys:
+            self._router.close()
+            self._router = LocalRouter(self._on_frame, self._on_unroutable)
         return self._router.bind(address)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -309,7 +321,8 @@ class FleetLink:
             self.refuse(worker_id, reason)
 
     def _on_unroutable(self, worker_id: WorkerId) -> None:
-        self._counters.peers_unroutable += 1
+        if worker_id in self._peers:
+            self._counters.peers_unroutable += 1
         self._lose(worker_id, "its connection is gone")
 
     def _lose(self, worker_id: WorkerId, why: str) -> None:

@@ -1,4 +1,6 @@
-"""The only importer of zmq: trio sockets that carry opaque frames."""
+"""trio sockets that carry opaque frames: ZeroMQ's, of which this package is the only importer, and
+plain ones within a machine.
+"""
 
 from protocol.transport.backlog import MAX_BACKLOG_BYTES
 from protocol.transport.curve import (
@@ -12,6 +14,9 @@ from protocol.transport.curve import (
     write_curve_pair,
 )
 from protocol.transport.dealer import DealerSocket, DealerStatistics
+from protocol.transport.local_dealer import LocalDealer
+from protocol.transport.local_router import LocalRouter
+from protocol.transport.local_socket import is_local
 from protocol.transport.router import RouterSocket, RouterStatistics
 
 __all__ = [
@@ -21,8 +26,11 @@ __all__ = [
     "CurveServer",
     "DealerSocket",
     "DealerStatistics",
+    "LocalDealer",
+    "LocalRouter",
     "RouterSocket",
     "RouterStatistics",
+    "is_local",
     "load_curve_client",
     "load_curve_server",
     "make_pair",

@@ -33,7 +33,7 @@ _RECEIVE_HWM_FRAMES: Final = 0
 NOBLOCK: Final = int(zmq.NOBLOCK)
 NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
-_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
+FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
 _MAX_PORT: Final = 65_535
 
 
@@ -65,7 +65,7 @@ def bind(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> str:
     Raises `ConfigError` for an address that is taken, malformed, or public without keys.
     """
     _check_address(address, "bind", has_keys=has_keys)
-    _check_ipc_is_free(address)
+    check_ipc_is_free(address)
     _allow_ipv6(socket, address)
     try:
         socket.bind(address)
@@ -86,12 +86,12 @@ def connect(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> None:
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot dial {address}: {_reason(error)}; {_FORM}") from error
+        raise ConfigError(f"cannot dial {address}: {_reason(error)}; {FORM}") from error
 
 
 def _check_address(address: str, verb: str, *, has_keys: bool) -> None:
     if not _is_well_formed(address, may_pick=verb == "bind"):
-        raise ConfigError(f"cannot {verb} `{address}`: {_FORM}")
+        raise ConfigError(f"cannot {verb} `{address}`: {FORM}")
     if not has_keys and not is_local_address(address):
         raise ConfigError(
             f"will not {verb} {address}: it is public and there are no CURVE keys; make a pair "
@@ -111,14 +111,14 @@ def _is_well_formed(address: str, *, may_pick: bool) -> bool:
     return port.isdecimal() and 0 < int(port) <= _MAX_PORT
 
 
-def _check_ipc_is_free(address: str) -> None:
-    """libzmq unlinks a living ipc socket and binds in its place, so ask whether someone answers."""
+def check_ipc_is_free(address: str) -> None:
+    """Raise `ConfigError` if someone answers there: a path is unlinked before it is bound."""
     scheme, _, path = address.partition("://")
     if scheme != "ipc" or not Path(path).is_socket():
         return
     with stdlib_socket.socket(stdlib_socket.AF_UNIX) as probe:
         if probe.connect_ex(path) == 0:
-            raise ConfigError(_taken(address))
+            raise ConfigError(taken(address))
 
 
 def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
@@ -128,11 +128,12 @@ def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
 
 def _explain_bind(address: str, error: zmq.ZMQError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return _taken(address)
-    return f"cannot bind {address}: {_reason(error)}; {_FORM}"
+        return taken(address)
+    return f"cannot bind {address}: {_reason(error)}; {FORM}"
 
 
-def _taken(address: str) -> str:
+def taken(address: str) -> str:
+    """What to say of an address that somebody has."""
     return f"cannot bind {address}: it is already taken; stop the other process or change the port"
 
 

@@ -41,7 +41,7 @@ from protocol.messages import (
     Welcome,
 )
 from protocol.tokens import count_tokens, pack_tokens, unpack_tokens
-from protocol.transport import DealerSocket
+from protocol.transport import DealerSocket, LocalDealer, is_local
 from protocol.wire import decode_to_worker, encode
 from tests.fakes.text_files import make_text_files, make_tokenizer
 
@@ -115,7 +115,10 @@ class FakeWorker:
         self._block_seq = 0
         self._registered: Register | None = None
         identity = identity if identity is not None else name.encode().ljust(16, b"\0")
-        self._socket = DealerSocket(WorkerId(identity), self._hear, on_link=self._link_changed)
+        self._identity = WorkerId(identity)
+        self._socket: DealerSocket | LocalDealer = DealerSocket(
+            self._identity, self._hear, on_link=self._link_changed
+        )
 
     # Steering.
 
@@ -184,6 +187,9 @@ class FakeWorker:
     # Running.
 
     def connect(self, address: str) -> None:
+        if is_local(address):
+            self._socket.close()
+            self._socket = LocalDealer(self._identity, self._hear, on_link=self._link_changed)
         self._socket.connect(address)
 
     async def run(self) -> None:

@@ -1,6 +1,6 @@
 """The link to one gateway: dial, register, listen, notice silence.
 
-Owns one DEALER socket and whether its gateway counts as there. Frames go to the relay unread.
+Owns one socket and whether its gateway counts as there. Frames go to the relay unread.
 Must not know the engine.
 
 A link that was lost and comes back starts anew: what the gateway had running here was aborted, so
@@ -16,7 +16,7 @@ from protocol import wire
 from protocol.errors import ConfigError, LinkError, WireError
 from protocol.ids import WorkerId
 from protocol.messages import Bye, Dismiss, FromWorker, Ping, Pong, Welcome
-from protocol.transport import CurveClient, DealerSocket
+from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
 from workers.actors.log import Log
 from workers.core.bundles import bundled
 from workers.core.credit import Credit
@@ -74,7 +74,11 @@ class GatewayLink:
         self._credit = Credit()
         self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
-        self._socket = DealerSocket(identity, self._hear, keys=keys, on_link=self._link_changed)
+        self._socket = (
+            LocalDealer(identity, self._hear, on_link=self._link_changed)
+            if is_local(address) and keys is None
+            else DealerSocket(identity, self._hear, keys=keys, on_link=self._link_changed)
+        )
         try:
             self._socket.connect(address)
         except ConfigError:

@@ -1,0 +1,206 @@
+"""One connection between two processes of this machine that carries frames.
+
+Owns one Unix stream socket, where frames stand behind their length, and what the other side has
+not taken yet. Must not know who the other side is, nor dial or listen.
+
+A frame is written by whoever says it and read by the loop that it is for: ZeroMQ's two I/O threads
+on the way cost 100 us of each round trip and half of its CPU time.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from protocol.errors import PeerUnknown, WireError
+from protocol.transport.backlog import Backlog
+from protocol.transport.pump import BURST_S
+from protocol.wire import MAX_FRAME_BYTES
+
+_RECEIVE_BYTES: Final = 1 << 18
+_HEADER: Final = struct.Struct("<I")
+
+
+class LengthDecoder:
+    """Incremental: `feed` takes any bytes and returns the frames that they complete."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames completed by `data`. Raises `WireError` for one over the frame limit: the
+        stream is lost then.
+        """
+        pending = self._pending
+        pending += data
+        frames: list[bytes] = []
+        start = 0
+        while len(pending) - start >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(pending, start)
+            if length > MAX_FRAME_BYTES:
+                raise WireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
+            end = start + _HEADER.size + length
+            if end > len(pending):
+                break
+            frames.append(bytes(pending[start + _HEADER.size : end]))
+            start = end
+        del pending[:start]
+        return frames
+
+
+@final
+class FrameStream:
+    """Frames to and from one peer, until it is gone or `close` is called.
+
+    `on_frame` is synchronous and must not block; it may `send` and `close`.
+    """
+
+    def __init__(self, sock: socket.socket, on_frame: Callable[[bytes], None]) -> None:
+        """`sock` does not block; it is closed with the stream."""
+        self._socket = sock
+        self._on_frame = on_frame
+        self._decoder = LengthDecoder()
+        self._cut = memoryview(b"")
+        self._backlog = Backlog()
+        self._may_write = trio.Event()
+        self.is_closed = False
+        self.is_delivering = False
+        self.received = self.sent = 0
+
+    def __repr__(self) -> str:
+        return f"<FrameStream {self.sent} sent, {self.waiting_bytes} bytes wait>"
+
+    @property
+    def waiting_frames(self) -> int:
+        """Frames that the socket has not taken whole."""
+        return len(self._backlog) + bool(self._cut)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Their bytes."""
+        return self._backlog.num_bytes + len(self._cut)
+
+    def fileno(self) -> int:
+        """For those who ask whether something waits to be read."""
+        return self._socket.fileno()
+
+    def send(self, frame: bytes) -> None:
+        """Write `frame` now, or keep it while the peer does not read; never blocks.
+
+        Raises `LinkFull` if over 8 MiB wait already (the frame was not taken, the earlier ones are
+        kept), `PeerUnknown` if the peer is gone.
+        """
+        if self.is_closed:
+            raise PeerUnknown("the connection is closed")
+        if self._cut or self._backlog:
+            self._backlog.push(frame)
+            return
+        self._write(frame)
+        if self._cut:
+            self._may_write.set()
+
+    def drop_waiting(self) -> int:
+        """Forget what waits; how many frames. One that is begun is ended: the peer counts bytes."""
+        return self._backlog.clear()
+
+    async def run(self) -> None:
+        """Carry frames until the peer is gone or the stream is closed; closes it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_waiting)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    def close(self, *, linger_s: float = 0.0) -> None:
+        """Close; up to `linger_s` are spent (blocking) on what waits. What the socket has taken
+        reaches the peer in any case.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if linger_s > 0 and self.waiting_frames:
+            self._write_all(linger_s)
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+        self._backlog.clear()
+        self._cut = memoryview(b"")
+
+    async def _read(self) -> None:
+        while not self.is_closed:
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+                data = self._socket.recv(_RECEIVE_BYTES)
+                if not data:
+                    return
+                frames = self._decoder.feed(data)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError, WireError):
+                return
+            await self._deliver(frames)
+
+    async def _deliver(self, frames: list[bytes]) -> None:
+        """In order; others have their turn when it takes long."""
+        ends_at = time.perf_counter() + BURST_S
+        self.is_delivering = True
+        for frame in frames:
+            if self.is_closed:
+                return
+            self.received += 1
+            self._on_frame(frame)
+            if time.perf_counter() >= ends_at:
+                await trio.lowlevel.checkpoint()
+                ends_at = time.perf_counter() + BURST_S
+        self.is_delivering = False
+
+    async def _write_waiting(self) -> None:
+        while True:
+            await self._may_write.wait()
+            self._may_write = trio.Event()
+            while (self._cut or self._backlog) and not self.is_closed:
+                try:
+                    await trio.lowlevel.wait_writable(self._socket)
+                except trio.ClosedResourceError:
+                    return
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._cut:
+            self._write_bytes(self._cut)
+        while self._backlog and not self._cut and not self.is_closed:
+            frame = self._backlog.first()
+            self._backlog.pop()
+            self._write(frame)
+
+    def _write(self, frame: bytes) -> None:
+        self.sent += 1
+        self._write_bytes(memoryview(_HEADER.pack(len(frame)) + frame))
+
+    def _write_bytes(self, data: memoryview) -> None:
+        """As much as the socket takes; the rest is next. A peer that is gone is found by the
+        reader, once it has read what came before.
+        """
+        try:
+            num_sent = self._socket.send(data)
+        except BlockingIOError:
+            num_sent = 0
+        except OSError:
+            num_sent = len(data)
+        self._cut = data[num_sent:]
+
+    def _write_all(self, within_s: float) -> None:
+        self._socket.settimeout(within_s)
+        rest: list[bytes | memoryview] = [self._cut]
+        while self._backlog:
+            frame = self._backlog.first()
+            self._backlog.pop()
+            rest.append(_HEADER.pack(len(frame)) + frame)
+        try:
+            self._socket.sendall(b"".join(rest))
+        except OSError:
+            return

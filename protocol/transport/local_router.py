@@ -1,0 +1,163 @@
+"""The gateway's end of all worker links within one machine.
+
+Owns the listening socket and one stream for each peer. Frames are opaque here. Must not know
+messages, workers' names or what a lost link means.
+"""
+
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, final
+
+import trio
+
+from protocol.errors import PeerUnknown, WireError
+from protocol.ids import ID_BYTES, WorkerId
+from protocol.transport import local_socket
+from protocol.transport.backlog import check_frame_size
+from protocol.transport.frame_stream import FrameStream
+from protocol.transport.router import RouterStatistics
+
+_ACCEPT_AGAIN_S: Final = 0.1
+"""Out of descriptors: somebody else's connections must end first."""
+
+
+@final
+class LocalRouter:
+    """As `RouterSocket`, for `ipc://` addresses without keys. That a peer is gone is known at once,
+    and told by `on_unroutable`.
+    """
+
+    def __init__(
+        self,
+        on_frame: Callable[[WorkerId, bytes], None],
+        on_unroutable: Callable[[WorkerId], None],
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_unroutable = on_unroutable
+        self._listener: socket.socket | None = None
+        self._address = ""
+        self._streams: dict[WorkerId, FrameStream] = {}
+        self._is_closed = False
+        self._received = self._sent = self._foreign = 0
+
+    def __repr__(self) -> str:
+        return f"<LocalRouter {self._address} {self.statistics()}>"
+
+    def bind(self, address: str) -> str:
+        """Listen on `address`, which is returned. Raises `ConfigError` if it is taken or
+        malformed.
+        """
+        self._listener, self._address = local_socket.listen(address), address
+        return address
+
+    def send(self, peer: WorkerId, frame: bytes) -> None:
+        """As `RouterSocket.send`."""
+        check_frame_size(frame)
+        if (stream := self._streams.get(peer)) is None:
+            raise PeerUnknown(f"no worker with identity {peer.hex()} is connected")
+        stream.send(frame)
+
+    def disconnect_peer(self, peer: WorkerId) -> int:
+        """Forget what waits for `peer`; how many frames that was."""
+        stream = self._streams.get(peer)
+        return stream.drop_waiting() if stream is not None else 0
+
+    def is_behind(self) -> bool:
+        """Whether frames have come that `on_frame` has not seen yet, of whomever."""
+        poll = select.poll()
+        for stream in self._streams.values():
+            if stream.is_delivering:
+                return True
+            poll.register(stream, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def may_use_name(self, peer: WorkerId, worker_name: str) -> bool:  # noqa: ARG002 - the seam's
+        """Always: only this machine can connect."""
+        return True
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve all connections until cancelled or closed; closes at the end."""
+        try:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                await self._accept_all(nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close all and drop what waits; later sends raise `PeerUnknown`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for stream in list(self._streams.values()):
+            self._forget(stream)
+            stream.close()
+        self._streams.clear()
+        if self._listener is not None:
+            with suppress(RuntimeError):  # closed outside a loop: nobody waits for it
+                trio.lowlevel.notify_closing(self._listener)
+            self._listener.close()
+            local_socket.unlink(self._address)
+
+    def statistics(self) -> RouterStatistics:
+        """The counters, for metrics."""
+        streams = self._streams.values()
+        return RouterStatistics(
+            received=self._received + sum(stream.received for stream in streams),
+            sent=self._sent + sum(stream.sent for stream in streams),
+            malformed=0,
+            foreign=self._foreign,
+            unroutable=0,
+            refused_keys=0,
+            waiting_peers=sum(stream.waiting_bytes > 0 for stream in streams),
+            waiting_bytes=sum(stream.waiting_bytes for stream in streams),
+        )
+
+    async def _accept_all(self, nursery: trio.Nursery) -> None:
+        assert self._listener is not None
+        while not self._is_closed:
+            try:
+                await trio.lowlevel.wait_readable(self._listener)
+                connection, _ = self._listener.accept()
+            except trio.ClosedResourceError:
+                return
+            except BlockingIOError:
+                continue
+            except OSError:
+                await trio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            connection.setblocking(False)
+            with suppress(OSError):
+                connection.send(local_socket.MAGIC)
+            try:
+                identity = await local_socket.receive_hello(connection, ID_BYTES)
+            except WireError:
+                identity = None
+            if identity is None:
+                self._foreign += 1
+            elif not self._is_closed:
+                await self._carry(WorkerId(identity), connection)
+
+    async def _carry(self, peer: WorkerId, connection: socket.socket) -> None:
+        stream = FrameStream(connection, lambda frame: self._on_frame(peer, frame))
+        if (former := self._streams.pop(peer, None)) is not None:
+            # It has dialled anew before we have seen the end of its last connection.
+            self._forget(former)
+            former.close()
+        self._streams[peer] = stream
+        await stream.run()
+        if self._streams.get(peer) is stream:
+            del self._streams[peer]
+            self._forget(stream)
+            self._on_unroutable(peer)
+
+    def _forget(self, stream: FrameStream) -> None:
+        self._received += stream.received
+        self._sent += stream.sent

@@ -1,0 +1,108 @@
+"""The Unix sockets behind `ipc://` addresses.
+
+Owns listening, dialling, and the first bytes of a connection. Must not know frames.
+"""
+
+import errno
+import socket
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from protocol.errors import ConfigError, WireError
+from protocol.transport.sockets import FORM, check_ipc_is_free, taken
+
+MAGIC: Final = b"herma/1\n"
+"""Each side says it first: who does not, a stranger or ZeroMQ, is not one of ours."""
+
+HELLO_S: Final = 5.0
+"""How long the other side may take for it."""
+
+_PREFIX: Final = "ipc://"
+_NUM_PENDING: Final = 128
+_MAX_NAME_BYTES: Final = 107
+
+
+def is_local(address: str) -> bool:
+    """Whether `address` names a socket of this machine, which needs no ZeroMQ."""
+    return address.startswith(_PREFIX)
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that listens on `address`. Raises `ConfigError` if it is taken or malformed."""
+    check_ipc_is_free(address)
+    name = _name(address, "bind")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if not name.startswith("\0") and Path(name).is_socket():
+            Path(name).unlink()  # nobody answers there: a killed process has left it
+        listener.bind(name)
+        listener.listen(_NUM_PENDING)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(taken(address)) from error
+        raise ConfigError(_cannot("bind", address, error)) from error
+    listener.setblocking(False)
+    return listener
+
+
+def unlink(address: str) -> None:
+    """Remove the file of a listener that is closed."""
+    name = _name(address, "bind")
+    if not name.startswith("\0"):
+        Path(name).unlink(missing_ok=True)
+
+
+def check_dialled(address: str) -> None:
+    """Raise `ConfigError` if `address` can never be dialled."""
+    if len(_name(address, "dial").encode()) > _MAX_NAME_BYTES:
+        raise ConfigError(f"cannot dial {address}: the path is too long; {FORM}")
+
+
+def dial(address: str) -> socket.socket | None:
+    """A connection; None if nobody listens there now."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.setblocking(False)
+    try:
+        connection.connect(_name(address, "dial"))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+async def receive_hello(connection: socket.socket, num_bytes: int) -> bytes | None:
+    """What follows the magic, `num_bytes` of it; None if the other side leaves, or says too little
+    for 5 s. Raises `WireError` if it is not one of ours.
+    """
+    hello = b""
+    due = len(MAGIC) + num_bytes
+    with trio.move_on_after(HELLO_S):
+        while len(hello) < due:
+            try:
+                await trio.lowlevel.wait_readable(connection)
+                part = connection.recv(due - len(hello))
+            except BlockingIOError:
+                continue
+            except OSError:
+                return None
+            if not part:
+                return None
+            hello += part
+            if not MAGIC.startswith(hello[: len(MAGIC)]):
+                raise WireError(f"it begins with {hello!r} and not with {MAGIC!r}")
+    return hello[len(MAGIC) :] if len(hello) == due else None
+
+
+def _name(address: str, verb: str) -> str:
+    """The path, or for `@NAME` the abstract one, which has no file."""
+    path = address.removeprefix(_PREFIX)
+    if not path or not is_local(address):
+        raise ConfigError(f"cannot {verb} `{address}`: {FORM}")
+    return "\0" + path[1:] if path.startswith("@") else path
+
+
+def _cannot(verb: str, address: str, error: OSError) -> str:
+    return f"cannot {verb} {address}: {error.strerror or error}; {FORM}"

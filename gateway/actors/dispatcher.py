@@ -13,6 +13,7 @@ from typing import Final, Protocol, assert_never
 import msgspec
 import trio
 
+from gateway.actors.bell import Bell
 from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
 from gateway.core.dispatch import Dispatch, FleetMessage
@@ -64,7 +65,7 @@ class _Waiter(msgspec.Struct):
     """`answered` is there once somebody has to wait: most answers come at once."""
 
     answer: Answer | ApiError | None = None
-    answered: trio.Event | None = None
+    answered: Bell | None = None
 
 
 class Dispatcher:
@@ -187,13 +188,13 @@ class Dispatcher:
         self._perform(self._core.ask_files(model))
 
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
-        try:
-            if waiter.answer is None:
-                waiter.answered = trio.Event()
+        if waiter.answer is None:
+            waiter.answered = Bell()
+            try:
                 await waiter.answered.wait()
-        except trio.Cancelled:
-            self.release(ticket)
-            raise
+            except (trio.Cancelled, ApiError):
+                self.release(ticket)
+                raise
         answer = waiter.answer
         assert answer is not None
         if isinstance(answer, ApiError):
@@ -209,8 +210,10 @@ class Dispatcher:
             return
         self._performing = True
         try:
-            self._effects.extend(effects[1:])
-            self._perform_one(effects[0])
+            first, *others = effects
+            if others:
+                self._effects.extend(others)
+            self._perform_one(first)
             while self._effects:
                 self._perform_one(self._effects.popleft())
         finally:
@@ -265,7 +268,7 @@ class Dispatcher:
             return
         waiter.answer = answer
         if waiter.answered is not None:
-            waiter.answered.set()
+            waiter.answered.ring()
 
     def _move(self, moved: Moved) -> None:
         for ticket in moved.tickets:

@@ -5,7 +5,9 @@ worker is best (`route.py`).
 """
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterator
+from heapq import merge
 from typing import Final
 
 import msgspec
@@ -30,13 +32,20 @@ class Waiting(msgspec.Struct, eq=False):
     held_since: float | None = None
 
 
+_Line = list[tuple[float, int, Waiting]]
+
+
 class WaitingRoom:
-    """Tickets by number; the order is computed when somebody may leave. `by_ticket` is there for
-    others to look at: who nearly always finds it empty need not call for that.
+    """Tickets by number, in lines that are kept in order: one for each key, one for those that had
+    a place before, both once more for auxiliary requests. Which line is next is found when somebody
+    may leave. `by_ticket` is there for others to look at: who nearly always finds it empty need not
+    call for that. `is_any_held`: somebody's `held_since` is set.
     """
 
     def __init__(self) -> None:
         self.by_ticket: dict[int, Waiting] = {}
+        self.is_any_held = False
+        self._lines: dict[tuple[bool, bool, str], _Line] = {}
 
     def __len__(self) -> int:
         return len(self.by_ticket)
@@ -50,6 +59,7 @@ class WaitingRoom:
     def add(self, waiting: Waiting) -> None:
         """The ticket waits."""
         self.by_ticket[waiting.request.ticket] = waiting
+        insort(self._lines.setdefault(_line_of(waiting), []), _entry_of(waiting))
 
     def get(self, ticket: int) -> Waiting:
         """The ticket that waits. Raises `KeyError` if it does not."""
@@ -57,37 +67,44 @@ class WaitingRoom:
 
     def pop(self, ticket: int) -> Waiting:
         """The ticket waits no more."""
-        return self.by_ticket.pop(ticket)
+        waiting = self.by_ticket.pop(ticket)
+        name = _line_of(waiting)
+        line = self._lines[name]
+        del line[bisect_left(line, _entry_of(waiting))]
+        if not line:
+            del self._lines[name]
+        return waiting
 
     def any_auxiliary(self) -> bool:
         """Whether an auxiliary request waits."""
-        return any(waiting.request.auxiliary for waiting in self.by_ticket.values())
+        return any(is_auxiliary for is_auxiliary, _, _ in self._lines)
 
     def in_order(self, shares: FairShares) -> list[Waiting]:
         """Auxiliary ones first, then those that had a place before, then the key that was served
         least and its session that is due first, then by arrival.
         """
-
         if len(self.by_ticket) == 1:
             return [*self.by_ticket.values()]
-        everybody = self.by_ticket.values()
-        served = {key: shares.served(key) for key in {each.request.key for each in everybody}}
-        ranks = [
-            (not each.request.auxiliary, False, 0.0, 0.0, each.arrival, each)
-            if each.first
-            else (
-                not each.request.auxiliary,
-                True,
-                served[each.request.key],
-                each.due,
-                each.arrival,
-                each,
-            )
-            for each in everybody
-        ]
-        # No two arrivals are equal, so the last of the six is never compared.
-        ranks.sort()
-        return [rank[-1] for rank in ranks]
+        ranks: dict[tuple[bool, bool, float], list[_Line]] = {}
+        for (is_auxiliary, is_first, key), line in self._lines.items():
+            served = 0.0 if is_first else shares.served(key)
+            ranks.setdefault((not is_auxiliary, not is_first, served), []).append(line)
+        order: list[Waiting] = []
+        for rank in sorted(ranks):
+            lines = ranks[rank]
+            in_line = lines[0] if len(lines) == 1 else list(merge(*lines))
+            order += [waiting for _, _, waiting in in_line]
+        return order
+
+
+def _line_of(waiting: Waiting) -> tuple[bool, bool, str]:
+    request = waiting.request
+    return request.auxiliary, waiting.first, "" if waiting.first else request.key
+
+
+def _entry_of(waiting: Waiting) -> tuple[float, int, Waiting]:
+    # No two arrivals are equal, so the last of the three is never compared.
+    return 0.0 if waiting.first else waiting.due, waiting.arrival, waiting
 
 
 def retry_after_s(num_waiting: int, num_places: int, service_s: float) -> int:

@@ -37,11 +37,10 @@ class _Node(msgspec.Struct, gc=False):
 
     def absorb_only_child(self) -> None:
         """Undo a split that no chain needs any more."""
-        if len(self.children) == 1:
-            (child,) = self.children.values()
-            if child.num_chains == self.num_chains:
-                self.chain, self.end, self.last = child.chain, child.end, child.last
-                self.children = child.children
+        (child,) = self.children.values()
+        if child.num_chains == self.num_chains:
+            self.chain, self.end, self.last = child.chain, child.end, child.last
+            self.children = child.children
 
 
 class ChainTree:
@@ -82,7 +81,7 @@ class ChainTree:
                 freed = length - position
                 break
             node, position = child, child.end
-        if node is not self._root:
+        if node is not self._root and len(node.children) == 1:
             node.absorb_only_child()
         return freed
 

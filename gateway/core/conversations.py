@@ -59,10 +59,11 @@ class Conversations:
     def record(self, name: str, digests: _Chain, worker_id: WorkerId, now: float) -> None:
         """This conversation was given a place."""
         homes = self._homes
-        homes[name] = worker_id
-        homes.move_to_end(name)
-        if len(homes) > MAX_CONVERSATIONS:
+        if name in homes:
+            homes.move_to_end(name)
+        elif len(homes) >= MAX_CONVERSATIONS:
             homes.popitem(last=False)
+        homes[name] = worker_id
         if digests:
             self._remember_chain(name, digests, now)
             self._remember_tail(name, digests)

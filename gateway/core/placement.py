@@ -184,25 +184,20 @@ class Placement:
         effects: Effects = ()
         for name in names:
             model = self._models.find(name)
-            if model is not None:
+            if model is not None and (model.queue.by_ticket or model.fallback.is_on):
                 effects += self.settle(model, now)
         return effects
 
     def settle(self, model: Model, now: float) -> Effects:
         """Give room to those who wait; or, when no worker is ready, send away who cannot wait."""
-        if not model.queue.by_ticket and not model.fallback.is_on:
-            return ()
         ready = self._fleet.ready(model)
         effects: list[Effect] = model.fallback.step(ready, now)
         if not ready:
             for waiting in model.queue:
                 effects += self._unserved(model, waiting, now)
             return tuple(effects)
-        for waiting in model.queue:
-            waiting.held_since = None
-            if model.fallback.is_on and (chain := model.chain(waiting.request)):
-                reason = f"no worker of {model.name} has proved itself yet"
-                effects.append(self._send_away(model, waiting, chain, reason))
+        if model.queue.is_any_held or model.fallback.is_on:
+            effects += self._wake(model)
         while model.queue.by_ticket:
             pick = pick_next(model, ready, self._candidates, now)
             if pick is None:
@@ -210,6 +205,19 @@ class Placement:
             model.queue.pop(pick.waiting.request.ticket)
             effects.append(self._place(model, pick, now))
         return tuple(effects)
+
+    def _wake(self, model: Model) -> list[Effect]:
+        """A worker is ready: nobody is held any more. While it has not proved itself, providers go
+        on answering whom they may.
+        """
+        effects: list[Effect] = []
+        model.queue.is_any_held = False
+        for waiting in model.queue:
+            waiting.held_since = None
+            if model.fallback.is_on and (chain := model.chain(waiting.request)):
+                reason = f"no worker of {model.name} has proved itself yet"
+                effects.append(self._send_away(model, waiting, chain, reason))
+        return effects
 
     def tick(self, now: float) -> Effects:
         """Deadlines and the patience of those who are held."""
@@ -259,6 +267,7 @@ class Placement:
             return *model.fallback.turn_on(reason), away
         if request.resumed or self._fleet.starting(model) or now < model.awaited_until:
             waiting.held_since = now if waiting.held_since is None else waiting.held_since
+            model.queue.is_any_held = True
             return ()
         return (self._refuse_unserved(model, request.ticket, now),)
 

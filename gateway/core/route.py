@@ -83,30 +83,35 @@ Why = str
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The best option and why: `why` in one word, `reason` in a line."""
+    """The best option and, in one word, why."""
 
+    work: Work
     best: Score
     scores: Sequence[Score]
     why: Why
-    reason: str
 
     @property
     def worker(self) -> Worker:
         """Who takes it."""
         return self.best.option.worker
 
+    @property
+    def reason(self) -> str:
+        """Why, in a line. Most choices of a full queue are weighed and not taken: nobody reads it
+        of those.
+        """
+        return _explain(self.work, self.best, self.why, self.scores)
+
 
 def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
     """The option of least cost. Raises `ValueError` if there is none."""
     scores = _scores(work, options, now)
     if len(scores) == 1:
-        (best,) = scores
-        return Choice(best, scores, "only", _explain(work, best, "only", scores))
+        return Choice(work, scores[0], scores, "only")
     limit_ms = min([score.cost_ms for score in scores]) * (1 + TIE_RATIO) + TIE_MS
     tied = [score for score in scores if score.cost_ms <= limit_ms]
     best = tied[0] if len(tied) == 1 else _break_tie(work, tied)
-    why = _why(work, best, tied, scores)
-    return Choice(best, scores, why, _explain(work, best, why, scores))
+    return Choice(work, best, scores, _why(work, best, tied, scores))
 
 
 def _typical(options: Sequence[Option]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ Owns the composition (relay, links, keeper), the signals and the order of leavin
 imported here or below: that is the engine's.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,9 @@ from workers.core.identity import worker_identity
 from workers.core.status import Answer, Ask, AskRestart, AskStatus, Done
 
 MAX_GATEWAYS: Final = 64
+
+_GC_THRESHOLDS: Final = (10_000, 10, 20)
+"""Frames make few objects that refer to each other; Python's own 700 are those of a few steps."""
 
 
 @final
@@ -156,6 +160,9 @@ def serve(
     `beside_gateway`: the gateway writes to the same terminal. `engine_command` starts an engine.
     """
     log = Log(config.name, beside_gateway=beside_gateway)
+    # What is imported stays for good: the collector, which holds all up, need not look at it.
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         return trio.run(run_worker, config, log, engine_command)
     finally:

@@ -22,6 +22,7 @@ from protocol.wire import MAX_FRAME_BYTES
 
 _RECEIVE_BYTES: Final = 1 << 18
 _HEADER: Final = struct.Struct("<I")
+_HEADER_BYTES: Final = _HEADER.size
 
 
 class LengthDecoder:
@@ -30,24 +31,30 @@ class LengthDecoder:
     def __init__(self) -> None:
         self._pending = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | bytearray) -> list[bytes]:
         """The frames completed by `data`. Raises `WireError` for one over the frame limit: the
         stream is lost then.
         """
-        pending = self._pending
-        pending += data
+        if self._pending:
+            self._pending += data
+            data = self._pending
         frames: list[bytes] = []
-        start = 0
-        while len(pending) - start >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(pending, start)
+        start, size = 0, len(data)
+        while size - start >= _HEADER_BYTES:
+            (length,) = _HEADER.unpack_from(data, start)
             if length > MAX_FRAME_BYTES:
                 raise WireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
-            end = start + _HEADER.size + length
-            if end > len(pending):
+            begin = start + _HEADER_BYTES
+            end = begin + length
+            if end > size:
                 break
-            frames.append(bytes(pending[start + _HEADER.size : end]))
+            frames.append(bytes(data[begin:end]))
             start = end
-        del pending[:start]
+        # Mostly nothing is left over, and then nothing is copied twice.
+        if data is self._pending:
+            del self._pending[:start]
+        elif start < size:
+            self._pending += data[start:]
         return frames
 
 

@@ -94,10 +94,13 @@ class EngineProcess:
         """
         if self._process.returncode is not None:
             return
-        self._backlog += encode_frame(link, payload)
-        self._flush()
-        if self._backlog:
-            self._send_wakeup.set()
+        data = encode_frame(link, payload)
+        if not self._backlog:
+            data = data[self._write(data) :]
+        if not data:
+            return
+        self._backlog += data
+        self._send_wakeup.set()
         if len(self._backlog) > _MAX_BACKLOG_BYTES:
             self.kill(f"hung: {len(self._backlog)} bytes wait for the engine, which does not read")
 
@@ -181,10 +184,10 @@ class EngineProcess:
     async def _read_frames(self) -> None:
         decoder = FrameDecoder()
         while True:
+            await trio.lowlevel.wait_readable(self._socket)
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
                 continue
             except ConnectionResetError:
                 return  # it died with frames of ours unread
@@ -196,8 +199,8 @@ class EngineProcess:
                 self.kill(f"the engine's stream is broken: {error}")
                 return
             self._on_frames(frames)
-            await trio.lowlevel.checkpoint()
-            await self._wait_released()
+            if self._released is not None:
+                await self._wait_released()
 
     async def _wait_released(self) -> None:
         """Nothing is read while the engine is held; what a dead one has said is."""
@@ -218,13 +221,20 @@ class EngineProcess:
                 self._flush()
 
     def _flush(self) -> None:
-        with suppress(BlockingIOError):
-            try:
-                while self._backlog:
-                    sent = self._socket.send(memoryview(self._backlog)[:_RECEIVE_BYTES])
-                    del self._backlog[:sent]
-            except (BrokenPipeError, ConnectionResetError):
-                self._backlog.clear()  # the reader sees the end of file and tells
+        while self._backlog:
+            num_written = self._write(self._backlog[:_RECEIVE_BYTES])
+            if num_written == 0:
+                return
+            del self._backlog[:num_written]
+
+    def _write(self, data: bytes | bytearray) -> int:
+        """How much of it is out of our hands: in the socket, or lost with the engine."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except (BrokenPipeError, ConnectionResetError):
+            return len(data)  # the reader sees the end of file and tells
 
     async def _read_log(self, ended: trio.Event) -> None:
         assert self._process.stdout is not None

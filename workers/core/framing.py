@@ -19,6 +19,7 @@ BROADCAST: Final = 0xFFFF
 MAX_LINK: Final = BROADCAST - 1
 
 _HEADER: Final = struct.Struct("<IH")
+_HEADER_BYTES: Final = _HEADER.size
 
 
 def encode_frame(link: int, payload: bytes) -> bytes:
@@ -34,23 +35,29 @@ class FrameDecoder:
     def __init__(self) -> None:
         self._pending = bytearray()
 
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+    def feed(self, data: bytes | bytearray) -> list[tuple[int, bytes]]:
         """The (link, payload) pairs completed by `data`.
 
         Raises `WireError` for a length over the frame limit: the stream is lost then.
         """
-        pending = self._pending
-        pending += data
+        if self._pending:
+            self._pending += data
+            data = self._pending
         frames: list[tuple[int, bytes]] = []
-        start = 0
-        while len(pending) - start >= _HEADER.size:
-            length, link = _HEADER.unpack_from(pending, start)
+        start, size = 0, len(data)
+        while size - start >= _HEADER_BYTES:
+            length, link = _HEADER.unpack_from(data, start)
             if length > MAX_FRAME_BYTES:
                 raise WireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
-            end = start + _HEADER.size + length
-            if end > len(pending):
+            begin = start + _HEADER_BYTES
+            end = begin + length
+            if end > size:
                 break
-            frames.append((link, bytes(pending[start + _HEADER.size : end])))
+            frames.append((link, bytes(data[begin:end])))
             start = end
-        del pending[:start]
+        # Mostly nothing is left over, and then nothing is copied twice.
+        if data is self._pending:
+            del self._pending[:start]
+        elif start < size:
+            self._pending += data[start:]
         return frames

@@ -5,6 +5,7 @@ engine needs is imported for that kind only: torch for a native one.
 """
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -71,6 +72,9 @@ def _serve(channel: EngineChannel) -> None:
     status.phase = ""
     ready = EngineReady(runner.facts, str(runner.model_dir))
     channel.send([(SUPERVISOR, encode_control(ready))])
+    # The libraries' objects stay for good; with torch there are half a million, and a collection
+    # that looks at them all holds a step up.
+    gc.freeze()
     EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch).run()
 
 

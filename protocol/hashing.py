@@ -6,6 +6,7 @@ who stores what.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import xxhash
@@ -14,6 +15,9 @@ from protocol.ids import BlockDigest
 from protocol.tokens import TOKEN_BYTES
 
 HASH_VERSION: Final = 1
+
+# The type by annotation: a call of `BlockDigest` would cost every block 0.1 us.
+_digest: Final[Callable[[bytes], BlockDigest]] = xxhash.xxh3_128_digest  # type: ignore[assignment]
 
 
 def root_digest(model: str, adapter: str = "", salt: bytes = b"") -> BlockDigest:
@@ -25,12 +29,12 @@ def root_digest(model: str, adapter: str = "", salt: bytes = b"") -> BlockDigest
     seed = struct.pack("<I", HASH_VERSION) + b"".join(
         struct.pack("<I", len(field)) + field for field in fields
     )
-    return BlockDigest(xxhash.xxh3_128_digest(seed))
+    return _digest(seed)
 
 
 def next_digest(parent: BlockDigest, packed_block: bytes) -> BlockDigest:
     """The digest of a full block whose ids are `packed_block`, after `parent`."""
-    return BlockDigest(xxhash.xxh3_128_digest(parent + packed_block))
+    return _digest(parent + packed_block)
 
 
 def block_digests(root: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
@@ -39,9 +43,9 @@ def block_digests(root: BlockDigest, packed: bytes, block_size: int) -> list[Blo
     155 us for 15k tokens in blocks of 16, so about 80 us in blocks of 32.
     """
     stride = block_size * TOKEN_BYTES
-    digests: list[BlockDigest] = []
     parent = root
-    for start in range(0, len(packed) - stride + 1, stride):
-        parent = next_digest(parent, packed[start : start + stride])
-        digests.append(parent)
-    return digests
+    # `next_digest` written out: to call it takes as long as the hash.
+    return [
+        parent := _digest(parent + packed[start : start + stride])
+        for start in range(0, len(packed) - stride + 1, stride)
+    ]

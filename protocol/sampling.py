@@ -35,6 +35,22 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        # Per request: one expression for what is nearly always so. A NaN is in no bounds.
+        if not (
+            1 <= self.max_tokens <= 2**31 - 1
+            and 0.0 <= self.temperature <= 100.0
+            and 0.0 <= self.top_p <= 1.0
+            and 0 <= self.top_k <= 2**31 - 1
+            and 0.0 <= self.min_p <= 1.0
+            and -2.0 <= self.presence_penalty <= 2.0
+            and -2.0 <= self.frequency_penalty <= 2.0
+            and 0.01 <= self.repetition_penalty <= 100.0
+            and self.stop_token_ids == ()
+            and self.logprobs is None
+        ):
+            self._check_all()
+
+    def _check_all(self) -> None:
         _check("max_tokens", self.max_tokens, 1, 2**31 - 1)
         _check("temperature", self.temperature, 0.0, 100.0)
         _check("top_p", self.top_p, 0.0, 1.0)

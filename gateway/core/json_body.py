@@ -23,7 +23,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body` (UTF-8). Raises `ApiError` 400; for a NaN or an infinity, which
     JSON lacks, one that names the field.
     """
-    if not body.strip():
+    if not body or body.isspace():
         raise _unreadable("The body is empty; send a JSON object.")
     try:
         raw = decode_with_tools(body)

@@ -44,6 +44,10 @@ _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"
 _THINKING: Final = ("enable_thinking", "think")
 """Fields of a body that switch thoughts on or off: Alibaba's and Ollama's."""
 
+_KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
+"""Fields of a body that become variables of the template."""
+_NONE: Final[dict[str, Any]] = {}
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -53,28 +57,53 @@ def parse_chat_request(body: bytes, rewrite: Rewrite = lambda raw: raw) -> ChatR
     Raises `ApiError` 400 that names the field: wrong types, values out of bounds (NaN and
     Infinity too), unknown roles, fields that contradict each other.
     """
-    return chat_request(rewrite(decode_object(body)), xxhash.xxh3_128_digest(body))
+    raw = rewrite(decode_object(body))
+    return chat_request(raw, xxhash.xxh3_128_digest(body), len(body))
 
 
-def chat_request(raw: dict[str, Any], fingerprint: bytes = b"") -> ChatRequest:
+def chat_request(
+    raw: dict[str, Any], fingerprint: bytes = b"", num_bytes: int | None = None
+) -> ChatRequest:
     """The request that the decoded `raw` makes; raises as `parse_chat_request`."""
     typed = typed_body(raw, ChatBody)
     if typed.top_logprobs and not typed.logprobs:
         raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
-    tools, tool_choice = _chosen_tools(typed, tuple(raw.get("tools") or ()))
-    messages = tuple(_message(item, f"messages[{i}]") for i, item in enumerate(typed.messages))
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: ToolChoice = "auto"
+    if typed.tools or typed.tool_choice is not None:
+        tools, tool_choice = _chosen_tools(typed, tuple(raw.get("tools") or ()))
+    messages = _messages(typed.messages)
+    if typed.response_format is not None:
+        messages = instructed(messages, format_instruction(typed.response_format))
     return ChatRequest(
-        messages=instructed(messages, format_instruction(typed.response_format)),
+        messages=messages,
         raw=raw,
+        num_bytes=num_bytes,
         tools=tools,
         tool_choice=tool_choice,
         max_tokens=typed.max_completion_tokens or typed.max_tokens,
         logprobs=bool(typed.logprobs),
         fingerprint=fingerprint,
         top_logprobs=typed.top_logprobs or 0,
-        template_kwargs=_template_kwargs(typed, raw),
+        template_kwargs=_NONE if _KWARGS.isdisjoint(raw) else _template_kwargs(typed, raw),
         other_part=_other_part(typed),
         **sampling_fields(typed, raw),
+    )
+
+
+def _messages(bodies: list[MessageBody]) -> tuple[Message, ...]:
+    """Most are a role and a text, of which nothing is left to check."""
+    return tuple(
+        [
+            Message(_ROLES[body.role], body.content, body.name, (), body.tool_call_id)
+            if type(body.content) is str
+            and body.role in _ROLES
+            and body.tool_calls is None
+            and body.reasoning_content is None
+            and body.reasoning is None
+            else _message(body, f"messages[{at}]")
+            for at, body in enumerate(bodies)
+        ]
     )
 
 
@@ -121,6 +150,8 @@ def _part_text(part: Part, where: str) -> str | None:
 
 
 def _other_part(typed: ChatBody) -> OtherPart | None:
+    if list not in {type(message.content) for message in typed.messages}:
+        return None
     for at, message in enumerate(typed.messages):
         for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
             if part["type"] not in _TEXT_PARTS:

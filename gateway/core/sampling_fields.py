@@ -12,6 +12,8 @@ from gateway.core.sampling_body import SamplingBody
 _CONTENT_HASH_PREFIX: Final = "pck_"
 """Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
 
+_SESSION_FIELDS: Final = frozenset({"metadata", "session_id", "prompt_cache_key", "user"})
+
 
 def sampling_fields(typed: SamplingBody, raw: dict[str, Any]) -> dict[str, Any]:
     """What `typed`, converted from `raw`, says about sampling, streaming and the session.
@@ -21,7 +23,9 @@ def sampling_fields(typed: SamplingBody, raw: dict[str, Any]) -> dict[str, Any]:
     options = typed.stream_options
     if options is not None and not typed.stream:
         raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-    _check_bias(typed.logit_bias)
+    if typed.logit_bias is not None:
+        _check_bias(typed.logit_bias)
+    stop = typed.stop
     return {
         "model": typed.model,
         "stream": bool(typed.stream),
@@ -37,17 +41,17 @@ def sampling_fields(typed: SamplingBody, raw: dict[str, Any]) -> dict[str, Any]:
         "frequency_penalty": typed.frequency_penalty,
         "repetition_penalty": typed.repetition_penalty,
         "n": typed.n or 1,
-        "stop": (typed.stop,) if isinstance(typed.stop, str) else tuple(typed.stop or ()),
+        "stop": (stop,) if type(stop) is str else tuple(stop or ()),
         "stop_token_ids": tuple(typed.stop_token_ids or ()),
         "ignore_eos": bool(typed.ignore_eos),
         "seed": None if typed.seed is None else typed.seed % 2**63,
         "has_bias": bool(typed.logit_bias),
-        "session": _session(raw),
+        "session": None if _SESSION_FIELDS.isdisjoint(raw) else _session(raw),
     }
 
 
-def _check_bias(bias: dict[str, float] | None) -> None:
-    for token_id in bias or ():
+def _check_bias(bias: dict[str, float]) -> None:
+    for token_id in bias:
         if not (token_id.isascii() and token_id.isdigit()):
             text = f"'logit_bias' has token ids for keys, as numbers in a string, not {token_id!r}."
             raise invalid("logit_bias", text)

@@ -56,6 +56,7 @@ class _CountingPush:
     """A client that takes everything at once."""
 
     is_gone = False
+    wrote_at = 0.0
 
     def __init__(self) -> None:
         self.num_bytes = 0

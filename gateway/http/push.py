@@ -24,8 +24,11 @@ EXTENSION: Final = "herma.push"
 class Push(Protocol):
     """The response of one request. It is pushed or sent by ASGI, never both.
 
-    `respond` is all of a response that is not streamed: `open`, then `end`, in one call.
+    `respond` is all of a response that is not streamed: `open`, then `end`, in one call. `wrote_at`
+    is when `write` was called last, on trio's clock.
     """
+
+    wrote_at: float
 
     @property
     def is_gone(self) -> bool:

@@ -58,7 +58,8 @@ class _SentAnswer:
 
     async def run(self) -> None:
         """Run the turn to its end; the buffer is closed afterwards."""
-        await self._answer.run()
+        with trio.CancelScope() as work:
+            await self._answer.run(work)
         self._buffer.close()
 
     async def send(self, send: Send) -> Finish:

@@ -9,7 +9,7 @@ The server watches the client here, and cancels the request when it leaves.
 import trio
 from starlette.types import Send
 
-from gateway.http.push import Push, step_flush
+from gateway.http.push import Push
 from gateway.http.streamed_answer import Refuse, StreamedAnswer
 from gateway.http.turn import Turn
 
@@ -20,7 +20,7 @@ async def push_answer(turn: Turn, push: Push, send: Send) -> None:
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pushed.stay_alive)
-            await pushed.answer.run()
+            await pushed.answer.run(nursery.cancel_scope)
             nursery.cancel_scope.cancel()
         refuse = pushed.end()
     finally:
@@ -34,28 +34,26 @@ class _PushedAnswer:
         "_is_open",
         "_push",
         "_turn",
-        "_wrote_at",
         "answer",
     )
 
     def __init__(self, turn: Turn, push: Push) -> None:
-        self.answer = StreamedAnswer(turn, self._put)
+        self.answer = StreamedAnswer(turn, self._put_first, lambda: push.is_gone)
         self._turn = turn
         self._push = push
         self._is_open = False
-        self._wrote_at = turn.started_at
 
     async def stay_alive(self) -> None:
         """Send the head when it was held long enough, then something in every silence."""
         config = self._turn.edge.config
         await trio.sleep_until(self._turn.started_at + config.head_hold_s)
         if not self._is_open:
-            self._put(b"")
+            self._put_first(b"")
         while True:
-            due = self._wrote_at + config.keep_alive_s
+            due = self._push.wrote_at + config.keep_alive_s
             await trio.sleep_until(due)
-            if self._wrote_at + config.keep_alive_s <= due:
-                self._put(self.answer.keep_alive())
+            if self._push.wrote_at + config.keep_alive_s <= due:
+                self.answer.put(self.answer.keep_alive())
 
     def end(self) -> Refuse | None:
         """End the stream; or how to refuse, while the head is still withheld."""
@@ -68,14 +66,11 @@ class _PushedAnswer:
             self._push.end(self.answer.ending())
         return None
 
-    def _put(self, chunk: bytes) -> bool:
-        """False: the client has stopped reading. One that is gone is the server's to notice."""
-        if not self._is_open:
-            self._open()
-            chunk = self.answer.opening() + chunk
-        self._wrote_at = step_flush.now if step_flush.is_open else trio.current_time()
-        return self._push.write(chunk) or self._push.is_gone
+    def _put_first(self, chunk: bytes) -> bool:
+        self._open()
+        return self._push.write(self.answer.opening() + chunk)
 
     def _open(self) -> None:
         self._is_open = True
+        self.answer.put = self._push.write
         self._push.open(200, self.answer.head())

@@ -31,7 +31,9 @@ Refuse = Callable[[Send], Awaitable[None]]
 class StreamedAnswer:
     """The answer of `turn`; `put` takes its bytes without waiting, and says whether it could.
 
-    A `put` that could not ends the turn: the client has stopped reading.
+    A `put` that could not ends the turn: the client has stopped reading. But not if it `is_gone`,
+    which is the server's to notice. The usage waits for the end of the stream, which follows at
+    once: each packet costs as much as all else of a token.
     """
 
     __slots__ = (
@@ -41,28 +43,40 @@ class StreamedAnswer:
         "_formatter",
         "_from_provider",
         "_has_content",
-        "_put",
+        "_has_text",
+        "_is_gone",
+        "_last",
         "_turn",
         "_work",
+        "put",
     )
 
-    def __init__(self, turn: Turn, put: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        put: Callable[[bytes], bool],
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._turn = turn
-        self._put = put
+        self._is_gone = is_gone
+        self.put = put
         self._formatter = turn.dialect.streamed(turn.head)
         self._format = self._formatter.format
-        self._work = trio.CancelScope()
+        self._work: trio.CancelScope | None = None
         self._from_provider = False
+        self._has_text = False
         self._has_content = False
+        self._last = b""
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
 
-    async def run(self) -> None:
-        """Run the turn to its end; `refusal` and `ending` tell it then."""
+    async def run(self, work: trio.CancelScope) -> None:
+        """Run the turn to its end, within `work`, which is cancelled if the client stops reading;
+        `refusal` and `ending` tell the end then.
+        """
         turn = self._turn
-        error: ApiError | None = None
-        with self._work:
-            error = await error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit)
+        self._work = work
+        error = await error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit)
         self._error = self._error or error
         if self._error is None and self._foreign is None:
             says_nothing = turn.started is None and not self._has_content
@@ -75,12 +89,15 @@ class StreamedAnswer:
         # Text is what nearly every token is: nothing is asked about it twice.
         if type(event) is not TextDelta and type(event) is not ReasoningDelta:
             self._note(event)
-        elif self._turn.first_at is None:
+        elif not self._has_text:
+            self._has_text = True
             self._turn.note_content()
         chunk = self._format(event)
         if chunk and self._error is None and self._foreign is None:
             self._has_content = True
-            if not self._put(chunk):
+            if type(event) is Usage:
+                self._last = chunk
+            elif not self.put(chunk):
                 self._give_up()
 
     def opening(self) -> bytes:
@@ -117,11 +134,12 @@ class StreamedAnswer:
         """What ends a stream whose head is out."""
         self._turn.status = self._error.status if self._error else 200
         if self._error is not None:
-            return self._formatter.error(self._error)
+            return self._last + self._formatter.error(self._error)
         if self._foreign is not None:
             # JSON holds line breaks only between its tokens, and an SSE field may hold none.
-            return b"data: " + b"".join(self._foreign.body.splitlines()) + b"\n\n"
-        return b"" if self._from_provider else self._formatter.done()
+            body = b"".join(self._foreign.body.splitlines())
+            return self._last + b"data: " + body + b"\n\n"
+        return self._last if self._from_provider else self._last + self._formatter.done()
 
     def _note(self, event: TurnEvent) -> None:
         match event:
@@ -140,7 +158,10 @@ class StreamedAnswer:
                 self._turn.note_content()
 
     def _give_up(self) -> None:
+        if self._is_gone():
+            return
         self._error = ApiError(
             408, "The client has stopped reading its stream.", code="client_too_slow"
         )
-        self._work.cancel()
+        if self._work is not None:
+            self._work.cancel()

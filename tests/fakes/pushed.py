@@ -16,6 +16,7 @@ class FakePush:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._num_waiting_bytes = 0
+        self.wrote_at = 0.0
         self.is_gone = False
         self.num_refused = 0
 
@@ -28,6 +29,7 @@ class FakePush:
         self._note({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     def write(self, chunk: bytes) -> bool:
+        self.wrote_at = trio.current_time()
         if not self._exchange.reads:
             self._num_waiting_bytes += len(chunk)
         if self.is_gone or self._num_waiting_bytes > MAX_PENDING_BYTES:

@@ -55,6 +55,7 @@ class Exchange:
         "has_ended",
         "has_started",
         "request",
+        "wrote_at",
     )
 
     def __init__(
@@ -77,6 +78,7 @@ class Exchange:
         self._num_sends = 0
         self.has_started = False
         self.has_ended = False
+        self.wrote_at = 0.0
 
     @property
     def is_cut(self) -> bool:
@@ -187,6 +189,8 @@ class Exchange:
     def write(self, chunk: bytes) -> bool:
         """Send a part, or keep it within the bound."""
         outlet = self._outlet
+        step = outlet.step
+        self.wrote_at = step.now if step.is_open else trio.current_time()
         num_bytes = len(chunk)
         if outlet.is_gone or len(outlet.waiting) + num_bytes > MAX_PENDING_BYTES:
             return False

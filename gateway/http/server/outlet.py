@@ -17,8 +17,8 @@ _MAX_SEND_BYTES: Final = 2**20
 
 class Outlet:
     """`write` never waits. `on_gone` is called once, when the peer turns out to be gone. `waiting`
-    is what the kernel has not taken, or was not offered yet since a step is open. `stuck_since` is
-    when the peer last took something while more waited, None while nothing does.
+    is what the kernel has not taken, or was not offered yet since the `step` is open. `stuck_since`
+    is when the peer last took something while more waited, None while nothing does.
     """
 
     __slots__ = (
@@ -27,8 +27,8 @@ class Outlet:
         "_on_gone",
         "_send",
         "_socket",
-        "_step",
         "is_gone",
+        "step",
         "stuck_since",
         "waiting",
     )
@@ -43,7 +43,7 @@ class Outlet:
         self._socket = connection
         self._send = connection.send
         self._nursery = nursery
-        self._step = step
+        self.step = step
         self._on_gone = on_gone
         self._emptied = trio.Event()
         self.waiting = bytearray()
@@ -62,9 +62,9 @@ class Outlet:
         if self.waiting:
             # Whoever has to send what is before it sends it too.
             self.waiting += data
-        elif self._step.is_open:
+        elif self.step.is_open:
             self.waiting += data
-            self._step.corked.append(self)
+            self.step.corked.append(self)
         elif (num_sent := self._send_now(data)) < len(data) and not self.is_gone:
             self.waiting += data[num_sent:] if num_sent else data
             self._send_later()

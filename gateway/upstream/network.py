@@ -139,9 +139,12 @@ class Connection(httpcore.AsyncNetworkStream):
         """How many bytes of `data` belong to the head that is read; all if it goes on."""
         before = self._end_of_last
         seen = before + data
-        self._end_of_last = seen[-_MAX_SPLIT_BYTES:]
         found = _HEAD_END.search(seen)
-        return found.end() - len(before) if found is not None else len(data)
+        if found is None:
+            self._end_of_last = seen[-_MAX_SPLIT_BYTES:]
+            return len(data)
+        self._end_of_last = b""
+        return found.end() - len(before)
 
     async def _send(self, data: bytes) -> None:
         left = memoryview(data)

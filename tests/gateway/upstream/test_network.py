@@ -9,9 +9,10 @@ from pathlib import Path
 import httpcore
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
-from gateway.upstream.network import Network
+from gateway.upstream.network import Connection, Network
 
 PATIENCE_S = 10.0
 
@@ -76,3 +77,57 @@ async def test_reads_through_tls(tmp_path: Path) -> None:
         assert await secured.read(100) == b"secret"
         assert secured.get_extra_info("ssl_object") is not None
         assert secured.get_extra_info("is_readable") is False
+
+
+HEADS = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\nA: b\n\n"
+
+
+@pytest.mark.parametrize("cut", range(1, len(HEADS)))
+async def test_a_parser_gets_nothing_from_behind_a_head(cut: int) -> None:
+    """Wherever the network cuts: two heads end where reads end, and the body comes untouched."""
+    body = b"data: 1\n\ndata: 2\n\n"
+    sent, read = HEADS + body, b""
+    async with connected() as (ours, theirs):
+        assert isinstance(ours, Connection)
+        await ours.write(b"GET / HTTP/1.1\r\n\r\n")
+        await theirs.send_all(sent[:cut])
+        ends: list[int] = []
+        while len(read) < cut:
+            read += await ours.read(4096)
+            ends.append(len(read))
+        await theirs.send_all(sent[cut:])
+        while len(read) < len(HEADS):
+            read += await ours.read(4096)
+            ends.append(len(read))
+        assert read == HEADS
+        assert HEADS.index(b"HTTP/1.1 200") in ends
+        assert ours.get_extra_info("is_readable")
+        ours.end_of_heads()
+        assert await ours.read(4) == body[:4]
+        ours.unread(body[:4])
+        assert await ours.receive() == body
+
+
+async def test_a_write_that_the_peer_does_not_take(autojump_clock: MockClock) -> None:
+    """It waits for the time it has; a peer that is gone is an error."""
+    async with connected() as (ours, theirs):
+        start = trio.current_time()
+        with pytest.raises(httpcore.WriteTimeout):
+            await ours.write(bytes(2**26), 2.0)
+        assert trio.current_time() - start == 2.0
+        await theirs.aclose()
+        with pytest.raises(httpcore.WriteError):
+            await ours.write(bytes(2**20), 2.0)
+
+
+async def test_whoever_reads_learns_of_the_close() -> None:
+    """By the client's own error; nothing hangs on a number that is used again."""
+    async with connected() as (ours, _), trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            with pytest.raises(httpcore.ReadError):
+                await ours.read(100)
+
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await ours.aclose()

@@ -113,3 +113,70 @@ def test_what_is_held_is_bounded() -> None:
         relay.take(ROLE)
     assert relay.has_begun
     assert b"".join(passed) == ROLE * count
+
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
+PLAIN = [
+    HELLO,
+    ROLE,
+    event(choices=[]),
+    event(choices=[], usage=None),
+    event(choices=[{"delta": {"content": 'say "usage": { or [DONE]'}}]),
+    'data: {"choices": [{"delta": {"content": "\u00e9"}}]}\n\n'.encode(),
+    event(error=None),
+]
+NOT_PLAIN = [
+    event(choices=[], usage=USAGE),
+    event(error={"message": "hot"}),
+    DONE,
+    b": thinking\n\n",
+    b'data: {"choices": [\n\n',
+    b'data: {"choices": "\xff"}\n\n',
+    b'data: {"choices": []} trailing\n\n',
+    b"data: 7\n\n",
+    b'data:{"choices": []}\n\n',
+    b'id: 7\ndata: {"choices": []}\n\n',
+    b'data: {"choices": []}\r\n\r\n',
+    b'data: {"choices": []}\r\n\n',
+    b'data: {"choices":\ndata: []}\n\n',
+    HELLO * 2,
+    HELLO + DONE,
+    HELLO[:-1],
+    HELLO + b"data",
+    b"",
+]
+
+
+def heard_of(text: bytes, *, is_plain_first: bool) -> tuple[bool, list[bytes], str, list[int]]:
+    """What an answer that has begun makes of `text`."""
+    passed: list[bytes] = []
+    told: list[int] = []
+    usage = StreamUsage(lambda usage: told.append(usage.prompt_tokens), is_ours=True)
+    relay, problem, is_plain = Relay(passed.append, usage, lambda: True), "", False
+    relay.take(HELLO)
+    try:
+        is_plain = is_plain_first and relay.pass_plain(text)
+        if not is_plain:
+            relay.take(text)
+    except BadStream as error:
+        problem = str(error)
+    return is_plain, passed, problem, told
+
+
+@pytest.mark.parametrize("text", PLAIN + NOT_PLAIN)
+def test_the_short_way_passes_the_same(text: bytes) -> None:
+    """What is passed unread would have been passed, all alone, and would have told nothing."""
+    is_plain, *heard = heard_of(text, is_plain_first=True)
+    assert heard == list(heard_of(text, is_plain_first=False)[1:])
+    assert is_plain is (text in PLAIN)
+    if is_plain:
+        assert heard == [[HELLO, text], "", []]
+
+
+def test_nothing_takes_the_short_way_before_the_first_content() -> None:
+    """Roles are held, and the deadline is asked."""
+    passed: list[bytes] = []
+    relay = relay_into(passed)
+    assert not relay.pass_plain(ROLE)
+    assert not relay.pass_plain(HELLO)
+    assert passed == []

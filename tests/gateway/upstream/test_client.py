@@ -1,0 +1,78 @@
+"""Which way requests take."""
+
+import httpx
+import pytest
+import trio
+
+from config import ProviderConfig
+from gateway.upstream import Provider
+from gateway.upstream.client import client_for
+from gateway.upstream.transport import Transport
+from tests.fakes.scripted_http import ScriptedServer, open_server
+
+NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+PROXY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_ours"),
+    [
+        ({}, True),
+        ({"HTTPS_PROXY": PROXY}, False),
+        ({"ALL_PROXY": PROXY}, False),
+        ({"HTTP_PROXY": PROXY}, True),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "api.example"}, True),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "*"}, True),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "other.example"}, False),
+    ],
+)
+async def test_a_proxy_of_the_environment(
+    environment: dict[str, str], is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours knows no proxies; who is to go through one takes the client's own transport."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    url = httpx.URL("https://api.example/v1/chat/completions")
+    client = client_for(url, httpx.Timeout(1.0))
+    assert isinstance(client._transport, Transport) is is_ours
+    assert isinstance(client._transport_for_url(url), Transport) is is_ours
+    await client.aclose()
+
+
+async def test_a_stream_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy is asked for the whole address, and its answer is read as any other."""
+    event = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
+    body = event + b"data: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    events: list[bytes] = []
+    async with open_server(ScriptedServer([answer])) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        provider = Provider("far", ProviderConfig(base_url="http://far.example/v1"), None)
+        with trio.fail_after(5):
+            await provider.stream({"stream": True}, "large", events.append)
+        await provider.aclose()
+    assert b"".join(events) == body
+    target = b"POST http://far.example/v1/chat/completions HTTP/1.1\r\n"
+    assert proxy.requests[0].startswith(target)
+
+
+async def test_connections_are_used_again_until_the_provider_is_closed() -> None:
+    """And a provider that was closed opens a new client when it is asked again."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    async with open_server(ScriptedServer([head])) as server:
+        provider = Provider("far", ProviderConfig(base_url=server.url), None)
+        for _ in range(3):
+            assert (await provider.complete({}, "large")).body == b"{}"
+        assert server.num_connections == 1
+        await provider.aclose()
+        await provider.complete({}, "large")
+        assert server.num_connections == 2
+        await provider.aclose()

@@ -20,6 +20,7 @@ from gateway.actors.attempt import Attempt
 from gateway.actors.attempts import Attempts
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.files_asked import FilesAsked
 from gateway.actors.model_files import ModelFiles
 from gateway.actors.submissions import Submissions
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
@@ -67,8 +68,10 @@ MAX_REFUSED: Final = 256
 """Refused workers that are remembered, so that each is logged once though it asks every second."""
 MAX_GARBAGE_LOGGED: Final = 8
 
-_Report = Progress | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye | Files
-_FromRegistered = _Report | Tokens | Finished | Rejected | Accepted | Pong
+_BlockEvent = BlocksStored | BlocksDropped | BlocksSnapshot
+_Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files
+_ENDED_THERE: Final = (Finished, Rejected)
+"""Outcomes after which a worker has nothing of the sequence left."""
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +114,7 @@ class FleetLink:
         self._attempts = Attempts(counters)
         self._submissions = Submissions(self._send_frame)
         self._step = step or nullcontext()
-        self._files_asked: set[tuple[WorkerId, bytes]] = set()
+        self._asked = FilesAsked()
         self._nonces = itertools.count(1)
         dispatcher.attach(self)
 
@@ -201,8 +204,7 @@ class FleetLink:
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
         """See `FleetPort`."""
-        if digest not in self._files and (worker_id, digest) not in self._files_asked:
-            self._files_asked.add((worker_id, digest))
+        if digest not in self._files and self._asked.ask(worker_id, digest):
             self._send(worker_id, GetFiles(digest))
 
     # Frames.
@@ -220,15 +222,50 @@ class FleetLink:
         except WireError as error:
             self._count_garbage(worker_id, str(error))
             return
-        if isinstance(message, Bundle):
-            self._unpack(worker_id, message, is_part=is_part)
-        elif isinstance(message, Register):
-            self._register(worker_id, message)
-        elif worker_id in self._peers:
-            self._take(worker_id, message)
-        else:
+        if worker_id not in self._peers and not isinstance(message, Register):
             # It will notice our silence and register. One may be lost by a part of a bundle.
             self._counters.frames_from_strangers += 1
+            return
+        gap: str | None = None
+        # The frequent ones here: to call a function for each would cost more than the rest.
+        match message:
+            case Tokens():
+                gap = self._attempts.tokens(worker_id, message.items)
+            case Accepted():
+                self._dispatcher.heard(worker_id, message)
+                if (attempt := self._attempts.of(worker_id, message)) is not None:
+                    attempt.accepted(message)
+            case Finished():
+                gap = self._attempts.finished(worker_id, message)
+            case Bundle():
+                self._unpack(worker_id, message, is_part=is_part)
+            case _:
+                self._take_rest(worker_id, message)
+        if gap is not None:
+            # Tokens are missing.
+            self._counters.offset_gaps += 1
+            self._lose(worker_id, gap)
+
+    def _take_rest(self, worker_id: WorkerId, message: _Rare) -> None:
+        match message:
+            case Rejected():
+                if (attempt := self._attempts.of(worker_id, message)) is not None:
+                    attempt.end(message)
+            case Pong(nonce=nonce):
+                self._peers[worker_id].pong = nonce
+            case Register():
+                self._register(worker_id, message)
+            case Progress() | BlocksStored() | BlocksDropped() | BlocksSnapshot() | Load():
+                self._dispatcher.heard(worker_id, message)
+            case Fault():
+                self._fault(worker_id, message)
+            case Bye():
+                self._dispatcher.heard(worker_id, message)
+                self._lose(worker_id, f"left: {message.reason}")
+            case Files():
+                self._take_files(worker_id, message)
+            case _:
+                assert_never(message)
 
     def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
         """Each part as if it had come alone: garbage takes no other along."""
@@ -243,44 +280,6 @@ class FleetLink:
         if self._counters.frames_garbage <= MAX_GARBAGE_LOGGED:
             _log.warning("garbage from %s: %s", self.worker_name(worker_id), why)
 
-    def _take(self, worker_id: WorkerId, message: _FromRegistered) -> None:
-        match message:
-            case Tokens():
-                self._check(worker_id, self._attempts.tokens(worker_id, message.items))
-            case Finished():
-                self._check(worker_id, self._attempts.finished(worker_id, message))
-            case Rejected():
-                if (attempt := self._attempts.of(worker_id, message)) is not None:
-                    attempt.end(message)
-            case Accepted():
-                self._dispatcher.heard(worker_id, message)
-                if (attempt := self._attempts.of(worker_id, message)) is not None:
-                    attempt.accepted(message)
-            case Pong(nonce=nonce):
-                self._peers[worker_id].pong = nonce
-            case _:
-                self._take_report(worker_id, message)
-
-    def _take_report(self, worker_id: WorkerId, message: _Report) -> None:
-        match message:
-            case Progress() | BlocksStored() | BlocksDropped() | BlocksSnapshot() | Load():
-                self._dispatcher.heard(worker_id, message)
-            case Fault():
-                self._fault(worker_id, message)
-            case Bye():
-                self._dispatcher.heard(worker_id, message)
-                self._lose(worker_id, f"left: {message.reason}")
-            case Files():
-                self._take_files(worker_id, message)
-            case _:
-                assert_never(message)
-
-    def _check(self, worker_id: WorkerId, gap: str | None) -> None:
-        """A worker of which tokens are missing is given up."""
-        if gap is not None:
-            self._counters.offset_gaps += 1
-            self._lose(worker_id, gap)
-
     def _fault(self, worker_id: WorkerId, message: Fault) -> None:
         self._counters.engine_faults += 1
         # What the event must not hold: the engine's own words.
@@ -294,10 +293,9 @@ class FleetLink:
         self._dispatcher.heard(worker_id, message)
 
     def _take_files(self, worker_id: WorkerId, message: Files) -> None:
-        if (worker_id, message.digest) not in self._files_asked:
+        if not self._asked.answered(worker_id, message.digest):
             self._counters.items_stale += 1
             return
-        self._files_asked.discard((worker_id, message.digest))
         try:
             self._files.put(message.digest, message.files)
         except ConfigError as error:
@@ -308,8 +306,7 @@ class FleetLink:
     def _register(self, worker_id: WorkerId, message: Register) -> None:
         peer = self._peers.setdefault(worker_id, _Peer(message.worker, trio.current_time()))
         peer.name = message.worker
-        # What was asked of an engine that is gone is not answered any more.
-        self._forget_asked(worker_id)
+        self._asked.forget(worker_id)
         if self._router.may_use_name(worker_id, message.worker):
             self._dispatcher.register(worker_id, message)
             if message.protocol_version != PROTOCOL_VERSION:
@@ -332,7 +329,7 @@ class FleetLink:
             return
         self._counters.workers_lost += 1
         self._router.disconnect_peer(worker_id)
-        self._forget_asked(worker_id)
+        self._asked.forget(worker_id)
         self._dismiss(worker_id, why)
         self._dispatcher.lost(worker_id, why)
 
@@ -340,9 +337,6 @@ class FleetLink:
         """Tell a worker that may be alive; one that cannot be told finds its connection closed."""
         with suppress(LinkError):
             self._router.send(worker_id, encode(Dismiss(why)))
-
-    def _forget_asked(self, worker_id: WorkerId) -> None:
-        self._files_asked = {asked for asked in self._files_asked if asked[0] != worker_id}
 
     def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
         """Send, or lose the worker that cannot be reached."""

@@ -16,7 +16,7 @@ from typing import Final, final
 import trio
 
 from protocol.errors import PeerUnknown, WireError
-from protocol.transport.backlog import Backlog
+from protocol.transport.backlog import Backlog, check_frame_size
 from protocol.transport.pump import BURST_S
 from protocol.wire import MAX_FRAME_BYTES
 
@@ -70,7 +70,8 @@ class FrameStream:
         self._socket = sock
         self._on_frame = on_frame
         self._decoder = LengthDecoder()
-        self._cut = memoryview(b"")
+        self._is_stuck = False
+        self._cut: bytes | memoryview = b""
         self._backlog = Backlog()
         self._may_write = trio.Event()
         self.is_closed = False
@@ -83,7 +84,7 @@ class FrameStream:
     @property
     def waiting_frames(self) -> int:
         """Frames that the socket has not taken whole."""
-        return len(self._backlog) + bool(self._cut)
+        return len(self._backlog) + self._is_stuck
 
     @property
     def waiting_bytes(self) -> int:
@@ -98,16 +99,17 @@ class FrameStream:
         """Write `frame` now, or keep it while the peer does not read; never blocks.
 
         Raises `LinkFull` if over 8 MiB wait already (the frame was not taken, the earlier ones are
-        kept), `PeerUnknown` if the peer is gone.
+        kept), `PeerUnknown` if the peer is gone, `WireError` over the frame limit.
         """
+        check_frame_size(frame)
         if self.is_closed:
             raise PeerUnknown("the connection is closed")
-        if self._cut or self._backlog:
+        if self._is_stuck:
             self._backlog.push(frame)
-            return
-        self._write(frame)
-        if self._cut:
-            self._may_write.set()
+        else:
+            self._write(frame)
+            if self._is_stuck:
+                self._may_write.set()
 
     def drop_waiting(self) -> int:
         """Forget what waits; how many frames. One that is begun is ended: the peer counts bytes."""
@@ -135,7 +137,7 @@ class FrameStream:
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self._backlog.clear()
-        self._cut = memoryview(b"")
+        self._cut = b""
 
     async def _read(self) -> None:
         while not self.is_closed:
@@ -169,7 +171,7 @@ class FrameStream:
         while True:
             await self._may_write.wait()
             self._may_write = trio.Event()
-            while (self._cut or self._backlog) and not self.is_closed:
+            while self._is_stuck and not self.is_closed:
                 try:
                     await trio.lowlevel.wait_writable(self._socket)
                 except trio.ClosedResourceError:
@@ -177,18 +179,17 @@ class FrameStream:
                 self._flush()
 
     def _flush(self) -> None:
-        if self._cut:
-            self._write_bytes(self._cut)
-        while self._backlog and not self._cut and not self.is_closed:
+        self._write_bytes(self._cut)
+        while self._backlog and not self._is_stuck:
             frame = self._backlog.first()
             self._backlog.pop()
             self._write(frame)
 
     def _write(self, frame: bytes) -> None:
         self.sent += 1
-        self._write_bytes(memoryview(_HEADER.pack(len(frame)) + frame))
+        self._write_bytes(_HEADER.pack(len(frame)) + frame)
 
-    def _write_bytes(self, data: memoryview) -> None:
+    def _write_bytes(self, data: bytes | memoryview) -> None:
         """As much as the socket takes; the rest is next. A peer that is gone is found by the
         reader, once it has read what came before.
         """
@@ -198,7 +199,9 @@ class FrameStream:
             num_sent = 0
         except OSError:
             num_sent = len(data)
-        self._cut = data[num_sent:]
+        self._is_stuck = num_sent < len(data)
+        # A view: a model's files go out in a hundred pieces.
+        self._cut = memoryview(data)[num_sent:] if self._is_stuck else b""
 
     def _write_all(self, within_s: float) -> None:
         self._socket.settimeout(within_s)

@@ -15,7 +15,6 @@ import trio
 from protocol.errors import PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import local_socket
-from protocol.transport.backlog import check_frame_size
 from protocol.transport.frame_stream import FrameStream
 from protocol.transport.router import RouterStatistics
 
@@ -54,7 +53,6 @@ class LocalRouter:
 
     def send(self, peer: WorkerId, frame: bytes) -> None:
         """As `RouterSocket.send`."""
-        check_frame_size(frame)
         if (stream := self._streams.get(peer)) is None:
             raise PeerUnknown(f"no worker with identity {peer.hex()} is connected")
         stream.send(frame)

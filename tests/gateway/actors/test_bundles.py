@@ -2,12 +2,10 @@
 
 from gateway.actors.services import Services
 from protocol.messages import (
-    PROTOCOL_VERSION,
     Accepted,
     Bundle,
     Finished,
     FromWorker,
-    Register,
     Submit,
     TokenItem,
     Tokens,
@@ -97,9 +95,7 @@ async def test_a_gap_in_a_frame_ends_the_link_there() -> None:
         assert (counters.offset_gaps, counters.workers_lost) == (1, 1)
         assert not asked.reasons
         worker.pause_after = None
-        worker.say(
-            bundle(Register(PROTOCOL_VERSION, "w1", ("alpha",), "fake", "0", 1, worker.facts))
-        )
+        worker.register()
         await wait_until(lambda: bool(asked.reasons))
         assert asked.reasons == ["length"]
 

@@ -40,6 +40,11 @@ _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 _BEFORE_TEXT: Final = b'"choices":[{"index":%d,"delta":{"content":'
 _BEFORE_THOUGHTS: Final = b'"choices":[{"index":%d,"delta":{"reasoning_content":'
 _BETWEEN_THOUGHTS: Final = b',"reasoning":'
+_ROLE: Final = (
+    b'"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
+    b'"finish_reason":null}]}\n\n'
+)
+_FINISHED: Final = b'"choices":[{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}]}\n\n'
 _BEFORE_ARGUMENTS: Final = (
     b'"choices":[{"index":%d,"delta":{"tool_calls":[{"index":%d,"function":{"arguments":'
 )
@@ -83,8 +88,7 @@ class ChunkFormatter:
     def head(self, num_choices: int = 1) -> bytes:
         """The role chunk of every choice: role assistant, content ""."""
         self._num_choices = num_choices
-        delta = {"role": "assistant", "content": ""}
-        return b"".join(self._choice(index, delta) for index in range(num_choices))
+        return b"".join([self._envelope + _ROLE % index for index in range(num_choices)])
 
     def keep_alive(self) -> bytes:
         """A chunk that says nothing: clients do not count SSE comments as life, and many break
@@ -113,7 +117,7 @@ class ChunkFormatter:
                 return self._call(event)
             case Finished():
                 self._finished.add(event.index)
-                return self._choice(event.index, {}, reason=event.reason)
+                return self._envelope + _FINISHED % (event.index, event.reason.encode())
             case Usage():
                 if not self._include_usage:
                     return b""
@@ -162,9 +166,8 @@ class ChunkFormatter:
         delta: Mapping[str, Any],
         *,
         logprobs: Mapping[str, Any] | None = None,
-        reason: str | None = None,
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
 
 

@@ -72,7 +72,10 @@ class Outlet:
     def uncork(self) -> None:
         """Send what was written since the step began."""
         waiting = self.waiting
-        num_sent = self._send_now(waiting)
+        try:
+            num_sent = self._send(waiting)
+        except OSError as error:
+            num_sent = self._sent_nothing(error)
         if num_sent < len(waiting):
             del waiting[:num_sent]
             self._send_later()
@@ -97,11 +100,13 @@ class Outlet:
         """How much of `data` the kernel took."""
         try:
             return self._send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:
+        except OSError as error:
+            return self._sent_nothing(error)
+
+    def _sent_nothing(self, error: OSError) -> int:
+        if not isinstance(error, BlockingIOError):
             self.lose()
-            return 0
+        return 0
 
     def _send_later(self) -> None:
         self._emptied = trio.Event()

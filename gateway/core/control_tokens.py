@@ -111,15 +111,22 @@ class ControlTokens:
 
 
 def without_mark(given: dict[str, Any]) -> dict[str, Any]:
-    """`given` (plain JSON) with the mark replaced by U+FFFD, so that nobody can bring one."""
+    """`given` (plain JSON) with the mark replaced by U+FFFD, so that nobody can bring one. Its own
+    keys are not the client's.
+    """
     if not _has_mark(given):
         return given
-    return _map_values(given, lambda text: text.replace(MARK, _REPLACEMENT))
+    return _map_values(given, _replaced)
+
+
+def tools_without_mark(tools: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same for tools, all of whose keys are the client's."""
+    return [_map_strings(tool, _replaced) if _has_mark(tool) else tool for tool in tools]  # type: ignore[misc]
 
 
 def _has_mark(value: object) -> bool:
     if isinstance(value, ToolSchema):
-        return MARK in value.text_in()
+        return value.holds(MARK)
     if isinstance(value, dict):
         # Without a call for each string: a conversation has hundreds, all looked at every turn.
         return _any_has_mark(value) or _any_has_mark(value.values())
@@ -130,6 +137,10 @@ def _has_mark(value: object) -> bool:
 
 def _any_has_mark(values: Iterable[object]) -> bool:
     return any(MARK in value if type(value) is str else _has_mark(value) for value in values)
+
+
+def _replaced(text: str) -> str:
+    return text.replace(MARK, _REPLACEMENT)
 
 
 def _map_values(given: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

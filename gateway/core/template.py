@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Any, Final
 
 import jinja2
+from jinja2.runtime import Context
 
 from gateway.core.chat_request import Message
-from gateway.core.control_tokens import ControlTokens, without_mark
+from gateway.core.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
 from gateway.core.errors import invalid
 from gateway.core.template_environment import template_environment
 from protocol.errors import ConfigError
@@ -57,6 +58,11 @@ class ChatTemplate:
                 self._variables = dict(variables or {})
             # Jinja's are a chain of two maps, which each rendering copies name by name.
             self._template.globals = dict(self._template.globals)
+            self._constants = {
+                **self._template.globals,
+                "add_generation_prompt": True,
+                **self._variables,
+            }
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
 
@@ -73,7 +79,7 @@ class ChatTemplate:
         Raises `ApiError` 400 when the template refuses the conversation.
         """
         try:
-            given = without_mark(self._given(messages, tools, template_kwargs or {}))
+            given = self._given(messages, tools, template_kwargs)
             if self._builds_tokens:
                 return self._control.split_broken(self._run(self._control.break_up(given), now))
             return self._control.split_marked(self._run(given, now))
@@ -82,22 +88,35 @@ class ChatTemplate:
             raise invalid("messages", text, code="template_refused") from error
 
     def _run(self, given: dict[str, Any], now: datetime) -> str:
-        return self._template.render(
-            **{"add_generation_prompt": True, **self._variables, **given},
-            strftime_now=now.strftime,
+        """What Jinja's `render` does, but for tracebacks that point into the template."""
+        template = self._template
+        values = {**self._constants, **given, "strftime_now": now.strftime}
+        context = Context(
+            template.environment, values, template.name, template.blocks, template.globals
         )
+        return "".join(template.root_render_func(context))
 
     def _given(
         self,
         messages: Sequence[Message],
         tools: Sequence[dict[str, Any]],
-        template_kwargs: Mapping[str, Any],
+        template_kwargs: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        return {
-            **template_kwargs,
-            "messages": [self._message(message) for message in messages],
-            "tools": list(tools) or None,
-        }
+        """What the client decides on, without marks."""
+        given = without_mark(dict(template_kwargs)) if template_kwargs else {}
+        given["messages"] = [
+            {"role": message.role, "content": message.content}
+            # Nearly all messages: 0.3 us each, where a call and a look at every field takes 3.
+            if message.content is not None
+            and MARK not in message.content
+            and not message.tool_calls
+            and message.name is message.tool_call_id is message.reasoning_content is None
+            and message.role != "developer"
+            else without_mark(self._message(message))
+            for message in messages
+        ]
+        given["tools"] = tools_without_mark(tools) if tools else None
+        return given
 
     def _message(self, message: Message) -> dict[str, Any]:
         role: str = message.role

@@ -9,14 +9,18 @@ dicts, and Jinja's sandbox looks for a Python attribute of that name first, at 2
 from typing import Any, Final, NoReturn
 
 import jinja2
+import jinja2.compiler
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.core.tool_schemas import JsonForm, ToolSchema, json_text
 
 _DICT_ATTRIBUTES: Final = frozenset(dir(dict))
+_LOOP_FACTS: Final = frozenset({"first", "last", "index", "index0", "length"})
+"""Of a loop, what are plain numbers."""
 
 _MAX_VERDICTS: Final = 1024
 """More than the attributes that templates name; a filter may ask for names of the client's."""
@@ -34,8 +38,26 @@ def template_environment() -> jinja2.Environment:
     return environment
 
 
+class _Code(jinja2.compiler.CodeGenerator):
+    """Templates' code, which reads a field of a plain dict without a call."""
+
+    def visit_Getattr(  # noqa: N802 (Jinja's own name)
+        self, node: jinja2.nodes.Getattr, frame: jinja2.compiler.Frame
+    ) -> None:
+        """As `_Environment.getattr` has it: `a.b` is no attribute of a dict unless all have it."""
+        if node.attr in _DICT_ATTRIBUTES:
+            super().visit_Getattr(node, frame)
+            return
+        name = repr(node.attr)
+        self.write("(_of[" + name + "] if type(_of := ")
+        self.visit(node.node, frame)
+        self.write(f") is dict and {name} in _of else environment.getattr(_of, {name}))")
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, with a short way to what templates read most."""
+
+    code_generator_class = _Code
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 (Jinja's own options)
         super().__init__(**options)
@@ -49,6 +71,8 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return obj[attribute]
             except KeyError:
                 return self.undefined(obj=obj, name=attribute)
+        if kind is LoopContext and attribute in _LOOP_FACTS:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401

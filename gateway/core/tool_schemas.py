@@ -39,15 +39,22 @@ def json_text(value: object, form: JsonForm = _PLAIN) -> str:
 
 class ToolSchema(dict[str, Any]):
     """A tool or its function, as decoded from at most `num_bytes`; nobody may change it. Remembers
-    its texts.
+    its texts, and what has been asked about them.
     """
 
-    __slots__ = ("_texts", "num_bytes")
+    __slots__ = ("_found", "_texts", "num_bytes")
 
     def __init__(self, fields: dict[str, Any], num_bytes: int) -> None:
         super().__init__(fields)
         self.num_bytes = num_bytes
         self._texts: dict[JsonForm, str] = {}
+        self._found: tuple[str, bool] | None = None
+
+    def holds(self, text: str) -> bool:
+        """Whether `text` is anywhere in the tool; the last answer is remembered."""
+        if self._found is None or self._found[0] != text:
+            self._found = (text, text in self.text_in())
+        return self._found[1]
 
     def text_in(self, form: JsonForm = _PLAIN) -> str:
         """`json_text` of the tool."""

@@ -1,0 +1,84 @@
+"""The short ways of our environment, against Jinja's own sandbox."""
+
+from functools import cache
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gateway.core.template_environment import template_environment
+from gateway.core.tool_schemas import ToolSchema
+
+SOURCES = (
+    "{{ x.role }}|{{ x['role'] }}|{{ x.missing }}|{{ x.items is defined }}|{{ x.get('role') }}",
+    "{{ x.missing.deeper is defined }}",
+    "{{ x.missing.deeper }}",
+    "{{ x.role.upper() if x.role is string else x.role }}|{{ x.content.strip is defined }}",
+    "{{ x.inner.role }}|{{ x.inner.inner.role }}|{{ (x.inner or x).role }}",
+    "{{ x.__class__ }}|{{ x.inner.__init__ }}|{{ ''.__class__ }}",
+    "{% for m in y %}{{ loop.first }}{{ loop.last }}{{ loop.index }}{{ loop.index0 }}{{ m.role }}"
+    "{{ loop.length }}{{ loop.revindex }}{{ loop.previtem.role }}{{ loop.nextitem.role }}"
+    "{{ loop.depth }}{{ loop.nothing }}{{ loop.cycle('a', 'b') }}{{ loop.changed(m.role) }}"
+    "{% endfor %}",
+    "{% macro show(m, n=x.role) %}{{ m.role }}{{ n }}{% endmacro %}{{ show(x) }}{{ show(x.inner) }}",
+    "{% set ns = namespace(last=x.role) %}{% for m in y %}{% set ns.last = m.role %}{% endfor %}"
+    "{{ ns.last }}",
+    "{% for m in y if m.role == x.role %}{{ m.content }}{% else %}none{% endfor %}",
+    "{{ y | map(attribute='role') | list }}|{{ y | selectattr('role') | list | length }}",
+    "{% if x.role == x.inner.role or x.content in x.inner %}a{% elif x.inner.content %}b{% endif %}",
+    "{{ x.values | length }}{{ x.keys() | list }}",
+    "{% block b %}{{ x.role }}{% endblock %}{{ self.b() }}{% filter upper %}{{ x.role }}{% endfilter %}",
+    "{{ [x.role, x.inner.role] + [y[0].role] }}{{ {'a': x.role}.a }}{{ {'a': {'role': 1}}.a.role }}",
+    "{{ x.update({'role': 1}) }}",
+    "{{ y.append(1) }}{{ y.role }}{{ y[0].role }}",
+    "{{ 'abc'.role }}{{ 5 .real }}{{ '{0}'.format(x.role) }}{{ x.role.format('y') }}",
+    "{% call(m) apply(y) %}{{ m.role }}{% endcall %}",
+    "{% with z = x.inner %}{{ z.role }}{{ x.role }}{% endwith %}{{ x.inner.role ~ x.role }}",
+)
+PLAIN = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "{0.role}", "b"])
+FIELDS = st.sampled_from(["role", "content", "inner", "a", "items", "first"])
+OBJECTS = st.recursive(
+    st.dictionaries(FIELDS, PLAIN, max_size=4),
+    lambda inner: st.dictionaries(FIELDS, PLAIN | inner, max_size=4),
+    max_leaves=5,
+)
+
+
+@cache
+def ours(source: str) -> jinja2.Template:
+    return template_environment().from_string(source)
+
+
+@cache
+def stock(source: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(source)
+
+
+def rendered(template: jinja2.Template, **variables: Any) -> tuple[str, str]:
+    """The text, or what kind of error it was and its words."""
+    try:
+        return "text", template.render(**variables)
+    except (jinja2.TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+        words = str(error).replace("gateway.core.tool_schemas.", "")
+        return type(error).__name__, words.replace("ToolSchema", "dict")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@given(x=OBJECTS, y=st.lists(OBJECTS, max_size=3))
+def test_templates_write_what_jinja_writes(
+    source: str, x: dict[str, Any], y: list[dict[str, Any]]
+) -> None:
+    """Fields, methods, loops, what is missing and what is forbidden."""
+    assert rendered(ours(source), x=x, y=y) == rendered(stock(source), x=x, y=y)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@given(x=OBJECTS)
+def test_a_remembered_tool_reads_like_a_plain_one(source: str, x: dict[str, Any]) -> None:
+    """`ToolSchema` is a dict of its own kind."""
+    tool = ToolSchema(x, 1)
+    assert rendered(ours(source), x=tool, y=[tool]) == rendered(stock(source), x=x, y=[x])

@@ -112,7 +112,7 @@ class FleetLink:
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
         self._attempts = Attempts(counters)
-        self._submissions = Submissions(self._send_frame)
+        self._submissions = Submissions(self._send_frames)
         self._step = step or nullcontext()
         self._asked = FilesAsked()
         self._nonces = itertools.count(1)
@@ -165,7 +165,7 @@ class FleetLink:
     def forget(self, attempt: Attempt) -> None:
         """The turn no longer waits; the work is aborted unless the worker ended it."""
         self._attempts.remove(attempt)
-        if isinstance(attempt.outcome, Finished | Rejected) or self._submissions.withdraw(attempt):
+        if isinstance(attempt.outcome, _ENDED_THERE) or self._submissions.withdraw(attempt):
             return
         if attempt.placement.worker_id in self._peers:
             abort = Abort(attempt.request_id, attempt.number)
@@ -340,11 +340,11 @@ class FleetLink:
 
     def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
         """Send, or lose the worker that cannot be reached."""
-        self._send_frame(worker_id, encode(message))
+        self._send_frames(worker_id, [encode(message)])
 
-    def _send_frame(self, worker_id: WorkerId, frame: bytes) -> None:
+    def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> None:
         try:
-            self._router.send(worker_id, frame)
+            self._router.send_all(worker_id, frames)
         except LinkFull as error:
             self._counters.links_full += 1
             self._lose(worker_id, str(error))

@@ -4,8 +4,8 @@ Owns what the turns of one moment hand over, until it is sent. Must not know soc
 frames say.
 
 Requests that came together are placed one after the other in one turn of the loop. What they submit
-leaves behind them, in the next: libzmq's thread and the worker wake once for all of it. A turn that
-is over by then has nothing to be aborted.
+leaves behind them, in the next, for each worker in one piece: it wakes once for all of it. A turn
+that is over by then has nothing to be aborted.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from protocol.ids import WorkerId
 
 @final
 class Submissions:
-    """`send` is called for each that still waits for its worker, in the order of their coming."""
+    """`send` is called for each worker with all that still wait for it, in order."""
 
-    def __init__(self, send: Callable[[WorkerId, bytes], None]) -> None:
+    def __init__(self, send: Callable[[WorkerId, list[bytes]], None]) -> None:
         self._send = send
         self._waiting: dict[Attempt, bytes] = {}
         self._has_some = Bell()
@@ -38,8 +38,14 @@ class Submissions:
         """Send what comes until cancelled."""
         while True:
             while self._waiting:
-                waiting, self._waiting = self._waiting, {}
-                for attempt, frame in waiting.items():
-                    if attempt.outcome is None:
-                        self._send(attempt.placement.worker_id, frame)
+                self._send_all()
             await self._has_some.wait()
+
+    def _send_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        by_worker: dict[WorkerId, list[bytes]] = {}
+        for attempt, frame in waiting.items():
+            if attempt.outcome is None:
+                by_worker.setdefault(attempt.placement.worker_id, []).append(frame)
+        for worker_id, frames in by_worker.items():
+            self._send(worker_id, frames)

@@ -21,6 +21,9 @@ from protocol.transport.pump import BURST_S
 from protocol.wire import MAX_FRAME_BYTES
 
 _RECEIVE_BYTES: Final = 1 << 18
+_MAX_JOINED_BYTES: Final = 1 << 18
+"""Written together at the most: about what a socket takes at once."""
+
 _HEADER: Final = struct.Struct("<I")
 _HEADER_BYTES: Final = _HEADER.size
 
@@ -101,13 +104,24 @@ class FrameStream:
         Raises `LinkFull` if over 8 MiB wait already (the frame was not taken, the earlier ones are
         kept), `PeerUnknown` if the peer is gone, `WireError` over the frame limit.
         """
-        check_frame_size(frame)
+        self.send_all([frame])
+
+    def send_all(self, frames: list[bytes]) -> None:
+        """`send` each in order, in one write if they are small. What raises was not taken, nor what
+        comes after it.
+        """
+        if len(frames) > 1 and sum(map(len, frames)) > _MAX_JOINED_BYTES:
+            for frame in frames:
+                self.send_all([frame])
+            return
         if self.is_closed:
             raise PeerUnknown("the connection is closed")
-        if self._is_stuck:
-            self._backlog.push(frame)
-        else:
-            self._write(frame)
+        for frame in frames:
+            check_frame_size(frame)
+            if self._is_stuck:
+                self._backlog.push(frame)
+        if not self._is_stuck:
+            self._write(frames)
             if self._is_stuck:
                 self._may_write.set()
 
@@ -183,11 +197,11 @@ class FrameStream:
         while self._backlog and not self._is_stuck:
             frame = self._backlog.first()
             self._backlog.pop()
-            self._write(frame)
+            self._write([frame])
 
-    def _write(self, frame: bytes) -> None:
-        self.sent += 1
-        self._write_bytes(_HEADER.pack(len(frame)) + frame)
+    def _write(self, frames: list[bytes]) -> None:
+        self.sent += len(frames)
+        self._write_bytes(b"".join([_HEADER.pack(len(frame)) + frame for frame in frames]))
 
     def _write_bytes(self, data: bytes | memoryview) -> None:
         """As much as the socket takes; the rest is next. A peer that is gone is found by the

@@ -53,9 +53,13 @@ class LocalRouter:
 
     def send(self, peer: WorkerId, frame: bytes) -> None:
         """As `RouterSocket.send`."""
+        self.send_all(peer, [frame])
+
+    def send_all(self, peer: WorkerId, frames: list[bytes]) -> None:
+        """As `RouterSocket.send_all`, in as few pieces as possible."""
         if (stream := self._streams.get(peer)) is None:
             raise PeerUnknown(f"no worker with identity {peer.hex()} is connected")
-        stream.send(frame)
+        stream.send_all(frames)
 
     def disconnect_peer(self, peer: WorkerId) -> int:
         """Forget what waits for `peer`; how many frames that was."""

@@ -112,6 +112,11 @@ class RouterSocket:
             backlog.push(frame)
             self._pump.kick()
 
+    def send_all(self, peer: WorkerId, frames: list[bytes]) -> None:
+        """`send` each in order; what raises was not taken, nor what comes after it."""
+        for frame in frames:
+            self.send(peer, frame)
+
     def disconnect_peer(self, peer: WorkerId) -> int:
         """Forget what waits for `peer`; how many frames that was.
 

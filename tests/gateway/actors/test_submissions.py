@@ -26,7 +26,7 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
     """Nothing leaves while tasks of this turn of the loop may still submit."""
     sent: list[bytes] = []
     counts: list[int] = []
-    submissions = Submissions(lambda _worker, frame: sent.append(frame))
+    submissions = Submissions(lambda _worker, frames: sent.extend(frames))
 
     async def submit(number: int) -> None:
         submissions.add(_attempt(number), b"%d" % number)
@@ -52,7 +52,7 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
 async def test_what_is_over_is_not_sent() -> None:
     """Neither what was withdrawn, nor what has ended; what was sent cannot be withdrawn."""
     sent: list[bytes] = []
-    submissions = Submissions(lambda _worker, frame: sent.append(frame))
+    submissions = Submissions(lambda _worker, frames: sent.extend(frames))
     withdrawn, over, due = (_attempt(number) for number in range(3))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(submissions.run)

@@ -97,6 +97,23 @@ async def test_frames_come_in_order_both_ways(address: str) -> None:
         assert gateway.router.statistics().received == worker.dealer.statistics().sent == len(sent)
 
 
+async def test_frames_that_are_sent_together_are_frames(address: str) -> None:
+    """One by one at the other end, in order: small ones, large ones, and on a link that is stuck;
+    one that is too large ends the row.
+    """
+    async with linked(address) as (gateway, worker, _):
+        rows = [[b"a", b"", b"c" * 9], [CHUNK, b"x" + CHUNK, CHUNK * 4], [b"one"], [CHUNK] * 40]
+        rows += [[b"stuck", b"too"], []]
+        for row in rows:
+            gateway.router.send_all(worker.identity, row)
+        with pytest.raises(WireError):
+            gateway.router.send_all(worker.identity, [b"last", bytes(MAX_FRAME_BYTES + 1), b"no"])
+        sent = [frame for row in rows for frame in row] + [b"last"]
+        await until(lambda: len(worker.frames) == len(sent))
+        assert worker.frames == sent
+        assert gateway.router.statistics().sent == len(sent)
+
+
 async def test_the_largest_frame_passes_and_a_larger_one_is_refused(address: str) -> None:
     """A model's files pass; what the peer would not take is an error of the sender."""
     async with linked(address) as (gateway, worker, _):

@@ -35,6 +35,7 @@ class ModelFiles:
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
+        self._latest: _Entry | None = None
         self._send, self._receive = trio.open_memory_channel[tuple[_Entry, Mapping[str, bytes]]](
             MAX_DIGESTS
         )
@@ -69,6 +70,15 @@ class ModelFiles:
                 entry.error = error
             entry.built.set()
 
+    def known(self, digest: bytes) -> ModelText | None:
+        """The tokenizer and template of that digest if they are here already."""
+        entry = self._entries.get(digest)
+        if entry is None or entry.text is None:
+            return None
+        if entry is not self._latest:
+            self._entry(digest)
+        return entry.text
+
     async def text(self, digest: bytes) -> ModelText:
         """The tokenizer and template of that digest, once they are here.
 
@@ -89,5 +99,5 @@ class ModelFiles:
         if len(self._entries) >= MAX_DIGESTS:
             del self._entries[next(iter(self._entries))]
         # A dict keeps the order of insertion: the first one was not used for longest.
-        self._entries[digest] = entry
+        self._entries[digest] = self._latest = entry
         return entry

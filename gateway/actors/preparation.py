@@ -20,7 +20,7 @@ import trio
 
 from gateway.actors.caller import Caller
 from gateway.actors.services import Services
-from gateway.core.answer_format import AnswerFormat
+from gateway.core.answer_format import AUTO, AnswerFormat
 from gateway.core.chat_request import ChatRequest, Message
 from gateway.core.errors import context_length_exceeded
 from gateway.core.model_text import ModelText
@@ -54,9 +54,13 @@ UNSHOWABLE: Final = frozenset(
     }
 )
 """Codes of refusals that speak of our text models only: a provider may understand the request."""
+_REMEMBERED: Final = {ToolSchema}
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
 
+
+_NO_TIME: Final = datetime.fromtimestamp(0, UTC)
+"""For templates that do not ask for it."""
 
 _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 
@@ -105,23 +109,29 @@ async def prepare(
         raise refusal
     if view.files_digest is None or view.block_size is None:
         return None
-    if view.files_digest not in services.files:
-        services.dispatcher.ask_files(view.name)
-    text = await services.files.text(view.files_digest)
+    text = services.files.known(view.files_digest)
+    if text is None:
+        if view.files_digest not in services.files:
+            services.dispatcher.ask_files(view.name)
+        text = await services.files.text(view.files_digest)
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     prompt, end = await _encode(text, request, salt)
     is_thinking = form.reasoning is not None and end.rstrip().endswith(form.reasoning.open)
-    opening = _opening(request, text, form, is_thinking=is_thinking)
-    if opening is not None:
-        prompt += pack_tokens(text.encode_opening(opening))
+    opening = None
+    if request.tool_choice == "required":
+        opening = _opening(request, text, form, is_thinking=is_thinking)
+        if opening is not None:
+            prompt += pack_tokens(text.encode_opening(opening))
     prompt_tokens = count_tokens(prompt)
     window = view.context_length
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
     sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
     root = _root_digest(view.name, "", salt)
-    ends = frozenset(request.stop_token_ids)
+    ends = frozenset() if request.ignore_eos else text.eos_ids
+    if request.stop_token_ids:
+        ends |= frozenset(request.stop_token_ids)
     return Job(
         request=request,
         caller=caller,
@@ -134,7 +144,7 @@ async def prepare(
         sampling=sampling,
         seed=request.seed if request.seed is not None else _draw_seed(services),
         salt=salt,
-        end_ids=ends if request.ignore_eos else ends | text.eos_ids,
+        end_ids=ends,
         session=caller.session or request.session,
         auxiliary=is_auxiliary(request, prompt_tokens),
         form=form,
@@ -149,8 +159,12 @@ def _form(
     """How the answer is read; without tools, calls are not looked for. A raw completion is text."""
     if request.prompt is not None:
         return AnswerFormat(tools=None, reasoning=None)
-    named = next((model for model in services.config.models if model.name == view.name), None)
-    form = text.answer_format(*((named.tool_parser, named.reasoning_parser) if named else ()))
+    parsers = AUTO, AUTO
+    for model in services.config.models:
+        if model.name == view.name:
+            parsers = model.tool_parser, model.reasoning_parser
+            break
+    form = text.answer_format(*parsers)
     return form if request.tools else AnswerFormat(tools=None, reasoning=form.reasoning)
 
 
@@ -158,7 +172,7 @@ def _opening(
     request: ChatRequest, text: ModelText, form: AnswerFormat, *, is_thinking: bool
 ) -> Opening | None:
     """The beginning of the call that the request demands: of a tool that it names, or of any."""
-    if request.tool_choice != "required" or form.tools is None:
+    if form.tools is None:
         return None
     names = tuple(tool["function"]["name"] for tool in request.tools)
     num_calls = sum(len(message.tool_calls) for message in request.messages)
@@ -176,6 +190,11 @@ def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:
 
 def is_quickly_rendered(request: ChatRequest) -> bool:
     """Whether the loop, on which all other streams run, may render the template itself."""
+    if request.num_bytes is not None and not request.template_kwargs:
+        # Texts and remembered tools are no longer than their body: no need to count.
+        num_bytes = request.num_bytes + RENDER_MESSAGE_CHARS * len(request.messages)
+        if num_bytes <= RENDER_CHARS and {type(t) for t in request.tools} <= _REMEMBERED:
+            return True
     plain = all(
         isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) < 64)
         for value in request.template_kwargs.values()
@@ -209,14 +228,12 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
         encode = partial(encode_raw, text, request.prompt, add_special_tokens=special)
         ids = await _run(encode, at_once=len(request.prompt) <= INLINE_CHARS)
         return pack_tokens(ids), ""
-    render = partial(
-        text.render_chat,
-        request.messages,
-        request.tools,
-        request.template_kwargs,
-        _local_time(int(time.time())),
-    )
-    segments = await _run(render, at_once=is_quickly_rendered(request))
+    now = _local_time(int(time.time())) if text.tells_time else _NO_TIME
+    given = request.messages, request.tools, request.template_kwargs, now
+    if is_quickly_rendered(request):
+        segments = text.render_chat(*given)
+    else:
+        segments = await _run(partial(text.render_chat, *given), at_once=False)
     draft = text.prompts.draft(segments, salt)
     encoded = None
     if draft.missing:

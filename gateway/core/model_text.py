@@ -61,6 +61,7 @@ class ModelText:
 
     `tokenizer.json` must be there. `eos_ids` end an answer. `sampling_defaults` are what the
     model's authors advise where a client says nothing (`ChatRequest.sampling` takes them).
+    `tells_time`: the template may ask for it.
     Raises `ConfigError` naming the file that is missing or broken.
     """
 
@@ -77,6 +78,7 @@ class ModelText:
         self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
         self._shown: dict[tuple[str, ...], frozenset[str]] = {}
+        self.tells_time = "strftime_now" in (self.chat_template or "")
         self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(files["tokenizer.json"])

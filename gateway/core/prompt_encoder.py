@@ -12,10 +12,10 @@ by word where that is exact (`word_memory.py`).
 
 import sys
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from gateway.core.byte_lru import ByteLru
 from gateway.core.control_tokens import MARK, ControlTokens
+from gateway.core.generations import Generations
 from gateway.core.separable import is_separable
 from gateway.core.tokenization import Encoder
 from gateway.core.word_breaks import word_breaks
@@ -62,7 +62,7 @@ class PromptEncoder:
     ) -> None:
         self._encoder = encoder
         self._control = control
-        self._packed: ByteLru[str | tuple[bytes, str], bytes] = ByteLru(max_bytes)
+        self._packed: Generations[str | tuple[bytes, str]] = Generations(max_bytes, _entry_bytes)
         # A special token that cannot be marked is one wherever it is spelt; only a look at the
         # whole prompt finds those of the template.
         marks_all = control.texts == encoder.control.keys()
@@ -84,7 +84,7 @@ class PromptEncoder:
             return self._look_up([MARK.join(segments)], owner)
         first, *rest = segments
         draft = self._look_up([MARK + first, *rest] if first else rest, owner)
-        if all(map(self._begins_well, draft.missing)):
+        if not draft.missing or all(map(self._begins_well, draft.missing)):
             return draft
         first, *rest = self._control.mend(segments)
         return self._look_up([MARK + first, *rest] if first else rest, owner)
@@ -116,8 +116,7 @@ class PromptEncoder:
             self._words.learn(encoded.spelling)
         fresh = dict(zip(draft.missing, encoded.packed, strict=True))
         for stretch, packed in fresh.items():
-            num_bytes = _ENTRY_BYTES + sys.getsizeof(stretch) + len(packed)
-            self._packed.put((draft.owner, stretch) if draft.owner else stretch, packed, num_bytes)
+            self._packed.put((draft.owner, stretch) if draft.owner else stretch, packed)
         pairs = zip(draft.stretches, draft.found, strict=True)
         return b"".join(fresh[s] if packed is None else packed for s, packed in pairs)
 
@@ -125,11 +124,13 @@ class PromptEncoder:
         return pack_token(self._encoder.control[token].id) if token else b""
 
     def _look_up(self, stretches: list[str], owner: bytes) -> Draft:
-        if owner:
-            found = [self._packed.get((owner, stretch)) for stretch in stretches]
-        else:
-            found = list(map(self._packed.get, stretches))
-        return Draft(stretches, found, owner)
+        keys: list[Any] = [(owner, stretch) for stretch in stretches] if owner else stretches
+        return Draft(stretches, self._packed.find(keys), owner)
 
     def _begins_well(self, stretch: str) -> bool:
         return stretch[0:1] == MARK or self._control.token_of(stretch) != ""
+
+
+def _entry_bytes(key: str | tuple[bytes, str], packed: bytes) -> int:
+    stretch = key if isinstance(key, str) else key[1]
+    return _ENTRY_BYTES + sys.getsizeof(stretch) + len(packed)

@@ -81,6 +81,7 @@ class ToolCallStart(ToolCallDelta, frozen=True, gc=False):
     name: str
 
 
+@final
 class ToolCallArguments(ToolCallDelta, frozen=True, gc=False):
     """More of the arguments' text: all of it together is one JSON object, unless the answer was
     cut within it."""

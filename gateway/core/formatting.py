@@ -22,7 +22,6 @@ from gateway.core.events import (
     TokenLogprob,
     ToolCallArguments,
     ToolCallEnd,
-    ToolCallEvent,
     ToolCallStart,
     TurnEvent,
     UpstreamBody,
@@ -30,7 +29,9 @@ from gateway.core.events import (
     Usage,
 )
 
-_RareEvent = ToolCallEvent | Finished | Usage | Started | UpstreamChunk | UpstreamBody | Failed
+_RareEvent = (
+    ToolCallStart | ToolCallEnd | Finished | Usage | Started | UpstreamChunk | UpstreamBody | Failed
+)
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -59,6 +60,7 @@ class ChunkFormatter:
     """
 
     __slots__ = (
+        "_before_arguments",
         "_before_text",
         "_before_thoughts",
         "_envelope",
@@ -84,6 +86,7 @@ class ChunkFormatter:
         self._finished: set[int] = set()
         self._before_text = _Beginnings(self._envelope, _BEFORE_TEXT)
         self._before_thoughts = _Beginnings(self._envelope, _BEFORE_THOUGHTS)
+        self._before_arguments = _Beginnings(self._envelope, _BEFORE_ARGUMENTS)
 
     def head(self, num_choices: int = 1) -> bytes:
         """The role chunk of every choice: role assistant, content ""."""
@@ -99,7 +102,7 @@ class ChunkFormatter:
 
     def format(self, event: TurnEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing (Started, unasked usage)."""
-        # Text and thoughts are what nearly every token is; a `match` would cost more than they do.
+        # These three are what nearly every token is; a `match` would cost more than they do.
         if type(event) is TextDelta:
             if event.logprobs is not None:
                 return self._scored(event)
@@ -109,12 +112,18 @@ class ChunkFormatter:
             thought = _encode(event.text)
             before = self._before_thoughts[event.index]
             return before + thought + _BETWEEN_THOUGHTS + thought + _AFTER_TEXT
+        if type(event) is ToolCallArguments:
+            before = self._before_arguments[event.index, event.call_index]
+            return before + _encode(event.text) + _AFTER_ARGUMENTS
         return self._rare(event)
 
     def _rare(self, event: _RareEvent) -> bytes:
         match event:
-            case ToolCallStart() | ToolCallArguments() | ToolCallEnd():
-                return self._call(event)
+            case ToolCallStart():
+                call = {"index": event.call_index, **_tool_call(event, "")}
+                return self._choice(event.index, {"tool_calls": [call]})
+            case ToolCallEnd():
+                return b""  # clients join the arguments of one index until another one begins
             case Finished():
                 self._finished.add(event.index)
                 return self._envelope + _FINISHED % (event.index, event.reason.encode())
@@ -146,16 +155,6 @@ class ChunkFormatter:
         """`data: [DONE]`."""
         return DONE
 
-    def _call(self, event: ToolCallEvent) -> bytes:
-        """Its start has id and name; then clients join the arguments of one index."""
-        if isinstance(event, ToolCallStart):
-            call = {"index": event.call_index, **_tool_call(event, "")}
-            return self._choice(event.index, {"tool_calls": [call]})
-        if isinstance(event, ToolCallEnd):
-            return b""
-        before = _BEFORE_ARGUMENTS % (event.index, event.call_index)
-        return self._envelope + before + _encode(event.text) + _AFTER_ARGUMENTS
-
     def _scored(self, event: TextDelta) -> bytes:
         logprobs = _logprobs(event.logprobs or ())
         return self._choice(event.index, {"content": event.text}, logprobs=logprobs)
@@ -171,9 +170,9 @@ class ChunkFormatter:
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
 
 
-class _Beginnings(dict[int, bytes]):
+class _Beginnings(dict[int | tuple[int, int], bytes]):
     """What stands before a delta of a choice, made when it is needed: `envelope`, and `template`
-    with the choice's index.
+    with the choice's index, or with that and the call's.
     """
 
     def __init__(self, envelope: bytes, template: bytes) -> None:
@@ -181,7 +180,7 @@ class _Beginnings(dict[int, bytes]):
         self._envelope = envelope
         self._template = template
 
-    def __missing__(self, index: int) -> bytes:
+    def __missing__(self, index: int | tuple[int, int]) -> bytes:
         before = self[index] = self._envelope + self._template % index
         return before
 

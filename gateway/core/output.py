@@ -16,6 +16,7 @@ from gateway.core.events import (
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
+    ToolCallArguments,
     ToolCallEvent,
     TopLogprob,
 )
@@ -36,6 +37,12 @@ class ToolParser(Protocol):
     """
 
     marks: frozenset[str]
+    string_marks: frozenset[str]
+
+    @property
+    def open_string(self) -> int | None:
+        """The call into whose arguments text without `string_marks` passes as it is, if any."""
+        ...
 
     @property
     def is_quiet(self) -> bool:
@@ -68,6 +75,7 @@ class OutputPipeline:
     """
 
     __slots__ = (
+        "_call_index",
         "_detokenizer",
         "_index",
         "_is_answer",
@@ -112,8 +120,9 @@ class OutputPipeline:
         self.reasoning_tokens = 0
         self._plain_texts = None if stops.can_match or spelling is not None else self._find_plain()
         self._plain = self._plain_texts if self._is_answer and tool_parser is None else None
+        self._call_index: int | None = None
 
-    def push_plain(self, token_id: int) -> TextDelta | ReasoningDelta | None:
+    def push_plain(self, token_id: int) -> TextDelta | ReasoningDelta | ToolCallArguments | None:
         """The event of a token that no stage looks into, holds back or changes, as nearly all are;
         None for another: nothing was done with it, `push` has to take it.
         """
@@ -121,6 +130,8 @@ class OutputPipeline:
         if texts is None or not (text := texts[token_id]) or token_id in self._silent_ids:
             return None
         self.completion_tokens += 1
+        if self._call_index is not None:
+            return ToolCallArguments(self._index, self._call_index, text)
         if self._is_answer:
             return TextDelta(self._index, text)
         self.reasoning_tokens += 1
@@ -194,12 +205,17 @@ class OutputPipeline:
 
     def _look_ahead(self) -> None:
         """Note whether a plain token may come next. It changes none of what is asked here."""
-        parser = self._tool_parser
-        if self._is_answer:
-            is_quiet = parser is None or parser.is_quiet
-        else:
-            is_quiet = self._reasoning.is_quiet
-        self._plain = self._plain_texts if is_quiet and self._detokenizer.is_whole else None
+        self._plain = self._call_index = None
+        texts, parser = self._plain_texts, self._tool_parser
+        if texts is None or not self._detokenizer.is_whole:
+            return
+        if not self._is_answer:
+            self._plain = texts if self._reasoning.is_quiet else None
+        elif parser is None or parser.is_quiet:
+            self._plain = texts
+        elif (call_index := parser.open_string) is not None:
+            self._call_index = call_index
+            self._plain = self._detokenizer.plain(parser.string_marks)
 
     def _through_stops(self, text: str) -> str:
         shown = self._stops.push(text)

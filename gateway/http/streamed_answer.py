@@ -16,6 +16,7 @@ from gateway.core.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    ToolCallArguments,
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
@@ -86,8 +87,9 @@ class StreamedAnswer:
         """Take in an event of the turn. Never waits and never raises: it is called while a worker's
         frame is taken apart.
         """
-        # Text is what nearly every token is: nothing is asked about it twice.
-        if type(event) is not TextDelta and type(event) is not ReasoningDelta:
+        # One of these three is what nearly every token is: nothing is asked about it twice.
+        kind = type(event)
+        if kind is not TextDelta and kind is not ReasoningDelta and kind is not ToolCallArguments:
             self._note(event)
         elif not self._has_text:
             self._has_text = True
@@ -95,7 +97,7 @@ class StreamedAnswer:
         chunk = self._format(event)
         if chunk and self._error is None and self._foreign is None:
             self._has_content = True
-            if type(event) is Usage:
+            if kind is Usage:
                 self._last = chunk
             elif not self.put(chunk):
                 self._give_up()

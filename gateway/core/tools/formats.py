@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.core.tags import tag_overlap
 from gateway.core.tools import deepseek, dsml, glm, hermes, kimi, llama, mistral, qwen_coder
-from gateway.core.tools.grammar import CallSink, Read
+from gateway.core.tools.grammar import STRING_MARKS, CallSink, Read
 
 
 def _hex_id(draw: Callable[[int], bytes]) -> str:
@@ -45,8 +45,10 @@ class ToolFormat:
         self.read = read
         self.markers = markers
         self.first = markers[0][0]
+        self.marks = frozenset(self.first)
         self.ends = ends
         self.tags = (*markers, *ends, *inner)
+        self.string_marks = STRING_MARKS | {tag[0] for tag in self.tags}
         self.bare = bare
         self.draw_id = draw_id
         self.keeps_ids = keeps_ids

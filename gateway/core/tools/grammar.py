@@ -26,8 +26,19 @@ class NotACall(Exception):
         self.again = again
 
 
+STRING_MARKS: Final = frozenset("\"'\\") | {chr(code) for code in range(0x20)}
+"""What may mean something within a string of JSON, or is escaped there."""
+
+
 class TakesRuns(Protocol):
     """What a grammar reads faster than one character at a time, with the same result."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether text without `STRING_MARKS` and without first characters of tags, if it comes
+        next, is all arguments' text as it is.
+        """
+        ...
 
     def feed_plain(self, text: str, at: int) -> int:
         """Take the plain characters at `at`; where they end."""

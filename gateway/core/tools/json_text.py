@@ -83,6 +83,11 @@ class JsonText:
             if self._steps[self._state](char):
                 return True
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is inside a string, of which nothing is pending."""
+        return self._state == _STRING and not self._out
+
     def feed_plain(self, text: str, at: int) -> int:
         """Take the run of plain characters at `at`, if inside a string; where it ends."""
         run = _PLAIN.match(text, at) if self._state == _STRING else None

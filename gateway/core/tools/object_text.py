@@ -80,6 +80,11 @@ class _Value:
             self._add(text)
         return bool(self.scan.found)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a string is streamed, of which nothing is pending."""
+        return self._is_streamed and not self.scan.is_holding and not self._out
+
     def feed_plain(self, text: str, at: int) -> int:
         """Take the characters at `at` that begin no tag, while a string is streamed."""
         if not self._is_streamed or self.scan.is_holding:

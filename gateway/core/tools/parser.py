@@ -35,6 +35,7 @@ class ToolParser:
         "_is_start",
         "_pending",
         "marks",
+        "string_marks",
     )
 
     def __init__(
@@ -52,7 +53,16 @@ class ToolParser:
         self._held: list[str] = []
         self._is_start = True
         self._after_call = False
-        self.marks = frozenset(tool_format.first)
+        self.marks = tool_format.marks
+        self.string_marks = tool_format.string_marks
+
+    @property
+    def open_string(self) -> int | None:
+        """The call into whose arguments text without `string_marks` passes as it is, if any."""
+        calls = self._calls
+        if self._grammar is None or calls.runs is None or not calls.runs.is_quiet:
+            return None
+        return calls.num_calls - 1
 
     @property
     def is_quiet(self) -> bool:

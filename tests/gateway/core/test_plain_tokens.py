@@ -13,8 +13,9 @@ from gateway.core.detokenize import (
     Detokenizer,
     StreamDetokenizer,
 )
-from gateway.core.events import TurnEvent
+from gateway.core.events import ToolCallArguments, TurnEvent
 from gateway.core.formatting import ChunkFormatter
+from gateway.core.model_text import ModelText
 from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import REASONING_FORMATS, ReasoningSplitter
 from gateway.core.stops import StopMatcher
@@ -22,8 +23,10 @@ from gateway.core.tools import TOOL_FORMATS, ToolParser
 from protocol.errors import WireError
 from protocol.messages import TokenItem, TokenLogprobs
 from protocol.tokens import pack_tokens
-from tests.fakes.text_files import make_tokenizer
+from tests.fakes.text_files import make_text_files, make_tokenizer
+from tests.fakes.tool_answers import ANSWERS, TOOLS
 
+TEXT = ModelText(make_text_files())
 TOKENIZER = make_tokenizer()
 SHOWN = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>"})
 TABLE = ByteTable(TOKENIZER, SHOWN)
@@ -95,6 +98,7 @@ def item(*ids: int, scored: bool = False) -> TokenItem:
         "<think>Hm, a < b: ok</think> It is < 2 🙂é. So \n it is",
         "Hm<tool_call>{}</think>But <tool_call> 🙂 is text </tool_call>.",
         'So<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call> and more.',
+        '<tool_call>{"name": "f", "arguments": {"a": "raw \x01 and \\t, so"}}</tool_call>',
         '{"name": "f", "parameters": {"a": 1}} and more <|python_tag|>.',
     ],
 )
@@ -134,16 +138,58 @@ def _compare(ids: list[int], shape: dict[str, Any]) -> None:
     assert [told[0].format(one) for one in events] == [told[1].format(one) for one in expected]
 
 
+@pytest.mark.parametrize("at", range(len(ANSWERS)))
+def test_calls_of_every_format_are_the_same(at: int) -> None:
+    """Answers with calls, well-formed or not, token by token and however they break off."""
+    answer = ANSWERS[at]
+    ids = list(TEXT.encoder.encode_text(answer.text))
+    pairs = [_calling(answer.form) for _ in range(2)]
+    (long, expected), (short, events) = pairs
+    for token_id in ids:
+        long.take([token_id], ())
+        short.take_item(item(token_id))
+        assert events == expected
+    for choice, _ in pairs:
+        choice.finish("length" if at % 2 else "stop")
+    assert events == expected
+    assert short.completion_tokens == long.completion_tokens == len(ids)
+
+
+def _calling(form: str) -> tuple[ChoiceOutput, list[TurnEvent]]:
+    parts = TEXT.answer_format(form)
+    assert parts.tools is not None
+    drawn = iter(range(1, 1000))
+    pipeline = OutputPipeline(
+        TEXT.decoder(parts),
+        StopMatcher(()),
+        ToolParser(parts.tools, lambda n: next(drawn).to_bytes(n, "little"), TOOLS),
+        reasoning=ReasoningSplitter(parts.reasoning, enders=parts.enders),
+    )
+    events: list[TurnEvent] = []
+    return ChoiceOutput(pipeline, events.append, max_tokens=10_000, end_ids=frozenset()), events
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "kimi_k2"])
+def test_long_arguments_are_plain(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a string that is an argument goes the short way."""
+    pushed = _count_pushed(monkeypatch)
+    start, end = {
+        "hermes": ('<tool_call>{"name": "f", "arguments": {"text": "', '"}}</tool_call>'),
+        "qwen3_coder": ("<tool_call><function=f><parameter=text>", "</parameter></function>"),
+        "kimi_k2": ('<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"text": "', '"}'),
+    }[form]
+    choice, events = _calling(form)
+    marks = [*TEXT.encoder.encode_text(start), *TEXT.encoder.encode_text(end)]
+    for token_id in TEXT.encoder.encode_text(start + "word" * 100 + end):
+        choice.take_item(item(token_id))
+    assert len(pushed) < len(marks) + 20
+    arguments = "".join(one.text for one in events if isinstance(one, ToolCallArguments))
+    assert arguments.count("word") == 100
+
+
 def test_nearly_all_tokens_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words go the short way amid thoughts and amid text, also where calls are looked for."""
-    pushed: list[int] = []
-    push = OutputPipeline.push
-
-    def counted(self: OutputPipeline, ids: Any, logprobs: Any = ()) -> Any:
-        pushed.extend(ids)
-        return push(self, ids, logprobs)
-
-    monkeypatch.setattr(OutputPipeline, "push", counted)
+    pushed = _count_pushed(monkeypatch)
     choice, events = output(tools="hermes")
     words = TOKENIZER.encode("talk" * 50, add_special_tokens=False).ids
     opening, closing = (
@@ -154,6 +200,19 @@ def test_nearly_all_tokens_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(pushed) <= len(opening) + len(closing) + 2 < len(words)
     text = "".join(getattr(event, "text", "") for event in events)
     assert text.count("talk") == 100
+
+
+def _count_pushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids that will not have gone the short way."""
+    pushed: list[int] = []
+    push = OutputPipeline.push
+
+    def counted(self: OutputPipeline, ids: Any, logprobs: Any = ()) -> Any:
+        pushed.extend(ids)
+        return push(self, ids, logprobs)
+
+    monkeypatch.setattr(OutputPipeline, "push", counted)
+    return pushed
 
 
 def test_no_way_goes_over_the_order() -> None:

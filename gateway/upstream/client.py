@@ -5,7 +5,7 @@ environment names a proxy for the address. Must not know what is asked.
 """
 
 from collections.abc import AsyncIterator
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import CookieJar
 from typing import Final
 
 import httpx
@@ -19,7 +19,7 @@ def client_for(
     url: httpx.URL, timeout: httpx.Timeout, limits: httpx.Limits = LIMITS
 ) -> httpx.AsyncClient:
     """A client for requests to `url`."""
-    context, cookies = httpx.create_ssl_context(), _no_cookies()
+    context, cookies = httpx.create_ssl_context(), _NoCookies()
     usual = httpx.AsyncClient(verify=context, timeout=timeout, limits=limits, cookies=cookies)
     if goes_through_proxy(usual, url):
         return usual
@@ -57,6 +57,8 @@ class _Once(AsyncIterator[bytes]):
         return body
 
 
-def _no_cookies() -> CookieJar:
+class _NoCookies(CookieJar):
     """A jar that takes none: all clients' requests go through it."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
+
+    def extract_cookies(self, response: object, request: object) -> None:
+        """See `CookieJar`."""

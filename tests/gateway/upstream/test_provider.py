@@ -253,11 +253,45 @@ async def test_a_thousand_streams_cancelled_at_any_moment_leave_no_lost_slot() -
         await provider.aclose()
 
 
-def provider_with_slots(fake: FakeProvider, num_slots: int) -> tuple[Provider, ConnectionPool]:
+async def test_streams_through_tls_cancelled_at_any_moment_leave_no_connection(
+    tmp_path: Path,
+) -> None:
+    """Dialling, shaking hands, waiting, reading: no slot is lost, and no descriptor."""
+    rng, fake = random.Random(7), FakeProvider(delay_s=0.001)
+    authority, context = certificate_for("localhost", tmp_path)
+    before = open_sockets()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(functools.partial(fake.serve, tls=context))
+        fake.base_url = fake.base_url.replace("127.0.0.1", "localhost")
+        provider, pool = provider_with_slots(fake, 8, authority)
+
+        async def ask() -> None:
+            await provider.stream(RAW, "large", lambda _: None)
+
+        for _ in range(20):
+            async with trio.open_nursery() as asking:
+                for _ in range(8):
+                    asking.start_soon(cancelled_after, rng.randint(1, 400), ask)
+        assert len(fake.requests) > 50
+        assert pool.num_lent == 0
+        await provider.aclose()
+        nursery.cancel_scope.cancel()
+    assert open_sockets() == before
+
+
+def open_sockets() -> int:
+    """How many this process has."""
+    return sum(file.is_socket() for file in Path("/proc/self/fd").iterdir())
+
+
+def provider_with_slots(
+    fake: FakeProvider, num_slots: int, authority: Path | None = None
+) -> tuple[Provider, ConnectionPool]:
     """A provider that may have so many connections, and what holds them."""
     provider = provider_of(fake)
     url = httpx.URL(fake.base_url)
     limits = httpx.Limits(max_connections=num_slots, max_keepalive_connections=num_slots)
-    transport = Transport(url, ssl.create_default_context(), limits)
+    context = ssl.create_default_context(cafile=str(authority) if authority else None)
+    transport = Transport(url, context, limits)
     provider._client = httpx.AsyncClient(transport=transport)
     return provider, transport.pool

@@ -44,7 +44,8 @@ class DealerSocket:
     """Carries frames to and from one gateway.
 
     `on_frame(frame)` and `on_link(is_up)` are synchronous and must not block; they may call
-    `send`. `on_link` tells when the connection is made or lost, which a frame cannot tell.
+    `send`. `on_link` tells when the connection is made or lost, which a frame cannot tell;
+    `on_pause()` is called after the frames that came together.
     `run` owns the socket and closes it when it ends.
     """
 
@@ -55,10 +56,12 @@ class DealerSocket:
         *,
         keys: CurveClient | None = None,
         on_link: Callable[[bool], None] = lambda _is_up: None,
+        on_pause: Callable[[], None] = lambda: None,
     ) -> None:
         if len(identity) != ID_BYTES:
             raise ValueError(f"an identity has {ID_BYTES} bytes, not {len(identity)}")
         self._on_frame = on_frame
+        self._on_pause = on_pause
         self._keys = keys
         self._address: str | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -180,6 +183,7 @@ class DealerSocket:
         return True
 
     def _send_backlog(self) -> bool:
+        self._on_pause()
         while self._backlog:
             if not self._try_send(self._backlog.first()):
                 return True

@@ -65,13 +65,20 @@ class LengthDecoder:
 class FrameStream:
     """Frames to and from one peer, until it is gone or `close` is called.
 
-    `on_frame` is synchronous and must not block; it may `send` and `close`.
+    `on_frame` is synchronous and must not block; it may `send` and `close`. `on_pause` is called
+    after the frames that came together, before anybody else has a turn.
     """
 
-    def __init__(self, sock: socket.socket, on_frame: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[bytes], None],
+        on_pause: Callable[[], None] = lambda: None,
+    ) -> None:
         """`sock` does not block; it is closed with the stream."""
         self._socket = sock
         self._on_frame = on_frame
+        self._on_pause = on_pause
         self._decoder = LengthDecoder()
         self._is_stuck = False
         self._cut: bytes | memoryview = b""
@@ -177,9 +184,11 @@ class FrameStream:
             self.received += 1
             self._on_frame(frame)
             if time.perf_counter() >= ends_at:
+                self._on_pause()
                 await trio.lowlevel.checkpoint()
                 ends_at = time.perf_counter() + BURST_S
         self.is_delivering = False
+        self._on_pause()
 
     async def _write_waiting(self) -> None:
         while True:

@@ -32,12 +32,14 @@ class LocalDealer:
         on_frame: Callable[[bytes], None],
         *,
         on_link: Callable[[bool], None] = lambda _is_up: None,
+        on_pause: Callable[[], None] = lambda: None,
     ) -> None:
         if len(identity) != ID_BYTES:
             raise ValueError(f"an identity has {ID_BYTES} bytes, not {len(identity)}")
         self._identity = identity
         self._on_frame = on_frame
         self._on_link = on_link
+        self._on_pause = on_pause
         self._address: str | None = None
         self._dialled = trio.Event()
         self._stream: FrameStream | None = None
@@ -126,7 +128,7 @@ class LocalDealer:
                 await self._carry(connection)
 
     async def _carry(self, connection: socket.socket) -> None:
-        stream = self._stream = FrameStream(connection, self._on_frame)
+        stream = self._stream = FrameStream(connection, self._on_frame, self._on_pause)
         while self._backlog:
             stream.send(self._backlog.first())
             self._backlog.pop()

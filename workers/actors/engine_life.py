@@ -93,7 +93,7 @@ class EngineLife:
 
     async def run(self) -> int | None:
         """The exit code as of a shell; None if the engine is gone but takes its time to die."""
-        self._relay.engine_starts(self.process.send, self.process.hold)
+        self._relay.engine_starts(self.process)
         self.tell(EngineStart(msgspec.json.encode(self._config), self.epoch))
         try:
             async with trio.open_nursery() as nursery:

@@ -65,6 +65,7 @@ class EngineProcess:
         """Spawn `command` with the options of an engine. Raises `OSError` if that fails."""
         self._on_frames = on_frames
         self._on_line = on_line
+        self._put: list[bytes] = []
         self._backlog = bytearray()
         self._send_wakeup = trio.Event()
         self._frames = trio.CancelScope()
@@ -89,12 +90,24 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, link: int, payload: bytes) -> None:
-        """Hand a frame to the engine; never blocks. An engine that does not read is killed; to one
-        that is gone, nothing is said.
+        """Hand a frame to the engine now."""
+        self.put(link, payload)
+        self.flush()
+
+    def put(self, link: int, payload: bytes) -> None:
+        """Hand a frame to the engine with the next `flush`."""
+        self._put.append(encode_frame(link, payload))
+
+    def flush(self) -> None:
+        """Write what was put, in one piece; never blocks. An engine that does not read is killed;
+        to one that is gone, nothing is said.
         """
+        if not self._put:
+            return
+        data = b"".join(self._put)
+        self._put.clear()
         if self._process.returncode is not None:
             return
-        data = encode_frame(link, payload)
         if not self._backlog:
             data = data[self._write(data) :]
         if not data:
@@ -218,9 +231,9 @@ class EngineProcess:
             self._send_wakeup = trio.Event()
             while self._backlog:
                 await trio.lowlevel.wait_writable(self._socket)
-                self._flush()
+                self._write_backlog()
 
-    def _flush(self) -> None:
+    def _write_backlog(self) -> None:
         while self._backlog:
             num_written = self._write(self._backlog[:_RECEIVE_BYTES])
             if num_written == 0:

@@ -47,6 +47,9 @@ class Relay(Protocol):
     def from_gateway(self, link: "GatewayLink", frame: bytes) -> None:
         """Any frame that is not about the link itself, garbage too."""
 
+    def gateway_pauses(self) -> None:
+        """The frames of the link that came together have all been told."""
+
     def held(self) -> None:
         """The links that are behind are others than before."""
 
@@ -75,9 +78,17 @@ class GatewayLink:
         self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
         self._socket = (
-            LocalDealer(identity, self._hear, on_link=self._link_changed)
+            LocalDealer(
+                identity, self._hear, on_link=self._link_changed, on_pause=relay.gateway_pauses
+            )
             if is_local(address) and keys is None
-            else DealerSocket(identity, self._hear, keys=keys, on_link=self._link_changed)
+            else DealerSocket(
+                identity,
+                self._hear,
+                keys=keys,
+                on_link=self._link_changed,
+                on_pause=relay.gateway_pauses,
+            )
         )
         try:
             self._socket.connect(address)

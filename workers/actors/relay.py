@@ -7,7 +7,7 @@ Must not know processes, sockets or when the engine is restarted.
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from protocol import wire
 from protocol.addresses import neighbour_address
@@ -38,8 +38,19 @@ from workers.core.framing import BROADCAST, MAX_LINK, SUPERVISOR
 from workers.core.identity import WorkerIdentity
 from workers.core.salvage import salvage_submit
 
-SendToEngine = Callable[[int, bytes], None]
-HoldEngine = Callable[[bool], None]
+
+class Engine(Protocol):
+    """What the relay asks of the engine's process."""
+
+    def put(self, link: int, payload: bytes) -> None:
+        """Take a frame, to be written with those that follow it."""
+
+    def flush(self) -> None:
+        """Write what was put."""
+
+    def hold(self, is_held: bool) -> None:
+        """Whether it must wait for gateways that are behind with what it said."""
+
 
 _SUBMIT: Final = wire.tag_of(Submit)
 _TO_ENGINE: Final = frozenset((wire.tag_of(Abort), wire.tag_of(Snapshot)))
@@ -89,16 +100,14 @@ class Relay:
         self._facts: EngineFacts | None = None
         self._files: ModelFiles | None = None
         self._fault: Fault | None = None
-        self._to_engine: SendToEngine | None = None
-        self._hold_engine: HoldEngine = lambda _is_held: None
+        self._engine: Engine | None = None
+        self._hold_engine: Callable[[bool], None] = lambda _is_held: None
 
     # The engine's life.
 
-    def engine_starts(self, send: SendToEngine, hold: HoldEngine) -> None:
-        """A new process; gateways hear of it once it is ready. `hold` is told whether it must wait
-        for gateways that are behind with what it said.
-        """
-        self._to_engine, self._hold_engine = send, hold
+    def engine_starts(self, engine: Engine) -> None:
+        """A new process; gateways hear of it once it is ready."""
+        self._engine, self._hold_engine = engine, engine.hold
         self.held()
 
     def engine_progress(self, phase: str, fraction: float, detail: str) -> None:
@@ -124,7 +133,7 @@ class Relay:
         """Tell everybody at once that the work of this epoch is lost."""
         name = self._identity.worker
         self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final, kind)
-        self._facts = self._files = self._to_engine = None
+        self._facts = self._files = self._engine = None
         if self.state is EngineState.READY:
             self.state = EngineState.STARTING
         self.tell_all(self._fault)
@@ -135,7 +144,7 @@ class Relay:
         """
         self.epoch += 1
         self.state = EngineState.STARTING
-        self._facts = self._files = self._fault = self._to_engine = None
+        self._facts = self._files = self._fault = self._engine = None
         self.tell_all(self._registration())
 
     def engine_stops(self) -> None:
@@ -198,8 +207,9 @@ class Relay:
         if link.number is None:
             return
         del self._links[link.number]
-        if self._to_engine is not None:
-            self._to_engine(SUPERVISOR, encode_control(DropLink(link.number)))
+        if self._engine is not None:
+            self._engine.put(SUPERVISOR, encode_control(DropLink(link.number)))
+            self._engine.flush()
         link.number = None
 
     def from_gateway(self, link: GatewayLink, frame: bytes) -> None:
@@ -208,19 +218,24 @@ class Relay:
         if tag == _SUBMIT:
             self._submission(link, frame)
         elif tag in _TO_ENGINE:
-            if link.number is not None and self._facts is not None and self._to_engine is not None:
-                self._to_engine(link.number, frame)
+            if link.number is not None and self._facts is not None and self._engine is not None:
+                self._engine.put(link.number, frame)
         else:
             try:
                 self._answer(link, frame)
             except WireError as error:
                 self._count_garbage(link, error)
 
+    def gateway_pauses(self) -> None:
+        """What came together reaches the engine together: it wakes once, and for one step."""
+        if self._engine is not None:
+            self._engine.flush()
+
     def _submission(self, link: GatewayLink, frame: bytes) -> None:
         if link.number is None:
             self._refuse(link, frame, "not_ready", "the link starts anew")
-        elif self.state is EngineState.READY and self._to_engine is not None:
-            self._to_engine(link.number, frame)
+        elif self.state is EngineState.READY and self._engine is not None:
+            self._engine.put(link.number, frame)
             self._on_work()
         else:
             self._refuse(link, frame, *_REFUSALS.get(self.state, _REFUSALS[EngineState.STARTING]))

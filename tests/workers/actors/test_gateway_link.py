@@ -56,6 +56,9 @@ class Restless:
     def from_gateway(self, link: GatewayLink, frame: bytes) -> None:  # noqa: ARG002 - the seam
         raise AssertionError(frame)
 
+    def gateway_pauses(self) -> None:
+        pass
+
     def held(self) -> None:
         raise AssertionError("nothing was said")
 

@@ -61,11 +61,13 @@ class _Bench:
     def decision_us(self, kind: str) -> tuple[float, float]:
         """CPU time of `ask`, and of the `release` after it: the lower decile over fresh prompts,
         because what else runs on the machine only ever adds. An equal one goes before each: a
-        gateway decides all the time, and making the prompts has emptied the CPU's caches.
+        gateway decides all the time, and making the prompts has emptied the CPU's caches. Before
+        that goes a tick: it frees what earlier decisions have left.
         """
         asks, releases = [], []
         for number in range(REPEATS):
             before, request = (self._request(self._prompt(kind, number + n)) for n in (0, 1))
+            self._dispatch.tick(1.0)
             self._dispatch.ask(before, 1.0)
             self._dispatch.release(before.ticket, 1.0, 100)
             began = time.process_time_ns()

@@ -220,9 +220,10 @@ class Placement:
         return effects
 
     def tick(self, now: float) -> Effects:
-        """Deadlines and the patience of those who are held."""
+        """Deadlines, the patience of those who are held, and tidying."""
         effects: Effects = ()
         for model in self._models:
+            model.conversations.sweep()
             for waiting in model.queue:
                 since = waiting.held_since
                 is_held_long = since is not None and now - since >= self._resume_wait_s

@@ -82,6 +82,14 @@ Why = str
 """In one word, for a metric: `only`, `prefer`, `home`, `even`, `cached` or `moved`."""
 
 
+_IN_WORDS: Final = {
+    "only": "the only one with room",
+    "prefer": "tie, asked for",
+    "home": "tie, home of the session",
+    "even": "tie, least used",
+}
+
+
 class Choice(msgspec.Struct, frozen=True):
     """The best option and, in one word, why."""
 
@@ -100,7 +108,21 @@ class Choice(msgspec.Struct, frozen=True):
         """Why, in a line. Most choices of a full queue are weighed and not taken: nobody reads it
         of those.
         """
-        return _explain(self.work, self.best, self.why, self.scores)
+        work, best = self.work, self.best
+        text = (
+            f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens "
+            f"cached; wait {best.wait_ms:.0f} + prefill {best.prefill_ms:.0f} + "
+            f"harm {best.harm_ms:.0f} ms"
+        )
+        if self.why in _IN_WORDS:
+            text = f"{text}; {_IN_WORDS[self.why]}"
+        other: Score | None = None
+        for score in self.scores:
+            if score is not best and (other is None or score.cost_ms < other.cost_ms):
+                other = score
+        if other is None:
+            return text
+        return f"{text}; next {other.option.worker.name} {other.cost_ms:.0f} ms"
 
 
 def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
@@ -133,6 +155,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     prompt_tokens, block_size, num_waiting = work.prompt_tokens, work.block_size, work.num_waiting
     # The engine computes at least the last token, so a hit never covers the whole prompt.
     most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
+    sharing, expected_output = work.sharing, work.expected_output
     typical: tuple[float, float] | None = None
     scores: list[Score] = []
     for option in options:
@@ -146,11 +169,11 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
         matched = min(option.matched_blocks, most_blocks)
         uncached = prompt_tokens - matched * block_size
         paid: float = uncached
-        if work.sharing:
-            paid -= _shared_discount(matched, work.sharing) * block_size
+        if sharing:
+            paid -= _shared_discount(matched, sharing) * block_size
         own_ms = uncached / rate_per_ms
         running = worker.num_running
-        slowdown_ms = 2 * running * work.expected_output * step_ms * DECODE_SLOWDOWN
+        slowdown_ms = 2 * running * expected_output * step_ms * DECODE_SLOWDOWN
         wait_ms = (worker.wait_s(now) + option.promised_s) * 1000
         prefill_ms = paid / rate_per_ms
         harm_ms = num_waiting * own_ms + PAUSE_WEIGHT * (running * own_ms + slowdown_ms)
@@ -209,27 +232,3 @@ def _why(work: Work, best: Score, tied: Sequence[Score], scores: Sequence[Score]
         if score.cached_tokens > best.cached_tokens:
             return "moved"
     return "cached"
-
-
-_IN_WORDS: Final = {
-    "only": "the only one with room",
-    "prefer": "tie, asked for",
-    "home": "tie, home of the session",
-    "even": "tie, least used",
-}
-
-
-def _explain(work: Work, best: Score, why: Why, scores: Sequence[Score]) -> str:
-    text = (
-        f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens cached; "
-        f"wait {best.wait_ms:.0f} + prefill {best.prefill_ms:.0f} + harm {best.harm_ms:.0f} ms"
-    )
-    if why in _IN_WORDS:
-        text = f"{text}; {_IN_WORDS[why]}"
-    other: Score | None = None
-    for score in scores:
-        if score is not best and (other is None or score.cost_ms < other.cost_ms):
-            other = score
-    if other is None:
-        return text
-    return f"{text}; next {other.option.worker.name} {other.cost_ms:.0f} ms"

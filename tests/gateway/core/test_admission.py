@@ -1,6 +1,8 @@
 """The order of waiting and the time to come again."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.admission import Waiting, WaitingRoom, retry_after_s, start_retry_after_s
 from gateway.core.effects import RouteRequest
@@ -41,6 +43,39 @@ def test_a_room_knows_its_tickets() -> None:
     assert room.get(1) is room.pop(1)
     assert 1 not in room
     assert not room.any_auxiliary()
+
+
+_asked = st.tuples(
+    st.booleans(), st.booleans(), st.sampled_from("abc"), st.sampled_from([0.0, 5.0, 7.0])
+)
+
+
+@given(
+    asked=st.lists(_asked, max_size=20),
+    leaving=st.sets(st.integers(0, 19)),
+    served=st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.0, 1000.0])),
+)
+def test_lines_are_in_the_order_of_the_rules(
+    asked: list[tuple[bool, bool, str, float]], leaving: set[int], served: dict[str, float]
+) -> None:
+    """Who comes and goes changes nothing for the others; ties of keys are as if they were one."""
+    room, shares, left = WaitingRoom(), FairShares(), []
+    for ticket, (auxiliary, first, key, due) in enumerate(asked):
+        shares.enter(key, "s")
+        each = request(ticket, key=key, auxiliary=auxiliary)
+        room.add(Waiting(each, "s", ticket, due, first=first))
+    for key in served.keys() & {key for _, _, key, _ in asked}:
+        shares.charge(key, "s", 1.0, served[key])
+    for ticket, (auxiliary, first, key, due) in enumerate(asked):
+        if ticket in leaving:
+            room.pop(ticket)
+        elif first:
+            left.append((not auxiliary, False, 0.0, 0.0, ticket))
+        else:
+            left.append((not auxiliary, True, shares.served(key), due, ticket))
+    order = [waiting.request.ticket for waiting in room.in_order(shares)]
+    assert order == [rank[-1] for rank in sorted(left)]
+    assert room.any_auxiliary() == any(not rank[0] for rank in left)
 
 
 @pytest.mark.parametrize(

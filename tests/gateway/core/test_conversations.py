@@ -1,5 +1,7 @@
 """Conversations without session keys."""
 
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +82,36 @@ def test_memory_is_bounded_and_knows_the_last_home() -> None:
     memory.record("k/s", (), W2, 0.0)
     assert memory.home("k/s") == W2
     assert memory.home("k/unknown") is None
+
+
+class _Prompt(list[BlockDigest]):
+    """A chain whose life can be watched."""
+
+
+def test_forgotten_prompts_are_freed_from_time_to_time() -> None:
+    """A decision leaves the freeing to `sweep`; without it few are kept all the same."""
+    memory = Conversations()
+    watched: list[weakref.ref[_Prompt]] = []
+    for n in range(3 * MAX_RECENT):
+        prompt = _Prompt(chain((str(n), 2)))
+        watched.append(weakref.ref(prompt))
+        memory.record(f"k/{n}", prompt, W1, 0.0)
+    del prompt
+    assert sum(each() is not None for each in watched) == 2 * MAX_RECENT
+    memory.sweep()
+    assert sum(each() is not None for each in watched) == MAX_RECENT
+
+
+def test_what_is_shared_follows_every_change() -> None:
+    """The same prompt is asked about again after others came, and after all are old."""
+    memory, asked = Conversations(), chain(SHARED)
+    assert memory.sharing("k/a", asked, 0.0) == []
+    memory.record("k/b", asked, W1, 0.0)
+    assert memory.sharing("k/a", asked, 0.0) == [(8, 1)]
+    assert memory.sharing("k/b", asked, 0.0) == []
+    memory.record("k/c", chain(SHARED, ("c", 1)), W1, 9.0)
+    assert memory.sharing("k/a", asked, 9.0) == [(8, 2)]
+    assert memory.sharing("k/a", asked, RECENT_S + 1.0) == [(8, 1)]
+    assert memory.sharing("k/a", asked, RECENT_S + 10.0) == []
+    memory.record("k/d", asked, W1, RECENT_S + 10.0)
+    assert memory.sharing("k/a", asked, 2 * RECENT_S) == [(8, 1)]

@@ -13,7 +13,7 @@ from gateway.core.effects import (
     Refuse,
     RefuseWorker,
 )
-from gateway.core.fleet_events import EngineFault, WorkerLost
+from gateway.core.fleet_events import EngineFault, WorkerBack, WorkerLost
 from protocol.messages import (
     Accepted,
     BlocksDropped,
@@ -285,3 +285,40 @@ def test_the_window_is_what_the_cache_can_hold() -> None:
     view = fleet.model("m")
     assert view is not None
     assert view.context_length == 40_000
+
+
+def test_a_view_follows_every_change() -> None:
+    """What clients see of a model is never older than the last event."""
+    fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))
+
+    def seen() -> tuple[str, int, int]:
+        view = fleet.model("m")
+        assert view is not None
+        return view.state, view.ready_workers, view.queued
+
+    assert seen() == ("ready", 2, 0)
+    for ticket in (1, 2, 3):
+        fleet.ask(request(ticket), 0.0)
+    assert seen() == ("ready", 2, 1)
+    fleet.busy(1, 0.0, "draining")
+    assert seen() == ("ready", 1, 2)
+    fleet.heard(W1, Fault("w1", 1, "killed", 137), 0.0)
+    fleet.heard(W2, Fault("w2", 1, "killed", 137), 0.0)
+    assert seen()[:2] == ("starting", 0)
+    fleet.lost(W1, 0.0)
+    fleet.lost(W2, 0.0)
+    assert seen()[:2] == ("down", 0)
+    fleet.register(W3, hello("w3", facts()), 1.0)
+    assert seen()[:2] == ("ready", 1)
+
+
+def test_a_worker_that_is_here_is_remembered_whatever_names_come_and_go() -> None:
+    """In a fleet whose workers have new names each time, those that stay keep their record."""
+    fleet = dispatch((W1, facts()))
+    for number in range(2000):
+        fleet.register(W2, hello(f"pod-{number}", facts()), 0.0)
+        fleet.lost(W2, 0.0)
+    assert len(fleet._fleet._records) <= 1024
+    fleet.lost(W1, 0.0)
+    notices = [e for e in fleet.register(W1, hello("w1", facts()), 0.0) if isinstance(e, Notice)]
+    assert isinstance(notices[-1].event, WorkerBack)

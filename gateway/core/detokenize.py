@@ -15,6 +15,8 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 _NONE: Final[frozenset[str]] = frozenset()
+_MAX_PLAIN: Final = 16
+"""Tables of plain texts of one model, each with at most all of its tokens."""
 _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
@@ -67,10 +69,13 @@ class ByteTable(dict[int, bytes]):
         self.texts: dict[int, str] = {}
 
     def plain(self, marks: frozenset[str]) -> "PlainTexts":
-        """The plain ones of `texts`; there are as many of these as formats of answers."""
-        if marks not in self._plain:
-            self._plain[marks] = PlainTexts(self, marks)
-        return self._plain[marks]
+        """The plain ones of `texts`. Formats have few marks; stop strings may have any."""
+        plain = self._plain.get(marks)
+        if plain is None:
+            while len(self._plain) >= _MAX_PLAIN:
+                del self._plain[next(iter(self._plain))]
+            plain = self._plain[marks] = PlainTexts(self, marks)
+        return plain
 
     def __missing__(self, token_id: int) -> bytes:
         added = b"" if token_id in self._silent else self.spelling(token_id)

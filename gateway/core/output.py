@@ -118,7 +118,7 @@ class OutputPipeline:
         self.stopped = False
         self.completion_tokens = 0
         self.reasoning_tokens = 0
-        self._plain_texts = None if stops.can_match or spelling is not None else self._find_plain()
+        self._plain_texts = self._find_plain() if spelling is None else None
         self._plain = self._plain_texts if self._is_answer and tool_parser is None else None
         self._call_index: int | None = None
 
@@ -201,6 +201,8 @@ class OutputPipeline:
         marks, parser = self._reasoning.marks, self._tool_parser
         if parser is not None and not parser.marks <= marks:
             marks |= parser.marks
+        if self._may_stop:
+            marks |= self._stops.marks
         return self._detokenizer.plain(marks)
 
     def _look_ahead(self) -> None:
@@ -209,13 +211,18 @@ class OutputPipeline:
         texts, parser = self._plain_texts, self._tool_parser
         if texts is None or not self._detokenizer.is_whole:
             return
+        if self._may_stop and not self._stops.is_quiet:
+            return
         if not self._is_answer:
             self._plain = texts if self._reasoning.is_quiet else None
         elif parser is None or parser.is_quiet:
             self._plain = texts
         elif (call_index := parser.open_string) is not None:
+            marks = parser.string_marks
             self._call_index = call_index
-            self._plain = self._detokenizer.plain(parser.string_marks)
+            self._plain = self._detokenizer.plain(
+                marks | self._stops.marks if self._may_stop else marks
+            )
 
     def _through_stops(self, text: str) -> str:
         shown = self._stops.push(text)

@@ -13,29 +13,35 @@ class StopMatcher:
 
     One Knuth-Morris-Pratt automaton per stop: its state is how much of the stop the text so far
     ends with, which is exactly what must be held back. `matched` is the stop string that has ended
-    the stream; after it nothing more is emitted.
+    the stream; after it nothing more is emitted. While it `is_quiet`, text without any of `marks`
+    passes as it is.
     """
 
     __slots__ = (
         "_automata",
-        "_first",
         "_held",
         "can_match",
+        "marks",
         "matched",
     )
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._automata = [_Automaton(stop) for stop in stops]
-        self._first = frozenset(stop[0] for stop in stops)
+        self.marks = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.can_match = bool(stops)
         self.matched: str | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is held back, and nothing was found."""
+        return not self._held and self.matched is None
 
     def push(self, text: str) -> str:
         """Take more text in; what of it may be emitted now."""
         if self.matched is not None:
             return ""
-        if not self._held and self._first.isdisjoint(text):
+        if not self._held and self.marks.isdisjoint(text):
             return text
         ends = [(automaton.feed(text), automaton) for automaton in self._automata]
         found = [(end, -len(automaton.stop), automaton.stop) for end, automaton in ends if end]

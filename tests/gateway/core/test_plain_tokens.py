@@ -49,7 +49,7 @@ token_ids = st.one_of(
 streams = st.lists(token_ids, max_size=12).map(lambda parts: [one for ids in parts for one in ids])
 shapes = st.fixed_dictionaries(
     {
-        "stops": st.sampled_from([(), (), (), ("STOP",)]),
+        "stops": st.sampled_from([(), (), ("STOP",), ("o w", "\n", "TO")]),
         "tools": st.sampled_from([None, "hermes", "llama3_json"]),
         "thinks": st.sampled_from(["never", "maybe", "already"]),
         "scored": st.sampled_from([False, False, False, True]),
@@ -90,22 +90,27 @@ def item(*ids: int, scored: bool = False) -> TokenItem:
     return TokenItem(bytes(16), 1, 0, pack_tokens(ids), logprobs)
 
 
+@pytest.mark.parametrize("stops", [(), ("er: ", "er so", "}}", "TOP"), ("🙂", ":")])
 @pytest.mark.parametrize("thinks", ["never", "maybe", "already"])
 @pytest.mark.parametrize("tools", [None, "hermes", "llama3_json"])
 @pytest.mark.parametrize(
     "text",
     [
-        "<think>Hm, a < b: ok</think> It is < 2 🙂é. So \n it is",
+        "<think>Hm, better: a < b</think> STO? It is < 2 🙂é. So \n it is",
         "Hm<tool_call>{}</think>But <tool_call> 🙂 is text </tool_call>.",
         'So<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call> and more.',
-        '<tool_call>{"name": "f", "arguments": {"a": "raw \x01 and \\t, so"}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": "raw \x01 and \\t, better so it is"}}</tool_call>',
         '{"name": "f", "parameters": {"a": 1}} and more <|python_tag|>.',
     ],
 )
-def test_the_short_way_is_left_in_time(text: str, tools: str | None, thinks: str) -> None:
-    """Where thoughts end, a call begins or a character is split, nothing slips through."""
+def test_the_short_way_is_left_in_time(
+    text: str, tools: str | None, thinks: str, stops: tuple[str, ...]
+) -> None:
+    """Where thoughts end, a call begins, a stop string or a split character, nothing slips
+    through.
+    """
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
-    _compare(ids, {"tools": tools, "thinks": thinks})
+    _compare(ids, {"tools": tools, "thinks": thinks, "stops": stops})
 
 
 @given(streams, shapes)
@@ -213,6 +218,16 @@ def _count_pushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(OutputPipeline, "push", counted)
     return pushed
+
+
+def test_tables_of_plain_texts_are_few() -> None:
+    """However many stop strings clients think of."""
+    table = ByteTable(TOKENIZER)
+    first = table.plain(frozenset("<"))
+    assert table.plain(frozenset("<")) is first
+    for code in range(0x100, 0x400):
+        table.plain(frozenset(chr(code)))
+    assert len(table._plain) <= 16
 
 
 def test_no_way_goes_over_the_order() -> None:

@@ -24,6 +24,7 @@ from gateway.core.errors import ApiError, invalid
 from gateway.core.json_body import decode_object, typed_body
 from gateway.core.response_format import format_instruction, instructed
 from gateway.core.sampling_fields import sampling_fields
+from gateway.core.tool_schemas import ToolSchema
 
 Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -92,29 +93,33 @@ def chat_request(
 
 
 def _messages(bodies: list[MessageBody]) -> tuple[Message, ...]:
-    """Most are a role and a text, of which nothing is left to check."""
+    """Nearly all are of a known role with a text, of which nothing is left to check."""
     return tuple(
         [
-            Message(_ROLES[body.role], body.content, body.name, (), body.tool_call_id)
+            Message(
+                _ROLES[body.role],
+                body.content,
+                body.name,
+                _tool_calls(body.tool_calls, at) if body.tool_calls else (),
+                body.tool_call_id,
+                body.reasoning if body.reasoning_content is None else body.reasoning_content,
+            )
             if type(body.content) is str
             and body.role in _ROLES
-            and body.tool_calls is None
-            and body.reasoning_content is None
-            and body.reasoning is None
-            else _message(body, f"messages[{at}]")
+            and (not body.tool_calls or body.role == "assistant")
+            else _message(body, at)
             for at, body in enumerate(bodies)
         ]
     )
 
 
-def _message(body: MessageBody, where: str) -> Message:
+def _message(body: MessageBody, at: int) -> Message:
+    where = f"messages[{at}]"
     role = _ROLES.get(body.role)
     if role is None:
         known = ", ".join(_ROLES)
         raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {body.role!r}.")
-    calls = tuple(
-        _tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(body.tool_calls or ())
-    )
+    calls = _tool_calls(body.tool_calls or [], at)
     if calls and role != "assistant":
         raise invalid(f"{where}.tool_calls", f"'{where}.tool_calls' belongs to the assistant.")
     if body.content is None and role not in ("assistant", "tool"):
@@ -159,6 +164,17 @@ def _other_part(typed: ChatBody) -> OtherPart | None:
     return None
 
 
+def _tool_calls(bodies: list[ToolCallBody], at: int) -> tuple[ToolCall, ...]:
+    return tuple(
+        [
+            ToolCall(body.id or "", body.function.name, body.function.arguments)
+            if body.function.name and type(body.function.arguments) is str
+            else _tool_call(body, f"messages[{at}].tool_calls[{index}]")
+            for index, body in enumerate(bodies)
+        ]
+    )
+
+
 def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
     if not call.function.name:
         raise invalid(f"{where}.function.name", f"'{where}.function.name' is empty.")
@@ -172,7 +188,10 @@ def _chosen_tools(
     typed: ChatBody, tools: tuple[dict[str, Any], ...]
 ) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
     """The tools that the model may see, and the choice; a named function leaves only itself."""
-    names = [_tool_name(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+    names = [
+        (type(tool) is ToolSchema and tool.function_name) or _tool_name(tool, f"tools[{i}]")
+        for i, tool in enumerate(tools)
+    ]
     choice = typed.tool_choice
     if choice is None:
         return tools, "auto"
@@ -204,6 +223,8 @@ def _tool_name(tool: dict[str, Any], where: str) -> str:
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise invalid(f"{where}.function.name", f"'{where}.function.name' must be a string.")
+    if isinstance(tool, ToolSchema):
+        tool.function_name = name
     return name
 
 

@@ -112,7 +112,7 @@ class ChatTemplate:
             and not message.tool_calls
             and message.name is message.tool_call_id is message.reasoning_content is None
             and message.role != "developer"
-            else without_mark(self._message(message))
+            else self._message(message)
             for message in messages
         ]
         given["tools"] = tools_without_mark(tools) if tools else None
@@ -138,7 +138,7 @@ class ChatTemplate:
                 }
                 for call in message.tool_calls
             ]
-        return plain
+        return without_mark(plain) if _may_be_marked(message) else plain
 
     def _has_unmarked_tokens(self) -> bool:
         """Whether a harmless conversation shows tokens that the template builds from parts."""
@@ -156,6 +156,19 @@ class ChatTemplate:
             if self._control.read(self._control.split_marked(rendered)).pieces is not None:
                 return True
         return False
+
+
+def _may_be_marked(message: Message) -> bool:
+    """Whether a mark may be in what `_message` makes of it: in arguments it may be escaped."""
+    content, reasoning = message.content, message.reasoning_content
+    if (content is not None and MARK in content) or (reasoning is not None and MARK in reasoning):
+        return True
+    if MARK in (message.name or "") or MARK in (message.tool_call_id or ""):
+        return True
+    for call in message.tool_calls:
+        if "\\u" in call.arguments or MARK in call.arguments or MARK in call.name + call.id:
+            return True
+    return False
 
 
 def _arguments(text: str) -> str | dict[str, Any]:

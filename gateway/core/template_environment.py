@@ -6,6 +6,7 @@ messages. What is done here for speed gives the same output: templates read fiel
 dicts, and Jinja's sandbox looks for a Python attribute of that name first, at 2 us each.
 """
 
+from json.encoder import encode_basestring
 from typing import Any, Final, NoReturn
 
 import jinja2
@@ -21,6 +22,7 @@ from gateway.core.tool_schemas import JsonForm, ToolSchema, json_text
 _DICT_ATTRIBUTES: Final = frozenset(dir(dict))
 _LOOP_FACTS: Final = frozenset({"first", "last", "index", "index0", "length"})
 """Of a loop, what are plain numbers."""
+_NEIGHBOURS: Final = frozenset({"previtem", "nextitem"})
 
 _MAX_VERDICTS: Final = 1024
 """More than the attributes that templates name; a filter may ask for names of the client's."""
@@ -49,9 +51,12 @@ class _Code(jinja2.compiler.CodeGenerator):
             super().visit_Getattr(node, frame)
             return
         name = repr(node.attr)
-        self.write("(_of[" + name + "] if type(_of := ")
+        self.write(f"(_of[{name}] if type(_of := ")
         self.visit(node.node, frame)
-        self.write(f") is dict and {name} in _of else environment.getattr(_of, {name}))")
+        self.write(f") is dict and {name} in _of else ")
+        if node.attr in _LOOP_FACTS:
+            self.write(f"_of.{node.attr} if type(_of) is LoopContext else ")
+        self.write(f"environment.getattr(_of, {name}))")
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -71,8 +76,10 @@ class _Environment(ImmutableSandboxedEnvironment):
                 return obj[attribute]
             except KeyError:
                 return self.undefined(obj=obj, name=attribute)
-        if kind is LoopContext and attribute in _LOOP_FACTS:
-            return getattr(obj, attribute)
+        if kind is LoopContext and attribute in _NEIGHBOURS:
+            value = getattr(obj, attribute)
+            if type(value) is dict:
+                return value
         return super().getattr(obj, attribute)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
@@ -104,6 +111,8 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Not Jinja's own, which escapes for HTML; a faster encoder would write other characters."""
+    if type(value) is str and not ensure_ascii:
+        return encode_basestring(value)
     form = JsonForm(ensure_ascii, indent, separators, sort_keys)
     return value.text_in(form) if type(value) is ToolSchema else json_text(value, form)
 

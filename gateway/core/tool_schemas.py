@@ -42,12 +42,14 @@ class ToolSchema(dict[str, Any]):
     its texts, and what has been asked about them.
     """
 
-    __slots__ = ("_found", "_texts", "num_bytes")
+    __slots__ = ("_found", "_texts", "function_name", "num_bytes")
 
     def __init__(self, fields: dict[str, Any], num_bytes: int) -> None:
         super().__init__(fields)
         self.num_bytes = num_bytes
         self._texts: dict[JsonForm, str] = {}
+        self.function_name: str | None = None
+        """Kept by who has checked it."""
         self._found: tuple[str, bool] | None = None
 
     def holds(self, text: str) -> bool:

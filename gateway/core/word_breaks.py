@@ -56,10 +56,7 @@ def word_breaks(tokenizer: Tokenizer) -> WordBreaks | None:
     if not all(_is_local(stage, known) for stage in stages_of(tokenizer.normalizer)):
         return None
     pattern = _pieces(tokenizer, stages)
-    if pattern is None:
-        return WordBreaks(pieces=None)
-    added = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-    return WordBreaks(Pieces(tokenizer, pattern, added))
+    return WordBreaks(None if pattern is None else Pieces(tokenizer, pattern))
 
 
 def is_printed(character: str) -> bool:

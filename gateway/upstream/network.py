@@ -1,14 +1,16 @@
 """The sockets under the HTTP client.
 
 Owns connecting, and bytes both ways, in clear or by TLS; and the seam at which a body can be read
-past the HTTP parser: the parser is given heads only to their last byte, so that what follows can
-still go either way. Must not know what the bytes mean.
+past the HTTP parser. The parser is given heads only to their last byte, so that what follows can
+still go either way, and answers too: it would take what stands behind one for the next, which is
+another client's. Must not know what the bytes mean.
 """
 
 import math
 import re
 import socket
 import ssl
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -57,23 +59,33 @@ class Connection(httpcore.AsyncNetworkStream):
         self._socket = connected
         self._is_closed = False
         self._unread = b""
-        self._is_in_head = True
-        self._end_of_last = b""
+        self._num_left = sys.maxsize
+        self.expect_head()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """The next bytes, none of them from behind the end of a head."""
+        """The next bytes, none of them from behind the end of a head or of a body with a length."""
         if timeout is None:
             data = await self.receive()
         else:
             with _bounded(timeout, httpcore.ReadTimeout, httpcore.ReadError):
                 data = await self.receive()
-        end = min(max_bytes, self._end_of_head(data) if self._is_in_head else len(data))
+        if self._is_in_head:
+            end = min(max_bytes, self._end_of_head(data))
+        else:
+            end = min(max_bytes, len(data), self._num_left)
+            self._num_left -= end
         self._unread = data[end:]
         return data[:end]
 
-    def end_of_heads(self) -> None:
-        """What comes now is a body: until the next request is written reads are no longer cut."""
+    def expect_head(self) -> None:
+        """What comes now ends with a blank line, as heads and trailers do."""
+        self._is_in_head = True
+        self._end_of_last = b""
+
+    def expect_body(self, num_bytes: int | None) -> None:
+        """What comes now is a body; `num_bytes` is its length, if it has told one."""
         self._is_in_head = False
+        self._num_left = sys.maxsize if num_bytes is None else num_bytes
 
     async def receive(self) -> bytes:
         """What comes next, as soon as there is something; b"" is the end."""
@@ -98,8 +110,7 @@ class Connection(httpcore.AsyncNetworkStream):
         """Send all of it."""
         if not buffer:
             return
-        self._is_in_head = True
-        self._end_of_last = b""
+        self.expect_head()
         with _bounded(timeout, httpcore.WriteTimeout, httpcore.WriteError):
             await self._send(buffer)
 

@@ -100,7 +100,7 @@ class Body(httpx.AsyncByteStream, AsyncIterator[bytes]):
         self._chunks = PlainChunks() if is_chunked else None
         self._stream = response.extensions["network_stream"]
         if isinstance(self._stream, Connection):
-            self._stream.end_of_heads()
+            self._stream.expect_body(None if is_chunked else _length(response))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -114,6 +114,8 @@ class Body(httpx.AsyncByteStream, AsyncIterator[bytes]):
                 except httpcore.ReadError as error:
                     raise httpx.ReadError(str(error)) from error
             self._stream.unread(self._chunks.rest)
+            if self._chunks.rest.startswith(b"0"):
+                self._stream.expect_head()
             self._chunks = None
         with _translated():
             return await anext(self._parsed)
@@ -135,6 +137,12 @@ def _is_chunked(method: str, response: httpcore.Response) -> bool:
     if method == "HEAD" or response.status in (101, 204, 304):
         return False
     return any(name.lower() == b"transfer-encoding" for name, _ in response.headers)
+
+
+def _length(response: httpcore.Response) -> int | None:
+    """The length that the body has told; the parser has refused all that is none."""
+    told = (value for name, value in response.headers if name.lower() == b"content-length")
+    return next(map(int, told), None)
 
 
 @contextmanager

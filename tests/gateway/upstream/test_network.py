@@ -102,10 +102,11 @@ async def test_a_parser_gets_nothing_from_behind_a_head(cut: int) -> None:
         assert read == HEADS
         assert HEADS.index(b"HTTP/1.1 200") in ends
         assert ours.get_extra_info("is_readable")
-        ours.end_of_heads()
+        ours.expect_body(len(body) - 1)
         assert await ours.read(4) == body[:4]
-        ours.unread(body[:4])
-        assert await ours.receive() == body
+        assert await ours.read(4096) == body[4:-1]
+        ours.unread(body[4:-1])
+        assert await ours.receive() == body[4:]
 
 
 async def test_a_write_that_the_peer_does_not_take(autojump_clock: MockClock) -> None:

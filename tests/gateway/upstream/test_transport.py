@@ -244,6 +244,20 @@ async def test_heads_alone(case: str) -> None:
     assert ours.num_connections == 1
 
 
+@pytest.mark.parametrize(
+    "case",
+    ["one length", "no length at all", "chunks", "extensions", "trailers", "204", "a refusal"],
+)
+async def test_nothing_behind_an_answer_is_taken_for_the_next(case: str) -> None:
+    """The client's own transport does that; ours shares its connections among clients."""
+    another = with_length(b"of another")
+    server = ScriptedServer([GOOD[case] + another])
+    alone = ScriptedServer([GOOD[case]])
+    ours, _ = await heard(server)
+    assert ours.answers == (await heard(alone))[0].answers
+    assert ours.num_connections == 2
+
+
 async def test_a_connection_that_is_reset() -> None:
     """In the middle of a body; the text is the system's, so only the kind must be the same."""
     server = ScriptedServer([CHUNKED, chunk(EVENT)], resets=True)

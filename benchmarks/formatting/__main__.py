@@ -16,12 +16,16 @@ from typing import Any, Final
 
 from benchmarks.formatting.answers import ANSWERS, TOOLS, Answer
 from benchmarks.machine import describe_machine
+from gateway.core.choice_output import ChoiceOutput
+from gateway.core.events import TurnEvent
 from gateway.core.formatting import ChunkFormatter
 from gateway.core.model_text import ModelText
 from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import ReasoningSplitter
 from gateway.core.stops import StopMatcher
 from gateway.core.tools import ToolParser
+from protocol.messages import TokenItem
+from protocol.tokens import pack_token
 
 MODEL: Final = Path(__file__).parents[2] / "config" / "builtin" / "herma-tiny"
 MAX_US: Final = {"text": 5.0, "thoughts": 5.0, "call": 10.0}
@@ -52,24 +56,24 @@ def _row(answer: Answer, text: ModelText, num_answers: int) -> dict[str, Any]:
     ids = list(text.encoder.encode_text(answer.text))
     form = text.answer_format(answer.form)
 
-    def pipeline() -> OutputPipeline:
+    items = [TokenItem(bytes(16), 1, at, pack_token(one)) for at, one in enumerate(ids)]
+
+    def take_all(emit: Callable[[TurnEvent], object]) -> None:
         assert form.tools is not None
         thoughts = ReasoningSplitter(form.reasoning, enders=form.enders)
         parser = ToolParser(form.tools, bytes, TOOLS)
-        return OutputPipeline(
+        pipeline = OutputPipeline(
             text.decoder(form), StopMatcher(("\n\nUser:",)), parser, reasoning=thoughts
         )
+        output = ChoiceOutput(pipeline, emit, max_tokens=len(ids), end_ids=frozenset())
+        for item in items:
+            output.take_item(item)
 
     def parse() -> None:
-        push = pipeline().push
-        for token_id in ids:
-            push((token_id,))
+        take_all(lambda _: None)
 
     def parse_and_format() -> None:
-        push, write = pipeline().push, ChunkFormatter("chatcmpl-1", 0, "m").format
-        for token_id in ids:
-            for event in push((token_id,)):
-                write(event)
+        take_all(ChunkFormatter("chatcmpl-1", 0, "m").format)
 
     return {
         "kind": answer.kind,

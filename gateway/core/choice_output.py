@@ -39,7 +39,7 @@ class ChoiceOutput:
     def __init__(
         self,
         pipeline: OutputPipeline,
-        emit: Callable[[TurnEvent], None],
+        emit: Callable[[TurnEvent], object],
         *,
         max_tokens: int,
         end_ids: frozenset[int],

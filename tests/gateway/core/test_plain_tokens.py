@@ -99,7 +99,7 @@ def item(*ids: int, scored: bool = False) -> TokenItem:
         "<think>Hm, better: a < b</think> STO? It is < 2 🙂é. So \n it is",
         "Hm<tool_call>{}</think>But <tool_call> 🙂 is text </tool_call>.",
         'So<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call> and more.',
-        '<tool_call>{"name": "f", "arguments": {"a": "raw \x01 and \\t, better so it is"}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": "raw \x01 \\t, better so"}}</tool_call>',
         '{"name": "f", "parameters": {"a": 1}} and more <|python_tag|>.',
     ],
 )

@@ -7,7 +7,7 @@ worker is best (`route.py`).
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from heapq import merge
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -92,7 +92,7 @@ class WaitingRoom:
         order: list[Waiting] = []
         for rank in sorted(ranks):
             lines = ranks[rank]
-            in_line = lines[0] if len(lines) == 1 else list(merge(*lines))
+            in_line = lines[0] if len(lines) == 1 else sorted(chain.from_iterable(lines))
             order += [waiting for _, _, waiting in in_line]
         return order
 

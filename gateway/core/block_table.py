@@ -58,6 +58,7 @@ class BlockTable:
         self._sweeping = 0
         self._next_shard = 0
         self._num_left = 0
+        self._is_churned = False
 
     def __len__(self) -> int:
         """Distinct blocks, those of the dead that are not swept yet included."""
@@ -112,6 +113,7 @@ class BlockTable:
                     shard[key] = same.setdefault(mask, mask)
                 else:
                     del shard[key]
+                    self._is_churned = True
         return num_gone
 
     def holders(self, digest: BlockDigest) -> int:
@@ -162,7 +164,9 @@ class BlockTable:
     def sweep(self) -> None:
         """Forget the dead, and tighten what churn has left loose, in a few shards."""
         if not self._num_left:
-            self._sweeping, self._dead = self._dead, 0
+            if not self._dead and not self._is_churned:
+                return
+            self._sweeping, self._dead, self._is_churned = self._dead, 0, False
             self._num_left = NUM_SHARDS
         num_entries = 0
         for _ in range(min(SHARDS_AT_ONCE, self._num_left)):

@@ -39,7 +39,7 @@ class Draft:
         self.missing: list[str] = []
         if None in found:
             pairs = zip(stretches, found, strict=True)
-            self.missing = list(dict.fromkeys(stretch for stretch, ids in pairs if ids is None))
+            self.missing = list({stretch: None for stretch, ids in pairs if ids is None})
 
     @property
     def num_missing_chars(self) -> int:
@@ -118,7 +118,7 @@ class PromptEncoder:
         for stretch, packed in fresh.items():
             self._packed.put((draft.owner, stretch) if draft.owner else stretch, packed)
         pairs = zip(draft.stretches, draft.found, strict=True)
-        return b"".join(fresh[s] if packed is None else packed for s, packed in pairs)
+        return b"".join([fresh[s] if packed is None else packed for s, packed in pairs])
 
     def _packed_token(self, token: str) -> bytes:
         return pack_token(self._encoder.control[token].id) if token else b""

@@ -9,7 +9,7 @@ answer, to `learn` in the thread that owns the memory. A word is kept when it co
 most that came once never come again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -47,7 +47,7 @@ class Spelling(NamedTuple):
     packed: list[bytes]
     pieces: dict[str, bytes]
     words: dict[str, bytes]
-    once: Iterable[str]
+    once: Collection[str]
 
 
 class WordMemory:
@@ -75,6 +75,8 @@ class WordMemory:
         missing: dict[str, None] = {}
         pieces: dict[str, bytes] = {}
         spelt = [self._parts(text, missing, pieces) for text in texts]
+        if not missing:
+            return Spelling(self._joined(spelt), pieces, {}, ())
         again = list(islice(filter(self._once.__contains__, missing), MAX_NEW))
         by_word = [[self._in_pieces(word, pieces)] for word in again]
         packed = self._joined([*spelt, *by_word])
@@ -83,7 +85,10 @@ class WordMemory:
 
     def learn(self, spelling: Spelling) -> None:
         """Keep what is new."""
-        self._pieces.add(spelling.pieces)
+        if spelling.pieces:
+            self._pieces.add(spelling.pieces)
+        if not spelling.once:
+            return
         self._words.add(spelling.words)
         self._once.update(dict.fromkeys(spelling.once))
         for word in spelling.words:
@@ -94,11 +99,10 @@ class WordMemory:
 
     def _joined(self, spelt: list[Parts]) -> list[bytes]:
         """The ids of each; what has to be encoded is, all at once."""
-        unknown = list(
-            dict.fromkeys(part for parts in spelt for part in parts if type(part) is str)
-        )
-        if not unknown:
+        strings = [part for parts in spelt for part in parts if type(part) is str]
+        if not strings:
             return [b"".join(parts) for parts in spelt]  # type: ignore[arg-type]
+        unknown = list(dict.fromkeys(strings))
         fresh = dict(zip(unknown, map(pack_tokens, self._encode(unknown)), strict=True))
         return [
             b"".join([part if isinstance(part, bytes) else fresh[part] for part in parts])
@@ -117,12 +121,16 @@ class WordMemory:
         found = list(map(self._words.known.get, words))
         if None not in found:
             return [b"".join(found)]  # type: ignore[arg-type]
-        unknown = dict.fromkeys(w for w, ids in zip(words, found, strict=True) if ids is None)
-        missing.update(dict.fromkeys(filter(_is_word, unknown)))
+        unknown = {
+            word: None
+            for word, ids in zip(words, found, strict=True)
+            if ids is None and word != " "
+        }
+        missing.update({word: None for word in unknown if _is_word(word)})
         if found.count(None) * _FEW > len(words) and text.isascii():
             return [self._in_pieces(text, pieces)]
         parts = self._between(words, found, pieces)
-        num_strings = sum(type(part) is str for part in parts)
+        num_strings = len([part for part in parts if type(part) is str])
         return [text] if num_strings * _ALONE_CHARS > len(text) else parts
 
     def _between(

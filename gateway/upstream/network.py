@@ -12,7 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
 import httpcore
@@ -129,16 +129,16 @@ class Connection(httpcore.AsyncNetworkStream):
     ) -> httpcore.AsyncNetworkStream:
         """The same connection, encrypted. It is closed if that fails."""
         session = TlsSession(ssl_context, server_hostname)
-        try:
+        async with AsyncExitStack() as failing:
+            failing.push_async_callback(self.aclose)
             with _bounded(timeout, httpcore.ConnectTimeout, httpcore.ConnectError):
                 while not session.shake_hands():
                     await self._send(session.to_send())
                     session.push(await self.receive())
                 await self._send(session.to_send())
-            return SecureConnection(self._socket, session)
-        except BaseException:
-            await self.aclose()
-            raise
+            secured = SecureConnection(self._socket, session)
+            failing.pop_all()
+        return secured
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - the client's own signature
         """What the client asks for: whether an idle connection says something, which can only be

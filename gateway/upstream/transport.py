@@ -9,7 +9,7 @@ providers.
 import math
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 import httpcore
@@ -58,11 +58,10 @@ class Transport(httpx.AsyncBaseTransport):
         pool_s = request.extensions["timeout"]["pool"]
         with _translated():
             connection = await self.pool.lend(math.inf if pool_s is None else pool_s)
-            try:
+            async with AsyncExitStack() as failing:
+                failing.push_async_callback(self.pool.take_back, connection)
                 response = await connection.handle_async_request(asked)
-            except BaseException:
-                await self.pool.take_back(connection)
-                raise
+                failing.pop_all()
         body = Body(
             response, connection, self.pool, is_chunked=_is_chunked(request.method, response)
         )

@@ -8,6 +8,7 @@ import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -101,8 +102,9 @@ class LocalRouter:
         if self._listener is not None:
             with suppress(RuntimeError):  # closed outside a loop: nobody waits for it
                 trio.lowlevel.notify_closing(self._listener)
-            self._listener.close()
+            # First the file: once nobody listens, it may be a successor's.
             local_socket.unlink(self._address)
+            self._listener.close()
 
     def statistics(self) -> RouterStatistics:
         """The counters, for metrics."""
@@ -148,7 +150,7 @@ class LocalRouter:
                 await self._carry(WorkerId(identity), connection)
 
     async def _carry(self, peer: WorkerId, connection: socket.socket) -> None:
-        stream = FrameStream(connection, lambda frame: self._on_frame(peer, frame))
+        stream = FrameStream(connection, partial(self._on_frame, peer))
         if (former := self._streams.pop(peer, None)) is not None:
             # It has dialled anew before we have seen the end of its last connection.
             self._forget(former)

@@ -30,6 +30,8 @@ _REFUSALS: Final = (
     RecursionError,
 )
 
+_decode: Final = json.JSONDecoder().raw_decode
+
 _PROBE_TURNS: Final = (
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},
@@ -174,7 +176,13 @@ def _may_be_marked(message: Message) -> bool:
 def _arguments(text: str) -> str | dict[str, Any]:
     """Arguments as the object that templates pass to `tojson`; as text if they are none."""
     try:
-        value = json.loads(text)
+        # Half the price of `json.loads`, which takes white space around as well.
+        value, end = _decode(text)
     except (ValueError, RecursionError):
-        return text
+        value, end = None, -1
+    if end < len(text):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
     return value if isinstance(value, dict) else text

@@ -113,6 +113,8 @@ def _tojson(
     """Not Jinja's own, which escapes for HTML; a faster encoder would write other characters."""
     if type(value) is str and not ensure_ascii:
         return encode_basestring(value)
+    if not ensure_ascii and indent is None and separators is None and not sort_keys:
+        return value.text_in() if type(value) is ToolSchema else json_text(value)
     form = JsonForm(ensure_ascii, indent, separators, sort_keys)
     return value.text_in(form) if type(value) is ToolSchema else json_text(value, form)
 

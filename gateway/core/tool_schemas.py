@@ -13,7 +13,7 @@ import msgspec
 from gateway.core.byte_lru import ByteLru
 
 MAX_BYTES: Final = 2 * 2**20
-"""Of tools as clients write them; what is kept of them takes several times that."""
+"""Of tools as clients write them, and of lists of them; what is kept takes several times that."""
 
 _MAX_FORMS: Final = 4
 """A template writes in one; only an odd one lets the request decide on the indentation."""
@@ -29,6 +29,7 @@ class JsonForm(NamedTuple):
 
 
 _PLAIN: Final = JsonForm()
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode_plain: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -73,6 +74,17 @@ class ToolSchemas:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes)
+        self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(max_bytes)
+
+    def read_all(self, raw: bytes) -> list[ToolSchema]:
+        """The tools in `raw`, a JSON array of objects; an agent's are alike to the byte. Raises
+        `msgspec.MsgspecError` for anything else.
+        """
+        tools = self._lists.get(raw)
+        if tools is None:
+            tools = tuple(self.read(bytes(tool)) for tool in _items(raw))
+            self._lists.put(raw, tools, len(raw))
+        return list(tools)
 
     def read(self, raw: bytes) -> ToolSchema:
         """The tool in `raw`, a JSON object. Raises `msgspec.MsgspecError` for anything else."""
@@ -89,7 +101,6 @@ class ToolSchemas:
 _schemas: Final = ToolSchemas()
 _decode: Final = msgspec.json.Decoder().decode
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
@@ -101,9 +112,7 @@ def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
         return _decode(body)
     try:
         return {
-            name: [_schemas.read(bytes(tool)) for tool in _items(raw)]
-            if name == "tools"
-            else _decode(raw)
+            name: _schemas.read_all(bytes(raw)) if name == "tools" else _decode(raw)
             for name, raw in _fields(body).items()
         }
     except (msgspec.MsgspecError, UnicodeDecodeError):

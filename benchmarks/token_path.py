@@ -38,7 +38,7 @@ from gateway.core.stops import StopMatcher
 from gateway.core.tools import ToolParser
 from gateway.http.edge import Edge, Emit, FleetGauges
 from gateway.http.metrics import Metrics
-from gateway.http.push import step_flush
+from gateway.http.push import Look, step_flush
 from gateway.http.reply import Header
 from gateway.http.stream_push import push_answer
 from gateway.http.turn import open_turn
@@ -65,6 +65,9 @@ class _CountingPush:
         """See `Push`."""
 
     def open(self, status: int, headers: Sequence[Header]) -> None:
+        """See `Push`."""
+
+    def watch(self, look: Look, at: float) -> None:
         """See `Push`."""
 
     def write(self, chunk: bytes) -> bool:

@@ -7,7 +7,7 @@ An ASGI `send` is awaited, so a chunk costs a wake-up of the request's task and 
 `Push` is called synchronously, by whoever takes a worker's frame apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -19,6 +19,10 @@ MAX_PENDING_BYTES: Final = 2**20
 
 EXTENSION: Final = "herma.push"
 """Its name in `scope["extensions"]`; only our own server offers it."""
+
+
+Look = Callable[[float], float]
+"""Called with the time on trio's clock; returns when to be called again. Must not raise."""
 
 
 class Push(Protocol):
@@ -43,6 +47,12 @@ class Push(Protocol):
 
     def open(self, status: int, headers: Sequence[Header]) -> None:
         """Begin. The head is kept back until the first `write`, or `end`."""
+        ...
+
+    def watch(self, look: Look, at: float) -> None:
+        """Have `look` called at `at`, or up to a second later, as long as the response has not
+        ended. A task and a timer for every stream cost as much as 30 tokens of it.
+        """
         ...
 
     def write(self, chunk: bytes) -> bool:

@@ -1,7 +1,8 @@
 """A streamed answer that is pushed: each chunk is written where it comes to be.
 
-Owns when the head leaves and what is said in a silence. No task wakes for a chunk: one sleeps until
-a silence could be over, the other until the turn is. Must not know sockets or turn events.
+Owns when the head leaves and what is said in a silence. No task wakes for a chunk: the request's
+sleeps until the turn is over, and the server looks after silences. Must not know sockets or turn
+events.
 
 The server watches the client here, and cancels the request when it leaves.
 """
@@ -18,10 +19,8 @@ async def push_answer(turn: Turn, push: Push, send: Send) -> None:
     """Run `turn` and push its answer; an error in place of an answer goes by `send`."""
     pushed = _PushedAnswer(turn, push)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pushed.stay_alive)
-            await pushed.answer.run(nursery.cancel_scope)
-            nursery.cancel_scope.cancel()
+        with trio.CancelScope() as work:
+            await pushed.answer.run(work)
         refuse = pushed.end()
     finally:
         turn.observe()
@@ -42,18 +41,7 @@ class _PushedAnswer:
         self._turn = turn
         self._push = push
         self._is_open = False
-
-    async def stay_alive(self) -> None:
-        """Send the head when it was held long enough, then something in every silence."""
-        config = self._turn.edge.config
-        await trio.sleep_until(self._turn.started_at + config.head_hold_s)
-        if not self._is_open:
-            self._put_first(b"")
-        while True:
-            due = self._push.wrote_at + config.keep_alive_s
-            await trio.sleep_until(due)
-            if self._push.wrote_at + config.keep_alive_s <= due:
-                self.answer.put(self.answer.keep_alive())
+        push.watch(self._stay_alive, turn.started_at + turn.edge.config.head_hold_s)
 
     def end(self) -> Refuse | None:
         """End the stream; or how to refuse, while the head is still withheld."""
@@ -65,6 +53,15 @@ class _PushedAnswer:
         else:
             self._push.end(self.answer.ending())
         return None
+
+    def _stay_alive(self, now: float) -> float:
+        """Send the head when it was held long enough, then something in every silence."""
+        keep_alive_s = self._turn.edge.config.keep_alive_s
+        if not self._is_open:
+            self._put_first(b"")
+        elif now >= self._push.wrote_at + keep_alive_s:
+            self.answer.put(self.answer.keep_alive())
+        return self._push.wrote_at + keep_alive_s
 
     def _put_first(self, chunk: bytes) -> bool:
         self._open()

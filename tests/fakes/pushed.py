@@ -5,13 +5,16 @@ from collections.abc import Sequence
 import trio
 from starlette.types import ASGIApp
 
-from gateway.http.push import EXTENSION, MAX_PENDING_BYTES
+from gateway.http.push import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.reply import Header
 from tests.fakes.asgi import Exchange
 
 
 class FakePush:
-    """A `Push` whose peer takes everything at once, or nothing while the exchange does not read."""
+    """A `Push` whose peer takes everything at once, or nothing while the exchange does not read.
+
+    It looks at the clock at exact times, which our server need not.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -27,6 +30,21 @@ class FakePush:
     def open(self, status: int, headers: Sequence[Header]) -> None:
         assert not self._exchange.writes
         self._note({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    def watch(self, look: Look, at: float) -> None:
+        trio.lowlevel.spawn_system_task(self._watch, look, at)
+
+    async def _watch(self, look: Look, at: float) -> None:
+        while True:
+            await trio.sleep_until(at)
+            if self._is_over:
+                break
+            at = look(trio.current_time())
+
+    @property
+    def _is_over(self) -> bool:
+        writes = self._exchange.writes
+        return bool(writes) and not writes[-1][1].get("more_body", True)
 
     def write(self, chunk: bytes) -> bool:
         self.wrote_at = trio.current_time()

@@ -77,6 +77,7 @@ class Connection:
         self._is_read = False
         self._has_heard_all = False
         self._is_answering = False
+        self._exchange_now: Exchange | None = None
         self._num_answered = 0
         self._is_last = False
 
@@ -117,6 +118,7 @@ class Connection:
             self._is_answering = True
             keeps_alive = await self._answer(request)
             self._is_answering = False
+            self._exchange_now = None
             self._num_answered += 1
             if not keeps_alive:
                 lingers = not request.is_complete
@@ -136,7 +138,9 @@ class Connection:
         self._changed.ring()
 
     def sweep(self, now: float) -> None:
-        """Give up a peer that is overdue."""
+        """Give up a peer that is overdue; look after what it is told."""
+        if self._exchange_now is not None:
+            self._exchange_now.sweep(now)
         stuck_since = self._outlet.stuck_since
         if stuck_since is not None and now - stuck_since > self._service.silent_peer_s:
             self._outlet.lose()
@@ -190,7 +194,7 @@ class Connection:
     async def _answer(self, request: Request) -> bool:
         """Whether another request can follow."""
         service = self._service
-        exchange = self._exchange(request)
+        exchange = self._exchange_now = self._exchange(request)
         scope = exchange.scope(self._peer, self._here)
         try:
             error = await error_of(service.app, scope, exchange.receive, exchange.send)

@@ -12,7 +12,7 @@ from starlette.types import Message, Scope
 
 from gateway.http.body import EXTENSION as BODY
 from gateway.http.body import ClientGone
-from gateway.http.push import EXTENSION, MAX_PENDING_BYTES
+from gateway.http.push import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.reply import Header
 from gateway.http.server.outlet import Outlet
 from gateway.http.server.request import Request
@@ -50,6 +50,8 @@ class Exchange:
         "_has_all",
         "_held",
         "_is_flowing",
+        "_look",
+        "_look_at",
         "_num_sends",
         "_outlet",
         "has_ended",
@@ -76,6 +78,8 @@ class Exchange:
         self._has_all = False
         self._is_flowing = False
         self._num_sends = 0
+        self._look: Look | None = None
+        self._look_at = 0.0
         self.has_started = False
         self.has_ended = False
         self.wrote_at = 0.0
@@ -185,6 +189,15 @@ class Exchange:
     def forget_head(self) -> None:
         """What was opened has not left yet, and is not to."""
         self._held = None
+
+    def watch(self, look: Look, at: float) -> None:
+        """Look after the response at times; see `Push`."""
+        self._look, self._look_at = look, at
+
+    def sweep(self, now: float) -> None:
+        """Some time has passed."""
+        if self._look is not None and now >= self._look_at and not self.has_ended:
+            self._look_at = self._look(now)
 
     def write(self, chunk: bytes) -> bool:
         """Send a part, or keep it within the bound."""

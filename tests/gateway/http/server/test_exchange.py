@@ -139,6 +139,39 @@ async def test_a_step_leaves_in_one_piece(autojump_clock: MockClock) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_response_is_looked_after_until_its_end(autojump_clock: MockClock) -> None:
+    """At the time that was asked for, or up to a second later, again and again; never once it has
+    ended, though the connection lives on.
+    """
+    looks: list[float] = []
+
+    async def work(push: Push) -> None:
+        push.open(200, HEADERS)
+        push.write(b"first")
+        began_at = trio.current_time()
+
+        def look(now: float) -> float:
+            looks.append(now - began_at)
+            push.write(b"again")
+            return now + 3.0
+
+        push.watch(look, began_at + 5.5)
+        await trio.sleep(20.25)
+        push.end()
+
+    async with wired(_pushing(work)) as peer:
+        await peer.send(GET)
+        received = await peer.until(b"0\r\n\r\n")
+        await trio.sleep(20)
+        await peer.send(CLOSE.replace(b"/z", b"/"))
+        await peer.rest()
+    assert received.count(b"again") == 5
+    assert len(looks) == 10
+    for one in (looks[:5], looks[5:]):
+        for due, at in zip([5.5, *(at + 3.0 for at in one)], one, strict=False):
+            assert due <= at <= due + 1.0
+
+
 async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock) -> None:
     """What the kernel does not take waits, up to the bound; over it nothing is kept, and what was
     taken still arrives whole.

@@ -15,6 +15,8 @@ from gateway.core.byte_lru import ByteLru
 MAX_BYTES: Final = 2 * 2**20
 """Of tools as clients write them, and of lists of them; what is kept takes several times that."""
 
+_LARGE_BYTES: Final = 4096
+
 _MAX_FORMS: Final = 4
 """A template writes in one; only an odd one lets the request decide on the indentation."""
 
@@ -108,7 +110,8 @@ def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
 
     A `msgspec.MsgspecError` or `UnicodeDecodeError` says what is wrong with the whole body.
     """
-    if b'"tools"' not in body:
+    # To look through a large body takes as long as to find its fields.
+    if len(body) < _LARGE_BYTES and b'"tools"' not in body:
         return _decode(body)
     try:
         return {

@@ -158,7 +158,9 @@ async def both_clients(
     transport = Transport(httpx.URL(url), context, LIMITS)
     async with (
         httpx.AsyncClient(transport=transport, timeout=timeout) as ours,
-        httpx.AsyncClient(verify=context, timeout=timeout, limits=LIMITS) as theirs,
+        httpx.AsyncClient(
+            verify=context, timeout=timeout, limits=LIMITS, trust_env=False
+        ) as theirs,
     ):
         yield [ours, theirs]
 
@@ -335,6 +337,28 @@ async def test_no_tls_where_it_is_due() -> None:
             kinds = [(await exchange(client, url, "POST"))[0] for client in clients]  # type: ignore[index]
             assert kinds == [httpx.ConnectError] * 2
             nursery.cancel_scope.cancel()
+
+
+async def test_a_refusal_before_the_request_is_read() -> None:
+    """The write fails or stands still; the answer is heard all the same."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    url = f"http://localhost:{listener.socket.getsockname()[1]}/v1"
+    large = bytes(2**24)
+
+    async def refuse(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(4096)
+            await stream.send_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\n{}")
+            await stream.send_eof()
+            await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery, both_clients(url) as clients:
+        nursery.start_soon(trio.serve_listeners, refuse, [listener])
+        for client in clients:
+            request = client.build_request("POST", url, content=large)
+            request.stream = RequestBody(large)
+            assert (await client.send(request)).status_code == 413
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_body_that_is_left_closes_its_connection() -> None:

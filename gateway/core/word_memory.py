@@ -21,6 +21,8 @@ MAX_BYTES: Final = 4 * 2**20
 """Of words, and as much of pieces: about 20,000 each."""
 MAX_TEXT_CHARS: Final = 16 * 1024
 """Longer texts are left to the tokenizer, which releases the GIL: this holds it for 1 ms."""
+MAX_PIECE_CHARS: Final = 256
+"""Longer ones take the model too long with the GIL."""
 MAX_ONCE: Final = 16_384
 """Words that came once."""
 MAX_NEW: Final = 64
@@ -166,6 +168,8 @@ class WordMemory:
         for _ in range(found.count(None)):
             at = found.index(None, at)
             piece = texts[at]
+            if len(piece) > MAX_PIECE_CHARS:
+                return text
             if piece not in pieces:
                 pieces[piece] = pack_tokens(cut.ids_of(piece))
             found[at] = pieces[piece]

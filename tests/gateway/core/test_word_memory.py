@@ -160,9 +160,9 @@ def test_names_of_words_that_came_once_are_bounded() -> None:
         assert memory.num_once <= MAX_ONCE
 
 
-@pytest.mark.parametrize("text", ["a b " * MAX_TEXT_CHARS, "a\0b c"])
+@pytest.mark.parametrize("text", ["a b " * MAX_TEXT_CHARS, "a\0b c", "x" * 300])
 def test_some_texts_are_left_to_the_library(text: str) -> None:
-    """Long ones, which would hold the GIL, and those with the character that cuts."""
+    """Long ones, long words (they would hold the GIL), and those with the character that cuts."""
     memory = memory_of("byte-level", 40_000)
     spelling = memory.spell([text])
     assert spelling.packed == [pack_tokens(encoder_of("byte-level").encode_texts([text])[0])]

@@ -143,8 +143,8 @@ class BlockTable:
                 middle = (low + high) // 2
                 # `holders` at a third of its price: a call, and who lives is known.
                 word = unpack(chain[middle])[0]
-                shard, key = shards[word >> _SHARD_OF_WORD], word >> _KEY_SHIFT
-                at_middle = shard[key] & at_low if key in shard else 0
+                holders = shards[word >> _SHARD_OF_WORD].get(word >> _KEY_SHIFT, 0)
+                at_middle = holders & at_low
                 if at_middle == at_low:
                     low = middle
                 else:

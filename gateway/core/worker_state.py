@@ -4,7 +4,7 @@ Owns its engine's facts, the places given away on it and the clock of its prefil
 know other workers, models' policies or costs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -94,6 +94,9 @@ class Worker:
         self.reservations: dict[int, Reservation] = {}
         self._prefilling: dict[int, Reservation] = {}
         self._chains = ChainTree()
+        self.expected_blocks: Final[Callable[[Sequence[BlockDigest]], int]] = self._chains.depth
+        """How many leading blocks of the chain running prompts have here or are about to compute:
+        what was routed counts as held until its ticket is over, whatever events say by then."""
         self._free_at = now
         self._pinned_blocks = 0
         self._private_tokens = 0
@@ -150,12 +153,6 @@ class Worker:
         if num_blocks * block_size <= free:
             return True
         return (num_blocks - self._chains.depth(request.digests)) * block_size <= free
-
-    def expected_blocks(self, digests: Sequence[BlockDigest]) -> int:
-        """How many leading blocks of the chain running prompts have here or are about to compute:
-        what was routed counts as held until its ticket is over, whatever events say by then.
-        """
-        return self._chains.depth(digests)
 
     def wait_s(self, now: float) -> float:
         """How long until the prefills ahead should be over."""

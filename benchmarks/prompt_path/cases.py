@@ -52,7 +52,7 @@ def _fresh(rng: random.Random, num_bodies: int) -> Case:
 def _second_turn(rng: random.Random, num_bodies: int) -> Case:
     """An agent's call after a tool's result: 64 KiB, of which half is the conversation's own."""
     tools = [_tool(rng, number) for number in range(NUM_TOOLS)]
-    system = {"role": "system", "content": _prose(rng, 6_000)}
+    system = {"role": "system", "content": prose(rng, 6_000)}
     before, bodies = [], []
     for _ in range(num_bodies):
         messages = [system]
@@ -69,11 +69,11 @@ def _body(messages: list[dict[str, Any]], **fields: Any) -> bytes:  # noqa: ANN4
 
 
 def _user(rng: random.Random, num_chars: int) -> dict[str, Any]:
-    return {"role": "user", "content": _prose(rng, num_chars)}
+    return {"role": "user", "content": prose(rng, num_chars)}
 
 
 def _assistant(rng: random.Random, num_chars: int) -> dict[str, Any]:
-    return {"role": "assistant", "content": _prose(rng, num_chars)}
+    return {"role": "assistant", "content": prose(rng, num_chars)}
 
 
 def _called(rng: random.Random, num_chars: int) -> list[dict[str, Any]]:
@@ -84,24 +84,25 @@ def _called(rng: random.Random, num_chars: int) -> list[dict[str, Any]]:
     call = {"id": call_id, "type": "function", "function": function}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call_id, "content": _prose(rng, num_chars)},
+        {"role": "tool", "tool_call_id": call_id, "content": prose(rng, num_chars)},
     ]
 
 
 def _tool(rng: random.Random, number: int) -> dict[str, Any]:
-    properties = {
-        name: {"type": "string", "description": _prose(rng, 120)} for name in ("path", "mode")
+    properties: dict[str, dict[str, Any]] = {
+        name: {"type": "string", "description": prose(rng, 120)} for name in ("path", "mode")
     }
-    properties["limit"] = {"type": "integer", "minimum": 1, "description": _prose(rng, 80)}
+    properties["limit"] = {"type": "integer", "minimum": 1, "description": prose(rng, 80)}
     function = {
         "name": f"tool_{number}",
-        "description": _prose(rng, 400),
+        "description": prose(rng, 400),
         "parameters": {"type": "object", "properties": properties, "required": ["path"]},
     }
     return {"type": "function", "function": function}
 
 
-def _prose(rng: random.Random, num_chars: int) -> str:
+def prose(rng: random.Random, num_chars: int) -> str:
+    """English words, one after the other."""
     vocabulary = _TEXT.split()
     words: list[str] = []
     size = 0

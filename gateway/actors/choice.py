@@ -186,7 +186,8 @@ class Choice:
             auxiliary=job.auxiliary,
             cloud=cloud and caller.cloud,
             excluded=excluded,
-            resumed=resumed or output.has_text or self._may_siblings_show(),
+            # Once this choice has begun, its siblings may have text that is out.
+            resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
             suspect=self._losses.is_suspect,
         )
@@ -201,10 +202,6 @@ class Choice:
         if self.output.ids:
             raise connection_lost()
         raise unavailable("The model was replaced while this request waited for it.", 1)
-
-    def _may_siblings_show(self) -> bool:
-        """Whether other choices may have text, so that no provider can take over."""
-        return self.has_begun and self._job.request.n > 1
 
     async def _work_at(self, placement: Placement) -> Reason | UseProvider | None:
         """Work at this place, and at others while workers are busy. None: it was lost."""

@@ -172,7 +172,9 @@ class OutputPipeline:
         if not self._is_answer:
             first, last = self._reasoning.push(rest), self._reasoning.flush()
             thoughts, answer = first.thoughts + last.thoughts, first.answer + last.answer
-        events: list[OutputEvent] = [*self._events(thoughts, answer)]
+        events: list[OutputEvent] = []
+        if thoughts or answer:
+            events += self._events(thoughts, answer)
         if self._tool_parser is not None:
             held = self._tool_parser.flush(is_cut=is_cut)
             if self._logprobs is not None:

@@ -207,7 +207,7 @@ class Connection:
             await send_error(exchange.send, error)
         if exchange.is_cut:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        if self._outlet.num_waiting_bytes:
+        if self._outlet.waiting:
             await self._outlet.flushed()
         return exchange.keeps_alive
 

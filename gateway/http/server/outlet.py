@@ -50,11 +50,6 @@ class Outlet:
         self.stuck_since: float | None = None
         self.is_gone = False
 
-    @property
-    def num_waiting_bytes(self) -> int:
-        """What the kernel has not taken yet."""
-        return len(self.waiting)
-
     def write(self, data: bytes) -> None:
         """Send `data` now, or as soon as the peer takes it."""
         if self.is_gone:

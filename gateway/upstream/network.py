@@ -1,9 +1,9 @@
 """The sockets under the HTTP client.
 
-Owns connecting, and bytes both ways, in clear or by TLS; and the seam at which a body can be read
-past the HTTP parser. The parser is given heads only to their last byte, so that what follows can
-still go either way, and answers too: it would take what stands behind one for the next, which is
-another client's. Must not know what the bytes mean.
+Owns connecting, and bytes both ways, in clear or by TLS; and how much the HTTP parser is given at a
+time. A head ends a read, so that the body can still go past the parser. So does an answer: what
+stands behind it the parser would take for the next one, which is another client's. Must not know
+what the bytes mean.
 """
 
 import math

@@ -40,6 +40,7 @@ def with_length(data: bytes, more: bytes = b"") -> bytes:
 
 GOOD = {
     "one length": with_length(EVENT),
+    "one length, twice": OK + b"Content-Length: 3, 3\r\nContent-Length: 3\r\n\r\n{ }",
     "no length at all": with_length(b""),
     "chunks": CHUNKED + chunk(EVENT) * 3 + b"0\r\n\r\n",
     "no chunks": CHUNKED + b"0\r\n\r\n",

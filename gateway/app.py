@@ -230,7 +230,7 @@ async def _cut_the_last(services: Services) -> None:
     """
     await services.draining.wait()
     await trio.sleep(CUT_AT * services.config.gateway.drain_s)
-    services.open_turns.cut()
+    await services.open_turns.cut()
 
 
 async def _stop_on_signals(

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-import trio
 
+from gateway.actors.bell import Bell
 from gateway.actors.placement import Placement
 from protocol.ids import RequestId
 from protocol.messages import Accepted, Finished, Rejected, TokenItem
@@ -74,7 +74,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self._on_tokens = on_tokens
         self._on_accepted = on_accepted
-        self._ended = trio.Event()
+        self._ended = Bell()
         placement.when_lost(self.lose)
 
     def __repr__(self) -> str:
@@ -100,10 +100,10 @@ class Attempt:
         """It is over; the first outcome counts."""
         if self.outcome is None:
             self.outcome = outcome
-            self._ended.set()
+            self._ended.ring()
 
     async def wait(self) -> Outcome:
         """Return once it is over."""
-        await self._ended.wait()
-        assert self.outcome is not None
-        return self.outcome
+        while (outcome := self.outcome) is None:
+            await self._ended.wait()
+        return outcome

@@ -20,6 +20,7 @@ from gateway.actors.event_feed import EventFeed
 from gateway.actors.first_tokens import FirstTokens
 from gateway.actors.fleet_link import FleetLink
 from gateway.actors.model_files import ModelFiles
+from gateway.actors.open_turns import OpenTurns
 from gateway.actors.orphans import Orphanage
 from gateway.actors.provider_health import ProviderHealth, Retries
 from gateway.actors.spending import Spending
@@ -28,33 +29,6 @@ from gateway.core.suspects import Suspects
 
 if TYPE_CHECKING:
     from gateway.upstream import Provider
-
-
-class OpenTurns:
-    """The turns being answered; a shutdown cuts the last ones."""
-
-    def __init__(self) -> None:
-        self._scopes: set[trio.CancelScope] = set()
-
-    @property
-    def count(self) -> int:
-        """Turns being answered now."""
-        return len(self._scopes)
-
-    def open(self) -> trio.CancelScope:
-        """The scope of one more turn, which `cut` cancels until the turn is closed."""
-        scope = trio.CancelScope()
-        self._scopes.add(scope)
-        return scope
-
-    def close(self, scope: trio.CancelScope) -> None:
-        """That turn is over."""
-        self._scopes.remove(scope)
-
-    def cut(self) -> None:
-        """End all open turns now, so that each can still tell its client."""
-        for scope in self._scopes:
-            scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ the choices, or hand over to the providers. Must not know HTTP or frames.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -28,7 +28,6 @@ from gateway.core.continuous_usage import COUNTED
 from gateway.core.effects import RouteRequest, UseProvider
 from gateway.core.errors import (
     ApiError,
-    connection_lost,
     model_not_found,
     poisoned_request,
 )
@@ -38,14 +37,15 @@ from gateway.core.models import ModelView
 Emit = Callable[[TurnEvent], None]
 
 
-async def host_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
+def host_turn(
+    services: Services, request: ChatRequest, caller: Caller, emit: Emit
+) -> Awaitable[None]:
     """`run_turn`; a streamed one outlives its client for a while, for the client's second try."""
-    work = functools.partial(run_turn, services, request, caller)
     if not request.stream:
-        await work(emit)
-        return
+        return run_turn(services, request, caller, emit)
+    work = functools.partial(run_turn, services, request, caller)
     claim = Claim(caller.key, request.fingerprint, request.model)
-    await services.orphans.host(claim, work, emit)
+    return services.orphans.host(claim, work, emit)
 
 
 async def run_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
@@ -53,16 +53,14 @@ async def run_turn(services: Services, request: ChatRequest, caller: Caller, emi
     taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
     call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
     """
-    scope = services.open_turns.open()
+    task = services.open_turns.open()
     try:
-        with scope, _Counted(services.counters):
+        with _Counted(services.counters):
             await Turn(services, request, caller, emit).run()
     except ApiError as error:
         emit(Failed(error))
     finally:
-        services.open_turns.close(scope)
-    if scope.cancelled_caught:
-        emit(Failed(connection_lost()))
+        services.open_turns.close(task)
 
 
 class _Counted:
@@ -103,49 +101,55 @@ class Turn:
         """
         services = self._services
         services.retries.requested()
-        identity = suspect_id(self._caller, self._request)
-        if deaths := services.suspects.poison(identity, trio.current_time()):
-            raise poisoned_request(deaths)
+        if services.suspects:
+            self._refuse_poison()
         provider = await self._try_locally(cloud=True)
         if provider is None:
             return
-        error = await answer_by_chain(
-            self._services,
-            self._request,
-            provider,
-            self._emit,
-            caller=self._caller,
-            model=self._view().name,
-        )
+        with services.open_turns.interruptible():
+            error = await answer_by_chain(
+                self._services,
+                self._request,
+                provider,
+                self._emit,
+                caller=self._caller,
+                model=self._view().name,
+            )
         if error is None:
             return
         is_hopeless = self._is_unshowable or self._view().state == "down"
         if is_hopeless or await self._try_locally(cloud=False) is not None:
             raise error
 
+    def _refuse_poison(self) -> None:
+        identity = suspect_id(self._caller, self._request)
+        if deaths := self._services.suspects.poison(identity, trio.current_time()):
+            raise poisoned_request(deaths)
+
     async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
-        while (job := await self._prepare(cloud=cloud)) is None:
-            provider = await self._await_model(self._view(), cloud=cloud)
+        """Answer by a worker; or what to do instead. While no worker has told what its texts are,
+        the request waits for one.
+        """
+        while True:
+            view = self._view()
+            try:
+                job = await prepare(self._services, self._request, self._caller, view)
+            except ApiError as error:
+                return self._show_elsewhere(view, error, cloud=cloud)
+            if job is not None:
+                return await self._run_choices(job, cloud=cloud)
+            provider = await self._await_model(view, cloud=cloud)
             if provider is not None:
                 return provider
-        if isinstance(job, UseProvider):
-            return job
-        return await self._run_choices(job, cloud=cloud)
 
-    async def _prepare(self, *, cloud: bool) -> Job | UseProvider | None:
-        """The job; None if no worker has told yet what its texts are. What the model cannot be
-        shown goes to the providers, if they may answer.
-        """
-        view, caller = self._view(), self._caller
-        try:
-            return await prepare(self._services, self._request, caller, view)
-        except ApiError as error:
-            chain = view.fallback if cloud and view.cloud and caller.cloud else ()
-            if error.code not in UNSHOWABLE or not chain:
-                raise
-            self._is_unshowable = True
-            reason = f"{view.name} cannot be shown this request ({error.code})"
-            return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
+    def _show_elsewhere(self, view: ModelView, error: ApiError, *, cloud: bool) -> UseProvider:
+        """What the model cannot be shown goes to the providers, if they may answer."""
+        chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
+        if error.code not in UNSHOWABLE or not chain:
+            raise error
+        self._is_unshowable = True
+        reason = f"{view.name} cannot be shown this request ({error.code})"
+        return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
 
     def _view(self) -> ModelView:
         view = self._services.dispatcher.model(self._request.model)
@@ -183,6 +187,7 @@ class Turn:
         emit = self._counting(job, choices) if job.request.continuous_usage else self._emit
         choices += [Choice(self._services, job, at, emit) for at in range(job.request.n)]
         first, *others = choices
+        usage: Usage | None = None
         try:
             if not others:
                 provider = await first.run(cloud=cloud)
@@ -194,22 +199,23 @@ class Turn:
                 usage = _usage_of(job, choices)
                 self._services.spending.record_local(self._caller.key, job.model, usage)
         if provider is None:
-            self._emit_usage(_usage_of(job, choices))
+            self._emit_usage(usage or _usage_of(job, choices))
         return provider
 
     async def _fan_out(
         self, first: Choice, others: list[Choice], *, cloud: bool
     ) -> UseProvider | None:
         provider: UseProvider | None = None
-        async with trio.open_nursery() as nursery:
-            for choice in others:
-                nursery.start_soon(self._follow, first, choice, nursery.cancel_scope)
-            try:
-                provider = await first.run(cloud=cloud)
-            except ApiError as error:
-                self._fail(error, nursery.cancel_scope)
-            if provider is not None:
-                nursery.cancel_scope.cancel()
+        with self._services.open_turns.interruptible():
+            async with trio.open_nursery() as nursery:
+                for choice in others:
+                    nursery.start_soon(self._follow, first, choice, nursery.cancel_scope)
+                try:
+                    provider = await first.run(cloud=cloud)
+                except ApiError as error:
+                    self._fail(error, nursery.cancel_scope)
+                if provider is not None:
+                    nursery.cancel_scope.cancel()
         if self._error is not None:
             raise self._error
         return provider
@@ -245,9 +251,9 @@ class Turn:
 
 
 def _usage_of(job: Job, choices: list[Choice]) -> Usage:
-    return Usage(
-        prompt_tokens=job.prompt_tokens,
-        cached_tokens=choices[0].cached_tokens or 0,
-        completion_tokens=sum(choice.output.completion_tokens for choice in choices),
-        reasoning_tokens=sum(choice.output.reasoning_tokens for choice in choices),
-    )
+    completion_tokens = reasoning_tokens = 0
+    for choice in choices:
+        completion_tokens += choice.output.completion_tokens
+        reasoning_tokens += choice.output.reasoning_tokens
+    cached_tokens = choices[0].cached_tokens or 0
+    return Usage(job.prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens)

@@ -87,11 +87,14 @@ class BlockTable:
     def store(self, bit: int, digests: bytes) -> int:
         """The holder has these blocks (16 bytes each); how many are new to it."""
         shards, same, num_new = self._shards, self._masks, 0
+        alone = same.setdefault(bit, bit)
         for (word,) in _PACKED.iter_unpack(digests):
-            key = word >> _KEY_SHIFT
-            shard = shards[key >> _SHARD_SHIFT]
+            shard, key = shards[word >> _SHARD_OF_WORD], word >> _KEY_SHIFT
             mask = shard.get(key, 0)
-            if not mask & bit:
+            if not mask:
+                shard[key] = alone
+                num_new += 1
+            elif not mask & bit:
                 mask |= bit
                 shard[key] = same.setdefault(mask, mask)
                 num_new += 1
@@ -103,8 +106,7 @@ class BlockTable:
         """The holder has these blocks no more; how many it had."""
         shards, same, num_gone = self._shards, self._masks, 0
         for (word,) in _PACKED.iter_unpack(digests):
-            key = word >> _KEY_SHIFT
-            shard = shards[key >> _SHARD_SHIFT]
+            shard, key = shards[word >> _SHARD_OF_WORD], word >> _KEY_SHIFT
             mask = shard.get(key, 0)
             if mask & bit:
                 mask ^= bit

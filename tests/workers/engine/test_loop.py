@@ -2,8 +2,10 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import pytest
 
@@ -11,6 +13,7 @@ from protocol import wire
 from protocol.errors import WireError
 from protocol.messages import (
     Abort,
+    Accepted,
     BlocksSnapshot,
     EngineFacts,
     Finished,
@@ -96,7 +99,7 @@ class CountingRunner:
 class LoopEnd:
     """The supervisor's end of a loop that runs in a thread."""
 
-    def __init__(self, runner: CountingRunner) -> None:
+    def __init__(self, runner: CountingRunner, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(BOUND_S)
         self.gone = threading.Event()
@@ -109,7 +112,9 @@ class LoopEnd:
             runner.eos_ids,
             lookahead=runner.lookahead,
         )
-        self._loop = EngineLoop(runner, self.scheduler, self._channel, self.status, epoch=3)
+        self._loop = EngineLoop(
+            runner, self.scheduler, self._channel, self.status, epoch=3, clock=clock
+        )
         self._decoder = FrameDecoder()
         self._frames: list[tuple[int, bytes]] = []
         self.heard: list[tuple[int, FromWorker | FromEngine]] = []
@@ -168,8 +173,10 @@ class LoopEnd:
 
 
 @contextmanager
-def running(runner: CountingRunner) -> Iterator[LoopEnd]:
-    end = LoopEnd(runner)
+def running(
+    runner: CountingRunner, clock: Callable[[], float] = time.monotonic
+) -> Iterator[LoopEnd]:
+    end = LoopEnd(runner, clock)
     try:
         yield end
     finally:
@@ -225,6 +232,41 @@ def test_load_is_told_at_each_change_and_rarely_in_between(lookahead: int) -> No
         assert loads[-1][1].running == 0
         assert loads[-1][1].free_blocks == loads[-1][1].num_blocks
         assert len(loads) < 50
+
+
+def ticking(tick_s: float) -> Callable[[], float]:
+    """A clock that goes on by so much whenever it is looked at."""
+    ticks = count()
+    return lambda: next(ticks) * tick_s
+
+
+def test_a_brief_step_is_told_once() -> None:
+    """What a step of a fraction of a millisecond brings is told with its end, the load last."""
+    with running(CountingRunner(), ticking(1e-5)) as end:
+        end.send(1, submission(A, max_tokens=1, prompt=5))  # nothing is known of steps yet
+        end.finished(A)
+        end.until(Load)
+        before = len(end.heard)
+        end.send(1, submission(B, max_tokens=1, prompt=5))
+        load = end.until(Load)
+        kinds = [type(message) for _, message in end.heard[before:]]
+        assert kinds == [Accepted, Tokens, Finished, Load]
+        assert isinstance(load, Load)
+        assert (load.running, load.waiting) == (0, 0)
+
+
+def test_before_a_longer_step_the_load_is_told(lookahead: int) -> None:
+    """Other gateways need not wait for its end to hear that the engine is busy."""
+    with running(CountingRunner(lookahead), ticking(0.01)) as end:
+        end.send(1, submission(A, max_tokens=1, prompt=5))
+        end.finished(A)
+        end.until(Load)
+        before = len(end.heard)
+        end.send(1, submission(B, max_tokens=1, prompt=5))
+        end.finished(B)
+        first = end.heard[before][1]
+        assert isinstance(first, Load)
+        assert first.running + first.waiting == 1
 
 
 def test_an_exception_in_a_step_fails_its_sequences_and_no_other(lookahead: int) -> None:

@@ -101,19 +101,18 @@ class Connection:
 
     def lose(self) -> None:
         """Nothing more comes: the peer is gone, or cannot be understood."""
-        self._hear_no_more()
+        self.hear_no_more()
         self._outlet.lose()
+
+    def hear_no_more(self) -> None:
+        """Read nothing from now on, so that the socket can be closed."""
+        self._has_heard_all = True
+        self._read_no_more()
 
     async def serve(self) -> None:
         """Answer requests until one side wants no more of them."""
-        self._read_on()
-        try:
-            await self._serve()
-        finally:
-            self._hear_no_more()
-
-    async def _serve(self) -> None:
         lingers = False
+        self._read_on()
         while (request := await self._next()) is not None:
             self._is_answering = True
             keeps_alive = await self._answer(request)
@@ -176,14 +175,10 @@ class Connection:
             self._is_read = False
             self._service.readers.drop(self._socket)
 
-    def _hear_no_more(self) -> None:
-        self._has_heard_all = True
-        self._read_no_more()
-
     async def _next(self) -> Request | None:
         parser = self._parser
         while True:
-            if (request := parser.take()) is not None:
+            if parser.waiting and (request := parser.take()) is not None:
                 if not self._is_read:
                     self._read_on()
                 return request

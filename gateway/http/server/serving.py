@@ -135,6 +135,7 @@ class Connections:
                 nursery.cancel_scope.cancel()
             finally:
                 self._open.discard(connection)
+                connection.hear_no_more()
 
 
 async def _accept(

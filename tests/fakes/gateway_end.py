@@ -25,15 +25,16 @@ from protocol.messages import (
 )
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
-from protocol.transport import RouterSocket
+from protocol.transport import LocalRouter, RouterSocket, is_local
 
 M = TypeVar("M")
 BOUND_S = 30.0
 
 
 class GatewayEnd:
-    """Every message of the workers in order, `heard`; pings every 0.1 s unless told not to. Without
-    `acknowledges` its pings say that it has not read anything.
+    """Every message of the workers in order, `heard`, and as they came together, `bundles`; pings
+    every 0.1 s unless told not to. Without `acknowledges` its pings say that it has not read
+    anything.
     """
 
     def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
@@ -46,7 +47,10 @@ class GatewayEnd:
         self._newest_pong = 0
         self._news = trio.Event()
         self._closed = trio.Event()
-        self._router = RouterSocket(self._take, lambda _peer: None)
+        self.lost: list[WorkerId] = []
+        self.bundles: list[list[FromWorker]] = []
+        router = LocalRouter if is_local(address) else RouterSocket
+        self._router = router(self._take, self.lost.append)
         self.address = self._router.bind(address)
 
     def send(self, message: ToWorker) -> None:
@@ -107,8 +111,10 @@ class GatewayEnd:
         self.received_bytes += len(frame)
         message = wire.decode_from_worker(frame)
         parts = message.frames if isinstance(message, Bundle) else (frame,)
-        for part in parts:
-            self._take_one(wire.decode_from_worker(part))
+        messages = [wire.decode_from_worker(part) for part in parts]
+        self.bundles.append(messages)
+        for each in messages:
+            self._take_one(each)
 
     def _take_one(self, message: FromWorker) -> None:
         if isinstance(message, Register):

@@ -10,12 +10,12 @@ draft is missing, `finish`. `draft` and `finish` belong to one thread. New segme
 by word where that is exact (`word_memory.py`).
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.core.control_tokens import MARK, ControlTokens
 from gateway.core.generations import Generations
+from gateway.core.packed_words import text_bytes
 from gateway.core.separable import is_separable
 from gateway.core.tokenization import Encoder
 from gateway.core.word_breaks import word_breaks
@@ -24,7 +24,7 @@ from protocol.tokens import pack_token, pack_tokens
 
 MAX_BYTES: Final = 16 * 2**20
 """A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
-_ENTRY_BYTES: Final = 250
+_ENTRY_BYTES: Final = 300
 
 
 class Draft:
@@ -133,4 +133,4 @@ class PromptEncoder:
 
 def _entry_bytes(key: str | tuple[bytes, str], packed: bytes) -> int:
     stretch = key if isinstance(key, str) else key[1]
-    return _ENTRY_BYTES + sys.getsizeof(stretch) + len(packed)
+    return _ENTRY_BYTES + text_bytes(stretch) + len(packed)

@@ -54,7 +54,7 @@ class Conversations:
         earlier = self._continued(digests)
         if earlier is not None and earlier.startswith(f"{key}/"):
             return earlier
-        spans = self._spans(digests)
+        spans = self._walk(digests)
         depth = spans[-1][0] if spans else 0
         divergent = digests[depth] if depth < len(digests) else digests[-1]
         return f"{key}/{divergent.hex()}#{ticket}"
@@ -77,7 +77,8 @@ class Conversations:
         """
         if now - self._none_before > RECENT_S:
             self._forget_old(now)
-        spans = self._spans(digests)
+        # Of a prompt without a session it was asked for the name just now.
+        spans = self._walked[1] if self._walked[0] is digests else self._walk(digests)
         if name not in self._recent:
             return spans
         own = self._recent[name][0]
@@ -90,13 +91,11 @@ class Conversations:
             others.append((end, num_chains - is_own))
         return others
 
-    def _spans(self, digests: _Chain) -> list[tuple[int, int]]:
-        """How far recent prompts go along with this one. Of one without a session it is asked twice
-        in a decision: for its name and for its price.
-        """
-        if self._walked[0] is not digests:
-            self._walked = digests, self._recent_tree.spans(digests)
-        return self._walked[1]
+    def _walk(self, digests: _Chain) -> list[tuple[int, int]]:
+        """How far recent prompts go along with this one."""
+        spans = self._recent_tree.spans(digests)
+        self._walked = digests, spans
+        return spans
 
     def sweep(self) -> None:
         """Free the prompts that were forgotten; call it from time to time. The 3,125 digests of

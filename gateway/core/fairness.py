@@ -102,7 +102,9 @@ class FairShares:
         member = self._keys.members[key]
         member.served += tokens / weight
         level = member.sessions
-        level.clock = max(0.0, level.clock + tokens / (level.num_active or 1))
+        level.clock += tokens / (level.num_active or 1)
+        if tokens < 0:
+            level.clock = max(0.0, level.clock)
         level.members[session].served += tokens
 
     def due(self, key: str, session: str, cost: float) -> float:

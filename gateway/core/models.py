@@ -52,6 +52,7 @@ PRIOR_OUTPUT_TOKENS: Final = 512
 PRIOR_SERVICE_S: Final = 5.0
 CANARIES: Final = 3
 _SMOOTHING: Final = 0.1
+_NUM_WEIGHED: Final = 10
 
 
 class Average:
@@ -66,7 +67,9 @@ class Average:
     def add(self, sample: float) -> None:
         """Take in one sample."""
         self._num_samples += 1
-        self.value += max(_SMOOTHING, 1 / (self._num_samples + 1)) * (sample - self.value)
+        num_weighed = self._num_samples + 1
+        weight = 1 / num_weighed if num_weighed < _NUM_WEIGHED else _SMOOTHING
+        self.value += weight * (sample - self.value)
 
 
 class Model:

@@ -29,7 +29,9 @@ class Detokenizer(Protocol):
 
     is_whole: bool
 
-    def plain(self, marks: frozenset[str]) -> "PlainTexts | None":
+    def plain(
+        self, marks: frozenset[str], *, may_end_in_space: bool = False
+    ) -> "PlainTexts | None":
         """The texts in which nothing has to be looked for; None: tokens have none of their own."""
         ...
 
@@ -65,16 +67,17 @@ class ByteTable(dict[int, bytes]):
         super().__init__()
         self._tokenizer = tokenizer
         self._silent = special_ids(tokenizer, shown)
-        self._plain: dict[frozenset[str], PlainTexts] = {}
+        self._plain: dict[tuple[frozenset[str], bool], PlainTexts] = {}
         self.texts: dict[int, str] = {}
 
-    def plain(self, marks: frozenset[str]) -> "PlainTexts":
+    def plain(self, marks: frozenset[str], *, may_end_in_space: bool = False) -> "PlainTexts":
         """The plain ones of `texts`. Formats have few marks; stop strings may have any."""
-        plain = self._plain.get(marks)
+        key = marks, may_end_in_space
+        plain = self._plain.get(key)
         if plain is None:
             while len(self._plain) >= _MAX_PLAIN:
                 del self._plain[next(iter(self._plain))]
-            plain = self._plain[marks] = PlainTexts(self, marks)
+            plain = self._plain[key] = PlainTexts(self, *key)
         return plain
 
     def __missing__(self, token_id: int) -> bytes:
@@ -98,21 +101,22 @@ class ByteTable(dict[int, bytes]):
 
 
 class PlainTexts(dict[int, str]):
-    """id -> its text, if that is whole characters, none of them in `marks` and the last one no
-    white space; "" for every other id. Filled as ids come up.
+    """id -> its text, if that is whole characters, none of them in `marks`, and the last one no
+    white space unless it may be; "" for every other id. Filled as ids come up.
     """
 
-    def __init__(self, table: ByteTable, marks: frozenset[str]) -> None:
+    def __init__(self, table: ByteTable, marks: frozenset[str], may_end_in_space: bool) -> None:
         super().__init__()
         self._table = table
         self._marks = marks
+        self._may_end_in_space = may_end_in_space
 
     def __missing__(self, token_id: int) -> str:
         if not self._table[token_id]:
             return ""
         text = self._table.texts.get(token_id, "")
-        is_plain = self._marks.isdisjoint(text) and not text[-1:].isspace()
-        self[token_id] = text if is_plain else ""
+        ends_well = self._may_end_in_space or not text[-1:].isspace()
+        self[token_id] = text if ends_well and self._marks.isdisjoint(text) else ""
         return self[token_id]
 
 
@@ -133,9 +137,9 @@ class ByteDetokenizer:
         self._decoder: codecs.IncrementalDecoder | None = None
         self.is_whole = True
 
-    def plain(self, marks: frozenset[str]) -> PlainTexts:
+    def plain(self, marks: frozenset[str], *, may_end_in_space: bool = False) -> PlainTexts:
         """See `Detokenizer`."""
-        return self._table.plain(marks)
+        return self._table.plain(marks, may_end_in_space=may_end_in_space)
 
     def push(self, ids: Iterable[int]) -> str:
         """See `Detokenizer`."""
@@ -173,7 +177,7 @@ class StreamDetokenizer:
         self._ids: list[int] = []
         self._num_chars = 0
 
-    def plain(self, marks: frozenset[str]) -> None:
+    def plain(self, marks: frozenset[str], *, may_end_in_space: bool = False) -> None:
         """See `Detokenizer`."""
 
     def push(self, ids: Iterable[int]) -> str:

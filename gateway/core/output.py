@@ -28,6 +28,7 @@ TextEvent = TextDelta | ToolCallEvent
 OutputEvent = ReasoningDelta | TextEvent | Finished
 
 _NONE: Final[frozenset[int]] = frozenset()
+_NO_MARKS: Final[frozenset[str]] = frozenset()
 
 
 class ToolParser(Protocol):
@@ -83,7 +84,6 @@ class OutputPipeline:
         "_may_stop",
         "_num_shown",
         "_plain",
-        "_plain_texts",
         "_reasoning",
         "_silent_ids",
         "_stops",
@@ -118,8 +118,7 @@ class OutputPipeline:
         self.stopped = False
         self.completion_tokens = 0
         self.reasoning_tokens = 0
-        self._plain_texts = self._find_plain() if spelling is None else None
-        self._plain = self._plain_texts if self._is_answer and tool_parser is None else None
+        self._plain: PlainTexts | None = None
         self._call_index: int | None = None
 
     def push_plain(self, token_id: int) -> TextDelta | ReasoningDelta | ToolCallArguments | None:
@@ -198,33 +197,33 @@ class OutputPipeline:
         rest = self._through_stops(rest) if rest else ""
         return rest if self.stopped else rest + self._stops.flush()
 
-    def _find_plain(self) -> PlainTexts | None:
-        """The texts that pass all stages as they are, while these are quiet."""
-        marks, parser = self._reasoning.marks, self._tool_parser
-        if parser is not None and not parser.marks <= marks:
-            marks |= parser.marks
-        if self._may_stop:
-            marks |= self._stops.marks
-        return self._detokenizer.plain(marks)
-
     def _look_ahead(self) -> None:
-        """Note whether a plain token may come next. It changes none of what is asked here."""
+        """Note which tokens would be plain if they came next; they change none of what is asked
+        here. Space at a text's end is held back only beside thoughts and calls.
+        """
         self._plain = self._call_index = None
-        texts, parser = self._plain_texts, self._tool_parser
-        if texts is None or not self._detokenizer.is_whole:
+        if self._logprobs is not None or not self._detokenizer.is_whole:
             return
         if self._may_stop and not self._stops.is_quiet:
             return
+        parser = self._tool_parser
         if not self._is_answer:
-            self._plain = texts if self._reasoning.is_quiet else None
-        elif parser is None or parser.is_quiet:
-            self._plain = texts
+            if self._reasoning.is_quiet:
+                self._plain = self._texts_without(self._reasoning.marks)
+        elif parser is None:
+            self._plain = self._texts_without(_NO_MARKS, may_end_in_space=True)
+        elif parser.is_quiet:
+            self._plain = self._texts_without(parser.marks)
         elif (call_index := parser.open_string) is not None:
-            marks = parser.string_marks
             self._call_index = call_index
-            self._plain = self._detokenizer.plain(
-                marks | self._stops.marks if self._may_stop else marks
-            )
+            self._plain = self._texts_without(parser.string_marks, may_end_in_space=True)
+
+    def _texts_without(
+        self, marks: frozenset[str], *, may_end_in_space: bool = False
+    ) -> PlainTexts | None:
+        if self._may_stop:
+            marks |= self._stops.marks
+        return self._detokenizer.plain(marks, may_end_in_space=may_end_in_space)
 
     def _through_stops(self, text: str) -> str:
         shown = self._stops.push(text)

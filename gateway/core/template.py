@@ -58,8 +58,6 @@ class ChatTemplate:
             if self._builds_tokens:
                 self._template = template_environment().from_string(source)
                 self._variables = dict(variables or {})
-            # Jinja's are a chain of two maps, which each rendering copies name by name.
-            self._template.globals = dict(self._template.globals)
             self._constants = {
                 **self._template.globals,
                 "add_generation_prompt": True,
@@ -93,9 +91,7 @@ class ChatTemplate:
         """What Jinja's `render` does, but for tracebacks that point into the template."""
         template = self._template
         values = {**self._constants, **given, "strftime_now": now.strftime}
-        context = Context(
-            template.environment, values, template.name, template.blocks, template.globals
-        )
+        context = Context(template.environment, values, template.name, template.blocks)
         return "".join(template.root_render_func(context))
 
     def _given(

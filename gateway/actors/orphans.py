@@ -7,9 +7,8 @@ A request takes over only what nobody is connected to, so two clients never shar
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -27,8 +26,7 @@ Emit = Callable[[TurnEvent], None]
 Work = Callable[[Emit], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """Whose request it is, and which: the same key and the same bytes. `model` is for the log."""
 
     key: str
@@ -93,11 +91,12 @@ class Orphanage:
             return
         self._orphans[claim] = hosted
         self._feed.publish(Orphaned(claim.model, claim.key, self._grace_s))
-        self._nursery.start_soon(self._wait_for_client, claim, hosted)
+        hosted.adopted = trio.Event()
+        self._nursery.start_soon(self._wait_for_client, claim, hosted, hosted.adopted)
 
-    async def _wait_for_client(self, claim: Claim, hosted: "_Hosted") -> None:
+    async def _wait_for_client(self, claim: Claim, hosted: "_Hosted", adopted: trio.Event) -> None:
         with trio.move_on_after(self._grace_s):
-            await hosted.adopted.wait()
+            await adopted.wait()
         if self._orphans.get(claim) is hosted:
             del self._orphans[claim]
             hosted.scope.cancel()
@@ -120,7 +119,7 @@ class _Hosted:
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
         self.over = trio.Event()
-        self.adopted = trio.Event()
+        self.adopted: trio.Event | None = None
         self.failure: Exception | None = None
         self.was_seen = False
         self.left_at = 0.0
@@ -151,7 +150,8 @@ class _Hosted:
     def attach(self, emit: Emit) -> None:
         """Events go to `emit` from now on, those that nobody has heard first."""
         self._emit = emit
-        self.adopted.set()
+        if self.adopted is not None:
+            self.adopted.set()
         kept, self._kept = self._kept, []
         for event in kept:
             self._take(event)
@@ -159,7 +159,6 @@ class _Hosted:
     def detach(self) -> None:
         """The client has left."""
         self._emit = None
-        self.adopted = trio.Event()
         self.left_at = trio.current_time()
 
     def _take(self, event: TurnEvent) -> None:

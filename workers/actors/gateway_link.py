@@ -113,6 +113,8 @@ class GatewayLink:
     def pass_on(self, frames: list[bytes]) -> None:
         """`send` what the engine says at one moment, on the gateway's account."""
         for frame in bundled(frames):
+            if self.number is None:
+                return  # full, and dropped with the frame before
             self._credit.sent(len(frame))
             self.send(frame)
         self._settle()

@@ -55,7 +55,10 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
     others = ready
     if request.excluded:
         others = [w for w in ready if w.worker_id not in request.excluded] or ready
-    return [w for w in others if not w.breaker.is_open or w.breaker.is_good(now)] or others
+    for worker in others:
+        if worker.breaker.is_open:
+            return [w for w in others if w.breaker.is_good(now)] or others
+    return others
 
 
 def _any_hungry(workers: Sequence[Worker], now: float, *, auxiliary: bool) -> Worker | None:

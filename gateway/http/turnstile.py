@@ -11,8 +11,9 @@ from typing import Final, final
 import trio
 
 PER_TURN: Final = 16
-"""A short request takes half a millisecond of the loop. Many in one turn are cheaper than few:
-their submissions leave together, so that libzmq and the worker wake once."""
+"""A short request takes a quarter of a millisecond of the loop. Many in one turn are cheaper than
+few: their submissions leave together, so that the worker wakes once.
+"""
 
 
 @final

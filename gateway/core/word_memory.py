@@ -20,7 +20,9 @@ from protocol.tokens import pack_tokens
 MAX_BYTES: Final = 4 * 2**20
 """Of words, and as much of pieces: about 20,000 each."""
 MAX_TEXT_CHARS: Final = 16 * 1024
-"""Longer texts are left to the tokenizer, which releases the GIL: this holds it for 1 ms."""
+"""Longer texts are left to the tokenizer, which releases the GIL: this holds it for 1 to 2 ms."""
+MAX_UNKNOWN: Final = 512
+"""Pieces of a text that are encoded here, 1 us each; with more the text is left as well."""
 MAX_PIECE_CHARS: Final = 256
 """Longer ones take the model too long with the GIL."""
 MAX_ONCE: Final = 16_384
@@ -115,8 +117,8 @@ class WordMemory:
         """The text's parts; words and pieces that are not known are noted."""
         if len(text) > MAX_TEXT_CHARS or _CUT in text:
             return [text]
-        if _INDENT in text and type(part := self._in_pieces(text, pieces)) is bytes:
-            return [part]
+        if _INDENT in text and text.isascii() and self._breaks.pieces is not None:
+            return [self._in_pieces(text, pieces)]
         words = text.replace(" ", _CUT + " ").split(_CUT)
         if not words[0]:
             del words[0]
@@ -164,8 +166,8 @@ class WordMemory:
         if cut is None or texts is None:
             return text
         found = list(map(self._pieces.known.get, texts))
-        at = 0
-        for _ in range(found.count(None)):
+        at, num_unknown = 0, found.count(None)
+        for _ in range(min(num_unknown, MAX_UNKNOWN)):
             at = found.index(None, at)
             piece = texts[at]
             if len(piece) > MAX_PIECE_CHARS:
@@ -173,6 +175,8 @@ class WordMemory:
             if piece not in pieces:
                 pieces[piece] = pack_tokens(cut.ids_of(piece))
             found[at] = pieces[piece]
+        if num_unknown > MAX_UNKNOWN:
+            return text
         return b"".join(found)  # type: ignore[arg-type]
 
 

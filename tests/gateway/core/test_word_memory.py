@@ -1,5 +1,6 @@
 """Words that were encoded before, against the library's ids of the whole text."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -118,18 +119,40 @@ def test_words_that_came_twice_are_not_encoded_again(name: str) -> None:
     breaks = word_breaks(encoder.tokenizer)
     asked: list[str] = []
 
-    def encode(texts: list[str]) -> list[list[int]]:
+    def encode(texts: Sequence[str]) -> list[list[int]]:
         asked.extend(texts)
         return encoder.encode_texts(texts)
 
     assert breaks is not None
-    memory = WordMemory(breaks, encode)  # type: ignore[arg-type]
+    memory = WordMemory(breaks, encode)
     for text in ("the weather is warm naïve", "is the weather warm naïve"):
         spell(memory, f"so {text}")
     asked.clear()
     text = "so warm is the naïve weather is"
     assert spell(memory, text) == [pack_tokens(encoder.encode_texts([text])[0])]
     assert asked == []
+
+
+def test_a_text_of_unknown_pieces_is_left_to_the_library_until_they_are_known() -> None:
+    """It teaches some of them each time."""
+    encoder = encoder_of("byte-level")
+    breaks = word_breaks(encoder.tokenizer)
+    asked: list[str] = []
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        asked.extend(texts)
+        return encoder.encode_texts(texts)
+
+    assert breaks is not None
+    memory = WordMemory(breaks, encode)
+    letters = [f"{a}{b}{c}" for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"]
+    text = " ".join(letters)
+    whole = [pack_tokens(encoder.encode_texts([text])[0])]
+    num_asked = []
+    for _ in range(3):
+        assert spell(memory, text) == whole
+        num_asked.append(len(asked))
+    assert num_asked == [1, 1, 1]
 
 
 def test_reading_changes_nothing() -> None:

@@ -7,6 +7,8 @@ events.
 The server watches the client here, and cancels the request when it leaves.
 """
 
+import math
+
 import trio
 from starlette.types import Send
 
@@ -23,6 +25,7 @@ async def push_answer(turn: Turn, push: Push, send: Send) -> None:
             await pushed.answer.run(work)
         refuse = pushed.end()
     finally:
+        pushed.is_over = True
         turn.observe()
     if refuse is not None:
         await refuse(send)
@@ -34,6 +37,7 @@ class _PushedAnswer:
         "_push",
         "_turn",
         "answer",
+        "is_over",
     )
 
     def __init__(self, turn: Turn, push: Push) -> None:
@@ -41,6 +45,7 @@ class _PushedAnswer:
         self._turn = turn
         self._push = push
         self._is_open = False
+        self.is_over = False
         push.watch(self._stay_alive, turn.started_at + turn.edge.config.head_hold_s)
 
     def end(self) -> Refuse | None:
@@ -56,6 +61,9 @@ class _PushedAnswer:
 
     def _stay_alive(self, now: float) -> float:
         """Send the head when it was held long enough, then something in every silence."""
+        if self.is_over:
+            # It may be refused now, which is not ours to disturb.
+            return math.inf
         keep_alive_s = self._turn.edge.config.keep_alive_s
         if not self._is_open:
             self._put_first(b"")

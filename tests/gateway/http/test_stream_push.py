@@ -74,6 +74,17 @@ async def test_an_error_before_the_head_is_a_status(
     assert exchange.json["error"]["code"] == "busy"
 
 
+async def test_a_refusal_is_not_disturbed(autojump_clock: MockClock) -> None:
+    """A client that takes its refusal slowly gets that alone, however long it takes."""
+    exchange, _ = _pushed(5.0, Failed(ApiError(429, "All places are taken.", code="busy")))
+    exchange.reads = False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange.run)
+        await trio.sleep(60)
+        exchange.resume_reading()
+    assert (exchange.status, exchange.json["error"]["code"]) == (429, "busy")
+
+
 async def test_an_error_after_the_head_ends_the_stream(autojump_clock: MockClock) -> None:
     """What is out is out: the failure is an event, and no [DONE] follows."""
     exchange, _ = await _timed(STARTED, TextDelta(0, "Hel"), Failed(connection_lost()))

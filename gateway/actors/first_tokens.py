@@ -19,19 +19,26 @@ class FirstTokens:
 
     def __init__(self) -> None:
         self._due_at: dict[Attempt, float] = {}
+        self._news: trio.Event | None = None
 
     def await_for(self, attempt: Attempt, within_s: float) -> None:
         """Give `attempt` so long, unless it is no longer awaited by then."""
         self._due_at[attempt] = trio.current_time() + within_s
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     def no_more(self, attempt: Attempt) -> None:
         """Its first token is here, or it has ended; both may be told."""
         self._due_at.pop(attempt, None)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at the clock until cancelled."""
+        """Look at the clock until cancelled, while anything is awaited."""
         task_status.started()
         while True:
+            if not self._due_at:
+                self._news = trio.Event()
+                await self._news.wait()
             await trio.sleep(SWEEP_S)
             now = trio.current_time()
             for attempt, due_at in self._due_at.items():

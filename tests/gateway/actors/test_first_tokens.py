@@ -57,3 +57,22 @@ async def test_who_is_no_longer_awaited_is_left_alone(
         await trio.sleep(5.0)
         nursery.cancel_scope.cancel()
     assert answered.outcome is None
+
+
+async def test_nobody_looks_at_the_clock_while_nothing_is_awaited(
+    autojump_clock: MockClock,
+) -> None:
+    """It sleeps without attempts; one that comes after a pause has its time all the same."""
+    timer = FirstTokens()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(timer.run)
+        for number in range(3):
+            await trio.sleep(100.0)
+            statistics = trio.lowlevel.current_statistics()
+            assert statistics.seconds_to_next_deadline > 10 * SWEEP_S
+            one, began_at = attempt(number), trio.current_time()
+            timer.await_for(one, 1.0)
+            await one.wait()
+            timer.no_more(one)
+            assert 1.0 <= trio.current_time() - began_at <= 1.0 + 2 * SWEEP_S
+        nursery.cancel_scope.cancel()

@@ -100,6 +100,9 @@ class Attempt:
         """It is over; the first outcome counts."""
         if self.outcome is None:
             self.outcome = outcome
+            # It has nobody to call back any more. What refers to itself awaits the collector, which
+            # took 20 us per request of them.
+            self.placement.on_lost = None
             self._ended.ring()
 
     async def wait(self) -> Outcome:

@@ -360,6 +360,8 @@ class Choice:
         if self._ticket is not None:
             self._services.dispatcher.release(self._ticket, len(self.output.ids) or None)
             self._ticket = None
+        # It calls back to here: together they, and all of the request, would await the collector.
+        self._attempt = None
 
 
 def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:

@@ -1,11 +1,16 @@
 """Turns on workers: real frames over loopback."""
 
+import gc
 from functools import partial
+from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
+from gateway.actors.attempt import Attempt
 from gateway.actors.caller import Caller
+from gateway.actors.choice import Choice
 from protocol.messages import Abort, Submit
 from protocol.tokens import count_tokens
 from tests.fakes.running_gateway import open_gateway, wait_until
@@ -96,6 +101,26 @@ async def test_an_unknown_model_is_not_found() -> None:
         asked = await gateway.ask(model="nobody")
         assert asked.error is not None
         assert (asked.error.status, asked.error.code) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 2}])
+async def test_a_turn_that_is_over_leaves_nothing_to_the_collector(fields: dict[str, Any]) -> None:
+    """What is made for a request goes with it: the collector, which stops all streams, looks for
+    nothing.
+    """
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        await gateway.ask(**fields)
+        gc.collect()
+        gc.disable()
+        try:
+            asked = await gateway.ask(**fields)
+            await trio.testing.wait_all_tasks_blocked()
+            left = [thing for thing in gc.get_objects() if isinstance(thing, Choice | Attempt)]
+        finally:
+            gc.enable()
+        assert asked.reasons
+        assert not left
 
 
 async def test_a_stop_string_ends_the_work() -> None:

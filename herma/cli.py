@@ -240,6 +240,9 @@ def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentPar
     gateway.add_argument(
         "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
     )
+    gateway.add_argument(
+        "--link", choices=("ipc", "tcp"), default="ipc", help="to the worker: a socket, or ZeroMQ"
+    )
     gateway.add_argument("--json", type=Path, metavar="FILE")
 
 

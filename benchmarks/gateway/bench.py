@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.gateway.job import Outcome
-from benchmarks.gateway.processes import Fleet, Gateway, running, running_floor
+from benchmarks.gateway.processes import Fleet, Gateway, Way, running, running_floor
 from benchmarks.gateway.yardstick import yardstick_ms
 
 
@@ -21,7 +21,7 @@ class Size:
 
     runs: int = 5
     share: float = 1.0
-    server: str | None = None
+    way: Way = field(default_factory=Way)
 
     def of(self, count: int, least: int) -> int:
         """So many of `count`."""
@@ -89,7 +89,7 @@ class Bench:
             yield self.shared[0]
             self.figures.add("rss_mb", self.shared[0].memory_mb("VmHWM"))
             return
-        with running(fleet, self.size.server) as gateway:
+        with running(fleet, self.size.way) as gateway:
             yield gateway
             self.figures.add("rss_mb", gateway.memory_mb("VmHWM"))
 
@@ -106,5 +106,5 @@ class Bench:
 @contextmanager
 def sharing(size: Size, tell: Callable[[str], None]) -> Iterator[Bench]:
     """A bench whose tests share their processes."""
-    with running_floor() as port, running(Fleet(5.0, 64, port), size.server) as gateway:
+    with running_floor() as port, running(Fleet(5.0, 64, port), size.way) as gateway:
         yield Bench(size, tell, shared=(gateway, port))

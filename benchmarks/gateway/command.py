@@ -16,6 +16,7 @@ from typing import Any, Final
 from benchmarks.engine.progress import Progress
 from benchmarks.gateway.bench import Bench, Figures, Size, sharing
 from benchmarks.gateway.cases import CASES
+from benchmarks.gateway.processes import Way
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
 from benchmarks.machine import describe_machine
@@ -29,7 +30,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     names = named_tests(arguments.tests)
     is_smoke = "smoke" in arguments.tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
-    size = replace(size, server=arguments.server)
+    size = replace(size, way=Way(arguments.server, arguments.link))
     progress = Progress(len(names))
     with (
         sharing(size, progress.begin)
@@ -81,6 +82,7 @@ def _report(figures: Figures, told: dict[str, Any], size: Size) -> dict[str, Any
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": describe_machine(("trio", "pyzmq", "tokenizers", "httptools")),
         "runs_each": size.runs,
+        "link": size.way.link,
         "is_right": not figures.errors,
         "errors": figures.errors,
         **{key: round(value, 3) for key, value in figures.medians().items()},

@@ -42,6 +42,22 @@ class Fleet:
     provider_port: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How clients and workers reach the gateway: its HTTP server (None: the default), and the link
+    to the worker: `ipc`, a Unix socket, or `tcp`, ZeroMQ on loopback.
+    """
+
+    server: str | None = None
+    link: str = "ipc"
+
+    def worker_bind(self, folder: Path) -> str:
+        """The address at which the gateway waits for the worker."""
+        return (
+            f"ipc://{folder}/workers" if self.link == "ipc" else f"tcp://127.0.0.1:{_free_port()}"
+        )
+
+
 class Process:
     """A child whose output is kept in a file, and ended at the end."""
 
@@ -102,13 +118,13 @@ class Process:
 class Gateway(Process):
     """`herma gateway` on a free port."""
 
-    def __init__(self, folder: Path, fleet: Fleet, server: str | None) -> None:
+    def __init__(self, folder: Path, fleet: Fleet, way: Way) -> None:
         config = folder / "herma.toml"
-        config.write_text(_config(folder, fleet), encoding="utf-8")
+        config.write_text(_config(folder, fleet, way), encoding="utf-8")
         self.port = _free_port()
         words = ["herma", "gateway", "--config", str(config), "--port", str(self.port)]
-        if server is not None:
-            words += ["--server", server]
+        if way.server is not None:
+            words += ["--server", way.server]
         started_at = time.monotonic()
         super().__init__(words, folder / "gateway.log")
         self.wait_for(lambda: self.get("/health") is not None)
@@ -131,11 +147,11 @@ class Gateway(Process):
 
 
 @contextmanager
-def running(fleet: Fleet, server: str | None = None) -> Iterator[Gateway]:
+def running(fleet: Fleet, way: Way) -> Iterator[Gateway]:
     """A gateway with `fleet` behind it, ready; all of it is gone after the block."""
     with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
         folder = Path(text)
-        gateway = Gateway(folder, fleet, server)
+        gateway = Gateway(folder, fleet, way)
         stack.callback(gateway.stop)
         worker = Process(
             ["herma", "worker", "--config", str(folder / "herma.toml")], folder / "worker.log"
@@ -192,10 +208,10 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _config(folder: Path, fleet: Fleet) -> str:
+def _config(folder: Path, fleet: Fleet, way: Way) -> str:
     text = f"""
 [gateway]
-worker_bind = "ipc://{folder}/workers"
+worker_bind = "{way.worker_bind(folder)}"
 max_queue = 4096
 orphan_grace_s = 1
 

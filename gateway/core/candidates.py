@@ -41,11 +41,12 @@ class Candidates:
         held = index.match(digests)
         options: list[Option] = []
         for worker in workers:
-            worker_id, matched = worker.worker_id, worker.expected_blocks(digests)
-            if worker_id in held and held[worker_id] > matched:
-                matched = held[worker_id]
+            worker_id, expected = worker.worker_id, worker.expected_blocks(digests)
+            stored = held.get(worker_id, 0)
+            matched, coming = (expected, expected - stored) if expected > stored else (stored, 0)
             promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
-            options.append(Option(worker, matched, index.num_blocks(worker_id), promised))
+            num_held = index.num_blocks(worker_id)
+            options.append(Option(worker, matched, num_held, promised, coming))
         queue = model.queue.by_ticket
         work = Work(
             session,

@@ -108,7 +108,7 @@ def _first_that_fits(
         )
         worker = choice.best.option.worker
         worker_id = worker.worker_id
-        if worker_id not in promised_s and worker.is_hungry(now):
+        if worker_id not in promised_s and worker.is_hungry(now, choice.best.fresh_tokens):
             return Pick(waiting, choice, expected)
         promised_s[worker_id] = promised_s.get(worker_id, 0.0) + choice.best.prefill_s
         num_looked_at += 1

@@ -247,6 +247,7 @@ class Placement:
             charged,
             now,
             best.prefill_s,
+            best.fresh_tokens,
         )
         self._placed[ticket] = reservation
         self.decisions[choice.why] += 1

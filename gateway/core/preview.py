@@ -70,7 +70,8 @@ def preview(
             model, request, session, roomy, expected, now, num_ready=len(ready)
         )
         chosen, why, reason = choice.worker, choice.why, choice.reason
-        outcome = "placed" if chosen.is_hungry(now) and not len(model.queue) else "waits"
+        is_hungry = chosen.is_hungry(now, choice.best.fresh_tokens)
+        outcome = "placed" if is_hungry and not len(model.queue) else "waits"
     if not ready:
         why, reason = "unready", f"no worker of {model.name} is ready"
         outcome = "provider" if model.chain(request) else "held"
@@ -103,7 +104,7 @@ def _candidate(
         worker=worker.name,
         is_chosen=worker is chosen,
         has_room=worker.has_room(request, expected),
-        is_hungry=worker.is_hungry(now),
+        is_hungry=worker.is_hungry(now, score.fresh_tokens),
         running=worker.num_running,
         cached_tokens=score.cached_tokens,
         uncached_tokens=score.uncached_tokens,

@@ -4,8 +4,9 @@ Owns the cost, in milliseconds of delay for everybody, and the choice of its min
 thresholds. Must not know queues, caps or who may wait.
 
     cost   = wait + prefill + harm
-    wait     until the prefills ahead on that worker are over, those promised to others included
-    prefill  own uncached tokens at its measured rate. A prefix that k other recent conversations
+    wait     until the prefills ahead on that worker are over, those promised to others included; a
+             short prompt begins beside a long one
+    prefill  own uncached tokens at its learned pace. A prefix that k other recent conversations
              share will be used there again, so this one is charged 1/(k+1) of it: a hot prefix
              spreads over idle workers, a private history does not.
     harm     who waits is delayed by own prefill, each on one worker of the fleet; each answer that
@@ -22,7 +23,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from gateway.core.worker_state import PRIOR_PREFILL_TOKENS_PER_S, Worker
+from gateway.core.pace import PRIOR_TOKENS_PER_S
+from gateway.core.worker_state import Worker
 from protocol.ids import WorkerId
 
 PRIOR_STEP_MS: Final = 20.0
@@ -56,21 +58,26 @@ class Work(msgspec.Struct, frozen=True):
 
 class Option(msgspec.Struct, frozen=True, gc=False):
     """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all;
-    `promised_s` of prefill there belong to others who wait.
+    `promised_s` of prefill there belong to others who wait. `coming_blocks` of the matched are not
+    computed yet.
     """
 
     worker: Worker
     matched_blocks: int
     held_blocks: int
     promised_s: float = 0.0
+    coming_blocks: int = 0
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
-    """An option and what it costs. `prefill_s` is the own prefill, undiscounted."""
+    """An option and what it costs. `prefill_s` is the own prefill, undiscounted. `fresh_tokens`
+    would have to be computed if it began now, while others still compute what it shares with them.
+    """
 
     option: Option
     cached_tokens: int
     uncached_tokens: int
+    fresh_tokens: int
     prefill_s: float
     wait_ms: float
     prefill_ms: float
@@ -137,15 +144,21 @@ def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
 
 
 def _typical(options: Sequence[Option]) -> tuple[float, float]:
-    """Prefill rate and step time for workers that have not measured theirs: their peers' mean.
-
-    A prior worse than the peers would keep a new worker idle, and so unmeasured, for ever.
+    """The options' mean prefill rate and step time. Who has not measured its own yet counts as its
+    peers: a prior worse than theirs would keep a new worker idle, and so unmeasured, for ever.
     """
-    workers = [option.worker for option in options]
-    rates = [rate for worker in workers if (rate := worker.prefill_tokens_per_s)]
-    steps = [step_ms for worker in workers if worker.load and (step_ms := worker.load.step_ms)]
-    rate = sum(rates) / len(rates) if rates else PRIOR_PREFILL_TOKENS_PER_S
-    return rate, sum(steps) / len(steps) if steps else PRIOR_STEP_MS
+    rates = steps_ms = 0.0
+    num_rates = num_steps = 0
+    for option in options:
+        worker = option.worker
+        if worker.pace.tokens_per_s:
+            rates, num_rates = rates + worker.pace.tokens_per_s, num_rates + 1
+        if worker.load is not None and worker.load.step_ms:
+            steps_ms, num_steps = steps_ms + worker.load.step_ms, num_steps + 1
+    return (
+        rates / num_rates if num_rates else PRIOR_TOKENS_PER_S,
+        steps_ms / num_steps if num_steps else PRIOR_STEP_MS,
+    )
 
 
 def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
@@ -155,39 +168,30 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     prompt_tokens, block_size, num_waiting = work.prompt_tokens, work.block_size, work.num_waiting
     # The engine computes at least the last token, so a hit never covers the whole prompt.
     most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
-    sharing, expected_output = work.sharing, work.expected_output
-    typical: tuple[float, float] | None = None
+    typical_rate, typical_step_ms = _typical(options)
+    # A step of the moment tells whether a long prompt is in it, so the fleet's mean counts here.
+    # What one more sequence adds to all steps, on a worker of the typical speed.
+    slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
     scores: list[Score] = []
     for option in options:
         worker = option.worker
-        rate, load = worker.prefill_tokens_per_s, worker.load
-        step_ms = load.step_ms if load is not None else 0.0
-        if not rate or not step_ms:
-            typical = typical or _typical(options)
-            rate, step_ms = rate or typical[0], step_ms or typical[1]
-        rate_per_ms = rate / 1000
+        pace = worker.pace
         matched = min(option.matched_blocks, most_blocks)
-        uncached = prompt_tokens - matched * block_size
-        paid: float = uncached
-        if sharing:
-            paid -= _shared_discount(matched, sharing) * block_size
-        own_ms = uncached / rate_per_ms
+        cached = matched * block_size
+        uncached = prompt_tokens - cached
+        rate = pace.tokens_per_s
+        own_s = pace.seconds(cached, uncached) if rate else uncached / typical_rate
+        prefill_ms = own_ms = own_s * 1000
+        if work.sharing:
+            prefill_ms *= 1 - _shared_discount(matched, work.sharing) * block_size / uncached
+        fresh = uncached + option.coming_blocks * block_size
+        wait_ms = (worker.wait_s(now, fresh) + option.promised_s) * 1000
+        slower = typical_rate / rate if rate else 1.0
         running = worker.num_running
-        slowdown_ms = 2 * running * expected_output * step_ms * DECODE_SLOWDOWN
-        wait_ms = (worker.wait_s(now) + option.promised_s) * 1000
-        prefill_ms = paid / rate_per_ms
-        harm_ms = num_waiting * own_ms + PAUSE_WEIGHT * (running * own_ms + slowdown_ms)
+        harm_ms = num_waiting * own_ms + PAUSE_WEIGHT * running * (own_ms + slower * slowdown_ms)
+        cost_ms = wait_ms + prefill_ms + harm_ms
         scores.append(
-            Score(
-                option,
-                matched * block_size,
-                uncached,
-                own_ms / 1000,
-                wait_ms,
-                prefill_ms,
-                harm_ms,
-                wait_ms + prefill_ms + harm_ms,
-            )
+            Score(option, cached, uncached, fresh, own_s, wait_ms, prefill_ms, harm_ms, cost_ms)
         )
     return scores
 

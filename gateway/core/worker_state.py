@@ -13,23 +13,24 @@ import msgspec
 from gateway.core.breaker import Breaker
 from gateway.core.chain_tree import ChainTree
 from gateway.core.effects import RouteRequest
+from gateway.core.pace import PRIOR_TOKENS_PER_S, Pace
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
-
-PRIOR_PREFILL_TOKENS_PER_S: Final = 2000.0
-LEAST_PREFILL_TOKENS_PER_S: Final = 1.0
-"""Slower ones count as this: what a broken worker reports must not make a cost infinite."""
 
 AUXILIARY_PLACES: Final = 1
 STEPS_AHEAD: Final = 2
 """Steps full of prefill that a worker is given beforehand: one to compute, one to go on with while
 its news travel."""
 
+LEARN_AFTER_S: Final = 10.0
+"""A worker that is never without prefill work is learned from so often: what is begun and not over
+then is an error of a few percent."""
+
 
 class Reservation(msgspec.Struct, eq=False):
     """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
     paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
-    space that it shares with nobody.
+    space that it shares with nobody; `is_beside`: its prefill began beside a long one's.
     """
 
     request: RouteRequest
@@ -41,9 +42,11 @@ class Reservation(msgspec.Struct, eq=False):
     charged: int
     assigned_at: float
     prefill_s: float
+    fresh_tokens: int = 0
     done_at: float = 0.0
     private_tokens: int = 0
     started: bool = False
+    is_beside: bool = False
 
 
 WorkerState = Literal["ready", "draining", "starting", "down"]
@@ -88,7 +91,7 @@ class Worker:
         self.draining = False
         self.full_since: float | None = None
         self.load: Load | None = None
-        self.prefill_tokens_per_s = 0.0
+        self.pace = Pace()
         self.breaker = Breaker()
         self.num_running = 0
         self.reservations: dict[int, Reservation] = {}
@@ -98,6 +101,11 @@ class Worker:
         """How many leading blocks of the chain running prompts have here or are about to compute:
         what was routed counts as held until its ticket is over, whatever events say by then."""
         self._free_at = now
+        self._open_at = now
+        self._most_beside = _most_beside(message.engine)
+        self._busy_since = now
+        self._busy_tokens = 0
+        self._busy_depth = 0.0
         self._pinned_blocks = 0
         self._private_tokens = 0
 
@@ -154,19 +162,26 @@ class Worker:
             return True
         return (num_blocks - self._chains.depth(request.digests)) * block_size <= free
 
-    def wait_s(self, now: float) -> float:
-        """How long until the prefills ahead should be over."""
+    def wait_s(self, now: float, num_tokens: int = 0) -> float:
+        """How long until a prompt with so many tokens to compute begins: when the prefills ahead
+        should be over. A short one begins beside a long one, in the step after the present one.
+        """
         ahead_s = self._free_at - now
-        return max(0.0, ahead_s)
+        if ahead_s <= 0.0:
+            return 0.0
+        if self._open_at < self._free_at and num_tokens <= self._most_beside:
+            return min(ahead_s, max(0.0, self._open_at - now) + self._step_s())
+        return ahead_s
 
-    def is_hungry(self, now: float) -> bool:
-        """Whether less prefill is ahead of it than a few steps compute. More would only queue up
-        there, where nobody can be let past and nothing can be moved.
+    def is_hungry(self, now: float, num_tokens: int = 0) -> bool:
+        """Whether less prefill is ahead of a prompt with so many tokens to compute than a few steps
+        compute. More would only queue up there, where nobody can be let past and nothing can be
+        moved.
         """
         if self.engine is None:
             return False
-        rate = self.prefill_tokens_per_s or PRIOR_PREFILL_TOKENS_PER_S
-        return (self._free_at - now) * rate <= STEPS_AHEAD * self.engine.token_budget
+        until = self._open_at if num_tokens <= self._most_beside else self._free_at
+        return until <= now or until - now <= STEPS_AHEAD * self._step_s()
 
     def take(self, reservation: Reservation) -> None:
         """Give the ticket its place, behind the prefills already ahead."""
@@ -174,16 +189,21 @@ class Worker:
         self._pinned_blocks += self._chains.enter(request.digests)
         reservation.private_tokens = self._private(request, reservation.expected_output)
         self._private_tokens += reservation.private_tokens
-        reservation.done_at = self._free_at = max(now, self._free_at) + reservation.prefill_s
+        if not self._prefilling:
+            self._watch(now)
+        self._schedule(reservation, now)
         self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
         self.num_running += 1
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its prefill is over; whoever is behind moves up by what was estimated too much."""
-        if not reservation.started:
-            reservation.started = True
-            del self._prefilling[reservation.request.ticket]
+        if reservation.started:
+            return
+        reservation.started = True
+        del self._prefilling[reservation.request.ticket]
+        if not reservation.is_beside:
             self._shift(reservation.done_at, reservation.done_at - now)
+        self._learn(reservation, now)
 
     def drop(self, reservation: Reservation, now: float) -> None:
         """Free the ticket's place and, if its prefill was not over, the time it would take."""
@@ -196,13 +216,13 @@ class Worker:
             del self._prefilling[request.ticket]
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
+            self._watch(now)  # how much of it was computed is not known
         self.full_since = None
 
     def report(self, load: Load) -> None:
         """Take in the engine's own counters."""
         self.load = load
-        rate = load.prefill_tokens_per_s
-        self.prefill_tokens_per_s = max(LEAST_PREFILL_TOKENS_PER_S, rate) if rate else 0.0
+        self.pace.report(load.prefill_tokens_per_s)
         self.num_running = max(load.running + load.waiting, len(self.reservations))
         self.full_since = None
 
@@ -211,7 +231,7 @@ class Worker:
         self.fault, self.fault_kind = fault.cause, fault.kind
         self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
-        self.since, self.prefill_tokens_per_s = now, 0.0
+        self.since, self.pace = now, Pace()
         self.num_running = len(self.reservations)
 
     def view(self, cached_blocks: int) -> WorkerView:
@@ -231,16 +251,69 @@ class Worker:
             fault_kind=self.fault_kind,
         )
 
+    def _step_s(self) -> float:
+        """A step full of prefill."""
+        budget = self.engine.token_budget if self.engine is not None else 0
+        return budget / (self.pace.tokens_per_s or PRIOR_TOKENS_PER_S)
+
+    def _schedule(self, reservation: Reservation, now: float) -> None:
+        """When its prefill is over, and from when on the next ones can begin: any prompt from
+        `_free_at`, one that fits beside long ones from `_open_at`.
+        """
+        own_s = reservation.prefill_s
+        free_at, open_at = max(now, self._free_at), max(now, self._open_at)
+        self._free_at = free_at + own_s
+        if reservation.fresh_tokens > self._most_beside:
+            self._open_at, reservation.done_at = free_at, self._free_at
+        elif open_at >= free_at:
+            self._open_at = reservation.done_at = self._free_at
+        else:
+            # Half of each step is the long one's, which is over later by as much as this takes.
+            reservation.is_beside = True
+            self._open_at = reservation.done_at = min(open_at + 2 * own_s, self._free_at)
+            for other in self._prefilling.values():
+                if other.done_at > reservation.done_at:
+                    other.done_at += own_s
+
     def _shift(self, after: float, early_s: float) -> None:
         if early_s <= 0:
             return
         self._free_at -= early_s
+        if self._open_at >= after:
+            self._open_at -= early_s
+        self._open_at = min(self._open_at, self._free_at)
         for other in self._prefilling.values():
             if other.done_at > after:
                 other.done_at -= early_s
+
+    def _watch(self, now: float) -> None:
+        """From now on the time is taken in which prefills are computed."""
+        self._busy_since, self._busy_tokens, self._busy_depth = now, 0, 0.0
+
+    def _learn(self, reservation: Reservation, now: float) -> None:
+        """A prefill is over. When none is left, all of them together took the time since the first
+        was sent: in which order they were computed does not matter.
+        """
+        num_tokens = reservation.uncached_tokens
+        self._busy_tokens += num_tokens
+        self._busy_depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
+        busy_s = now - self._busy_since
+        if not self._prefilling or busy_s > LEARN_AFTER_S:
+            self.pace.learn(self._busy_tokens, self._busy_depth, busy_s)
+            if self._prefilling:
+                self._watch(now)
 
     def _private(self, request: RouteRequest, expected_output: int) -> int:
         """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
         size = self.engine.block_size if self.engine is not None else 0
         tail = request.prompt_tokens - len(request.digests) * size
         return max(0, tail) + expected_output
+
+
+def _most_beside(engine: EngineFacts | None) -> int:
+    """How many tokens of a prompt our engine computes beside a long one: half of each step is for
+    those that fit into it (`workers/core/planning.py`). Others' engines finish what they began.
+    """
+    if engine is None or engine.kind != "native":
+        return -1
+    return engine.token_budget // 2

@@ -37,7 +37,9 @@ def test_the_preview_is_what_then_happens() -> None:
 
 
 def test_who_would_wait_is_told_so() -> None:
-    """Full workers have no room; a worker with prefill enough ahead is not hungry."""
+    """Full workers have no room; a worker with prefill enough ahead is not hungry, but for a short
+    prompt, which it computes beside a long one.
+    """
     fleet = dispatch((W1, facts(max_seqs=1)))
     fleet.ask(request(1), 0.0)
     full = fleet.preview(request(2), 0.0)
@@ -45,10 +47,13 @@ def test_who_would_wait_is_told_so() -> None:
     assert (full.outcome, full.why, full.candidates[0].has_room) == ("waits", "full", False)
     busy = dispatch((W1, facts()))
     busy.ask(request(1, chain(("long", 1000))), 0.0)
-    later = busy.preview(request(2), 0.0)
+    other = chain(("other", 1000))
+    later, short = busy.preview(request(2, other), 0.0), busy.preview(request(3), 0.0)
     assert later is not None
+    assert short is not None
     assert (later.outcome, later.candidates[0].is_hungry) == ("waits", False)
-    assert placed(busy.ask(request(2), 0.0)) == {}
+    assert (short.outcome, short.candidates[0].is_hungry) == ("placed", True)
+    assert placed(busy.ask(request(2, other), 0.0)) == {}
     assert placed(busy.started(1, 1.0)) == {2: W1}
 
 

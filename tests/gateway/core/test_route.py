@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.core.route import Option, Work, choose
-from gateway.core.worker_state import Worker
+from gateway.core.worker_state import Reservation, Worker
 from protocol.ids import WorkerId
-from tests.fakes.fleet import BLOCK, W1, W2, facts, hello, load
+from tests.fakes.fleet import BLOCK, W1, W2, facts, hello, load, request
 
 
 def _worker(worker_id: WorkerId, *, running: int = 0, rate: float = 10_000.0) -> Worker:
@@ -82,6 +82,40 @@ def test_a_rate_that_cannot_be_harms_nobody(rate: float, running: int) -> None:
     assert alone.best.prefill_s < 1e9
     if rate < 1:
         assert choice.worker.worker_id == W2
+
+
+def test_the_step_of_the_moment_moves_nobody() -> None:
+    """A step with a long prompt in it takes ten times as long as the next one: where a worker is
+    computing one now, answers are no slower for it in the long run.
+    """
+    busy, calm = _worker(W1, running=8), _worker(W2, running=8)
+    busy.report(load(running=8, step_ms=200.0))
+    options = [Option(busy, 90, 0), Option(calm, 0, 0)]
+    choice = choose(_work(), options, 0.0)
+    assert choice.worker.worker_id == W1
+    harms = [score.harm_ms for score in choose(_work(blocks=0), options, 0.0).scores]
+    assert harms[0] == pytest.approx(harms[1])
+
+
+def test_on_a_slow_worker_answers_are_slower() -> None:
+    """One more sequence costs a worker of a quarter of the speed four times as much."""
+    slow, fast = _worker(W1, running=4, rate=5_000.0), _worker(W2, running=4, rate=20_000.0)
+    work = _work(blocks=0)
+    scores = choose(work, [Option(slow, 0, 0), Option(fast, 0, 0)], 0.0).scores
+    assert scores[0].harm_ms == pytest.approx(4 * scores[1].harm_ms)
+
+
+def test_a_prefix_that_is_still_computed_is_waited_for() -> None:
+    """A short rest behind a prefix on its way cannot begin beside it: it would compute it again."""
+    worker = _worker(W1)
+    worker.take(
+        Reservation(request(1), "s", worker, 0, 32_000, 100, 0, 0.0, 3.2, fresh_tokens=32_000)
+    )
+    stored, coming = (Option(worker, 1000, 0, 0.0, number) for number in (0, 1000))
+    work = _work(blocks=1001)
+    assert choose(work, [stored], 0.0).best.wait_ms == pytest.approx(409.6)
+    later = choose(work, [coming], 0.0).best
+    assert (later.wait_ms, later.uncached_tokens) == (pytest.approx(3200.0), 40)
 
 
 def test_a_prefix_that_others_share_is_charged_in_part() -> None:

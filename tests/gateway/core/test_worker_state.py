@@ -1,5 +1,6 @@
 """One worker's places and its prefill clock."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,13 +10,19 @@ from gateway.core.worker_state import Reservation, Worker
 from protocol.messages import Fault
 from tests.fakes.fleet import BLOCK, W1, chain, facts, hello, load, request
 
+BLOCKS = chain(("long", 250))
+
 
 def _worker(max_seqs: int = 4, kv_tokens: int = 1_000_000) -> Worker:
     return Worker(W1, hello("w1", facts(max_seqs=max_seqs, kv_tokens=kv_tokens)), 0.0)
 
 
 def _take(
-    worker: Worker, asked: RouteRequest, now: float = 0.0, prefill_s: float = 1.0
+    worker: Worker,
+    asked: RouteRequest,
+    now: float = 0.0,
+    prefill_s: float = 1.0,
+    fresh_tokens: int = 0,
 ) -> Reservation:
     place = Reservation(
         request=asked,
@@ -27,6 +34,7 @@ def _take(
         charged=0,
         assigned_at=now,
         prefill_s=prefill_s,
+        fresh_tokens=fresh_tokens,
     )
     worker.take(place)
     return place
@@ -98,6 +106,65 @@ def test_a_ticket_that_leaves_before_its_prefill_gives_the_time_back() -> None:
     assert worker.wait_s(0.0) == pytest.approx(2.0)
     worker.drop(first, 1.0)
     assert worker.wait_s(1.0) == 0.0
+
+
+def test_a_short_prompt_begins_beside_a_long_one() -> None:
+    """Half of a step is for prompts that fit into it: they wait for a step, not for the prompt. The
+    long one is over later by what they take.
+    """
+    worker = _worker()
+    worker.report(load(rate=4_096.0))  # a second a step
+    long = _take(worker, request(1), prefill_s=10.0, fresh_tokens=40_960)
+    assert worker.wait_s(2.0, 2_049) == pytest.approx(8.0)
+    assert worker.wait_s(2.0, 2_048) == pytest.approx(1.0)
+    assert (worker.is_hungry(2.0, 2_049), worker.is_hungry(2.0, 2_048)) == (False, True)
+    short = _take(worker, request(2), now=2.0, prefill_s=0.5, fresh_tokens=2_048)
+    assert (long.done_at, short.done_at) == pytest.approx((10.5, 3.0))
+    assert worker.wait_s(2.0, 2_049) == pytest.approx(8.5)
+    worker.started(short, 2.9)
+    assert worker.wait_s(2.9, 2_049) == pytest.approx(7.6)
+
+
+def test_short_prompts_do_not_pass_a_long_one_that_waits() -> None:
+    """An engine begins in order: who is behind a long prompt begins once that one has begun."""
+    worker = _worker()
+    worker.report(load(rate=4_096.0))
+    _take(worker, request(1), prefill_s=10.0, fresh_tokens=40_960)
+    _take(worker, request(2), prefill_s=10.0, fresh_tokens=40_960)
+    assert worker.wait_s(0.0, 100) == pytest.approx(11.0)
+    assert not worker.is_hungry(0.0, 100)
+
+
+def test_engines_of_others_let_nobody_begin_beside_a_long_prompt() -> None:
+    """They finish what they began."""
+    engine = msgspec.structs.replace(facts(), kind="external")
+    worker = Worker(W1, hello("w1", engine), 0.0)
+    _take(worker, request(1), prefill_s=10.0, fresh_tokens=40_960)
+    assert worker.wait_s(0.0, 100) == pytest.approx(10.0)
+
+
+def test_the_pace_is_learned_from_whole_spells_of_work() -> None:
+    """All that was computed until nothing was left took the time since the first was sent; a
+    spell in which one was cancelled tells nothing, and a new engine begins anew.
+    """
+    worker = _worker()
+    worker.report(load(rate=1_000.0))
+    for spell in range(30):
+        now, first_ticket = 10.0 * spell, 2 * spell
+        pair = [_take(worker, request(first_ticket + n, BLOCKS), now) for n in (1, 2)]
+        worker.started(pair[0], now + 1.0)
+        worker.started(pair[1], now + 1.6)
+        for place in pair:
+            worker.drop(place, now + 2.0)
+    assert worker.pace.seconds(0, 8_008) == pytest.approx(0.8, rel=0.1)
+    known = worker.pace.seconds(0, 8_008)
+    lost, kept = _take(worker, request(98), 400.0), _take(worker, request(99, BLOCKS), 400.0)
+    worker.drop(lost, 409.0)
+    worker.started(kept, 409.1)
+    assert worker.pace.seconds(0, 8_008) == pytest.approx(known, rel=0.1)
+    worker.drop(kept, 410.0)
+    worker.fail(Fault("w1", 1, "killed", 137), 411.0)
+    assert worker.pace.tokens_per_s == 0.0
 
 
 def test_load_tells_the_sequences_of_other_gateways() -> None:

@@ -1,0 +1,87 @@
+"""How long one worker's prefills take, learned from those that it did.
+
+Owns the two numbers and their fit. A token of a prompt costs `token_s`, and `context_s` for each
+token before it: attention makes the end of a long prompt dearer than its beginning, so one rate
+takes a long prompt for half of what it is. Must not know who computes what, or when.
+"""
+
+from typing import Final
+
+PRIOR_TOKENS_PER_S: Final = 2000.0
+LEAST_TOKENS_PER_S: Final = 1.0
+MOST_TOKENS_PER_S: Final = 1e9
+"""Others count as these: what a broken worker reports must not make a cost infinite or no number.
+"""
+
+_MEMORY_S: Final = 30.0
+"""About so much of the last prefill time decides."""
+
+_PRIOR_S: Final = 0.3
+_PRIOR_DEPTH: Final = 10_000
+"""The fit leans on the rate that the worker reports as if it had computed at it for so long, with
+so many tokens before each. Prompts that are all of one length tell nothing of `context_s`."""
+
+_LEAST_SHARE: Final = 0.1
+"""Of all time, at least so much is the tokens' own: noise must not charge everything to context."""
+
+
+class Pace:
+    """`tokens_per_s` is the average, 0 while nothing is known."""
+
+    __slots__ = (
+        "_deep_s",
+        "_depth",
+        "_reported",
+        "_seconds",
+        "_spread",
+        "_tokens",
+        "context_s",
+        "token_s",
+        "tokens_per_s",
+    )
+
+    def __init__(self) -> None:
+        self.tokens_per_s = 0.0
+        self.token_s = 0.0
+        self.context_s = 0.0
+        self._reported = PRIOR_TOKENS_PER_S
+        self._tokens = self._depth = self._spread = self._seconds = self._deep_s = 0.0
+
+    def report(self, tokens_per_s: float) -> None:
+        """The rate that the worker measured itself: all that is known before the first sample."""
+        if not tokens_per_s:
+            return
+        self._reported = min(MOST_TOKENS_PER_S, max(LEAST_TOKENS_PER_S, tokens_per_s))
+        if not self._tokens:
+            self.tokens_per_s, self.token_s = self._reported, 1 / self._reported
+
+    def learn(self, num_tokens: int, depth: float, seconds: float) -> None:
+        """That many prompt tokens took so long. `depth`: the tokens before each, summed up.
+
+        Least squares over what is remembered; an error counts by the prompt's own length.
+        """
+        if num_tokens <= 0 or seconds <= 0:
+            return
+        kept = 1 - seconds / _MEMORY_S if seconds < _MEMORY_S else 0.0
+        mean_depth = depth / num_tokens
+        self._tokens = kept * self._tokens + num_tokens
+        self._depth = kept * self._depth + depth
+        self._spread = kept * self._spread + depth * mean_depth
+        self._seconds = kept * self._seconds + seconds
+        self._deep_s = kept * self._deep_s + seconds * mean_depth
+        prior_tokens = _PRIOR_S * self._reported
+        tokens = self._tokens + prior_tokens
+        seconds = self._seconds + _PRIOR_S
+        spread = self._spread + prior_tokens * _PRIOR_DEPTH**2
+        slope = tokens * self._deep_s - self._depth * seconds
+        context_s = slope / (tokens * spread - self._depth**2) if slope > 0 else 0.0
+        most_s = (1 - _LEAST_SHARE) * seconds
+        if context_s * self._depth > most_s:
+            context_s = most_s / self._depth
+        self.context_s = context_s
+        self.token_s = (seconds - context_s * self._depth) / tokens
+        self.tokens_per_s = tokens / seconds
+
+    def seconds(self, num_cached: int, num_tokens: int) -> float:
+        """For that many tokens behind those cached."""
+        return num_tokens * (self.token_s + self.context_s * (num_cached + num_tokens / 2))

@@ -112,7 +112,7 @@ class FleetLink:
         self._peers: dict[WorkerId, _Peer] = {}
         self._refused: dict[WorkerId, str] = {}
         self._attempts = Attempts(counters)
-        self._submissions = Submissions(self._send_frames)
+        self._submissions = Submissions(self._send_frames, self._waiting_bytes)
         self._step = step or nullcontext()
         self._asked = FilesAsked()
         self._nonces = itertools.count(1)
@@ -350,6 +350,9 @@ class FleetLink:
             self._lose(worker_id, str(error))
         except LinkError:
             self._on_unroutable(worker_id)
+
+    def _waiting_bytes(self, worker_id: WorkerId) -> int:
+        return self._router.waiting_bytes(worker_id)
 
     # Time.
 

@@ -6,22 +6,39 @@ frames say.
 Requests that came together are placed one after the other in one turn of the loop. What they submit
 leaves behind them, in the next, for each worker in one piece: it wakes once for all of it. A turn
 that is over by then has nothing to be aborted.
+
+More than a link bears can come at once: all that a worker had moves to another when it dies. What
+there is no room for waits here, lest its heir be lost for it too.
 """
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
+
+import trio
 
 from gateway.actors.attempt import Attempt
 from gateway.actors.bell import Bell
 from protocol.ids import WorkerId
+from protocol.transport import MAX_BACKLOG_BYTES
+
+ROOM_BYTES: Final = MAX_BACKLOG_BYTES // 2
+"""What waits on a worker's link before more is held back; a million tokens have 4 MiB."""
+LOOK_AGAIN_S: Final = 0.002
 
 
 @final
 class Submissions:
-    """`send` is called for each worker with all that still wait for it, in order."""
+    """`send` is called for each worker with those that still wait for it, in order, and no more at
+    once than there is room for; `waiting_bytes` tells how much its link has not taken yet.
+    """
 
-    def __init__(self, send: Callable[[WorkerId, list[bytes]], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[WorkerId, list[bytes]], None],
+        waiting_bytes: Callable[[WorkerId], int],
+    ) -> None:
         self._send = send
+        self._waiting_bytes = waiting_bytes
         self._waiting: dict[Attempt, bytes] = {}
         self._has_some = Bell()
 
@@ -39,13 +56,25 @@ class Submissions:
         while True:
             while self._waiting:
                 self._send_all()
+                if self._waiting:
+                    await trio.sleep(LOOK_AGAIN_S)
             await self._has_some.wait()
 
     def _send_all(self) -> None:
+        """Send all that there is room for; the rest goes on waiting."""
         waiting, self._waiting = self._waiting, {}
-        by_worker: dict[WorkerId, list[bytes]] = {}
+        by_worker: dict[WorkerId, list[tuple[Attempt, bytes]]] = {}
         for attempt, frame in waiting.items():
             if attempt.outcome is None:
-                by_worker.setdefault(attempt.placement.worker_id, []).append(frame)
-        for worker_id, frames in by_worker.items():
-            self._send(worker_id, frames)
+                by_worker.setdefault(attempt.placement.worker_id, []).append((attempt, frame))
+        for worker_id, due in by_worker.items():
+            room = ROOM_BYTES - self._waiting_bytes(worker_id)
+            frames: list[bytes] = []
+            for attempt, frame in due:
+                if room > 0:
+                    frames.append(frame)
+                    room -= len(frame)
+                else:
+                    self._waiting[attempt] = frame
+            if frames:
+                self._send(worker_id, frames)

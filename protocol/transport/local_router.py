@@ -62,6 +62,11 @@ class LocalRouter:
             raise PeerUnknown(f"no worker with identity {peer.hex()} is connected")
         stream.send_all(frames)
 
+    def waiting_bytes(self, peer: WorkerId) -> int:
+        """As `RouterSocket.waiting_bytes`."""
+        stream = self._streams.get(peer)
+        return stream.waiting_bytes if stream is not None else 0
+
     def disconnect_peer(self, peer: WorkerId) -> int:
         """Forget what waits for `peer`; how many frames that was."""
         stream = self._streams.get(peer)

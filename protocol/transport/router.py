@@ -117,6 +117,11 @@ class RouterSocket:
         for frame in frames:
             self.send(peer, frame)
 
+    def waiting_bytes(self, peer: WorkerId) -> int:
+        """What `peer`'s link has not taken yet, 0 if there is none."""
+        backlog = self._backlogs.get(peer)
+        return backlog.num_bytes if backlog is not None else 0
+
     def disconnect_peer(self, peer: WorkerId) -> int:
         """Forget what waits for `peer`; how many frames that was.
 

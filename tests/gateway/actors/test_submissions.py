@@ -1,14 +1,23 @@
 """What turns submit in one moment leaves together, but for those that are over by then."""
 
+import os
+from pathlib import Path
+
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from gateway.actors.attempt import STOPPED, Attempt
 from gateway.actors.placement import Placement
-from gateway.actors.submissions import Submissions
+from gateway.actors.submissions import ROOM_BYTES, Submissions
 from protocol.ids import RequestId, WorkerId
+from protocol.transport import LocalDealer, LocalRouter
+from tests.fakes.links import fresh_id, until
 
 WORKER = WorkerId(b"w" * 16)
+
+
+def _nothing_waits(_worker: WorkerId) -> int:
+    return 0
 
 
 def _attempt(number: int) -> Attempt:
@@ -26,7 +35,7 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
     """Nothing leaves while tasks of this turn of the loop may still submit."""
     sent: list[bytes] = []
     counts: list[int] = []
-    submissions = Submissions(lambda _worker, frames: sent.extend(frames))
+    submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
 
     async def submit(number: int) -> None:
         submissions.add(_attempt(number), b"%d" % number)
@@ -52,7 +61,7 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
 async def test_what_is_over_is_not_sent() -> None:
     """Neither what was withdrawn, nor what has ended; what was sent cannot be withdrawn."""
     sent: list[bytes] = []
-    submissions = Submissions(lambda _worker, frames: sent.extend(frames))
+    submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
     withdrawn, over, due = (_attempt(number) for number in range(3))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(submissions.run)
@@ -64,4 +73,54 @@ async def test_what_is_over_is_not_sent() -> None:
         await wait_all_tasks_blocked()
         assert sent == [b"2"]
         assert not submissions.withdraw(due)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_there_is_no_room_for_waits() -> None:
+    """In order, and it can be withdrawn; another worker's does not wait for it."""
+    sent: list[bytes] = []
+    unread = {WORKER: ROOM_BYTES - 1}
+
+    def send(_worker: WorkerId, frames: list[bytes]) -> None:
+        sent.extend(frames)
+        unread[WORKER] += sum(map(len, frames))
+
+    submissions = Submissions(send, lambda worker: unread.get(worker, 0))
+    attempts = [_attempt(number) for number in range(4)]
+    other = _attempt(9)
+    other.placement.worker_id = WorkerId(b"o" * 16)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        for attempt in (*attempts, other):
+            submissions.add(attempt, b"%d" % attempt.placement.ticket)
+        await until(lambda: sent == [b"0", b"9"])
+        await trio.sleep(0.02)
+        assert submissions.withdraw(attempts[1])
+        attempts[2].end(STOPPED)
+        assert sent == [b"0", b"9"]
+        unread[WORKER] = 0
+        await until(lambda: sent == [b"0", b"9", b"3"])
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_burst_over_the_bound_of_a_link_does_not_fill_it(tmp_path: Path) -> None:
+    """A dead worker's 400 long prompts move at once to another of this machine, which reads."""
+    prompt = os.urandom(60_000)
+    came: list[bytes] = []
+    router = LocalRouter(lambda _peer, _frame: None, lambda _peer: None)
+    submissions = Submissions(router.send_all, router.waiting_bytes)
+    identity = fresh_id()
+    dealer = LocalDealer(identity, came.append)
+    dealer.connect(router.bind(f"ipc://{tmp_path}/herma.sock"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(router.run)
+        await nursery.start(dealer.run)
+        await until(lambda: identity in router._streams)
+        nursery.start_soon(submissions.run)
+        for number in range(400):
+            attempt = _attempt(number)
+            attempt.placement.worker_id = identity
+            submissions.add(attempt, b"%03d" % number + prompt)
+        await until(lambda: len(came) == 400)
+        assert [int(frame[:3]) for frame in came] == list(range(400))
         nursery.cancel_scope.cancel()

@@ -110,13 +110,16 @@ class Connections:
             await error_of(self._run, accepted, peer)
 
     async def sweep(self) -> None:
-        """Look after the deadlines of all connections until cancelled."""
+        """Look after the deadlines of all connections until cancelled. A failure is logged and
+        ends its connection.
+        """
         sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
         while True:
             await trio.sleep(sweep_s)
             now = trio.current_time()
             for connection in tuple(self._open):
-                connection.sweep(now)
+                if await error_of(_sweep, connection, now) is not None:
+                    connection.lose()
 
     def end_soon(self) -> None:
         """No connection takes another request."""
@@ -136,6 +139,10 @@ class Connections:
             finally:
                 self._open.discard(connection)
                 connection.hear_no_more()
+
+
+async def _sweep(connection: Connection, now: float) -> None:
+    connection.sweep(now)
 
 
 async def _accept(

@@ -5,12 +5,13 @@ import functools
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import trio
 
+from gateway.http.push import EXTENSION
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
 from gateway.http.server.limits import Deadlines
@@ -146,3 +147,32 @@ async def test_leavers_leave_nothing_in_the_log(caplog: pytest.LogCaptureFixture
                 await client.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
                 await client.stream.receive_some(100)
     assert not caplog.records
+
+
+async def test_a_look_that_fails_ends_one_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever looks after a response may have a fault: it is logged and its connection is given
+    up, and the server goes on with the others.
+    """
+
+    def look(_now: float) -> float:
+        raise RuntimeError("the inside")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        push = scope["extensions"][EXTENSION]
+        if scope["path"] != "/bad":
+            await Echo()(scope, receive, send)
+            return
+        push.open(200, ())
+        push.write(b"begun")
+        push.watch(look, trio.current_time())
+        await trio.sleep_forever()
+
+    async with _served(app, deadlines=QUICK) as url, connected(url) as good:
+        assert (await good.ask("GET", "/")).status == 200
+        async with await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1])) as bad:
+            await bad.send_all(b"GET /bad HTTP/1.1\r\nhost: x\r\n\r\n")
+            with suppress(trio.BrokenResourceError):
+                while await bad.receive_some(4_096):
+                    pass
+        assert (await good.ask("GET", "/")).status == 200
+    assert len(caplog.records) == 1

@@ -233,13 +233,18 @@ class Dispatch:
             worker.view(self._index.num_blocks(worker.worker_id)) for worker in self._fleet
         )
 
+    @property
+    def num_waiting(self) -> int:
+        """Tickets without a place."""
+        return self._placement.num_waiting
+
     def statistics(self) -> DispatchStatistics:
         """What metrics read."""
         return DispatchStatistics(
             workers=len(self._fleet),
             ready_workers=sum(worker.ready for worker in self._fleet),
             running=self._placement.num_placed,
-            queued=self._placement.num_waiting,
+            queued=self.num_waiting,
             stale_messages=self._num_stale,
             index_gaps=self._num_gaps,
             index_blocks=self._index.num_distinct(),

@@ -22,6 +22,8 @@ from gateway.upstream.tls import TlsSession
 
 _READ_BYTES: Final = 2**16
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
+_LAST_CHUNK: Final = re.compile(rb"\n0")
+"""How the last chunk begins, as others and lines of content may: then some reads are shorter."""
 _MAX_SPLIT_BYTES: Final = 2
 """So much of a head's end can be in an earlier read."""
 
@@ -80,7 +82,13 @@ class Connection(httpcore.AsyncNetworkStream):
     def expect_head(self) -> None:
         """What comes now ends with a blank line, as heads and trailers do."""
         self._is_in_head = True
+        self._sought = _HEAD_END
         self._end_of_last = b""
+
+    def expect_chunks(self) -> None:
+        """What comes now are chunks, the last one among them, and ends with a blank line too."""
+        self.expect_head()
+        self._sought = _LAST_CHUNK
 
     def expect_body(self, num_bytes: int | None) -> None:
         """What comes now is a body; `num_bytes` is its length, if it has told one."""
@@ -147,13 +155,14 @@ class Connection(httpcore.AsyncNetworkStream):
         return self._is_readable() if info == "is_readable" else None
 
     def _end_of_head(self, data: bytes) -> int:
-        """How many bytes of `data` belong to the head that is read; all if it goes on."""
+        """How many bytes of `data` are read at once: up to what is sought; all if it goes on."""
         before = self._end_of_last
         seen = before + data
-        found = _HEAD_END.search(seen)
+        found = self._sought.search(seen)
         if found is None:
             self._end_of_last = seen[-_MAX_SPLIT_BYTES:]
             return len(data)
+        self._sought = _HEAD_END
         self._end_of_last = b""
         return found.end() - len(before)
 

@@ -115,6 +115,8 @@ class Body(httpx.AsyncByteStream, AsyncIterator[bytes]):
             self._stream.unread(self._chunks.rest)
             if self._chunks.rest.startswith(b"0"):
                 self._stream.expect_head()
+            else:
+                self._stream.expect_chunks()
             self._chunks = None
         with _translated():
             return await anext(self._parsed)

@@ -45,6 +45,10 @@ GOOD = {
     "chunks": CHUNKED + chunk(EVENT) * 3 + b"0\r\n\r\n",
     "no chunks": CHUNKED + b"0\r\n\r\n",
     "big chunks": CHUNKED + chunk(EVENT * 5000) + chunk(EVENT) + chunk(b"x" * 65536) + b"0\r\n\r\n",
+    "big chunks and trailers": CHUNKED
+    + chunk(b"\n0\r\n\r\n0" + b"x" * 70_000)
+    + chunk(EVENT)
+    + b"0\r\nDigest: abc\r\n\r\n",
     "tiny chunks": CHUNKED + b"".join(chunk(bytes([byte])) for byte in EVENT) + b"0\r\n\r\n",
     "large hexadecimal digits": CHUNKED + b"2F\r\n" + b"y" * 47 + b"\r\n0\r\n\r\n",
     "leading zeros": CHUNKED + b"0000A\r\n" + b"z" * 10 + b"\r\n000\r\n\r\n",
@@ -249,7 +253,10 @@ async def test_heads_alone(case: str) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    ["one length", "no length at all", "chunks", "extensions", "trailers", "204", "a refusal"],
+    [
+        *("one length", "no length at all", "chunks", "extensions", "trailers", "204", "a refusal"),
+        *("big chunks", "no chunks", "tiny chunks", "leading zeros", "big chunks and trailers"),
+    ],
 )
 async def test_nothing_behind_an_answer_is_taken_for_the_next(case: str) -> None:
     """The client's own transport does that; ours shares its connections among clients."""

@@ -113,7 +113,8 @@ async def prepare(
     if text is None:
         if view.files_digest not in services.files:
             services.dispatcher.ask_files(view.name)
-        text = await services.files.text(view.files_digest)
+        with services.open_turns.interruptible():
+            text = await services.files.text(view.files_digest)
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     prompt, end = await _encode(text, request, salt)

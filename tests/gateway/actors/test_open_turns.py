@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from protocol.messages import Abort, Submit
+from protocol.messages import Abort, Files, Submit
 from tests.fakes.provider import FakeProvider
 from tests.fakes.running_gateway import Asked, RunningGateway, chain_of, open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -65,6 +65,21 @@ async def test_turns_that_queue_are_cut() -> None:
             turns = [gateway.start(max_tokens=5_000, stream=True) for _ in range(4)]
             await wait_until(lambda: gateway.services.dispatcher.statistics().queued > 0)
             await _cut(gateway, *turns)
+
+
+async def test_a_turn_that_waits_for_the_tokenizer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker is ready, and does not send the files."""
+    worker = FakeWorker()
+    say = worker.say
+    monkeypatch.setattr(worker, "say", lambda told: None if isinstance(told, Files) else say(told))
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        turns = [gateway.start(), gateway.start(stream=True)]
+        await wait_until(lambda: gateway.services.open_turns.count == 2)
+        await wait_all_tasks_blocked(0.02)
+        began_at = trio.current_time()
+        await _cut(gateway, *turns)
+        assert trio.current_time() - began_at < 1.0
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -43,6 +43,8 @@ _PAUSE_TURNS: Final = (0.2, 1.5)
 _ANSWER_TOKENS: Final = 16
 _START_GAP_TURNS: Final = 1.6
 _TYPICAL_TOKENS: Final = 500
+_SHORT_TOKENS: Final = 500
+_LONG_TOKENS: Final = 2_000
 _VOCABULARY: Final = (300, 3_000)
 _NO_LOAD: Final = Load(1, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
@@ -124,12 +126,13 @@ def measured_cost() -> CostModel:
         async def measure() -> tuple[Heard, Heard, Heard]:
             async with httpx.AsyncClient(timeout=ANSWER_S) as client:
                 await ask(client, url, ids[:40], "warm", 8)
-                short = await ask(client, url, ids[100:600], "short", 1)
-                long = await ask(client, url, ids[1_000:3_000], "long", 1)
+                short = await ask(client, url, ids[100 : 100 + _SHORT_TOKENS], "short", 1)
+                long = await ask(client, url, ids[1_000 : 1_000 + _LONG_TOKENS], "long", 1)
                 return short, long, await ask(client, url, ids[3_600:3_640], "answer", 64)
 
         short, long, answer = trio.run(measure)
-    prefill_s = max(1e-6, (long.first_token_s - short.first_token_s) / 2_000)
+    more_s = long.first_token_s - short.first_token_s
+    prefill_s = max(1e-6, more_s / (_LONG_TOKENS - _SHORT_TOKENS))
     step_s = (answer.finished_s - answer.first_token_s) / 63
     return CostModel(step_s, step_s / 10, 0.0, prefill_s, 0.0)
 

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, final
 
 import trio
@@ -221,6 +222,9 @@ class FrameStream:
         except BlockingIOError:
             num_sent = 0
         except OSError:
+            # One that is there all the same (no memory) must learn that it misses something.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
             num_sent = len(data)
         self._is_stuck = num_sent < len(data)
         # A view: a model's files go out in a hundred pieces.

@@ -1,10 +1,12 @@
 """Links within a machine keep the promises of all links, and notice an end at once."""
 
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.errors import ConfigError, LinkFull, PeerUnknown, WireError
 from protocol.ids import WorkerId
 from protocol.transport import MAX_BACKLOG_BYTES, LocalDealer, LocalRouter
-from protocol.transport.frame_stream import LengthDecoder
+from protocol.transport.frame_stream import FrameStream, LengthDecoder
 from protocol.transport.local_socket import MAGIC
 from protocol.wire import MAX_FRAME_BYTES
 from tests.fakes.links import fresh_id, raw_socket, until
@@ -301,3 +303,33 @@ def test_frames_are_found_at_any_split(frames: list[bytes], cuts: list[int]) -> 
         found += decoder.feed(stream[start:cut])
         start = cut
     assert found == frames
+
+
+class _Poor(socket.socket):
+    """A socket for which the kernel has no memory when it is to take the last frame."""
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        if bytes(data).endswith(b"last"):
+            raise OSError(errno.ENOBUFS, "no buffer space")
+        return super().send(data, flags)
+
+
+async def test_a_frame_that_the_kernel_refuses_ends_the_link() -> None:
+    """The peer is there, and would wait for ever for what it was not sent; what came before the
+    end is heard on both sides.
+    """
+    ours, theirs = socket.socketpair()
+    heard: list[bytes] = []
+    answers: list[bytes] = []
+    poor = _Poor(fileno=ours.detach())
+    for sock in (poor, theirs):
+        sock.setblocking(False)
+    sender, receiver = FrameStream(poor, answers.append), FrameStream(theirs, heard.append)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            receiver.send(b"answer")
+            sender.send(b"first")
+            sender.send(b"last")
+            nursery.start_soon(sender.run)
+            nursery.start_soon(receiver.run)
+    assert (heard, answers) == ([b"first"], [b"answer"])

@@ -26,7 +26,11 @@ class Pieces:
         are_alike = len({token.normalized for token in added.values() if not token.special}) <= 1
         self._markup = markup if are_alike else {}
         self._cut = re.compile(f"({_any_of(self._markup)})")
-        others = (token.content for token in added.values() if token.content not in self._markup)
+        others = [token.content for token in added.values() if token.content not in self._markup]
+        if (normalizer := tokenizer.normalizer) is not None:
+            # A token may be looked for in another form, as a ligature by its letters.
+            pairs = [(text, normalizer.normalize_str(text)) for text in [*self._markup, *others]]
+            others += [form for text, form in pairs if form != text]
         self._has_other = re.compile(_any_of(others)).search
 
     def pieces_of(self, text: str) -> list[str] | None:

@@ -27,6 +27,8 @@ _ASCII: Final = frozenset(map(chr, range(128)))
 _ALL: Final = _ASCII | {_OTHER}
 _PRINTED: Final = frozenset(map(chr, range(0x21, 0x7F))) | {_OTHER}
 _WHITE: Final = frozenset("\t\n\v\f\r ")
+_ANY_WHITE: Final = frozenset({r"\s", r"\s+", r"\s++", r"[\s]+"})
+"""What takes white space whatever it is beside, and however little."""
 _DIGITS: Final = frozenset(string.digits)
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _ESCAPES: Final = {
@@ -105,11 +107,10 @@ class _Reader:
         )
 
     def _sequence(self, *, is_top: bool) -> _Shape:
-        whole, num_parts = _NOTHING, 0
+        whole, start = _NOTHING, self.at
         while self._peek() not in ("", "|", ")"):
             whole = self._then(whole, self._part())
-            num_parts += 1
-        if is_top and num_parts == 1 and not whole.is_empty and whole.first == _WHITE:
+        if is_top and self._source[start : self.at] in _ANY_WHITE:
             self.takes_white = True
         return whole
 

@@ -46,7 +46,13 @@ class WordBreaks(NamedTuple):
 def word_breaks(tokenizer: Tokenizer) -> WordBreaks | None:
     """Where texts may be cut; None for a tokenizer of which that is not known."""
     tokens = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    if any(character.isspace() for token in tokens for character in token.lstrip()):
+    if (normalizer := tokenizer.normalizer) is not None:
+        # They may be looked for in that form.
+        tokens += map(normalizer.normalize_str, tokens.copy())
+    # Bert's puts spaces around some characters: a token of spaces may lie across a cut as well.
+    drops = any(stage.type in _DROPPING for stage in stages_of(tokenizer.normalizer))
+    insides = tokens if drops else map(str.lstrip, tokens)
+    if any(character.isspace() for inside in insides for character in inside):
         return None
     stages = stages_of(tokenizer.pre_tokenizer)
     at = next((at for at, stage in enumerate(stages) if not _leaves_alone(stage)), len(stages))

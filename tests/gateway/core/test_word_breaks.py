@@ -44,6 +44,40 @@ def test_an_added_token_with_white_space_inside_forbids_it(content: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("normalizer", "content"),
+    [
+        (normalizers.NFKC(), "x\N{DIAERESIS}y"),
+        (normalizers.BertNormalizer(), "  "),
+    ],
+)
+def test_an_added_token_that_a_normalizer_puts_across_a_space_forbids_it(
+    normalizer: normalizers.Normalizer, content: str
+) -> None:
+    """The first is looked for with a space before the accent; of the second, one space may be of a
+    Chinese character in front.
+    """
+    tokenizer = byte_level()
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.normalizer = normalizer
+    assert word_breaks(tokenizer) is not None
+    tokenizer.add_tokens([AddedToken(content, normalized=True)])
+    assert word_breaks(tokenizer) is None
+
+
+def test_an_added_token_is_found_in_the_form_that_is_looked_for() -> None:
+    """A ligature is one by its letters, so they are no pieces."""
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.add_tokens([AddedToken("\N{LATIN SMALL LIGATURE FI}", normalized=True)])
+    breaks = word_breaks(tokenizer)
+    assert breaks is not None
+    assert breaks.pieces is not None
+    assert len(tokenizer.encode("fish", add_special_tokens=False).ids) == 3
+    assert breaks.pieces.pieces_of("fish") is None
+    assert breaks.pieces.pieces_of("cash") == ["cash"]
+
+
+@pytest.mark.parametrize(
     "normalizer",
     [
         normalizers.Replace(" ", "▁"),
@@ -73,6 +107,9 @@ def test_a_normalizer_that_changes_spaces_forbids_it(normalizer: normalizers.Nor
         pre_tokenizers.Split(Regex(r"\p{L}+"), "isolated"),
         pre_tokenizers.Split(Regex(r"\S+ |\s"), "isolated"),
         pre_tokenizers.Split(Regex(r"(?<=a)b|\s"), "isolated"),
+        pre_tokenizers.Split(Regex(r"\p{L}+|\s{2,}"), "isolated"),
+        pre_tokenizers.Split(Regex(r"\p{L}+|(?:\s+\p{L})"), "isolated"),
+        pre_tokenizers.Split(Regex(r"\p{L}+|(?:\s+(?!\d))"), "isolated"),
         pre_tokenizers.Sequence(
             [
                 pre_tokenizers.ByteLevel(use_regex=False),

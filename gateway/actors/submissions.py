@@ -22,7 +22,7 @@ from protocol.ids import WorkerId
 from protocol.transport import MAX_BACKLOG_BYTES
 
 ROOM_BYTES: Final = MAX_BACKLOG_BYTES // 2
-"""What waits on a worker's link before more is held back; a million tokens have 4 MiB."""
+"""What may wait on a worker's link before more is held back; a larger frame goes alone."""
 LOOK_AGAIN_S: Final = 0.002
 
 
@@ -71,10 +71,11 @@ class Submissions:
             room = ROOM_BYTES - self._waiting_bytes(worker_id)
             frames: list[bytes] = []
             for attempt, frame in due:
-                if room > 0:
+                if len(frame) <= room or room == ROOM_BYTES:
                     frames.append(frame)
                     room -= len(frame)
                 else:
+                    room = 0  # nor do those behind it overtake it
                     self._waiting[attempt] = frame
             if frames:
                 self._send(worker_id, frames)

@@ -103,6 +103,25 @@ async def test_what_there_is_no_room_for_waits() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_frame_larger_than_the_room_goes_alone() -> None:
+    """Once nothing waits, and nobody overtakes it."""
+    sent: list[list[int]] = []
+    unread = {WORKER: 1}
+    submissions = Submissions(
+        lambda _worker, frames: sent.append([len(frame) for frame in frames]), unread.__getitem__
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        for number, num_bytes in enumerate((10, 2 * ROOM_BYTES, 20)):
+            submissions.add(_attempt(number), bytes(num_bytes))
+        await trio.sleep(0.02)
+        assert sent == [[10]]
+        unread[WORKER] = 0
+        await until(lambda: len(sent) == 3)
+        assert sent[1:] == [[2 * ROOM_BYTES], [20]]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_burst_over_the_bound_of_a_link_does_not_fill_it(tmp_path: Path) -> None:
     """A dead worker's 400 long prompts move at once to another of this machine, which reads."""
     prompt = os.urandom(60_000)

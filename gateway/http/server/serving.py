@@ -28,6 +28,14 @@ _MAX_ACCEPTS: Final = 64
 _NO_ROOM_S: Final = 0.1
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+_LEFT: Final = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENOPROTOOPT, errno.EOPNOTSUPP),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT),
+    }
+)
+"""Linux tells on accepting what became of the network to that one peer, or that it is filtered."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -170,5 +178,5 @@ async def _bear(error: OSError) -> None:
     if error.errno in _NO_ROOM:
         _log.error("cannot accept a connection: %s", error.strerror)
         await trio.sleep(_NO_ROOM_S)
-    elif error.errno != errno.ECONNABORTED:
+    elif error.errno not in _LEFT:
         raise error

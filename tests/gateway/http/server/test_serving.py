@@ -123,6 +123,26 @@ async def test_without_descriptors_the_server_waits(
             assert (await stream.receive_some(4_096)).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+@pytest.mark.parametrize("number", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EPERM])
+async def test_a_peer_that_is_gone_before_it_is_accepted_is_borne(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the kernel calls it; the next one is served."""
+    accept = socket.socket.accept
+    failures = [OSError(number, "gone")]
+
+    def fail_once(listener: socket.socket) -> Any:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    async with _served(Echo()) as url:
+        monkeypatch.setattr(socket.socket, "accept", fail_once)
+        async with connected(url) as client:
+            assert (await client.ask("GET", "/")).status == 200
+    assert not failures
+
+
 async def test_a_shared_port_is_shared_only_when_asked() -> None:
     """Processes may share a port; without that a second one is told that it is taken."""
     with await listen("127.0.0.1", 0, silent_peer_s=30, is_shared=True) as first:

@@ -22,7 +22,8 @@ MAX_BYTES: Final = 4 * 2**20
 MAX_TEXT_CHARS: Final = 16 * 1024
 """Longer texts are left to the tokenizer, which releases the GIL: this holds it for 1 to 2 ms."""
 MAX_UNKNOWN: Final = 512
-"""Pieces of a text that are encoded here, 1 us each; with more the text is left as well."""
+"""Pieces that are encoded here at a time, 1 us each; texts with more are left as well. It is also
+what the loop has to learn at a time."""
 MAX_PIECE_CHARS: Final = 256
 """Longer ones take the model too long with the GIL."""
 MAX_ONCE: Final = 16_384
@@ -130,7 +131,8 @@ class WordMemory:
             for word, ids in zip(words, found, strict=True)
             if ids is None and word != " "
         }
-        missing.update({word: None for word in unknown if _is_word(word)})
+        if len(missing) < MAX_ONCE:
+            missing.update({word: None for word in unknown if _is_word(word)})
         if found.count(None) * _FEW > len(words) and text.isascii():
             return [self._in_pieces(text, pieces)]
         parts = self._between(words, found, pieces)
@@ -166,17 +168,15 @@ class WordMemory:
         if cut is None or texts is None:
             return text
         found = list(map(self._pieces.known.get, texts))
-        at, num_unknown = 0, found.count(None)
-        for _ in range(min(num_unknown, MAX_UNKNOWN)):
+        at = 0
+        for _ in range(found.count(None)):
             at = found.index(None, at)
             piece = texts[at]
-            if len(piece) > MAX_PIECE_CHARS:
-                return text
             if piece not in pieces:
+                if len(piece) > MAX_PIECE_CHARS or len(pieces) >= MAX_UNKNOWN:
+                    return text
                 pieces[piece] = pack_tokens(cut.ids_of(piece))
             found[at] = pieces[piece]
-        if num_unknown > MAX_UNKNOWN:
-            return text
         return b"".join(found)  # type: ignore[arg-type]
 
 

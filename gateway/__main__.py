@@ -21,7 +21,7 @@ from gateway.app import run_gateway
 from gateway.core.seat import ALONE, seat_of
 from protocol.errors import ConfigError, HermaError
 
-_GC_THRESHOLDS: Final = (10_000, 10, 20)
+_GC_THRESHOLDS: Final = (10_000, 10, 5)
 """A request makes some thousand objects; with 32 of them open the collector would look through all
 that Python's own 700 let in, again and again. So many take 0.3 ms.
 """

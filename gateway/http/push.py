@@ -55,6 +55,10 @@ class Push(Protocol):
         """
         ...
 
+    def unwatch(self) -> None:
+        """Call nobody any more, and hold on to nobody."""
+        ...
+
     def write(self, chunk: bytes) -> bool:
         """Send `chunk` now if the socket takes it, or keep it, never waiting. False if the peer is
         gone or if more than `MAX_PENDING_BYTES` would wait: then nothing of it is kept.

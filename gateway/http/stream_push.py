@@ -7,8 +7,6 @@ events.
 The server watches the client here, and cancels the request when it leaves.
 """
 
-import math
-
 import trio
 from starlette.types import Send
 
@@ -25,7 +23,7 @@ async def push_answer(turn: Turn, push: Push, send: Send) -> None:
             await pushed.answer.run(work)
         refuse = pushed.end()
     finally:
-        pushed.is_over = True
+        pushed.let_go()
         turn.observe()
     if refuse is not None:
         await refuse(send)
@@ -37,7 +35,6 @@ class _PushedAnswer:
         "_push",
         "_turn",
         "answer",
-        "is_over",
     )
 
     def __init__(self, turn: Turn, push: Push) -> None:
@@ -45,7 +42,6 @@ class _PushedAnswer:
         self._turn = turn
         self._push = push
         self._is_open = False
-        self.is_over = False
         push.watch(self._stay_alive, turn.started_at + turn.edge.config.head_hold_s)
 
     def end(self) -> Refuse | None:
@@ -59,11 +55,15 @@ class _PushedAnswer:
             self._push.end(self.answer.ending())
         return None
 
+    def let_go(self) -> None:
+        """Disturb no refusal, and leave no circle to the collector: it looks through what is old so
+        rarely that thousands of requests with their prompts would wait for it.
+        """
+        self._push.unwatch()
+        self.answer.put = self._push.write
+
     def _stay_alive(self, now: float) -> float:
         """Send the head when it was held long enough, then something in every silence."""
-        if self.is_over:
-            # It may be refused now, which is not ours to disturb.
-            return math.inf
         keep_alive_s = self._turn.edge.config.keep_alive_s
         if not self._is_open:
             self._put_first(b"")

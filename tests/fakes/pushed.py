@@ -22,6 +22,7 @@ class FakePush:
         self.wrote_at = 0.0
         self.is_gone = False
         self.num_refused = 0
+        self._is_watched = False
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         self.open(status, headers)
@@ -32,12 +33,16 @@ class FakePush:
         self._note({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     def watch(self, look: Look, at: float) -> None:
+        self._is_watched = True
         trio.lowlevel.spawn_system_task(self._watch, look, at)
+
+    def unwatch(self) -> None:
+        self._is_watched = False
 
     async def _watch(self, look: Look, at: float) -> None:
         while True:
             await trio.sleep_until(at)
-            if self._is_over:
+            if self._is_over or not self._is_watched:
                 break
             at = look(trio.current_time())
 

@@ -115,9 +115,12 @@ class Connection:
         self._read_on()
         while (request := await self._next()) is not None:
             self._is_answering = True
-            keeps_alive = await self._answer(request)
+            try:
+                keeps_alive = await self._answer(request)
+            finally:
+                # Of a client that left, too: nothing that was asked waits for the collector.
+                self._exchange_now = None
             self._is_answering = False
-            self._exchange_now = None
             self._num_answered += 1
             if not keeps_alive:
                 lingers = not request.is_complete

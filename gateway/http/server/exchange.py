@@ -194,6 +194,10 @@ class Exchange:
         """Look after the response at times; see `Push`."""
         self._look, self._look_at = look, at
 
+    def unwatch(self) -> None:
+        """See `Push`."""
+        self._look = None
+
     def sweep(self, now: float) -> None:
         """Some time has passed."""
         if self._look is not None and now >= self._look_at and not self.has_ended:

@@ -1,5 +1,6 @@
 """Streams that are pushed, in virtual time."""
 
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from gateway.core.events import Failed, Finished, ReasoningDelta, TextDelta, Ups
 from gateway.http.edge import Emit
 from gateway.http.push import MAX_PENDING_BYTES
 from gateway.http.routes import edge_app
+from gateway.http.streamed_answer import StreamedAnswer
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.pushed import FakePush, pushed_exchange
 
@@ -83,6 +85,22 @@ async def test_a_refusal_is_not_disturbed(autojump_clock: MockClock) -> None:
         await trio.sleep(60)
         exchange.resume_reading()
     assert (exchange.status, exchange.json["error"]["code"]) == (429, "busy")
+
+
+@pytest.mark.parametrize("steps", [ANSWER, (Failed(connection_lost()),)])
+async def test_a_stream_that_is_over_leaves_no_circle(
+    steps: tuple[Any, ...], autojump_clock: MockClock
+) -> None:
+    """Its request, with the whole prompt, goes with it and waits for no collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        await _timed(*steps)
+        await trio.sleep(60)  # the fake's own look at it
+        left = [thing for thing in gc.get_objects() if type(thing) is StreamedAnswer]
+    finally:
+        gc.enable()
+    assert not left
 
 
 async def test_an_error_after_the_head_ends_the_stream(autojump_clock: MockClock) -> None:

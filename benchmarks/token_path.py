@@ -70,6 +70,9 @@ class _CountingPush:
     def watch(self, look: Look, at: float) -> None:
         """See `Push`."""
 
+    def unwatch(self) -> None:
+        """See `Push`."""
+
     def write(self, chunk: bytes) -> bool:
         """See `Push`."""
         self.num_bytes += len(chunk)

@@ -1,5 +1,6 @@
 """Conversations stay on the worker that holds them; agents' own requests just work."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -43,22 +44,31 @@ def test_the_second_turn_finds_the_first_in_the_cache(client: OpenAI) -> None:
 
 
 def test_different_conversations_spread_over_the_workers(client: OpenAI) -> None:
-    """Conversations that start at once on an idle fleet do not pile up on one worker."""
-    with client.chat.completions.with_streaming_response.create(
-        model="alpha",
-        messages=[{"role": "user", "content": "One. " * 200}],
-        max_tokens=20_000,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    ) as running:
-        lines = running.iter_lines()  # dropping it would close the stream
-        next(lines)
-        other = client.chat.completions.with_raw_response.create(
-            model="alpha", messages=[{"role": "user", "content": "Two. " * 200}], max_tokens=4
-        )
-        routes = [reply.headers["x-herma-route"] for reply in (running, other)]
-        workers = {reply.headers["x-herma-worker"] for reply in (running, other)}
-        assert workers == {"a1", "a2"}, routes
+    """Conversations that go on at the same time do not pile up on one worker.
+
+    How many it takes is a matter of what the workers were seen to manage: on a machine short of
+    cores one of two equal engines measures half the pace of the other, and four delayed answers
+    weigh as much.
+    """
+    routes: list[str] = []
+    workers: set[str] = set()
+    with ExitStack() as stack:
+        while len(workers) < 2:
+            assert len(routes) < 6, routes
+            reply = stack.enter_context(
+                client.chat.completions.with_streaming_response.create(
+                    model="alpha",
+                    messages=[{"role": "user", "content": f"Number {len(routes)}. " * 200}],
+                    max_tokens=20_000,
+                    stream=True,
+                    extra_body={"ignore_eos": True},
+                )
+            )
+            lines = reply.iter_lines()  # dropping it would close the stream
+            stack.callback(lines.close)
+            next(lines)
+            routes.append(reply.headers["x-herma-route"])
+            workers.add(reply.headers["x-herma-worker"])
 
 
 @pytest.mark.parametrize("form", [first_turn, after_tool_result, title_call])

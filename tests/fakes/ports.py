@@ -10,7 +10,9 @@ def free_ports(count: int) -> int:
         try:
             held.append(socket.create_server(("127.0.0.1", 0)))
             first: int = held[0].getsockname()[1]
-            held += [socket.create_server(("127.0.0.1", first + i)) for i in range(1, count)]
+            for number in range(1, count):
+                # One by one, so that a taken port leaves none of those before it open.
+                held.append(socket.create_server(("127.0.0.1", first + number)))
         except (OSError, OverflowError):
             continue
         finally:

@@ -10,9 +10,8 @@ def free_ports(count: int) -> int:
         try:
             held.append(socket.create_server(("127.0.0.1", 0)))
             first: int = held[0].getsockname()[1]
-            for number in range(1, count):
-                # One by one, so that a taken port leaves none of those before it open.
-                held.append(socket.create_server(("127.0.0.1", first + number)))
+            # One by one into the list, so that a taken port leaves none of those before it open.
+            held.extend(socket.create_server(("127.0.0.1", first + i)) for i in range(1, count))
         except (OSError, OverflowError):
             continue
         finally:

@@ -34,7 +34,7 @@ def pick_alone(
     model: Model, waiting: Waiting, ready: Sequence[Worker], candidates: Candidates, now: float
 ) -> Pick | None:
     """A place for one that comes while nobody waits; None if it has to."""
-    if _any_hungry(ready, now, auxiliary=waiting.request.auxiliary) is None:
+    if not _any_hungry(ready, now, auxiliary=waiting.request.auxiliary):
         return None
     return _first_that_fits(model, (waiting,), ready, candidates, now)
 
@@ -43,7 +43,7 @@ def pick_next(
     model: Model, ready: Sequence[Worker], candidates: Candidates, now: float
 ) -> Pick | None:
     """The first in the queue whose best worker can take it now."""
-    if _any_hungry(ready, now, auxiliary=model.queue.any_auxiliary()) is None:
+    if not _any_hungry(ready, now, auxiliary=model.queue.any_auxiliary()):
         return None
     return _first_that_fits(model, model.queue.in_order(model.shares), ready, candidates, now)
 
@@ -61,11 +61,10 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
     return others
 
 
-def _any_hungry(workers: Sequence[Worker], now: float, *, auxiliary: bool) -> Worker | None:
-    for worker in workers:
-        if worker.is_hungry(now) and worker.open_for(auxiliary=auxiliary):
-            return worker
-    return None
+def _any_hungry(workers: Sequence[Worker], now: float, *, auxiliary: bool) -> bool:
+    return any(
+        worker.is_hungry(now) and worker.open_for(auxiliary=auxiliary) for worker in workers
+    )
 
 
 def _first_that_fits(

@@ -26,7 +26,7 @@ CLIENT_LEFT: Final = 499
 """The status of a turn whose client left before its end, for metrics only."""
 
 _header: Final = functools.lru_cache(maxsize=1024, typed=True)(header)
-"""What is said of a turn is said of many."""
+"""For what is said of many turns: nearly every route has costs of its own."""
 
 
 @dataclass(slots=True)
@@ -61,8 +61,8 @@ class Turn:
         ours = (
             _header("x-herma-served-by", started.served_by),
             _header("x-herma-worker", started.worker),
-            _header("x-herma-cached-tokens", started.cached_tokens),
-            _header("x-herma-route", started.route),
+            header("x-herma-cached-tokens", started.cached_tokens),
+            header("x-herma-route", started.route),
         )
         if not started.headers:
             return ours

@@ -41,9 +41,9 @@ class Turnstile:
             await self._waiting.park()
 
     def _ask_for_turn(self) -> None:
-        if self._num_free == 0:
-            trio.lowlevel.current_trio_token().run_sync_soon(self._next_turn)
+        trio.lowlevel.current_trio_token().run_sync_soon(self._next_turn)
 
     def _next_turn(self) -> None:
         self._num_free = PER_TURN - len(self._waiting.unpark(count=PER_TURN))
-        self._ask_for_turn()
+        if self._num_free == 0:
+            self._ask_for_turn()

@@ -17,49 +17,16 @@ from typing import Final, final
 import trio
 
 from protocol.errors import PeerUnknown, WireError
+from protocol.length_decoder import LengthDecoder
 from protocol.transport.backlog import Backlog, check_frame_size
 from protocol.transport.pump import BURST_S
-from protocol.wire import MAX_FRAME_BYTES
 
 _RECEIVE_BYTES: Final = 1 << 18
 _MAX_JOINED_BYTES: Final = 1 << 18
 """Written together at the most: about what a socket takes at once."""
 
-_HEADER: Final = struct.Struct("<I")
-_HEADER_BYTES: Final = _HEADER.size
-
-
-class LengthDecoder:
-    """Incremental: `feed` takes any bytes and returns the frames that they complete."""
-
-    def __init__(self) -> None:
-        self._pending = bytearray()
-
-    def feed(self, data: bytes | bytearray) -> list[bytes]:
-        """The frames completed by `data`. Raises `WireError` for one over the frame limit: the
-        stream is lost then.
-        """
-        if self._pending:
-            self._pending += data
-            data = self._pending
-        frames: list[bytes] = []
-        start, size = 0, len(data)
-        while size - start >= _HEADER_BYTES:
-            (length,) = _HEADER.unpack_from(data, start)
-            if length > MAX_FRAME_BYTES:
-                raise WireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
-            begin = start + _HEADER_BYTES
-            end = begin + length
-            if end > size:
-                break
-            frames.append(bytes(data[begin:end]))
-            start = end
-        # Mostly nothing is left over, and then nothing is copied twice.
-        if data is self._pending:
-            del self._pending[:start]
-        elif start < size:
-            self._pending += data[start:]
-        return frames
+HEADER: Final = struct.Struct("<I")
+"""Before each frame: its length."""
 
 
 @final
@@ -80,7 +47,7 @@ class FrameStream:
         self._socket = sock
         self._on_frame = on_frame
         self._on_pause = on_pause
-        self._decoder = LengthDecoder()
+        self._decoder = LengthDecoder(HEADER)
         self._is_stuck = False
         self._cut: bytes | memoryview = b""
         self._backlog = Backlog()
@@ -168,7 +135,7 @@ class FrameStream:
                 data = self._socket.recv(_RECEIVE_BYTES)
                 if not data:
                     return
-                frames = self._decoder.feed(data)
+                frames = [frame for _, frame in self._decoder.feed(data)]
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError, WireError):
@@ -211,7 +178,7 @@ class FrameStream:
 
     def _write(self, frames: list[bytes]) -> None:
         self.sent += len(frames)
-        self._write_bytes(b"".join([_HEADER.pack(len(frame)) + frame for frame in frames]))
+        self._write_bytes(b"".join([HEADER.pack(len(frame)) + frame for frame in frames]))
 
     def _write_bytes(self, data: bytes | memoryview) -> None:
         """As much as the socket takes; the rest is next. A peer that is gone is found by the
@@ -236,7 +203,7 @@ class FrameStream:
         while self._backlog:
             frame = self._backlog.first()
             self._backlog.pop()
-            rest.append(_HEADER.pack(len(frame)) + frame)
+            rest.append(HEADER.pack(len(frame)) + frame)
         try:
             self._socket.sendall(b"".join(rest))
         except OSError:

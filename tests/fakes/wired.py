@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 
 import h11
@@ -71,7 +71,7 @@ async def wired(
         readers=readers,
     )
     connections = Connections(service, None)
-    with readers, trio.fail_after(LONGEST_S):
+    with closing(readers), trio.fail_after(LONGEST_S):
         async with trio.open_nursery() as upkeep:
             upkeep.start_soon(connections.sweep)
             upkeep.start_soon(readers.run)

@@ -8,6 +8,7 @@ import struct
 from typing import Final
 
 from protocol.errors import WireError
+from protocol.length_decoder import LengthDecoder
 from protocol.wire import MAX_FRAME_BYTES
 
 SUPERVISOR: Final = 0
@@ -19,7 +20,6 @@ BROADCAST: Final = 0xFFFF
 MAX_LINK: Final = BROADCAST - 1
 
 _HEADER: Final = struct.Struct("<IH")
-_HEADER_BYTES: Final = _HEADER.size
 
 
 def encode_frame(link: int, payload: bytes) -> bytes:
@@ -33,31 +33,11 @@ class FrameDecoder:
     """Incremental: `feed` takes any bytes and returns the frames that they complete."""
 
     def __init__(self) -> None:
-        self._pending = bytearray()
+        self._decoder = LengthDecoder(_HEADER)
 
     def feed(self, data: bytes | bytearray) -> list[tuple[int, bytes]]:
         """The (link, payload) pairs completed by `data`.
 
         Raises `WireError` for a length over the frame limit: the stream is lost then.
         """
-        if self._pending:
-            self._pending += data
-            data = self._pending
-        frames: list[tuple[int, bytes]] = []
-        start, size = 0, len(data)
-        while size - start >= _HEADER_BYTES:
-            length, link = _HEADER.unpack_from(data, start)
-            if length > MAX_FRAME_BYTES:
-                raise WireError(f"a frame of {length} bytes is over {MAX_FRAME_BYTES}")
-            begin = start + _HEADER_BYTES
-            end = begin + length
-            if end > size:
-                break
-            frames.append((link, bytes(data[begin:end])))
-            start = end
-        # Mostly nothing is left over, and then nothing is copied twice.
-        if data is self._pending:
-            del self._pending[:start]
-        elif start < size:
-            self._pending += data[start:]
-        return frames
+        return [(link, payload) for (_, link), payload in self._decoder.feed(data)]

@@ -8,7 +8,6 @@ a system call to wait again. Here what comes wakes only the task that answers it
 
 import selectors
 import socket
-from types import TracebackType
 from typing import Final, Protocol, final
 
 import trio
@@ -32,21 +31,14 @@ class Reader(Protocol):
 
 @final
 class Readers:
-    """Those to be read, while the block runs that it is entered for."""
+    """Those to be read, until it is closed."""
 
     def __init__(self) -> None:
         self._selector: Final = selectors.DefaultSelector()
         self._at: Reader | None = None
 
-    def __enter__(self) -> "Readers":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Nobody is read any more."""
         self._selector.close()
 
     def add(self, connection: socket.socket, reader: Reader) -> None:

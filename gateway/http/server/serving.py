@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from email.utils import formatdate
 from typing import Final
 
@@ -71,7 +71,7 @@ async def serve(
         readers=readers,
     )
     connections = Connections(service, listener.getsockname()[:2])
-    with readers:
+    with closing(readers):
         async with trio.open_nursery() as upkeep:
             upkeep.start_soon(connections.sweep)
             upkeep.start_soon(readers.run)

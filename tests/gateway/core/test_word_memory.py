@@ -112,9 +112,8 @@ def test_long_texts_too(name: str, words: list[str], joint: str) -> None:
     assert spell(memory_of(name), text) == whole
 
 
-@pytest.mark.parametrize("name", DESIGNS)
-def test_words_that_came_twice_are_not_encoded_again(name: str) -> None:
-    """A new text of known words gives the library nothing to do."""
+def asking(name: str) -> tuple[Encoder, WordMemory, list[str]]:
+    """An encoder, a memory over it, and what that has asked it so far."""
     encoder = encoder_of(name)
     breaks = word_breaks(encoder.tokenizer)
     asked: list[str] = []
@@ -125,6 +124,13 @@ def test_words_that_came_twice_are_not_encoded_again(name: str) -> None:
 
     assert breaks is not None
     memory = WordMemory(breaks, encode)
+    return encoder, memory, asked
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_words_that_came_twice_are_not_encoded_again(name: str) -> None:
+    """A new text of known words gives the library nothing to do."""
+    encoder, memory, asked = asking(name)
     for text in ("the weather is warm naïve", "is the weather warm naïve"):
         spell(memory, f"so {text}")
     asked.clear()
@@ -135,16 +141,7 @@ def test_words_that_came_twice_are_not_encoded_again(name: str) -> None:
 
 def test_a_text_of_unknown_pieces_is_left_to_the_library_until_they_are_known() -> None:
     """It teaches some of them each time."""
-    encoder = encoder_of("byte-level")
-    breaks = word_breaks(encoder.tokenizer)
-    asked: list[str] = []
-
-    def encode(texts: Sequence[str]) -> list[list[int]]:
-        asked.extend(texts)
-        return encoder.encode_texts(texts)
-
-    assert breaks is not None
-    memory = WordMemory(breaks, encode)
+    encoder, memory, asked = asking("byte-level")
     letters = [f"{a}{b}{c}" for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"]
     text = " ".join(letters)
     whole = [pack_tokens(encoder.encode_texts([text])[0])]

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import ConfigError, LinkFull, PeerUnknown, WireError
 from protocol.ids import WorkerId
+from protocol.length_decoder import LengthDecoder
 from protocol.transport import MAX_BACKLOG_BYTES, LocalDealer, LocalRouter
-from protocol.transport.frame_stream import FrameStream, LengthDecoder
+from protocol.transport.frame_stream import HEADER, FrameStream
 from protocol.transport.local_socket import MAGIC
 from protocol.wire import MAX_FRAME_BYTES
 from tests.fakes.links import fresh_id, raw_socket, until
@@ -164,10 +165,11 @@ async def test_a_link_that_is_not_read_is_full_and_keeps_what_it_took(address: s
             num_taken = fill(gateway.router, identity)
             waiting = gateway.router.statistics().waiting_bytes
             assert MAX_BACKLOG_BYTES - 2 * len(CHUNK) < waiting < MAX_BACKLOG_BYTES + 2 * len(CHUNK)
-            decoder, frames = LengthDecoder(), list[bytes]()
+            decoder, frames = LengthDecoder(HEADER), list[bytes]()
             assert client.recv(len(MAGIC)) == MAGIC
             while len(frames) < num_taken:
-                frames += decoder.feed(await trio.to_thread.run_sync(client.recv, 1 << 20))
+                data = await trio.to_thread.run_sync(client.recv, 1 << 20)
+                frames += [frame for _, frame in decoder.feed(data)]
             assert frames == [b"%06d" % n + CHUNK for n in range(num_taken)]
         nursery.cancel_scope.cancel()
 
@@ -298,9 +300,9 @@ async def test_abstract_names_work() -> None:
 def test_frames_are_found_at_any_split(frames: list[bytes], cuts: list[int]) -> None:
     """However a stream is cut, the same frames come out of it."""
     stream = b"".join(struct.pack("<I", len(frame)) + frame for frame in frames)
-    decoder, found, start = LengthDecoder(), list[bytes](), 0
+    decoder, found, start = LengthDecoder(HEADER), list[bytes](), 0
     for cut in [*sorted(min(cut, len(stream)) for cut in cuts), len(stream)]:
-        found += decoder.feed(stream[start:cut])
+        found += [frame for _, frame in decoder.feed(stream[start:cut])]
         start = cut
     assert found == frames
 

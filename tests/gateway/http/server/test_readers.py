@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import pytest
 import trio
@@ -44,7 +44,7 @@ async def _running() -> AsyncIterator[tuple[Readers, list[tuple[socket.socket, s
     pairs = [socket.socketpair() for _ in range(3)]
     for _, theirs in pairs:
         theirs.setblocking(False)
-    with Readers() as readers:
+    with closing(Readers()) as readers:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(readers.run)
             yield readers, pairs

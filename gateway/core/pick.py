@@ -62,9 +62,7 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
 
 
 def _any_hungry(workers: Sequence[Worker], now: float, *, auxiliary: bool) -> bool:
-    return any(
-        worker.is_hungry(now) and worker.open_for(auxiliary=auxiliary) for worker in workers
-    )
+    return any(worker.is_hungry(now) and worker.open_for(auxiliary=auxiliary) for worker in workers)
 
 
 def _first_that_fits(

@@ -281,7 +281,7 @@ class Dispatch:
             self._num_stale += 1
             return ()
         was_full = worker.full_since is not None
-        worker.report(load)
+        worker.report(load, now)
         return self._settle(worker.models, now) if was_full else ()
 
     def _progress(self, worker: Worker, progress: Progress) -> Effects:

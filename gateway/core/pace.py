@@ -1,8 +1,9 @@
 """How long one worker's prefills take, learned from those that it did.
 
-Owns the two numbers and their fit. A token of a prompt costs `token_s`, and `context_s` for each
-token before it: attention makes the end of a long prompt dearer than its beginning, so one rate
-takes a long prompt for half of what it is. Must not know who computes what, or when.
+Owns the two numbers, their fit and how far they can still be trusted. A token of a prompt costs
+`token_s`, and `context_s` for each token before it: attention makes the end of a long prompt dearer
+than its beginning, so one rate takes a long prompt for half of what it is. Must not know who
+computes what, nor other workers.
 """
 
 from typing import Final
@@ -21,6 +22,12 @@ _PRIOR_DEPTH: Final = 10_000
 """The fit leans on the rate that the worker reports as if it had computed at it for so long, with
 so many tokens before each. Prompts that are all of one length tell nothing of `context_s`."""
 
+_HALF_TRUST_S: Final = 20.0
+"""A worker that was slow once gets no work while its peers have time, and so could never show that
+it is not slow any more. A pace this old counts half against theirs, one twice as old a seventeenth:
+who was seen at 80 % of their speed is their equal again (`route.TIE_RATIO`) after 30 s, at 30 %
+after 50."""
+
 _LEAST_SHARE: Final = 0.1
 """Of all time, at least so much is the tokens' own: noise must not charge everything to context."""
 
@@ -36,6 +43,7 @@ class Pace:
         "_spread",
         "_tokens",
         "context_s",
+        "learned_at",
         "token_s",
         "tokens_per_s",
     )
@@ -44,24 +52,32 @@ class Pace:
         self.tokens_per_s = 0.0
         self.token_s = 0.0
         self.context_s = 0.0
+        self.learned_at = 0.0
         self._reported = PRIOR_TOKENS_PER_S
         self._tokens = self._depth = self._spread = self._seconds = self._deep_s = 0.0
 
-    def report(self, tokens_per_s: float) -> None:
+    def report(self, tokens_per_s: float, now: float) -> None:
         """The rate that the worker measured itself: all that is known before the first sample."""
         if not tokens_per_s:
             return
         self._reported = min(MOST_TOKENS_PER_S, max(LEAST_TOKENS_PER_S, tokens_per_s))
         if not self._tokens:
             self.tokens_per_s, self.token_s = self._reported, 1 / self._reported
+            self.learned_at = now
 
-    def learn(self, num_tokens: int, depth: float, seconds: float) -> None:
-        """That many prompt tokens took so long. `depth`: the tokens before each, summed up.
+    def trust(self, now: float) -> float:
+        """From 1, just measured, towards 0: how much it counts against what peers measured."""
+        age = (now - self.learned_at) / _HALF_TRUST_S
+        return 1 / (1 + age**4)
+
+    def learn(self, num_tokens: int, depth: float, seconds: float, now: float) -> None:
+        """That many prompt tokens took so long, until now. `depth`: the tokens before each, summed.
 
         Least squares over what is remembered; an error counts by the prompt's own length.
         """
         if num_tokens <= 0 or seconds <= 0:
             return
+        self.learned_at = now
         kept = 1 - seconds / _MEMORY_S if seconds < _MEMORY_S else 0.0
         mean_depth = depth / num_tokens
         self._tokens = kept * self._tokens + num_tokens

@@ -143,20 +143,22 @@ def choose(work: Work, options: Sequence[Option], now: float) -> Choice:
     return Choice(work, best, scores, _why(work, best, tied, scores))
 
 
-def _typical(options: Sequence[Option]) -> tuple[float, float]:
-    """The options' mean prefill rate and step time. Who has not measured its own yet counts as its
-    peers: a prior worse than theirs would keep a new worker idle, and so unmeasured, for ever.
+def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
+    """The options' mean prefill rate, each as far as it is trusted, and step time. Who has not
+    measured its own yet counts as its peers: a prior worse than theirs would keep a new worker
+    idle, and so unmeasured, for ever.
     """
-    rates = steps_ms = 0.0
-    num_rates = num_steps = 0
+    rates = trusts = steps_ms = 0.0
+    num_steps = 0
     for option in options:
         worker = option.worker
-        if worker.pace.tokens_per_s:
-            rates, num_rates = rates + worker.pace.tokens_per_s, num_rates + 1
+        if rate := worker.pace.tokens_per_s:
+            trust = worker.pace.trust(now)
+            rates, trusts = rates + trust * rate, trusts + trust
         if worker.load is not None and worker.load.step_ms:
             steps_ms, num_steps = steps_ms + worker.load.step_ms, num_steps + 1
     return (
-        rates / num_rates if num_rates else PRIOR_TOKENS_PER_S,
+        rates / trusts if trusts else PRIOR_TOKENS_PER_S,
         steps_ms / num_steps if num_steps else PRIOR_STEP_MS,
     )
 
@@ -168,7 +170,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
     prompt_tokens, block_size, num_waiting = work.prompt_tokens, work.block_size, work.num_waiting
     # The engine computes at least the last token, so a hit never covers the whole prompt.
     most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
-    typical_rate, typical_step_ms = _typical(options)
+    typical_rate, typical_step_ms = _typical(options, now)
     # A step of the moment tells whether a long prompt is in it, so the fleet's mean counts here.
     # What one more sequence adds to all steps, on a worker of the typical speed.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
@@ -179,14 +181,19 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
         matched = min(option.matched_blocks, most_blocks)
         cached = matched * block_size
         uncached = prompt_tokens - cached
-        rate = pace.tokens_per_s
-        own_s = pace.seconds(cached, uncached) if rate else uncached / typical_rate
+        if rate := pace.tokens_per_s:
+            own_s, slower = pace.seconds(cached, uncached), typical_rate / rate
+            if slower != 1.0:
+                # What it measured long ago fades towards what its peers measure.
+                kept = slower ** pace.trust(now)
+                own_s, slower = own_s * kept / slower, kept
+        else:
+            own_s, slower = uncached / typical_rate, 1.0
         prefill_ms = own_ms = own_s * 1000
         if work.sharing:
             prefill_ms *= 1 - _shared_discount(matched, work.sharing) * block_size / uncached
         fresh = uncached + option.coming_blocks * block_size
         wait_ms = (worker.wait_s(now, fresh) + option.promised_s) * 1000
-        slower = typical_rate / rate if rate else 1.0
         running = worker.num_running
         harm_ms = num_waiting * own_ms + PAUSE_WEIGHT * running * (own_ms + slower * slowdown_ms)
         cost_ms = wait_ms + prefill_ms + harm_ms

@@ -219,10 +219,10 @@ class Worker:
             self._watch(now)  # how much of it was computed is not known
         self.full_since = None
 
-    def report(self, load: Load) -> None:
+    def report(self, load: Load, now: float) -> None:
         """Take in the engine's own counters."""
         self.load = load
-        self.pace.report(load.prefill_tokens_per_s)
+        self.pace.report(load.prefill_tokens_per_s, now)
         self.num_running = max(load.running + load.waiting, len(self.reservations))
         self.full_since = None
 
@@ -299,7 +299,7 @@ class Worker:
         self._busy_depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
         busy_s = now - self._busy_since
         if not self._prefilling or busy_s > LEARN_AFTER_S:
-            self.pace.learn(self._busy_tokens, self._busy_depth, busy_s)
+            self.pace.learn(self._busy_tokens, self._busy_depth, busy_s, now)
             if self._prefilling:
                 self._watch(now)
 

@@ -15,11 +15,11 @@ def _truth(num_cached: int, num_tokens: int) -> float:
 
 def _taught(*prompts: tuple[int, int], rounds: int = 1) -> Pace:
     pace = Pace()
-    pace.report(30_000.0)
+    pace.report(30_000.0, 0.0)
     for _ in range(rounds):
         for num_cached, num_tokens in prompts:
             depth = num_tokens * (num_cached + num_tokens / 2)
-            pace.learn(num_tokens, depth, _truth(num_cached, num_tokens))
+            pace.learn(num_tokens, depth, _truth(num_cached, num_tokens), 0.0)
     return pace
 
 
@@ -27,14 +27,14 @@ def test_before_the_first_prefill_the_workers_own_rate_counts() -> None:
     """A reported rate holds for every token; unknown is 0; what cannot be stays finite."""
     pace = Pace()
     assert pace.tokens_per_s == 0.0
-    pace.report(0.0)
+    pace.report(0.0, 0.0)
     assert pace.tokens_per_s == 0.0
-    pace.report(10_000.0)
+    pace.report(10_000.0, 0.0)
     assert pace.seconds(50_000, 1_000) == pytest.approx(0.1)
-    pace.report(5e-324)
+    pace.report(5e-324, 0.0)
     assert pace.seconds(0, 1_000) == pytest.approx(1_000.0)
-    pace.report(float("inf"))
-    pace.learn(1_000, 0.0, 1.0)
+    pace.report(float("inf"), 0.0)
+    pace.learn(1_000, 0.0, 1.0, 0.0)
     assert 0 < pace.seconds(0, 1_000) < 1.0
 
 
@@ -59,9 +59,23 @@ def test_a_change_of_speed_is_learned() -> None:
     pace = _taught((0, 4_000), (0, 40_000), rounds=100)
     before_s = pace.seconds(0, 40_000)
     for _ in range(100):
-        pace.learn(40_000, 40_000 * 20_000, 3 * _truth(0, 40_000))
-        pace.learn(4_000, 4_000 * 2_000, 3 * _truth(0, 4_000))
+        pace.learn(40_000, 40_000 * 20_000, 3 * _truth(0, 40_000), 0.0)
+        pace.learn(4_000, 4_000 * 2_000, 3 * _truth(0, 4_000), 0.0)
     assert pace.seconds(0, 40_000) == pytest.approx(3 * before_s, rel=0.2)
+
+
+def test_what_was_learned_long_ago_is_trusted_less() -> None:
+    """From the last prefill on: half after a third of a minute, hardly after an hour. What the
+    worker says itself counts from when it said so, until there is a prefill.
+    """
+    pace = Pace()
+    pace.report(10_000.0, 100.0)
+    assert pace.trust(100.0) == 1.0
+    pace.learn(1_000, 0.0, 0.1, 200.0)
+    pace.report(9_000.0, 300.0)
+    assert pace.trust(200.0) == 1.0
+    assert pace.trust(220.0) == pytest.approx(0.5)
+    assert 0 < pace.trust(3_800.0) < 1e-6
 
 
 @given(
@@ -76,9 +90,9 @@ def test_a_change_of_speed_is_learned() -> None:
 def test_whatever_is_learned_is_a_time(samples: list[tuple[int, int, float]]) -> None:
     """Noise gives no negative and no infinite time; more tokens never take less."""
     pace = Pace()
-    pace.report(10_000.0)
+    pace.report(10_000.0, 0.0)
     for num_cached, num_tokens, seconds in samples:
-        pace.learn(num_tokens, num_tokens * (num_cached + num_tokens / 2), seconds)
+        pace.learn(num_tokens, num_tokens * (num_cached + num_tokens / 2), seconds, 0.0)
     assert pace.token_s > 0
     assert pace.context_s >= 0
     assert 0 < pace.seconds(0, 100) < pace.seconds(0, 200) < 1e9

@@ -5,12 +5,12 @@ import pytest
 from gateway.core.route import Option, Work, choose
 from gateway.core.worker_state import Reservation, Worker
 from protocol.ids import WorkerId
-from tests.fakes.fleet import BLOCK, W1, W2, facts, hello, load, request
+from tests.fakes.fleet import BLOCK, W1, W2, W3, facts, hello, load, request
 
 
 def _worker(worker_id: WorkerId, *, running: int = 0, rate: float = 10_000.0) -> Worker:
     worker = Worker(worker_id, hello(f"w{worker_id[0]}", facts()), 0.0)
-    worker.report(load(running=running, rate=rate))
+    worker.report(load(running=running, rate=rate), 0.0)
     return worker
 
 
@@ -72,6 +72,30 @@ def test_an_unmeasured_worker_counts_as_its_peers() -> None:
     assert choose(_work(), options, 0.0).worker.worker_id == W2
 
 
+def _learned(worker: Worker, tokens_per_s: float, now: float) -> None:
+    for _ in range(50):
+        worker.pace.learn(1_000, 1_000 * 500, 1_000 / tokens_per_s, now)
+
+
+def test_a_worker_that_was_slow_is_tried_again() -> None:
+    """What it measured counts less the longer ago that was: first the smaller differences are
+    forgotten. Its peers, who are asked all the time, stay as they were measured.
+    """
+    slow, slower, fast = _worker(W1), _worker(W2), _worker(W3)
+    _learned(slow, 8_000.0, 0.0)
+    _learned(slower, 2_000.0, 0.0)
+    options = [Option(slow, 0, 0), Option(slower, 0, 0), Option(fast, 0, 500)]
+    asked: dict[float, str] = {}
+    for now in (0.0, 10.0, 50.0, 600.0):
+        _learned(fast, 10_000.0, now)
+        # The least used of those that cost the same.
+        asked[now] = choose(_work(session="b"), options, now).worker.name
+    assert asked[0.0] == asked[10.0] == fast.name
+    assert asked[50.0] == slow.name
+    costs = [score.cost_ms for score in choose(_work(), options, 600.0).scores]
+    assert max(costs) < 1.01 * min(costs)
+
+
 @pytest.mark.parametrize(("rate", "running"), [(5e-324, 0), (5e-324, 3), (1e15, 0)])
 def test_a_rate_that_cannot_be_harms_nobody(rate: float, running: int) -> None:
     """A worker that reports nonsense is the worse choice; its numbers stay finite."""
@@ -89,7 +113,7 @@ def test_the_step_of_the_moment_moves_nobody() -> None:
     computing one now, answers are no slower for it in the long run.
     """
     busy, calm = _worker(W1, running=8), _worker(W2, running=8)
-    busy.report(load(running=8, step_ms=200.0))
+    busy.report(load(running=8, step_ms=200.0), 0.0)
     options = [Option(busy, 90, 0), Option(calm, 0, 0)]
     choice = choose(_work(), options, 0.0)
     assert choice.worker.worker_id == W1

@@ -113,7 +113,7 @@ def test_a_short_prompt_begins_beside_a_long_one() -> None:
     long one is over later by what they take.
     """
     worker = _worker()
-    worker.report(load(rate=4_096.0))  # a second a step
+    worker.report(load(rate=4_096.0), 0.0)  # a second a step
     long = _take(worker, request(1), prefill_s=10.0, fresh_tokens=40_960)
     assert worker.wait_s(2.0, 2_049) == pytest.approx(8.0)
     assert worker.wait_s(2.0, 2_048) == pytest.approx(1.0)
@@ -128,7 +128,7 @@ def test_a_short_prompt_begins_beside_a_long_one() -> None:
 def test_short_prompts_do_not_pass_a_long_one_that_waits() -> None:
     """An engine begins in order: who is behind a long prompt begins once that one has begun."""
     worker = _worker()
-    worker.report(load(rate=4_096.0))
+    worker.report(load(rate=4_096.0), 0.0)
     _take(worker, request(1), prefill_s=10.0, fresh_tokens=40_960)
     _take(worker, request(2), prefill_s=10.0, fresh_tokens=40_960)
     assert worker.wait_s(0.0, 100) == pytest.approx(11.0)
@@ -148,7 +148,7 @@ def test_the_pace_is_learned_from_whole_spells_of_work() -> None:
     spell in which one was cancelled tells nothing, and a new engine begins anew.
     """
     worker = _worker()
-    worker.report(load(rate=1_000.0))
+    worker.report(load(rate=1_000.0), 0.0)
     for spell in range(30):
         now, first_ticket = 10.0 * spell, 2 * spell
         pair = [_take(worker, request(first_ticket + n, BLOCKS), now) for n in (1, 2)]
@@ -171,9 +171,9 @@ def test_load_tells_the_sequences_of_other_gateways() -> None:
     """What the engine runs beyond our tickets is foreign; it counts as running."""
     worker = _worker()
     _take(worker, request(1))
-    worker.report(load(running=3, waiting=1))
+    worker.report(load(running=3, waiting=1), 0.0)
     assert worker.num_running == 4
-    worker.report(load(running=0))
+    worker.report(load(running=0), 0.0)
     assert worker.num_running == 1
 
 

@@ -152,13 +152,14 @@ class _Streams:
 
     async def _work(self, request_id: RequestId, emit: Emit) -> None:
         output = ChoiceOutput(self._pipeline(), emit, max_tokens=2**20, end_ids=frozenset())
-
-        def on_tokens(item: TokenItem) -> None:
-            output.take_item(item)
-
         place = Placement(0, WORKER, 0, "benchmark")
         attempt = Attempt(
-            place, request_id, 1, expected=0, on_tokens=on_tokens, on_accepted=lambda _: None
+            place,
+            request_id,
+            1,
+            expected=0,
+            on_tokens=output.take_item,
+            on_accepted=lambda _: None,
         )
         self.attempts.add(attempt)
         await attempt.wait()

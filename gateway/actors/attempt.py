@@ -44,14 +44,15 @@ class Attempt:
     """The sink of one (request, attempt). `expected` is the offset of the next output token.
 
     `on_tokens` and `on_accepted` are called inside the link's frame callback and must not block.
+    `on_tokens` tells whether it wants no more; another may take its place in time.
     """
 
     __slots__ = (
         "_ended",
         "_on_accepted",
-        "_on_tokens",
         "expected",
         "number",
+        "on_tokens",
         "outcome",
         "placement",
         "request_id",
@@ -64,7 +65,7 @@ class Attempt:
         number: int,
         *,
         expected: int,
-        on_tokens: Callable[[TokenItem], None],
+        on_tokens: Callable[[TokenItem], bool],
         on_accepted: Callable[[Accepted], None],
     ) -> None:
         self.placement = placement
@@ -72,21 +73,13 @@ class Attempt:
         self.number = number
         self.expected = expected
         self.outcome: Outcome | None = None
-        self._on_tokens = on_tokens
+        self.on_tokens = on_tokens
         self._on_accepted = on_accepted
         self._ended = Bell()
         placement.when_lost(self.lose)
 
     def __repr__(self) -> str:
         return f"<Attempt {self.request_id.hex()[:8]}/{self.number} at {self.expected}>"
-
-    def tokens(self, item: TokenItem, num_tokens: int) -> None:
-        """Take in the next `num_tokens` tokens; the caller has checked that they are the next."""
-        self.expected += num_tokens
-        try:
-            self._on_tokens(item)
-        except Exception as error:  # noqa: BLE001 - one request fails; the link serves the others
-            self.end(Crashed(error))
 
     def accepted(self, message: Accepted) -> None:
         """The worker has started on it."""

@@ -4,7 +4,7 @@ Owns the way of each token item and each answer to the attempt that it is for; w
 counted and dropped. Must not know sockets, nor what tokens mean.
 """
 
-from gateway.actors.attempt import Attempt
+from gateway.actors.attempt import STOPPED, Attempt, Crashed
 from gateway.actors.counters import Counters
 from protocol.ids import WorkerId
 from protocol.messages import Accepted, Finished, Rejected, TokenItem
@@ -46,7 +46,14 @@ class Attempts:
                 continue
             if item.offset != attempt.expected:
                 return f"tokens at {item.offset} came where {attempt.expected} was due"
-            attempt.tokens(item, len(item.ids) // TOKEN_BYTES)
+            attempt.expected += len(item.ids) // TOKEN_BYTES
+            try:
+                wants_no_more = attempt.on_tokens(item)
+            except Exception as error:  # noqa: BLE001 - one request fails, the others are served
+                attempt.end(Crashed(error))
+                continue
+            if wants_no_more:
+                attempt.end(STOPPED)
         return None
 
     def finished(self, worker_id: WorkerId, message: Finished) -> str | None:

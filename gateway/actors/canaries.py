@@ -46,9 +46,10 @@ class Canaries:
     async def _fly(self, probe: Probe) -> None:
         num_tokens = 0
 
-        def count(item: TokenItem) -> None:
+        def count(item: TokenItem) -> bool:
             nonlocal num_tokens
             num_tokens += len(item.ids)
+            return False
 
         attempt = Attempt(
             Placement(0, probe.worker_id, 0, "canary"),

@@ -11,7 +11,6 @@ from typing import Final, assert_never
 import trio
 
 from gateway.actors.attempt import (
-    STOPPED,
     Attempt,
     Crashed,
     Lost,
@@ -41,7 +40,6 @@ from gateway.core.tools import ToolParser
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
-from protocol.tokens import pack_tokens
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _NOBODY: Final[frozenset[WorkerId]] = frozenset()
@@ -154,7 +152,7 @@ class Choice:
             self._attempt.placement,
             self._worker_label,
             is_proven=self._is_proven,
-            output_tokens=len(self.output.ids),
+            output_tokens=self.output.num_tokens,
         )
         return frozenset({self.worker_id} if self.worker_id is not None else ())
 
@@ -181,7 +179,7 @@ class Choice:
             weight=caller.weight,
             session=job.session,
             digests=job.digests,
-            prompt_tokens=job.prompt_tokens + len(output.ids),
+            prompt_tokens=job.prompt_tokens + output.num_tokens,
             max_tokens=output.num_left or 1,
             auxiliary=job.auxiliary,
             cloud=cloud and caller.cloud,
@@ -199,7 +197,7 @@ class Choice:
         job = self._job
         if self._services.dispatcher.files_digest(job.model) == job.files_digest:
             return
-        if self.output.ids:
+        if self.output.packed:
             raise connection_lost()
         raise unavailable("The model was replaced while this request waited for it.", 1)
 
@@ -266,7 +264,7 @@ class Choice:
 
     def _attempt_at(self, placement: Placement) -> Attempt:
         self._check_tokenizer()
-        num_tokens = len(self.output.ids)
+        num_tokens = self.output.num_tokens
         self._num_attempts += 1
         self._is_prefilling = True
         self._num_at_start = num_tokens
@@ -278,20 +276,20 @@ class Choice:
             self._request_id,
             self._num_attempts,
             expected=num_tokens,
-            on_tokens=self._on_tokens,
+            on_tokens=self._on_first_tokens,
             on_accepted=self._on_accepted,
         )
         return self._attempt
 
     def _submit(self, attempt: Attempt) -> None:
-        job, services, ids = self._job, self._services, self.output.ids
+        job, services = self._job, self._services
         services.first_tokens.await_for(attempt, services.config.gateway.first_token_s)
         submit = Submit(
             request_id=self._request_id,
             attempt=self._num_attempts,
             model=job.model,
             prompt_ids=job.prompt,
-            output_ids=pack_tokens(ids) if ids else b"",
+            output_ids=bytes(self.output.packed),
             sampling=job.sampling,
             seed=job.seed_of(self._index),
             salt=job.salt,
@@ -300,7 +298,7 @@ class Choice:
 
     def _on_accepted(self, message: Accepted) -> None:
         # A resumed prompt is in a cache because of us; what counts is who gave the first token.
-        if not self.output.ids:
+        if not self.output.packed:
             self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
         if self._index == 0:
             assert self._attempt is not None
@@ -314,7 +312,8 @@ class Choice:
                 )
             )
 
-    def _on_tokens(self, item: TokenItem) -> None:
+    def _on_first_tokens(self, item: TokenItem) -> bool:
+        """Until the place is proven; then they go to the output, and nothing else is asked."""
         attempt, output = self._attempt, self.output
         assert attempt is not None
         if self._is_prefilling:
@@ -323,10 +322,10 @@ class Choice:
             self._services.dispatcher.started(attempt.placement.ticket)
             self._begin()
         is_stopped = output.take_item(item)
-        if not self._is_proven and len(output.ids) - self._num_at_start >= PROOF_TOKENS:
+        if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
             self._prove()
-        if is_stopped:
-            attempt.end(STOPPED)
+            attempt.on_tokens = output.take_item
+        return is_stopped
 
     def _finish(self, reason: Reason) -> None:
         if not self.has_begun:
@@ -341,7 +340,7 @@ class Choice:
         return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
-        if self.output.ids:
+        if self.output.packed:
             # Another worker had taken it: the client's request is not what is wrong.
             raise connection_lost()
         match rejected.reason:
@@ -358,7 +357,7 @@ class Choice:
 
     def _release(self) -> None:
         if self._ticket is not None:
-            self._services.dispatcher.release(self._ticket, len(self.output.ids) or None)
+            self._services.dispatcher.release(self._ticket, self.output.num_tokens or None)
             self._ticket = None
         # It calls back to here: together they, and all of the request, would await the collector.
         self._attempt = None

@@ -4,7 +4,6 @@ Owns its token ids, their bound, and whether a client may have seen something of
 workers or how ids become events.
 """
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -12,7 +11,7 @@ from gateway.core.events import Finished, TurnEvent
 from gateway.core.output import OutputPipeline
 from protocol.errors import WireError
 from protocol.messages import TokenItem, TokenLogprobs
-from protocol.tokens import TOKEN_BYTES, unpack_tokens
+from protocol.tokens import TOKEN_BYTES, pack_tokens, unpack_tokens
 
 Reason = Literal["stop", "length"]
 
@@ -20,9 +19,10 @@ Reason = Literal["stop", "length"]
 class ChoiceOutput:
     """Takes ids in; events go to `emit`. `end_ids` end a sequence, at the latest `max_tokens` do.
 
-    `num_left`: so many more may come. `has_text`: the client may have seen something of it.
-    `num_unsent`: tokens that the client pays
-    for though workers do not send them, as the one that ended the sequence.
+    `num_left`: so many more may come. `packed` are those that came, as on the wire: of a thousand
+    long answers a list of numbers is most of the memory. `has_text`: the client may have seen
+    something of it. `num_unsent`: tokens that the client pays for though workers do not send them,
+    as the one that ended the sequence.
     """
 
     __slots__ = (
@@ -31,9 +31,9 @@ class ChoiceOutput:
         "_max_tokens",
         "_pipeline",
         "has_text",
-        "ids",
         "num_left",
         "num_unsent",
+        "packed",
     )
 
     def __init__(
@@ -48,11 +48,15 @@ class ChoiceOutput:
         self._emit = emit
         self._max_tokens = max_tokens
         self._end_ids = end_ids
-        # Four bytes per token: of a thousand long answers a list of numbers is most of the memory.
-        self.ids = array("I")
+        self.packed = bytearray()
         self.num_left = max_tokens
         self.has_text = False
         self.num_unsent = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """How many came."""
+        return self._max_tokens - self.num_left
 
     @property
     def completion_tokens(self) -> int:
@@ -66,18 +70,16 @@ class ChoiceOutput:
 
     def take_item(self, item: TokenItem) -> bool:
         """`take` for tokens as they come. A lone one that is plain text goes the short way."""
-        if len(item.ids) != TOKEN_BYTES:
-            return self.take(unpack_tokens(item.ids), item.logprobs)
-        token_id = int.from_bytes(item.ids, "little")
+        packed = item.ids
         if self.num_left:
-            event = self._pipeline.push_plain(token_id)
+            event = self._pipeline.push_plain(packed)
             if event is not None:
-                self.ids.append(token_id)
+                self.packed += packed
                 self.num_left -= 1
                 self.has_text = True
                 self._emit(event)
                 return False
-        return self.take((token_id,), item.logprobs)
+        return self.take(unpack_tokens(packed), item.logprobs)
 
     def take(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> bool:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
@@ -85,7 +87,7 @@ class ChoiceOutput:
         """
         if len(ids) > self.num_left:
             raise WireError(f"over {self._max_tokens} tokens came, against the order")
-        self.ids.extend(ids)
+        self.packed += pack_tokens(ids)
         self.num_left -= len(ids)
         for event in self._pipeline.push(ids, logprobs):
             self.has_text = True
@@ -101,6 +103,7 @@ class ChoiceOutput:
 
     def complete_already(self) -> Reason | None:
         """Why the choice is complete with the tokens that are here, if it is."""
-        if self.ids and self.ids[-1] in self._end_ids:
+        last = unpack_tokens(bytes(self.packed[-TOKEN_BYTES:]))
+        if not self._end_ids.isdisjoint(last):
             return "stop"
         return None if self.num_left else "length"

@@ -14,7 +14,10 @@ from typing import Final, Protocol
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from protocol.tokens import TOKEN_BYTES
+
 _NONE: Final[frozenset[str]] = frozenset()
+_NO_IDS: Final[frozenset[int]] = frozenset()
 _MAX_PLAIN: Final = 16
 """Tables of plain texts of one model, each with at most all of its tokens."""
 _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
@@ -30,9 +33,15 @@ class Detokenizer(Protocol):
     is_whole: bool
 
     def plain(
-        self, marks: frozenset[str], *, may_end_in_space: bool = False
+        self,
+        marks: frozenset[str],
+        *,
+        silent_ids: frozenset[int] = _NO_IDS,
+        may_end_in_space: bool = False,
     ) -> "PlainTexts | None":
-        """The texts in which nothing has to be looked for; None: tokens have none of their own."""
+        """The texts in which nothing has to be looked for; None: tokens have none of their own.
+        Those of `silent_ids` are none.
+        """
         ...
 
     def push(self, ids: Iterable[int]) -> str:
@@ -67,12 +76,18 @@ class ByteTable(dict[int, bytes]):
         super().__init__()
         self._tokenizer = tokenizer
         self._silent = special_ids(tokenizer, shown)
-        self._plain: dict[tuple[frozenset[str], bool], PlainTexts] = {}
+        self._plain: dict[tuple[frozenset[str], frozenset[int], bool], PlainTexts] = {}
         self.texts: dict[int, str] = {}
 
-    def plain(self, marks: frozenset[str], *, may_end_in_space: bool = False) -> "PlainTexts":
+    def plain(
+        self,
+        marks: frozenset[str],
+        *,
+        silent_ids: frozenset[int] = _NO_IDS,
+        may_end_in_space: bool = False,
+    ) -> "PlainTexts":
         """The plain ones of `texts`. Formats have few marks; stop strings may have any."""
-        key = marks, may_end_in_space
+        key = marks, silent_ids, may_end_in_space
         plain = self._plain.get(key)
         if plain is None:
             while len(self._plain) >= _MAX_PLAIN:
@@ -100,24 +115,35 @@ class ByteTable(dict[int, bytes]):
             return token.encode()
 
 
-class PlainTexts(dict[int, str]):
-    """id -> its text, if that is whole characters, none of them in `marks`, and the last one no
-    white space unless it may be; "" for every other id. Filled as ids come up.
+class PlainTexts(dict[bytes, str]):
+    """One id, packed as on the wire -> its text, if that is whole characters, none of them in
+    `marks`, and the last one no white space unless it may be; "" for all else. Filled as ids come
+    up. Packed, because to unpack a single id costs more than to look up its text.
     """
 
-    def __init__(self, table: ByteTable, marks: frozenset[str], may_end_in_space: bool) -> None:
+    def __init__(
+        self,
+        table: ByteTable,
+        marks: frozenset[str],
+        silent_ids: frozenset[int],
+        may_end_in_space: bool,
+    ) -> None:
         super().__init__()
         self._table = table
         self._marks = marks
+        self._silent_ids = silent_ids
         self._may_end_in_space = may_end_in_space
 
-    def __missing__(self, token_id: int) -> str:
-        if not self._table[token_id]:
+    def __missing__(self, packed: bytes) -> str:
+        if len(packed) != TOKEN_BYTES:
+            return ""
+        token_id = int.from_bytes(packed, "little")
+        if token_id in self._silent_ids or not self._table[token_id]:
             return ""
         text = self._table.texts.get(token_id, "")
         ends_well = self._may_end_in_space or not text[-1:].isspace()
-        self[token_id] = text if ends_well and self._marks.isdisjoint(text) else ""
-        return self[token_id]
+        self[packed] = text if ends_well and self._marks.isdisjoint(text) else ""
+        return self[packed]
 
 
 class ByteDetokenizer:
@@ -137,9 +163,15 @@ class ByteDetokenizer:
         self._decoder: codecs.IncrementalDecoder | None = None
         self.is_whole = True
 
-    def plain(self, marks: frozenset[str], *, may_end_in_space: bool = False) -> PlainTexts:
+    def plain(
+        self,
+        marks: frozenset[str],
+        *,
+        silent_ids: frozenset[int] = _NO_IDS,
+        may_end_in_space: bool = False,
+    ) -> PlainTexts:
         """See `Detokenizer`."""
-        return self._table.plain(marks, may_end_in_space=may_end_in_space)
+        return self._table.plain(marks, silent_ids=silent_ids, may_end_in_space=may_end_in_space)
 
     def push(self, ids: Iterable[int]) -> str:
         """See `Detokenizer`."""
@@ -177,7 +209,13 @@ class StreamDetokenizer:
         self._ids: list[int] = []
         self._num_chars = 0
 
-    def plain(self, marks: frozenset[str], *, may_end_in_space: bool = False) -> None:
+    def plain(
+        self,
+        marks: frozenset[str],
+        *,
+        silent_ids: frozenset[int] = _NO_IDS,
+        may_end_in_space: bool = False,
+    ) -> None:
         """See `Detokenizer`."""
 
     def push(self, ids: Iterable[int]) -> str:

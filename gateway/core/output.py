@@ -121,12 +121,12 @@ class OutputPipeline:
         self._plain: PlainTexts | None = None
         self._call_index: int | None = None
 
-    def push_plain(self, token_id: int) -> TextDelta | ReasoningDelta | ToolCallArguments | None:
-        """The event of a token that no stage looks into, holds back or changes, as nearly all are;
-        None for another: nothing was done with it, `push` has to take it.
+    def push_plain(self, packed: bytes) -> TextDelta | ReasoningDelta | ToolCallArguments | None:
+        """The event of one packed token that no stage looks into, holds back or changes, as nearly
+        all are; None for all else: nothing was done with it, `push` has to take it.
         """
         texts = self._plain
-        if texts is None or not (text := texts[token_id]) or token_id in self._silent_ids:
+        if texts is None or not (text := texts[packed]):
             return None
         self.completion_tokens += 1
         if self._call_index is not None:
@@ -223,7 +223,9 @@ class OutputPipeline:
     ) -> PlainTexts | None:
         if self._may_stop:
             marks |= self._stops.marks
-        return self._detokenizer.plain(marks, may_end_in_space=may_end_in_space)
+        return self._detokenizer.plain(
+            marks, silent_ids=self._silent_ids, may_end_in_space=may_end_in_space
+        )
 
     def _through_stops(self, text: str) -> str:
         shown = self._stops.push(text)

@@ -16,7 +16,7 @@ def attempt(number: int) -> Attempt:
         RequestId(bytes(16)),
         number,
         expected=0,
-        on_tokens=lambda _: None,
+        on_tokens=lambda _: False,
         on_accepted=lambda _: None,
     )
 

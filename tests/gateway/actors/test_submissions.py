@@ -26,7 +26,7 @@ def _attempt(number: int) -> Attempt:
         RequestId(number.to_bytes(16, "big")),
         1,
         expected=0,
-        on_tokens=lambda _item: None,
+        on_tokens=lambda _item: False,
         on_accepted=lambda _message: None,
     )
 

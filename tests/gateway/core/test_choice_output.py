@@ -13,6 +13,7 @@ from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import ReasoningSplitter
 from gateway.core.stops import StopMatcher
 from protocol.errors import WireError
+from protocol.tokens import TOKEN_BYTES
 from tests.fakes.text_files import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -62,7 +63,7 @@ def test_frames_of_any_size_say_the_same(cuts: list[int], stops: bool) -> None:
     assert said(events) == said(expected)
     assert events[-1] == Finished(0, "stop" if stops else "length")
     assert any(ends) == stops
-    counts = [(x.completion_tokens, x.reasoning_tokens, x.ids) for x in (one, many)]
+    counts = [(x.completion_tokens, x.reasoning_tokens, x.packed) for x in (one, many)]
     assert counts[0] == counts[1]
     assert one.reasoning_tokens > 0
 
@@ -85,7 +86,8 @@ def test_more_than_was_ordered_is_refused() -> None:
     before = len(events)
     with pytest.raises(WireError):
         choice.take([1, 2], ())
-    assert (len(choice.ids), len(events), choice.num_left) == (1, before, 1)
+    assert (choice.num_tokens, len(choice.packed)) == (1, TOKEN_BYTES)
+    assert (len(events), choice.num_left) == (before, 1)
 
 
 def test_complete_is_what_has_its_end_or_all_its_tokens() -> None:

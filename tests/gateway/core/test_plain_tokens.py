@@ -22,7 +22,7 @@ from gateway.core.stops import StopMatcher
 from gateway.core.tools import TOOL_FORMATS, ToolParser
 from protocol.errors import WireError
 from protocol.messages import TokenItem, TokenLogprobs
-from protocol.tokens import pack_tokens
+from protocol.tokens import TOKEN_BYTES, pack_tokens
 from tests.fakes.text_files import make_text_files, make_tokenizer
 from tests.fakes.tool_answers import ANSWERS, TOOLS
 
@@ -134,7 +134,8 @@ def _compare(ids: list[int], shape: dict[str, Any]) -> None:
     for choice in (long, short):
         choice.finish("length")
     assert events == expected
-    assert short.ids == long.ids
+    assert short.packed == long.packed
+    assert short.num_tokens == long.num_tokens == len(long.packed) // TOKEN_BYTES
     assert (short.completion_tokens, short.reasoning_tokens) == (
         long.completion_tokens,
         long.reasoning_tokens,
@@ -240,4 +241,4 @@ def test_no_way_goes_over_the_order() -> None:
         choice.take_item(item(word))
     with pytest.raises(WireError, match="not a multiple"):
         choice.take_item(TokenItem(bytes(16), 1, 0, b"12345"))
-    assert len(choice.ids) == MAX_TOKENS
+    assert choice.num_tokens == MAX_TOKENS

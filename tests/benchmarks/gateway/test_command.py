@@ -1,11 +1,13 @@
 """`herma bench gateway`: its pure parts, and each test once, in small."""
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gateway.bench import Bench, Figures, Size
+from benchmarks.gateway.calm import Calm
 from benchmarks.gateway.cases import CASES
 from benchmarks.gateway.command import named_tests
 from benchmarks.gateway.job import Outcome, Spread, spread
@@ -56,6 +58,29 @@ def test_a_run_that_warms_up_does_not_count() -> None:
     bench = Bench(Size(runs=2), lambda _: None)
     assert list(bench.runs("x")) == [False, True, True]
     assert list(bench.runs("x", is_warmed=False)) == [True, True]
+
+
+def test_runs_beside_noisy_neighbours_are_set_aside() -> None:
+    """By what the yardstick took before and after them; the figures themselves decide nothing."""
+    readings = iter([9.0, 9.5, 12.0, 9.0, 9.0, 14.0, 9.9, 9.0])
+    size = Size(runs=2, calm=Calm(1.15))
+    bench = Bench(size, lambda _: None, read_yardstick_ms=readings.__next__)
+    for number, _ in enumerate(bench.runs("x", is_warmed=False)):
+        bench.figures.add("x_us", float(number))
+    assert bench.figures.runs == {"yardstick_ms": [9.0, 9.9], "x_us": [0.0, 3.0]}
+    assert bench.figures.disturbed == {"yardstick_ms": [12.0, 9.0], "x_us": [1.0, 2.0]}
+    assert bench.figures.restless == []
+
+
+def test_where_it_never_calms_down_all_runs_count() -> None:
+    """And the report says so."""
+    readings = itertools.cycle([20.0, 9.0])
+    size = Size(runs=1, calm=Calm(1.15))
+    bench = Bench(size, lambda _: None, read_yardstick_ms=readings.__next__)
+    for number, _ in enumerate(bench.runs("x", is_warmed=False)):
+        bench.figures.add("x_us", float(number))
+    assert bench.figures.medians() == {"yardstick_ms": 20.0, "x_us": 2.5}
+    assert bench.figures.restless == ["x"]
 
 
 def test_figures_are_medians_and_memory_is_the_worst() -> None:

@@ -6,13 +6,15 @@ chat API's is in `formatting.py`. Must not know how any of them looks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from gateway.core.errors import ApiError
-from gateway.core.events import ChoiceEvent, TurnEvent
+from gateway.core.events import ContentEvent, Started, TurnEvent, Usage
 
 
-class AnswerHead(NamedTuple):
+class AnswerHead(msgspec.Struct, frozen=True):
     """What every part of an answer repeats; `created` is in Unix seconds. `include_usage`: the
     client wants the usage in its stream too.
     """
@@ -50,12 +52,12 @@ class StreamFormatter(Protocol):
 class BodyBuilder(Protocol):
     """The body of one answer that is not streamed."""
 
-    def add(self, event: ChoiceEvent) -> None:
-        """Take an event in."""
+    def add(self, event: ContentEvent) -> None:
+        """Take in what a choice gives."""
         ...
 
-    def body(self) -> bytes:
-        """The JSON of what was added."""
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
+        """The JSON of what was added, and of who answered at what cost, as far as that is known."""
         ...
 
 

@@ -129,5 +129,6 @@ class Failed(_Event, frozen=True, gc=False):
 
 
 ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
-ChoiceEvent = Started | ReasoningDelta | TextDelta | ToolCallEvent | Finished | Usage
+ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
+ChoiceEvent = Started | ContentEvent | Usage
 TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | Failed

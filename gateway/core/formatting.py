@@ -10,10 +10,10 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from gateway.core.dialect import Dialect
+from gateway.core.dialect import AnswerHead, Dialect
 from gateway.core.errors import ApiError
 from gateway.core.events import (
-    ChoiceEvent,
+    ContentEvent,
     Failed,
     Finished,
     ReasoningDelta,
@@ -186,60 +186,58 @@ class _Beginnings(dict[int | tuple[int, int], bytes]):
 
 
 class CompletionBuilder:
-    """The body of one answer that is not streamed. `created` is in Unix seconds."""
+    """A `BodyBuilder`: the body of one answer that is not streamed."""
 
-    def __init__(self, completion_id: str, created: int, model: str) -> None:
-        self._id = completion_id
-        self._created = created
-        self._model = model
-        self._choices = _Choices()
-        self._started: Started | None = None
-        self._usage: Usage | None = None
+    __slots__ = ("_choices", "_head")
 
-    def add(self, event: ChoiceEvent) -> None:
-        """Take an event in."""
+    def __init__(self, head: AnswerHead) -> None:
+        self._head = head
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, event: ContentEvent) -> None:
+        """See `BodyBuilder`."""
+        choice = self._choices.get(event.index)
+        if choice is None:
+            choice = self._choices[event.index] = _Choice()
         match event:
             case TextDelta():
-                choice = self._choices[event.index]
                 choice.texts.append(event.text)
                 if event.logprobs is not None:
                     choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
             case ReasoningDelta():
-                self._choices[event.index].thoughts.append(event.text)
-            case Started():
-                self._started = event
+                choice.thoughts.append(event.text)
             case Finished():
-                self._choices[event.index].reason = event.reason
-            case Usage():
-                self._usage = event
+                choice.reason = event.reason
             case ToolCallStart():
-                self._choices[event.index].calls.append(_Call(event))
+                choice.calls.append(_Call(event))
             case ToolCallArguments():
-                self._choices[event.index].calls[event.call_index].texts.append(event.text)
+                choice.calls[event.call_index].texts.append(event.text)
             case ToolCallEnd():
                 pass  # its text is complete
             case _:
                 assert_never(event)
 
-    def body(self) -> bytes:
-        """The JSON of what was added: `content` is null where there are only tool calls."""
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
+        """See `BodyBuilder`. `content` is null where there are only tool calls."""
         body: dict[str, Any] = {
-            "id": self._id,
+            "id": self._head.id,
             "object": "chat.completion",
-            "created": self._created,
-            "model": self._model,
+            "created": self._head.created,
+            "model": self._head.model,
             "choices": [self._choices[index].as_dict(index) for index in sorted(self._choices)],
         }
-        if self._usage is not None:
-            body["usage"] = usage_object(self._usage)
-        if self._started is not None:
-            cached = self._usage.cached_tokens if self._usage else self._started.cached_tokens
-            body["herma"] = herma_object(self._started, cached)
+        if usage is not None:
+            body["usage"] = usage_object(usage)
+        if started is not None:
+            cached = usage.cached_tokens if usage is not None else started.cached_tokens
+            body["herma"] = herma_object(started, cached)
         return _encode(body)
 
 
 class _Choice:
     """One choice as it grows."""
+
+    __slots__ = ("calls", "logprobs", "reason", "texts", "thoughts")
 
     def __init__(self) -> None:
         self.thoughts: list[str] = []
@@ -266,14 +264,6 @@ class _Choice:
             "logprobs": None if self.logprobs is None else _logprobs(self.logprobs),
             "finish_reason": self.reason,
         }
-
-
-class _Choices(dict[int, _Choice]):
-    """The choices by index, from the first that is heard of each."""
-
-    def __missing__(self, index: int) -> _Choice:
-        choice = self[index] = _Choice()
-        return choice
 
 
 class _Call:
@@ -336,5 +326,5 @@ CHAT: Final = Dialect(
     streamed=lambda head: ChunkFormatter(
         head.id, head.created, head.model, include_usage=head.include_usage
     ),
-    whole=lambda head: CompletionBuilder(head.id, head.created, head.model),
+    whole=CompletionBuilder,
 )

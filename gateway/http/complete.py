@@ -4,6 +4,8 @@ Owns how the events of a turn become one body. Must not know streams: nothing is
 turn is over, and the client's leaving cancels it.
 """
 
+from collections.abc import Awaitable
+
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import ApiError, connection_lost
@@ -25,10 +27,10 @@ async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) 
     push = scope.get("extensions", {}).get(EXTENSION)
     try:
         if push is not None:
-            await answer.run()
+            answer.end(await answer.run())
         else:
             async with while_connected(receive):
-                await answer.run()
+                answer.end(await answer.run())
     finally:
         turn.observe()
     if turn.status == CLIENT_LEFT:
@@ -43,35 +45,37 @@ async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) 
 class WholeAnswer:
     """The events so far. Their amount is bounded by the request's own max_tokens."""
 
+    __slots__ = ("_builder", "_error", "_foreign", "_turn")
+
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._builder = turn.dialect.whole(turn.head)
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
 
-    async def run(self) -> None:
-        """Run the turn to its end."""
+    def run(self) -> Awaitable[ApiError | None]:
+        """Run the turn to its end; the error that it ends in, for `end`."""
         turn = self._turn
-        self.end(await error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit))
+        return error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit)
 
     def emit(self, event: TurnEvent) -> None:
         """Take in an event of the turn."""
+        turn = self._turn
         match event:
+            case Started():
+                turn.started = event
+            case Usage():
+                turn.usage = event
             case Failed():
                 self._error = event.error
-                return
             case UpstreamBody():
                 self._foreign = event
-                return
             case UpstreamChunk():
                 raise TypeError("a stream's chunk came for an answer that is not streamed")
-            case Started():
-                self._turn.started = event
-            case Usage():
-                self._turn.usage = event
             case _:
-                self._turn.note_content()
-        self._builder.add(event)
+                if turn.first_at is None:
+                    turn.note_content()
+                self._builder.add(event)
 
     def end(self, error: ApiError | None) -> None:
         """The turn is over, perhaps by `error`."""
@@ -91,4 +95,4 @@ class WholeAnswer:
             return error.status, error_headers(error, headers), error.body()
         if self._foreign is not None:
             return self._foreign.status, headers, self._foreign.body
-        return 200, headers, self._builder.body()
+        return 200, headers, self._builder.body(self._turn.started, self._turn.usage)

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+import trio
+
 from config import GatewayConfig, KeyConfig, ParamsConfig
 from gateway.actors.caller import Caller
 from gateway.actors.event_feed import EventFeed, Listener
@@ -67,7 +69,8 @@ class Edge:
     `process` is which of several this is, if there are several.
     `alias_params` rewrite requests by the name that they ask for. `text_of` gives the text half of
     a model by any of its names; `preview` tells where a request would go. `listen` opens a view on
-    what happens. `draw` gives random bytes, `unix_time` seconds.
+    what happens. `draw` gives random bytes, `unix_time` seconds, and so
+    does `now`, on trio's clock.
     """
 
     config: GatewayConfig
@@ -87,9 +90,12 @@ class Edge:
     )
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
+    now: Callable[[], float] = trio.current_time
 
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The body of a request as the alias that it names has it rewritten."""
+        if not self.alias_params:
+            return raw
         name = raw.get("model")
         params = self.alias_params.get(name) if isinstance(name, str) else None
         return raw if params is None else rewritten(raw, params)

@@ -71,9 +71,9 @@ async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = 
 def error_headers(error: ApiError, headers: tuple[Header, ...] = ()) -> tuple[Header, ...]:
     """`headers` and what else stands above the body of `error`."""
     if error.retry_after_s is not None:
-        headers = (*headers, header("retry-after", error.retry_after_s))
+        headers = (*headers, header(b"retry-after", error.retry_after_s))
     if error.status == 401:
-        headers = (*headers, header("www-authenticate", "Bearer"))
+        headers = (*headers, header(b"www-authenticate", "Bearer"))
     return headers
 
 

@@ -3,7 +3,6 @@
 Owns how a status, headers and a body become ASGI messages. Must not know what they say.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,7 +14,7 @@ Header = tuple[bytes, bytes]
 JSON: Final = b"application/json"
 JSON_TYPE: Final[Header] = (b"content-type", JSON)
 
-_UNSAFE: Final = re.compile(r"[^\x20-\x7e]")
+_PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,9 +51,6 @@ def json_bytes(value: object) -> bytes:
     return _encode(value)
 
 
-def header(name: str, value: object) -> Header:
+def header(name: bytes, value: object) -> Header:
     """A header whose value cannot break the response: printable ASCII only."""
-    text = str(value)
-    if not (text.isascii() and text.isprintable()):
-        text = _UNSAFE.sub("?", text)
-    return name.encode(), text.encode()
+    return name, str(value).encode("ascii", "replace").translate(_PRINTABLE)

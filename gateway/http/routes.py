@@ -102,7 +102,7 @@ class Methods:
     def __init__(self, **endpoints: Endpoint) -> None:
         self._endpoints: Mapping[str, Endpoint] = endpoints
         names = [*endpoints, *(["HEAD"] if "GET" in endpoints else [])]
-        self._allow = header("allow", ", ".join(names))
+        self._allow = header(b"allow", ", ".join(names))
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

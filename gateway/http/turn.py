@@ -7,9 +7,9 @@ Must not know chunks or bodies.
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import trio
 from starlette.types import Receive
 
@@ -29,8 +29,7 @@ _header: Final = functools.lru_cache(maxsize=1024, typed=True)(header)
 """For what is said of many turns: nearly every route has costs of its own."""
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """A request being answered. `started_at` is on trio's clock, as is `first_at`, when the first
     content came. `status` is what the turn ended in, even when a head had said 200. `dialect` is
     the API in which it is told.
@@ -51,7 +50,7 @@ class Turn:
     def note_content(self) -> None:
         """The first content of the answer is here."""
         if self.first_at is None:
-            self.first_at = trio.current_time()
+            self.first_at = self.edge.now()
 
     def headers(self) -> tuple[Header, ...]:
         """The `x-herma-*` headers, as far as the facts are known, and those of a provider."""
@@ -59,14 +58,14 @@ class Turn:
         if started is None:
             return ()
         ours = (
-            _header("x-herma-served-by", started.served_by),
-            _header("x-herma-worker", started.worker),
-            header("x-herma-cached-tokens", started.cached_tokens),
-            header("x-herma-route", started.route),
+            _header(b"x-herma-served-by", started.served_by),
+            _header(b"x-herma-worker", started.worker),
+            (b"x-herma-cached-tokens", b"%d" % started.cached_tokens),
+            header(b"x-herma-route", started.route),
         )
         if not started.headers:
             return ours
-        return (*ours, *(header(name, value) for name, value in started.headers))
+        return (*ours, *(header(name.encode(), value) for name, value in started.headers))
 
     def _model(self) -> str:
         """The name to count it under; a client's own words are none."""
@@ -82,7 +81,7 @@ class Turn:
             served_by=self.started.served_by if self.started else "none",
             usage=self.usage,
             first_token_s=None if self.first_at is None else self.first_at - self.started_at,
-            duration_s=trio.current_time() - self.started_at,
+            duration_s=self.edge.now() - self.started_at,
         )
 
 
@@ -91,20 +90,12 @@ def open_turn(
 ) -> Turn:
     """A turn that starts now."""
     head = AnswerHead(
-        id=dialect.id_prefix + edge.draw(12).hex(),
-        created=int(edge.unix_time()),
-        model=request.model,
-        include_usage=request.include_usage,
+        dialect.id_prefix + edge.draw(12).hex(),
+        int(edge.unix_time()),
+        request.model,
+        request.include_usage,
     )
-    return Turn(
-        edge=edge,
-        metrics=metrics,
-        request=request,
-        caller=caller,
-        dialect=dialect,
-        head=head,
-        started_at=trio.current_time(),
-    )
+    return Turn(edge, metrics, request, caller, dialect, head, edge.now())
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.dialect import AnswerHead
 from gateway.core.events import (
     ChoiceEvent,
     Finished,
@@ -195,4 +196,4 @@ def test_what_the_formatter_writes_is_right_and_joins_to_the_whole(
 
 
 def _builder() -> CompletionBuilder:
-    return CompletionBuilder("chatcmpl-1", 1, "m")
+    return CompletionBuilder(AnswerHead("chatcmpl-1", 1, "m"))

@@ -11,7 +11,7 @@ import msgspec
 from gateway.core.dialect import AnswerHead, Dialect
 from gateway.core.errors import ApiError
 from gateway.core.events import (
-    ChoiceEvent,
+    ContentEvent,
     Failed,
     Finished,
     ReasoningDelta,
@@ -121,34 +121,28 @@ class CompletionsBody:
         self._head = head
         self._echoes = dict(enumerate(echoes))
         self._choices: dict[int, _Choice] = {}
-        self._started: Started | None = None
-        self._usage: Usage | None = None
 
-    def add(self, event: ChoiceEvent) -> None:
-        """Take an event in."""
+    def add(self, event: ContentEvent) -> None:
+        """See `BodyBuilder`."""
         match event:
             case TextDelta():
                 self._choice(event.index).add(event)
             case Finished():
                 self._choice(event.index).reason = event.reason
-            case Usage():
-                self._usage = event
-            case Started():
-                self._started = event
             case ReasoningDelta() | ToolCallStart() | ToolCallArguments() | ToolCallEnd():
                 pass  # a raw completion is not read for these
             case _:
                 assert_never(event)
 
-    def body(self) -> bytes:
-        """The JSON of what was added."""
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
+        """See `BodyBuilder`."""
         body = _envelope(self._head)
         body["choices"] = [self._choices[index].as_dict(index) for index in sorted(self._choices)]
-        if self._usage is not None:
-            body["usage"] = usage_object(self._usage)
-        if self._started is not None:
-            cached = self._usage.cached_tokens if self._usage else self._started.cached_tokens
-            body["herma"] = herma_object(self._started, cached)
+        if usage is not None:
+            body["usage"] = usage_object(usage)
+        if started is not None:
+            cached = usage.cached_tokens if usage is not None else started.cached_tokens
+            body["herma"] = herma_object(started, cached)
         return _encode(body)
 
     def _choice(self, index: int) -> "_Choice":

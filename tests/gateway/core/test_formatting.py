@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from gateway.core.dialect import AnswerHead
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import (
     Failed,
@@ -189,10 +190,12 @@ def test_done_is_the_apis_word() -> None:
 
 
 def built(*events: Any) -> tuple[ChatCompletion, Any]:
-    builder = CompletionBuilder("chatcmpl-1", 1_700_000_000, "m")
+    builder = CompletionBuilder(AnswerHead("chatcmpl-1", 1_700_000_000, "m"))
     for event in events:
-        builder.add(event)
-    payload = json.loads(builder.body())
+        if event not in (STARTED, USAGE):
+            builder.add(event)
+    started = STARTED if STARTED in events else None
+    payload = json.loads(builder.body(started, USAGE if USAGE in events else None))
     return ChatCompletion.model_validate(payload, strict=True), payload
 
 

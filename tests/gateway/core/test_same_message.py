@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.answer_format import answer_format
+from gateway.core.dialect import AnswerHead
 from gateway.core.events import Finished
 from gateway.core.formatting import ChunkFormatter, CompletionBuilder
 from gateway.core.model_text import ModelText
@@ -36,7 +37,7 @@ def events_of(form: str, steps: list[list[int]]) -> list[OutputEvent]:
 
 
 def whole_message(events: list[OutputEvent]) -> Any:
-    builder = CompletionBuilder("id", 0, "m")
+    builder = CompletionBuilder(AnswerHead("id", 0, "m"))
     for event in events:
         builder.add(event)
     return json.loads(builder.body())["choices"][0]

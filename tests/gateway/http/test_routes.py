@@ -132,7 +132,7 @@ async def test_metrics_count_what_happened(autojump_clock: MockClock) -> None:
 
 def test_header_values_cannot_break_a_response() -> None:
     """Line breaks and letters that headers cannot hold become question marks."""
-    assert header("x-herma-route", "a\r\nset-cookie: b\u20ac") == (
+    assert header(b"x-herma-route", "a\r\nset-cookie: b\u20ac") == (
         b"x-herma-route",
         b"a??set-cookie: b?",
     )

@@ -13,6 +13,7 @@ from typing import Final, Protocol, assert_never
 import msgspec
 import trio
 
+from gateway.actors.beat import beat
 from gateway.actors.bell import Bell
 from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
@@ -105,7 +106,7 @@ class Dispatcher:
         self._core.start(self._now())
         task_status.started()
         while True:
-            await trio.sleep(TICK_S if self._core.num_waiting else IDLE_TICK_S)
+            await beat(TICK_S if self._core.num_waiting else IDLE_TICK_S)
             self._perform(self._core.tick(self._now()))
 
     # What turns ask.

@@ -9,19 +9,19 @@ they make a client's connection say leaves at the end of the frame, in one piece
 
 import itertools
 import logging
-import math
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
 from typing import Final, assert_never
 
 import trio
 
 from gateway.actors.attempt import Attempt
 from gateway.actors.attempts import Attempts
+from gateway.actors.beat import next_beat
 from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.files_asked import FilesAsked
 from gateway.actors.model_files import ModelFiles
+from gateway.actors.peers import Peer, Peers
 from gateway.actors.submissions import Submissions
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
 from protocol.ids import WorkerId
@@ -61,7 +61,6 @@ from protocol.transport import (
 from protocol.wire import decode_from_worker, encode
 
 PING_S: Final = 0.2
-SILENCE_S: Final = 1.0
 CATCH_UP_S: Final = 0.02
 """How long nobody's silence is judged once frames are found that wait unread."""
 MAX_REFUSED: Final = 256
@@ -76,17 +75,20 @@ _ENDED_THERE: Final = (Finished, Rejected)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Peer:
-    name: str
-    heard_at: float
-    is_welcome: bool = False
-    pong: int = 0
+class _Now(AbstractContextManager[float]):
+    """A step at whose end nothing is left to do."""
+
+    def __enter__(self) -> float:
+        return trio.current_time()
+
+    def __exit__(self, *_exc: object) -> None:
+        pass
 
 
 class FleetLink:
     """Everything between the gateway and its workers. `run` owns the socket. `step` is entered
-    around the taking apart of each frame. `gateways`: where workers find the other processes.
+    around the taking apart of each frame, and gives the time on trio's clock. `gateways`: where
+    workers find the other processes.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class FleetLink:
         epoch: int,
         gateways: tuple[str, ...] = (),
         keys: CurveServer | None = None,
-        step: AbstractContextManager[object] | None = None,
+        step: AbstractContextManager[float] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._files = files
@@ -109,11 +111,11 @@ class FleetLink:
         self._router: RouterSocket | LocalRouter = RouterSocket(
             self._on_frame, self._on_unroutable, keys=keys
         )
-        self._peers: dict[WorkerId, _Peer] = {}
+        self._peers = Peers()
         self._refused: dict[WorkerId, str] = {}
         self._attempts = Attempts(counters)
         self._submissions = Submissions(self._send_frames, self._waiting_bytes)
-        self._step = step or nullcontext()
+        self._step = step or _Now()
         self._asked = FilesAsked()
         self._nonces = itertools.count(1)
         dispatcher.attach(self)
@@ -211,9 +213,9 @@ class FleetLink:
 
     def _on_frame(self, worker_id: WorkerId, frame: bytes) -> None:
         self._counters.frames_received += 1
-        if (peer := self._peers.get(worker_id)) is not None:
-            peer.heard_at = trio.current_time()
-        with self._step:
+        with self._step as now:
+            if (peer := self._peers.get(worker_id)) is not None:
+                peer.heard_at = now
             self._take_frame(worker_id, frame)
 
     def _take_frame(self, worker_id: WorkerId, frame: bytes, *, is_part: bool = False) -> None:
@@ -304,7 +306,7 @@ class FleetLink:
     # Who is there.
 
     def _register(self, worker_id: WorkerId, message: Register) -> None:
-        peer = self._peers.setdefault(worker_id, _Peer(message.worker, trio.current_time()))
+        peer = self._peers.setdefault(worker_id, Peer(message.worker, trio.current_time()))
         peer.name = message.worker
         self._asked.forget(worker_id)
         if self._router.may_use_name(worker_id, message.worker):
@@ -363,30 +365,21 @@ class FleetLink:
         """
         ping_at = judge_at = trio.current_time()
         while True:
-            silent_at = min(map(_silent_at, self._peers.values()), default=math.inf)
-            due = min(ping_at, max(judge_at, silent_at))
+            due = min(ping_at, max(judge_at, self._peers.silent_at()))
             await trio.sleep_until(due)
             now = trio.current_time()
             if now - due > PING_S:
                 # This process was held up (a long step of our own, a suspended machine), perhaps
                 # libzmq's thread too: nobody's silence may be judged by that time.
-                self._excuse_silence(now - due, now)
+                self._peers.excuse(now - due, now)
             if self._router.is_behind():
                 judge_at = now + CATCH_UP_S
             else:
-                self._lose_silent(now)
+                for worker_id, silent_s in self._peers.silent(now):
+                    self._lose(worker_id, f"silent for {silent_s:.1f} s")
             if now >= ping_at:
-                ping_at = now + PING_S
+                ping_at = next_beat(now, PING_S)
                 self._ping_all()
-
-    def _excuse_silence(self, late_s: float, now: float) -> None:
-        for peer in self._peers.values():
-            peer.heard_at = min(now, peer.heard_at + late_s)
-
-    def _lose_silent(self, now: float) -> None:
-        for worker_id, peer in list(self._peers.items()):
-            if now >= _silent_at(peer):
-                self._lose(worker_id, f"silent for {now - peer.heard_at:.1f} s")
 
     def _ping_all(self) -> None:
         nonce = next(self._nonces)
@@ -394,7 +387,3 @@ class FleetLink:
             # Sending to one may have lost another.
             if (peer := self._peers.get(worker_id)) is not None:
                 self._send(worker_id, Ping(nonce, peer.pong))
-
-
-def _silent_at(peer: _Peer) -> float:
-    return peer.heard_at + SILENCE_S

@@ -88,9 +88,9 @@ class StepFlush:
     """`with step_flush:` around one engine step: what is written to a connection in it leaves in
     one piece at its end. The block must not await; an inner block is part of the outer one.
 
-    `is_open`: writes are being collected. `now` is when the block began, on trio's clock: it is the
-    time of all that happens in it, as a clock asked for every token would cost more than a token's
-    text. A connection whose first bytes wait adds itself to `corked`, once.
+    `is_open`: writes are being collected. `now`, which the block is given, is when it began, on
+    trio's clock: it is the time of all that happens in it, as a clock asked for every token would
+    cost more than its text. A connection whose first bytes wait adds itself to `corked`, once.
     """
 
     __slots__ = ("_depth", "corked", "is_open", "now")
@@ -101,11 +101,12 @@ class StepFlush:
         self.corked: list[Corked] = []
         self._depth = 0
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> float:
         self._depth += 1
         if not self.is_open:
             self.now = trio.current_time()
             self.is_open = True
+        return self.now
 
     def __exit__(self, *_exc: object) -> None:
         self._depth -= 1

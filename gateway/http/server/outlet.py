@@ -17,8 +17,9 @@ _MAX_SEND_BYTES: Final = 2**20
 
 class Outlet:
     """`write` never waits. `on_gone` is called once, when the peer turns out to be gone. `waiting`
-    is what the kernel has not taken, or was not offered yet since the `step` is open. `stuck_since`
-    is when the peer last took something while more waited, None while nothing does.
+    is what the kernel has not taken, or was not offered yet since the `step` is open: one write as
+    it is, since most steps bring one, or what can grow. `stuck_since` is when the peer last took
+    something while more waited, None while nothing does.
     """
 
     __slots__ = (
@@ -46,7 +47,7 @@ class Outlet:
         self.step = step
         self._on_gone = on_gone
         self._emptied = trio.Event()
-        self.waiting = bytearray()
+        self.waiting: bytes | bytearray = b""
         self.stuck_since: float | None = None
         self.is_gone = False
 
@@ -56,33 +57,32 @@ class Outlet:
             return
         if self.waiting:
             # Whoever has to send what is before it sends it too.
+            if type(self.waiting) is bytes:
+                self.waiting = bytearray(self.waiting)
             self.waiting += data
-        elif self.step.is_open:
-            self.waiting += data
+            return
+        self.waiting = data
+        if self.step.is_open:
             self.step.corked.append(self)
-        elif (num_sent := self._send_now(data)) < len(data) and not self.is_gone:
-            self.waiting += data[num_sent:] if num_sent else data
-            self._send_later()
+        else:
+            self.uncork()
 
     def uncork(self) -> None:
         """Send what was written since the step began."""
-        waiting = self.waiting
+        data, self.waiting = self.waiting, b""
         try:
-            num_sent = self._send(waiting)
+            num_sent = self._send(data)
         except OSError as error:
             num_sent = self._sent_nothing(error)
-        if num_sent < len(waiting):
-            del waiting[:num_sent]
-            self._send_later()
-        else:
-            waiting.clear()
+        if num_sent < len(data) and not self.is_gone:
+            self._send_later(data[num_sent:])
 
     def lose(self) -> None:
         """The peer is gone: nothing reaches it any more."""
         if self.is_gone:
             return
         self.is_gone = True
-        self.waiting.clear()
+        self.waiting = b""
         self._emptied.set()
         self._on_gone()
 
@@ -91,27 +91,24 @@ class Outlet:
         while self.waiting:
             await self._emptied.wait()
 
-    def _send_now(self, data: bytes | bytearray) -> int:
-        """How much of `data` the kernel took."""
-        try:
-            return self._send(data)
-        except OSError as error:
-            return self._sent_nothing(error)
-
     def _sent_nothing(self, error: OSError) -> int:
         if not isinstance(error, BlockingIOError):
             self.lose()
         return 0
 
-    def _send_later(self) -> None:
+    def _send_later(self, rest: bytes | bytearray) -> None:
+        self.waiting = bytearray(rest)
         self._emptied = trio.Event()
         self.stuck_since = trio.current_time()
         self._nursery.start_soon(self._send_on)
 
     async def _send_on(self) -> None:
-        while self.waiting:
+        while isinstance(self.waiting, bytearray) and self.waiting:
             await trio.lowlevel.wait_writable(self._socket)
-            num_sent = self._send_now(self.waiting[:_MAX_SEND_BYTES])
+            try:
+                num_sent = self._send(self.waiting[:_MAX_SEND_BYTES])
+            except OSError as error:
+                num_sent = self._sent_nothing(error)
             if num_sent:
                 del self.waiting[:num_sent]
                 self.stuck_since = trio.current_time()

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
+from gateway.actors.beat import beat
 from gateway.http.body import ClientGone
 from gateway.http.errors import error_of
 from gateway.http.push import step_flush
@@ -123,7 +124,7 @@ class Connections:
         """
         sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
         while True:
-            await trio.sleep(sweep_s)
+            await beat(sweep_s)
             now = trio.current_time()
             for connection in tuple(self._open):
                 if await error_of(_sweep, connection, now) is not None:

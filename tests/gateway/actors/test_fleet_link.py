@@ -7,7 +7,8 @@ import msgspec
 import pytest
 import trio
 
-from gateway.actors.fleet_link import PING_S, SILENCE_S
+from gateway.actors.fleet_link import PING_S
+from gateway.actors.peers import SILENCE_S
 from gateway.app import build_services, running
 from protocol.errors import ConfigError
 from protocol.messages import Dismiss, GetFiles, Progress, Register, Snapshot, Submit, Welcome
@@ -92,7 +93,7 @@ async def test_a_held_up_gateway_blames_nobody() -> None:
         for _ in range(3):
             # As if the watch had slept 5 s: its own clock is moved, nobody was heard meanwhile.
             peer.heard_at -= 5.0
-            gateway.services.link._excuse_silence(5.0, trio.current_time())
+            peers.excuse(5.0, trio.current_time())
         await gateway.ask()
         assert gateway.services.counters.workers_lost == 0
 

@@ -1,0 +1,45 @@
+"""The workers behind the link, and since when nothing was heard of each.
+
+Owns the judgement of silence. Must not know clocks (`now` is an argument), frames, nor what follows
+for who is given up.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, final
+
+from protocol.ids import WorkerId
+
+SILENCE_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class Peer:
+    """One worker that has registered. `pong` is the last ping that it has answered."""
+
+    name: str
+    heard_at: float
+    is_welcome: bool = False
+    pong: int = 0
+
+
+@final
+class Peers(dict[WorkerId, Peer]):
+    """By their identity."""
+
+    def silent_at(self) -> float:
+        """When the first of them will have been silent for `SILENCE_S`, unless it speaks."""
+        return min([peer.heard_at for peer in self.values()], default=math.inf) + SILENCE_S
+
+    def silent(self, now: float) -> list[tuple[WorkerId, float]]:
+        """Those that have been silent for so long, and for how many seconds."""
+        return [
+            (worker_id, now - peer.heard_at)
+            for worker_id, peer in self.items()
+            if now >= peer.heard_at + SILENCE_S
+        ]
+
+    def excuse(self, late_s: float, now: float) -> None:
+        """We could not have heard anybody for so long: that is nobody's silence."""
+        for peer in self.values():
+            peer.heard_at = min(now, peer.heard_at + late_s)

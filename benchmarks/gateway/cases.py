@@ -41,6 +41,12 @@ def relay_job(port: int, count: int, connections: int, num_tokens: int) -> Job:
     return Job(port, connections, [Ask(body, 0)] * count, [expected], num_tokens, "bytes")
 
 
+def upstream_job(port: int, count: int, connections: int) -> Job:
+    """`count` answers of the floor's server in one piece, through whoever listens there."""
+    body = request(0, 0, 1, stream=False, model=CLOUD_MODEL)
+    return Job(port, connections, [Ask(body, 0)] * count, [whole_body(1)], 1, "bytes")
+
+
 def repeated(bench: Bench) -> None:
     """The same prompts again and again, 32 at a time."""
     _requests(bench, "cpu_us_per_request_repeated", is_fresh=False)

@@ -4,7 +4,8 @@ Owns the least that an upstream can be: it answers at once, or sends an event ev
 streams at the same absolute times. Serves as the direct run's other end and as a cloud provider.
 Must not know gateways.
 
-Prints its port. A request's `max_tokens` says how many words it gets.
+Prints its port. A request's `max_tokens` says how many words it gets; whoever looks whether it is
+alive gets one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from benchmarks.gateway.upstream import stream_events, whole_body
 
 STEP_S: Final = 0.02
-_MAX_TOKENS: Final = re.compile(rb'"max_tokens": ?(\d+)')
+_MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens": ?(\d+)')
 _LENGTH: Final = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _STREAM: Final = re.compile(rb'"stream": ?true')
 _STREAM_HEAD: Final = (
@@ -75,7 +76,7 @@ class Floor:
         self._pending[number] += data
         head, blank, body = self._pending[number].partition(b"\r\n\r\n")
         length = _LENGTH.search(head)
-        if blank and length is not None and len(body) >= int(length[1]):
+        if blank and len(body) >= (int(length[1]) if length is not None else 0):
             self._pending[number] = b""
             self._answer(number, body)
 

@@ -53,19 +53,17 @@ class Way:
 
     def worker_bind(self, folder: Path) -> str:
         """The address at which the gateway waits for the worker."""
-        return (
-            f"ipc://{folder}/workers" if self.link == "ipc" else f"tcp://127.0.0.1:{_free_port()}"
-        )
+        return f"ipc://{folder}/workers" if self.link == "ipc" else f"tcp://127.0.0.1:{free_port()}"
 
 
 class Process:
     """A child whose output is kept in a file, and ended at the end."""
 
-    def __init__(self, words: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path) -> None:
         self.log = log
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *words],
+                command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -121,12 +119,12 @@ class Gateway(Process):
     def __init__(self, folder: Path, fleet: Fleet, way: Way) -> None:
         config = folder / "herma.toml"
         config.write_text(_config(folder, fleet, way), encoding="utf-8")
-        self.port = _free_port()
-        words = ["herma", "gateway", "--config", str(config), "--port", str(self.port)]
+        self.port = free_port()
+        command = _module("herma", "gateway", "--config", str(config), "--port", str(self.port))
         if way.server is not None:
-            words += ["--server", way.server]
+            command += ["--server", way.server]
         started_at = time.monotonic()
-        super().__init__(words, folder / "gateway.log")
+        super().__init__(command, folder / "gateway.log")
         self.wait_for(lambda: self.get("/health") is not None)
         self.start_s = time.monotonic() - started_at
         """From exec to the first 200."""
@@ -153,9 +151,8 @@ def running(fleet: Fleet, way: Way) -> Iterator[Gateway]:
         folder = Path(text)
         gateway = Gateway(folder, fleet, way)
         stack.callback(gateway.stop)
-        worker = Process(
-            ["herma", "worker", "--config", str(folder / "herma.toml")], folder / "worker.log"
-        )
+        command = _module("herma", "worker", "--config", str(folder / "herma.toml"))
+        worker = Process(command, folder / "worker.log")
         stack.callback(worker.stop)
         worker.wait_for(gateway.is_serving)
         yield gateway
@@ -165,7 +162,7 @@ def running(fleet: Fleet, way: Way) -> Iterator[Gateway]:
 def running_floor() -> Iterator[int]:
     """The floor's server; its port."""
     with TemporaryDirectory(prefix="herma-bench-") as folder:
-        floor = Process(["benchmarks.gateway.floor"], Path(folder) / "floor.log")
+        floor = Process(_module("benchmarks.gateway.floor"), Path(folder) / "floor.log")
         try:
             floor.wait_for(lambda: floor.find(r"^(\d+)\n") is not None)
             yield int(floor.find(r"^(\d+)\n") or 0)
@@ -201,7 +198,11 @@ def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
     return msgspec.json.decode(line, type=Outcome), used_s
 
 
-def _free_port() -> int:
+def _module(*words: str) -> list[str]:
+    return [sys.executable, "-m", *words]
+
+
+def free_port() -> int:
     """A port that nobody has at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

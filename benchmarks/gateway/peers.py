@@ -1,0 +1,231 @@
+"""`python -m benchmarks.gateway.peers`: what others' gateways cost, in turns with ours.
+
+Owns the turns and the table. A machine that others use too is fast one minute and slow the next, so
+a figure by itself says little; here all gateways meet the same minutes. Must not know how a peer
+works: it is a command, with `{port}`, `{upstream}` (a port) and `{folder}` to be filled in.
+
+Every gateway relays the floor's answers, whose bytes are checked. `herma, own worker` does its
+whole job instead: the template, the tokens, the place, and the text of the tokens that come back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from benchmarks.engine.progress import Progress
+from benchmarks.gateway.cases import STEP_MS, relay_job, stream_job, upstream_job, whole_job
+from benchmarks.gateway.job import Job
+from benchmarks.gateway.processes import (
+    Fleet,
+    Process,
+    Way,
+    drive,
+    free_port,
+    running,
+    running_floor,
+)
+from benchmarks.gateway.yardstick import yardstick_ms
+from benchmarks.machine import describe_machine
+
+NUM_REQUESTS: Final = 2000
+NUM_STREAMS: Final = 64
+NUM_TOKENS: Final = 100
+CONNECTIONS: Final = 32
+_SHARE_TO_WARM: Final = 0.25
+_LEAST_TOKENS: Final = 5
+
+Runs = dict[str, dict[str, list[float]]]
+"""By gateway and by case, CPU microseconds per request or chunk."""
+
+
+class Case(NamedTuple):
+    """A process and what it is asked: so much of it, as a job."""
+
+    process: Process
+    count: int
+    job: Callable[[int], Job]
+
+
+class Contender(NamedTuple):
+    """A gateway that runs, and its cases by name."""
+
+    name: str
+    cases: Mapping[str, Case]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run, print, write; 0 if every answer was right, else 1."""
+    arguments = _arguments(words)
+    progress = Progress(arguments.runs + 1)
+    runs: Runs = {}
+    errors: list[str] = []
+    yardsticks_ms: list[float] = []
+    with ExitStack() as stack:
+        num_tokens = max(_LEAST_TOKENS, round(NUM_TOKENS * arguments.share))
+        files = dict(arguments.file)
+        contenders = list(_contenders(stack, arguments.peer, files, num_tokens))
+        for number in range(arguments.runs + 1):
+            progress.begin("warming up" if number == 0 else f"turn {number} of {arguments.runs}")
+            yardsticks_ms.append(yardstick_ms())
+            for contender in contenders:
+                share = arguments.share * (1.0 if number else _SHARE_TO_WARM)
+                _take_turn(contender, runs, errors, share, is_warm=number > 0)
+            progress.end()
+    progress.say(f"\n{table(runs)}")
+    for error in errors:
+        print(f"WRONG {error}", file=sys.stderr)
+    if arguments.json is not None:
+        report = {
+            "date": dt.datetime.now(dt.UTC).date().isoformat(),
+            "machine": describe_machine(("trio", "tokenizers", "httptools")),
+            "peers": dict(arguments.peer),
+            "is_right": not errors,
+            "errors": errors,
+            "yardstick_ms": [round(ms, 2) for ms in yardsticks_ms],
+            "runs": {
+                name: {case: [round(us, 2) for us in values] for case, values in cases.items()}
+                for name, cases in runs.items()
+            },
+        }
+        arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    return 1 if errors else 0
+
+
+def table(runs: Runs) -> str:
+    """Medians, and the median of what each gateway took over what the last one took in its turn."""
+    names = list(runs)
+    cases = list(runs[names[0]])
+    rows = [["CPU us", *(head for case in cases for head in (case, f"over {names[-1]}"))]]
+    for name in names:
+        row = [name]
+        for case in cases:
+            values, others = runs[name][case], runs[names[-1]][case]
+            ratios = [value / other for value, other in zip(values, others, strict=True)]
+            row += [f"{statistics.median(values):.1f}", f"{statistics.median(ratios):.2f}"]
+        rows.append(row)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def _take_turn(
+    contender: Contender, runs: Runs, errors: list[str], share: float, *, is_warm: bool
+) -> None:
+    """One run of each case, of that share of its size; what it cost, if it counts."""
+    for name, case in contender.cases.items():
+        count = max(CONNECTIONS, round(case.count * share))
+        job = case.job(count)
+        outcome, cpu_s = drive(job, case.process)
+        if outcome.num_errors:
+            first = f"{outcome.num_errors} wrong: {outcome.errors[0]}"
+            errors.append(f"{contender.name}, {name}: {first}")
+        if is_warm:
+            taken = runs.setdefault(contender.name, {}).setdefault(name, [])
+            taken.append(cpu_s * 1e6 / (count * job.num_tokens))
+
+
+def _contenders(
+    stack: ExitStack, peers: list[tuple[str, str]], files: Mapping[str, str], num_tokens: int
+) -> Iterator[Contender]:
+    """All gateways, started; they end with `stack`."""
+    upstream = stack.enter_context(running_floor())
+    at_once = stack.enter_context(running(Fleet(0.0, provider_port=upstream), Way()))
+    paced = stack.enter_context(running(Fleet(STEP_MS, NUM_STREAMS), Way()))
+    whole = Case(
+        at_once,
+        NUM_REQUESTS,
+        lambda count: whole_job(at_once.port, repeat(0), count, CONNECTIONS),
+    )
+    streams = Case(
+        paced,
+        NUM_STREAMS,
+        lambda count: stream_job(paced.port, count, CONNECTIONS, num_tokens),
+    )
+    yield Contender("herma, own worker", _named(whole, streams))
+    yield _relay("herma, as a relay", at_once, at_once.port, num_tokens)
+    for name, command in peers:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="herma-bench-")))
+        port = free_port()
+        told = {"{port}": str(port), "{upstream}": str(upstream), "{folder}": str(folder)}
+        for target, source in files.items():
+            text = Path(source).read_text(encoding="utf-8")
+            (folder / target).write_text(_filled(text, told), encoding="utf-8")
+        process = Process(shlex.split(_filled(command, told)), folder / "peer.log")
+        stack.callback(process.stop)
+        process.wait_for(lambda port=port: _is_answering(port))  # type: ignore[misc]
+        yield _relay(name, process, port, num_tokens)
+
+
+def _relay(name: str, process: Process, port: int, num_tokens: int) -> Contender:
+    """A gateway with the floor behind it."""
+    whole = Case(process, NUM_REQUESTS, lambda count: upstream_job(port, count, CONNECTIONS))
+    streams = Case(
+        process, NUM_STREAMS, lambda count: relay_job(port, count, CONNECTIONS, num_tokens)
+    )
+    return Contender(name, _named(whole, streams))
+
+
+def _named(whole: Case, streams: Case) -> Mapping[str, Case]:
+    return {"a request": whole, "a paced chunk": streams}
+
+
+def _filled(text: str, told: Mapping[str, str]) -> str:
+    for name, value in told.items():
+        text = text.replace(name, value)
+    return text
+
+
+def _is_answering(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=5):
+            return True
+    except (URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway.peers")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="turns of each")
+    parser.add_argument("--share", type=float, default=1.0, metavar="X", help="of what is asked")
+    parser.add_argument(
+        "--peer", type=_pair, action="append", default=[], metavar="NAME=COMMAND", help="repeatable"
+    )
+    parser.add_argument(
+        "--file",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="copied into a peer's {folder}, filled in as its command is; repeatable",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -62,12 +62,12 @@ class Losses:
     def is_suspect(self) -> bool:
         """Whether no other suspect may run beside it."""
         suspects = self._services.suspects
-        return len(suspects) > 0 and suspects.is_on_trial(self._id, trio.current_time())
+        return bool(suspects.known) and suspects.is_on_trial(self._id, trio.current_time())
 
     def proven(self, placement: Placement) -> None:
         """The worker does what it should, and the request does no harm."""
         self._num_barren = 0
-        if self._services.suspects:
+        if self._services.suspects.known:
             self._services.suspects.acquit(self._id)
         self._services.dispatcher.proven(placement.ticket)
 

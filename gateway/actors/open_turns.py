@@ -7,7 +7,7 @@ A turn waits for places and for workers on a `Bell`, where it can be broken off;
 elsewhere has to be `interruptible`, or short.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -25,6 +25,8 @@ class OpenTurns:
     def __init__(self) -> None:
         self._tasks: set[trio.lowlevel.Task] = set()
         self._scopes: set[trio.CancelScope] = set()
+        self.close: Final[Callable[[trio.lowlevel.Task], None]] = self._tasks.remove
+        """That turn is over."""
 
     @property
     def count(self) -> int:
@@ -36,10 +38,6 @@ class OpenTurns:
         task = trio.lowlevel.current_task()
         self._tasks.add(task)
         return task
-
-    def close(self, task: trio.lowlevel.Task) -> None:
-        """That turn is over."""
-        self._tasks.remove(task)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

@@ -48,23 +48,20 @@ def host_turn(
     return services.orphans.host(claim, work, emit)
 
 
-async def run_turn(services: Services, request: ChatRequest, caller: Caller, emit: Emit) -> None:
+def run_turn(
+    services: Services, request: ChatRequest, caller: Caller, emit: Emit
+) -> Awaitable[None]:
     """Answer `request`. Events go to `emit`, which must not block: it is called while a frame is
     taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
     call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
     """
-    task = services.open_turns.open()
-    try:
-        with _Counted(services.counters):
-            await Turn(services, request, caller, emit).run()
-    except ApiError as error:
-        emit(Failed(error))
-    finally:
-        services.open_turns.close(task)
+    return Turn(services, request, caller, emit).run()
 
 
 class _Counted:
     """Counts one turn by its end."""
+
+    __slots__ = ("_counters",)
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -83,7 +80,13 @@ class _Counted:
 
 
 class Turn:
-    """The state of one call of `run_turn`."""
+    """The state of one call of `run_turn`.
+
+    Few functions lie one in another while it waits: all of them are gone through again whenever it
+    is resumed.
+    """
+
+    __slots__ = ("_caller", "_emit", "_error", "_is_unshowable", "_request", "_services")
 
     def __init__(
         self, services: Services, request: ChatRequest, caller: Caller, emit: Emit
@@ -96,17 +99,27 @@ class Turn:
         self._is_unshowable = False
 
     async def run(self) -> None:
-        """Answer locally, else by a provider; locally once more if all providers fail while a
-        worker is there or coming.
-        """
+        """Answer by a worker, else by the providers."""
         services = self._services
-        services.retries.requested()
-        if services.suspects:
-            self._refuse_poison()
-        provider = await self._try_locally(cloud=True)
-        if provider is None:
-            return
-        with services.open_turns.interruptible():
+        task = services.open_turns.open()
+        try:
+            with _Counted(services.counters):
+                services.retries.requested()
+                if services.suspects.known:
+                    self._refuse_poison()
+                provider = await self._try_locally(cloud=True)
+                if provider is not None:
+                    await self._ask_providers(provider)
+        except ApiError as error:
+            self._emit(Failed(error))
+        finally:
+            services.open_turns.close(task)
+
+    async def _ask_providers(self, provider: UseProvider) -> None:
+        """Answer by a provider; locally once more if all of them fail while a worker is there or
+        coming.
+        """
+        with self._services.open_turns.interruptible():
             error = await answer_by_chain(
                 self._services,
                 self._request,
@@ -126,9 +139,9 @@ class Turn:
         if deaths := self._services.suspects.poison(identity, trio.current_time()):
             raise poisoned_request(deaths)
 
-    async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
-        """Answer by a worker; or what to do instead. While no worker has told what its texts are,
-        the request waits for one.
+    async def _prepared(self, *, cloud: bool) -> Job | UseProvider:
+        """The request in tokens; or what to do instead. While no worker has told what its texts
+        are, the request waits for one.
         """
         while True:
             view = self._view()
@@ -137,7 +150,7 @@ class Turn:
             except ApiError as error:
                 return self._show_elsewhere(view, error, cloud=cloud)
             if job is not None:
-                return await self._run_choices(job, cloud=cloud)
+                return job
             provider = await self._await_model(view, cloud=cloud)
             if provider is not None:
                 return provider
@@ -179,20 +192,24 @@ class Turn:
         dispatcher.release(ask.ticket)
         return answer if isinstance(answer, UseProvider) else None
 
-    async def _run_choices(self, job: Job, *, cloud: bool) -> UseProvider | None:
-        """All n choices, on one worker: the others start once the first has its first token, so
-        that they find the prompt's blocks in the cache.
+    async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
+        """Answer by a worker; or what to do instead. All n choices run on one: the others start
+        once the first has its first token, so that they find the prompt's blocks in the cache.
         """
+        job = await self._prepared(cloud=cloud)
+        if isinstance(job, UseProvider):
+            return job
         choices: list[Choice] = []
         emit = self._counting(job, choices) if job.request.continuous_usage else self._emit
-        choices += [Choice(self._services, job, at, emit) for at in range(job.request.n)]
-        first, *others = choices
+        first = Choice(self._services, job, 0, emit)
+        choices.append(first)
         usage: Usage | None = None
         try:
-            if not others:
+            if job.request.n == 1:
                 provider = await first.run(cloud=cloud)
             else:
-                provider = await self._fan_out(first, others, cloud=cloud)
+                choices += [Choice(self._services, job, at, emit) for at in range(1, job.request.n)]
+                provider = await self._fan_out(first, choices[1:], cloud=cloud)
         finally:
             # Whoever leaves early has used the workers too.
             if first.has_begun:

@@ -10,7 +10,7 @@ time is on any engine (`placement.py`), so that its neighbours are not struck wi
 Links that are lost and engines that left when asked strike nobody.
 """
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from typing import Final
 
 PROOF_TOKENS: Final = 8
@@ -35,9 +35,8 @@ class Suspects:
 
     def __init__(self) -> None:
         self._suspects: dict[bytes, _Suspect] = {}
-
-    def __len__(self) -> int:
-        return len(self._suspects)
+        self.known: Final[Collection[bytes]] = self._suspects.keys()
+        """Their fingerprints: nearly always none, which every request asks without a call."""
 
     def strike(self, fingerprint: bytes, death: Hashable, now: float) -> bool:
         """The request was there at `death`. True if that is the one too many. Choices of one

@@ -22,7 +22,7 @@ class SchedulerLimits:
     """What the engine can hold.
 
     `max_seqs` sequences and `token_budget` tokens per step; sequences of `context_length` tokens;
-    `max_waiting` sequences beyond `max_seqs`. `vocab_size` None takes any token id.
+    `max_waiting` more wait at the door (`door.py`). `vocab_size` None takes any token id.
     """
 
     max_seqs: int

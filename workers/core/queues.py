@@ -2,12 +2,13 @@
 
 Owns the two queues and the names of the live sequences. Must not know blocks or budgets.
 
-Both queues are in order of arrival, and everything that runs arrived before everything that
-waits: the head of the waiting is started, the latest of the running is put back before it. So the
-oldest sequence always runs, and at most as many sequences as may run have state in the runner.
+Both queues are in the order in which the engine took the sequences in, and everything that runs
+came before everything that waits: the head of the waiting is started, the latest of the running is
+put back before it. So the oldest sequence always runs, and at most as many sequences as may run
+have state in the runner.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import final
 
@@ -17,11 +18,14 @@ from workers.core.sequence import Key, Sequence
 
 @final
 class Queues:
-    """All operations are O(1), except those over a whole queue."""
+    """All operations are O(1), except those over a whole queue. `num_by_link`: how many live
+    sequences each link has, if it has any.
+    """
 
     def __init__(self) -> None:
         self.running: OrderedDict[int, Sequence] = OrderedDict()
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self.num_by_link: dict[int, int] = {}
         self._by_key: dict[Key, Sequence] = {}
 
     def __repr__(self) -> str:
@@ -29,7 +33,7 @@ class Queues:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that hold no blocks."""
+        """Sequences that hold no blocks; those at the door (`door.py`) are not in here."""
         return len(self._waiting)
 
     @property
@@ -55,6 +59,8 @@ class Queues:
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence waits behind all others."""
+        link, num_by_link = sequence.link, self.num_by_link
+        num_by_link[link] = num_by_link.get(link, 0) + 1
         self._by_key[sequence.key] = sequence
         self._waiting[sequence.seq] = sequence
 
@@ -73,6 +79,10 @@ class Queues:
     def remove(self, sequence: Sequence) -> None:
         """The sequence is over."""
         del self._by_key[sequence.key]
+        link, num_by_link = sequence.link, self.num_by_link
+        num_by_link[link] -= 1
+        if not num_by_link[link]:
+            del num_by_link[link]
         queue = self.running if sequence.seq in self.running else self._waiting
         del queue[sequence.seq]
 
@@ -82,6 +92,8 @@ class Queues:
         require(order == sorted(order), f"not in order of arrival: {self!r}")
         named = {sequence.seq for sequence in self._by_key.values()}
         require(named == set(order), f"{self!r} differs from the named {sorted(named)}")
+        num_by_link = Counter(sequence.link for sequence in self._by_key.values())
+        require(num_by_link == self.num_by_link, f"{self!r} counts {self.num_by_link}")
         for sequence in self._waiting.values():
             idle = not sequence.table.block_ids and sequence.num_planned == 0
             require(idle, f"{sequence!r} waits but holds {sequence.table!r}")

@@ -14,6 +14,7 @@ from typing import final
 from protocol.messages import BlocksSnapshot, Load, Submit
 from workers.core.block_manager import BlockManager
 from workers.core.committing import apply
+from workers.core.door import Door
 from workers.core.framing import BROADCAST
 from workers.core.intake import Intake, Refusal, SchedulerLimits
 from workers.core.integrity import require
@@ -51,20 +52,21 @@ class Scheduler:
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._intake = Intake(limits, pool_tokens, models, eos_ids)
         self._queues = Queues()
+        self._door = Door(limits.max_waiting)
         self._next_seq = count(1)
-        self._deadlines: list[tuple[float, int, Key]] = []
+        self._deadlines: list[tuple[float, Key]] = []
         self._ended: list[int] = []
         self._in_flight: deque[StepPlan] = deque()
         self._num_steps = 0
         self._num_preemptions = 0
 
     def __repr__(self) -> str:
-        return f"<Scheduler {self._queues!r} {self._blocks!r}>"
+        return f"<Scheduler {self._queues!r} {self._door!r} {self._blocks!r}>"
 
     @property
     def has_work(self) -> bool:
         """Whether any sequence lives. Then `plan` returns one, unless a step is in flight."""
-        return self._queues.num_live > 0
+        return self._queues.num_live > 0  # nobody waits at the door of an engine with free places
 
     def submit(self, link: int, message: Submit, now: float) -> tuple[Outgoing, ...]:
         """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
@@ -74,28 +76,32 @@ class Scheduler:
             return (Outgoing(link, refusal.answer(message)),)
         if sequence.num_outputs >= sequence.max_outputs:
             return (Outgoing(link, sequence.finished(Ending("length"))),)
-        self._queues.add(sequence)
+        if self._is_full:
+            self._door.add(sequence)
+        else:
+            self._queues.add(sequence)
         if sequence.deadline_at is not None:
-            heappush(self._deadlines, (sequence.deadline_at, sequence.seq, sequence.key))
+            heappush(self._deadlines, (sequence.deadline_at, sequence.key))
         return ()
 
     def abort(self, link: int, request_id: bytes, attempt: int) -> tuple[Outgoing, ...]:
         """End a sequence; its blocks are free now. Unknown ones are ignored."""
-        sequence = self._queues.find((link, request_id, attempt))
+        sequence = self._find((link, request_id, attempt))
         return () if sequence is None else (self._end(sequence, Ending("abort")),)
 
     def drop_link(self, link: int) -> None:
         """End all sequences of a link that is gone; there is nobody to tell."""
-        for sequence in self._queues.of_link(link):
+        # Those at the door first, or they would be let in to the places of the others.
+        for sequence in self._door.of_link(link) + self._queues.of_link(link):
             self._end(sequence, Ending("abort"))
 
     def expire(self, now: float) -> tuple[Outgoing, ...]:
         """End the sequences whose deadline has come."""
         messages: list[Outgoing] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, seq, key = heappop(self._deadlines)
-            sequence = self._queues.find(key)
-            if sequence is not None and sequence.seq == seq:
+            deadline_at, key = heappop(self._deadlines)
+            sequence = self._find(key)
+            if sequence is not None and sequence.deadline_at == deadline_at:
                 messages.append(self._end(sequence, Ending("abort", detail="deadline passed")))
         return tuple(messages)
 
@@ -144,7 +150,7 @@ class Scheduler:
         return Load(
             epoch,
             running=len(self._queues.running),
-            waiting=self._queues.num_waiting,
+            waiting=self._queues.num_waiting + len(self._door),
             free_blocks=self._blocks.num_free,
             num_blocks=self._blocks.num_blocks,
             steps=self._num_steps,
@@ -158,6 +164,7 @@ class Scheduler:
         running = self._queues.running
         require(len(running) <= self._limits.max_running, f"too many run: {self!r}")
         self._queues.check_integrity()
+        require(self._is_full or not len(self._door), f"a place is free: {self!r}")
         pending = Counter(
             chunk.seq for plan in self._in_flight for chunk in plan.chunks if chunk.samples
         )
@@ -165,17 +172,31 @@ class Scheduler:
         self._blocks.check_integrity([sequence.table for sequence in running.values()])
 
     def _take(self, link: int, message: Submit, now: float) -> Sequence:
-        if self._queues.find((link, message.request_id, message.attempt)) is not None:
+        if self._find((link, message.request_id, message.attempt)) is not None:
             raise Refusal("invalid", "this attempt of this request runs already")
         sequence = self._intake.sequence(next(self._next_seq), link, message, now)
-        # Places that are free now count, because the next plan fills them.
-        if self._queues.num_live >= self._limits.max_seqs + self._limits.max_waiting:
-            raise Refusal("busy", f"{self._queues.num_waiting} sequences wait already")
+        if self._is_full and not self._door.has_room(link, self._queues.num_by_link):
+            raise Refusal("busy", f"{len(self._door)} sequences wait already")
         return sequence
 
+    @property
+    def _is_full(self) -> bool:
+        # Places that are free now count, because the next plan fills them.
+        return self._queues.num_live >= self._limits.max_seqs
+
+    def _find(self, key: Key) -> Sequence | None:
+        return self._queues.find(key) or self._door.find(key)
+
     def _end(self, sequence: Sequence, ending: Ending) -> Outgoing:
+        if self._door.find(sequence.key) is not None:
+            self._door.remove(sequence)
+            return Outgoing(sequence.link, sequence.finished(ending))
         self._queues.remove(sequence)
         self._blocks.release(sequence.table)
         if sequence.is_started:
             self._ended.append(sequence.seq)
+        if (follower := self._door.let_in(self._queues.num_by_link)) is not None:
+            # The queues are in the order of these numbers: it came in last, whenever it came.
+            follower.seq = next(self._next_seq)
+            self._queues.add(follower)
         return Outgoing(sequence.link, sequence.finished(ending))

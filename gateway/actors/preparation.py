@@ -20,7 +20,7 @@ import trio
 
 from gateway.actors.caller import Caller
 from gateway.actors.services import Services
-from gateway.core.answer_format import AUTO, AnswerFormat
+from gateway.core.answer_format import AUTO, NONE, AnswerFormat
 from gateway.core.chat_request import ChatRequest, Message
 from gateway.core.errors import context_length_exceeded
 from gateway.core.model_text import ModelText
@@ -160,13 +160,12 @@ def _form(
     """How the answer is read; without tools, calls are not looked for. A raw completion is text."""
     if request.prompt is not None:
         return AnswerFormat(tools=None, reasoning=None)
-    parsers = AUTO, AUTO
+    tools = reasoning = AUTO
     for model in services.config.models:
         if model.name == view.name:
-            parsers = model.tool_parser, model.reasoning_parser
+            tools, reasoning = model.tool_parser, model.reasoning_parser
             break
-    form = text.answer_format(*parsers)
-    return form if request.tools else AnswerFormat(tools=None, reasoning=form.reasoning)
+    return text.answer_format(tools if request.tools else NONE, reasoning)
 
 
 def _opening(
@@ -194,7 +193,8 @@ def is_quickly_rendered(request: ChatRequest) -> bool:
     if request.num_bytes is not None and not request.template_kwargs:
         # Texts and remembered tools are no longer than their body: no need to count.
         num_bytes = request.num_bytes + RENDER_MESSAGE_CHARS * len(request.messages)
-        if num_bytes <= RENDER_CHARS and {type(t) for t in request.tools} <= _REMEMBERED:
+        are_known = not request.tools or {type(t) for t in request.tools} <= _REMEMBERED
+        if are_known and num_bytes <= RENDER_CHARS:
             return True
     plain = all(
         isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) < 64)

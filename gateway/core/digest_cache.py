@@ -31,7 +31,7 @@ class DigestCache:
     """`block_digests` with a memory."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._spans: ByteLru[bytes, list[BlockDigest]] = ByteLru(max_bytes)
+        self._spans: ByteLru[bytes, tuple[BlockDigest, ...]] = ByteLru(max_bytes)
 
     def __repr__(self) -> str:
         return f"<DigestCache {self._spans!r}>"
@@ -45,6 +45,8 @@ class DigestCache:
         """What `block_digests` says of the same."""
         stride = block_size * TOKEN_BYTES
         end = len(packed) // stride * stride
+        if 0 < end <= SPAN_BLOCKS * stride:
+            return self._span(root, packed[:end], block_size)
         chain: list[BlockDigest] = []
         parent = root
         for start in range(0, end, SPAN_BLOCKS * stride):
@@ -54,11 +56,11 @@ class DigestCache:
             parent = span[-1]
         return tuple(chain)
 
-    def _span(self, parent: BlockDigest, ids: bytes, block_size: int) -> list[BlockDigest]:
+    def _span(self, parent: BlockDigest, ids: bytes, block_size: int) -> tuple[BlockDigest, ...]:
         # The block size as seed: the same ids in other blocks have other digests.
         key = xxhash.xxh3_128_digest(parent + ids, seed=block_size)
         span = self._spans.get(key)
         if span is None:
-            span = block_digests(parent, ids, block_size)
+            span = tuple(block_digests(parent, ids, block_size))
             self._spans.put(key, span, _ENTRY_BYTES + _DIGEST_BYTES * len(span))
         return span

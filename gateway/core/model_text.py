@@ -51,8 +51,6 @@ _MISSHAPEN: Final = (
     RecursionError,
 )
 
-_NOTHING: Final[frozenset[str]] = frozenset()
-
 _SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -77,12 +75,13 @@ class ModelText:
         self._control = ControlTokens(self.encoder.control)
         self.prompts = PromptEncoder(self.encoder, self._control)
         self._forms: dict[tuple[str, str], AnswerFormat] = {}
-        self._shown: dict[tuple[str, ...], frozenset[str]] = {}
         self.tells_time = "strftime_now" in (self.chat_template or "")
         self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(files["tokenizer.json"])
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
+        # What is looked for once per format: there are two or three.
+        self._shown: dict[AnswerFormat | None, frozenset[str]] = {None: frozenset()}
         self.spelling: TokenBytes = ByteTable(tokenizer) if is_bytes else StreamSpelling(tokenizer)
 
     @property
@@ -136,19 +135,14 @@ class ModelText:
 
     def decoder(self, form: AnswerFormat | None = None) -> Detokenizer:
         """A fresh detokenizer for one sequence; markup of `form` is part of its text."""
-        shown = self._shown_of(form) if form is not None else _NOTHING
+        if form is not None and form not in self._shown:
+            self._shown[form] = form.shown(self.encoder.control)
+        shown = self._shown[form]
         if self._tables is None:
             return StreamDetokenizer(self.encoder.tokenizer, shown)
         if shown not in self._tables:
             self._tables[shown] = ByteTable(self.encoder.tokenizer, shown)
         return ByteDetokenizer(self._tables[shown])
-
-    def _shown_of(self, form: AnswerFormat) -> frozenset[str]:
-        """Looked for once per format: there are two or three."""
-        tags = form.tags
-        if tags not in self._shown:
-            self._shown[tags] = form.shown(self.encoder.control)
-        return self._shown[tags]
 
     def _compile(self, names: Mapping[str, Any]) -> "ChatTemplate | None":
         if self.chat_template is None:

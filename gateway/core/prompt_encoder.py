@@ -13,6 +13,8 @@ by word where that is exact (`word_memory.py`).
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from gateway.core.control_tokens import MARK, ControlTokens
 from gateway.core.generations import Generations
 from gateway.core.packed_words import text_bytes
@@ -27,19 +29,13 @@ MAX_BYTES: Final = 16 * 2**20
 _ENTRY_BYTES: Final = 300
 
 
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """A prompt in stretches. `missing` are those whose ids are not known to `owner`, each once."""
 
-    __slots__ = ("found", "missing", "owner", "stretches")
-
-    def __init__(self, stretches: list[str], found: list[bytes | None], owner: bytes) -> None:
-        self.owner = owner
-        self.stretches = stretches
-        self.found = found
-        self.missing: list[str] = []
-        if None in found:
-            pairs = zip(stretches, found, strict=True)
-            self.missing = list({stretch: None for stretch, ids in pairs if ids is None})
+    stretches: list[str]
+    found: list[bytes | None]
+    owner: bytes
+    missing: list[str] = []
 
     @property
     def num_missing_chars(self) -> int:
@@ -125,7 +121,12 @@ class PromptEncoder:
 
     def _look_up(self, stretches: list[str], owner: bytes) -> Draft:
         keys: list[Any] = [(owner, stretch) for stretch in stretches] if owner else stretches
-        return Draft(stretches, self._packed.find(keys), owner)
+        found = self._packed.find(keys)
+        if None not in found:
+            return Draft(stretches, found, owner)
+        pairs = zip(stretches, found, strict=True)
+        missing = list({stretch: None for stretch, ids in pairs if ids is None})
+        return Draft(stretches, found, owner, missing)
 
     def _begins_well(self, stretch: str) -> bool:
         return stretch[0:1] == MARK or self._control.token_of(stretch) != ""

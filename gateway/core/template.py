@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import jinja2
 from jinja2.runtime import Context
+from jinja2.utils import missing
 
 from gateway.core.chat_request import Message
 from gateway.core.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
@@ -82,7 +83,7 @@ class ChatTemplate:
             given = self._given(messages, tools, template_kwargs)
             if self._builds_tokens:
                 return self._control.split_broken(self._run(self._control.break_up(given), now))
-            return self._control.split_marked(self._run(given, now))
+            return self._run(given, now).split(MARK)
         except _REFUSALS as error:
             text = f"The chat template of the model cannot use these messages: {error}"
             raise invalid("messages", text, code="template_refused") from error
@@ -90,8 +91,10 @@ class ChatTemplate:
     def _run(self, given: dict[str, Any], now: datetime) -> str:
         """What Jinja's `render` does, but for tracebacks that point into the template."""
         template = self._template
-        values = {**self._constants, **given, "strftime_now": now.strftime}
-        context = Context(template.environment, values, template.name, template.blocks)
+        names = _Names({**self._constants, **given, "strftime_now": now.strftime})
+        context = Context(template.environment, names, template.name, template.blocks)
+        context.vars = names
+        context.resolve_or_missing = names.__getitem__  # type: ignore[assignment]
         return "".join(template.root_render_func(context))
 
     def _given(
@@ -154,6 +157,15 @@ class ChatTemplate:
             if self._control.read(self._control.split_marked(rendered)).pieces is not None:
                 return True
         return False
+
+
+class _Names(dict[str, Any]):
+    """What a template is given and what it sets, in one dict: Jinja looks through two, by a
+    function that every name calls.
+    """
+
+    def __missing__(self, name: str) -> object:
+        return missing
 
 
 def _may_be_marked(message: Message) -> bool:

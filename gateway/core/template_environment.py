@@ -20,8 +20,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gateway.core.tool_schemas import JsonForm, ToolSchema, json_text
 
 _DICT_ATTRIBUTES: Final = frozenset(dir(dict))
-_LOOP_FACTS: Final = frozenset({"first", "last", "index", "index0", "length"})
-"""Of a loop, what are plain numbers."""
+_LOOP_FACTS: Final = {
+    "first": "index0 == 0",
+    "index": "index0 + 1",
+    "index0": "index0",
+    "last": "last",
+    "length": "length",
+}
+"""Of a loop, what are plain numbers: how to have them without a call, where that is possible."""
 _NEIGHBOURS: Final = frozenset({"previtem", "nextitem"})
 
 _MAX_VERDICTS: Final = 1024
@@ -55,8 +61,20 @@ class _Code(jinja2.compiler.CodeGenerator):
         self.visit(node.node, frame)
         self.write(f") is dict and {name} in _of else ")
         if node.attr in _LOOP_FACTS:
-            self.write(f"_of.{node.attr} if type(_of) is LoopContext else ")
+            self.write(f"_of.{_LOOP_FACTS[node.attr]} if type(_of) is LoopContext else ")
         self.write(f"environment.getattr(_of, {name}))")
+
+    def visit_Getitem(  # noqa: N802 (Jinja's own name)
+        self, node: jinja2.nodes.Getitem, frame: jinja2.compiler.Frame
+    ) -> None:
+        """The first of a list is what templates look at most."""
+        at = node.arg.value if isinstance(node.arg, jinja2.nodes.Const) else None
+        if type(at) is not int or at != 0:
+            super().visit_Getitem(node, frame)
+            return
+        self.write("(_in[0] if type(_in := ")
+        self.visit(node.node, frame)
+        self.write(") is list and _in else environment.getitem(_in, 0))")
 
 
 class _Environment(ImmutableSandboxedEnvironment):

@@ -1,5 +1,6 @@
 """The short ways of our environment, against Jinja's own sandbox."""
 
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gateway.core.chat_request import Message
+from gateway.core.control_tokens import ControlTokens
+from gateway.core.template import ChatTemplate
 from gateway.core.template_environment import template_environment
 from gateway.core.tool_schemas import ToolSchema
 
@@ -38,6 +42,7 @@ SOURCES = (
     "{{ y.append(1) }}{{ y.role }}{{ y[0].role }}",
     "{{ 'abc'.role }}{{ 5 .real }}{{ '{0}'.format(x.role) }}{{ x.role.format('y') }}",
     "{% call(m) apply(y) %}{{ m.role }}{% endcall %}",
+    "{{ y[0] }}{{ y[0][0] }}{{ y[0.0] }}{{ y[false] }}{{ x[0] }}{{ 'ab'[0] }}{{ y[1] }}{{ y[-1] }}",
     "{% with z = x.inner %}{{ z.role }}{{ x.role }}{% endwith %}{{ x.inner.role ~ x.role }}",
 )
 PLAIN = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "{0.role}", "b"])
@@ -84,3 +89,22 @@ def test_a_remembered_tool_reads_like_a_plain_one(source: str, x: dict[str, Any]
     """`ToolSchema` is a dict of its own kind."""
     tool = ToolSchema(x, 1)
     assert rendered(ours(source), x=tool, y=[tool]) == rendered(stock(source), x=x, y=[x])
+
+
+NAMES = (
+    "{% set a = messages[0].role %}{% macro m() %}{{ a }}{% endmacro %}{{ m() }}{{ a }}{{ b }}",
+    "{% set messages = messages + messages %}{{ messages | length }}{{ messages is defined }}",
+    "{% set a = 1 %}{% block one %}{{ a }}{{ tools }}{{ c }}{% endblock %}{{ self.one() }}",
+    "{% if nothing %}{% set a = 1 %}{% endif %}{{ a }}{{ add_generation_prompt }}{{ d }}",
+    "{% for a in messages %}{% set d = a.role %}{{ d }}{% endfor %}{{ d }}{{ range(2) }}",
+)
+
+
+@pytest.mark.parametrize("source", NAMES)
+def test_names_are_found_as_jinja_finds_them(source: str) -> None:
+    """What is given, what is set, and what neither is."""
+    messages = (Message("user", "a"), Message("assistant", "b"))
+    template = ChatTemplate(source, ControlTokens(()), {"d": "e"})
+    given = {"messages": [{"role": m.role, "content": m.content} for m in messages]}
+    told = stock(source).render(**given, tools=None, add_generation_prompt=True, d="e")
+    assert template.render(messages, (), datetime.fromtimestamp(0, UTC)) == [told]

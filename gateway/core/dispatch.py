@@ -170,7 +170,8 @@ class Dispatch:
     def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
         """The worker refused for load: the ticket goes back to the front of the queue.
 
-        The worker takes nothing until its next `Load` or release; a draining one, nothing more.
+        The worker gets one more at each news of it, until its `Load` shows free places; a draining
+        one, nothing more.
         """
         return self._placement.busy(ticket, now, draining=reason == "draining")
 

@@ -161,12 +161,13 @@ class Placement:
         model, worker = self._model_of[ticket], reservation.worker
         _refund(model, reservation)
         self._vacate(model, reservation, now)
-        worker.full_since = now
+        worker.refused(now)
         if draining:
             self._fleet.drain(worker)
-        self._enqueue(
-            model, self._enter(model, reservation.request, reservation.session, first=True)
-        )
+        waiting = self._enter(model, reservation.request, reservation.session, first=True)
+        # Who was tried alone must not fall behind those that came later and were not.
+        waiting.arrival = reservation.arrival
+        self._enqueue(model, waiting)
         return self.settle_all(worker.models, now)
 
     def evict(self, worker: Worker, now: float, *, died: bool = False) -> Effects:
@@ -248,6 +249,7 @@ class Placement:
             now,
             best.prefill_s,
             best.fresh_tokens,
+            arrival=pick.waiting.arrival,
         )
         self._placed[ticket] = reservation
         self.decisions[choice.why] += 1

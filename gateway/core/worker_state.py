@@ -30,7 +30,8 @@ then is an error of a few percent."""
 class Reservation(msgspec.Struct, eq=False):
     """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
     paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
-    space that it shares with nobody; `is_beside`: its prefill began beside a long one's.
+    space that it shares with nobody; `is_beside`: its prefill began beside a long one's; `arrival`
+    is its place among those that waited.
     """
 
     request: RouteRequest
@@ -47,6 +48,7 @@ class Reservation(msgspec.Struct, eq=False):
     private_tokens: int = 0
     started: bool = False
     is_beside: bool = False
+    arrival: int = 0
 
 
 WorkerState = Literal["ready", "draining", "starting", "down"]
@@ -75,6 +77,8 @@ class WorkerView:
 class Worker:
     """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
     `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
+    `full_since`: it refused one of ours and has not shown free places since; `may_try`: it gets one
+    more all the same.
     """
 
     def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
@@ -90,6 +94,7 @@ class Worker:
         self.gave_up = False
         self.draining = False
         self.full_since: float | None = None
+        self.may_try = False
         self.load: Load | None = None
         self.pace = Pace()
         self.breaker = Breaker()
@@ -139,7 +144,9 @@ class Worker:
 
     def open_for(self, *, auxiliary: bool) -> bool:
         """Whether it has a sequence place; auxiliary requests may use one beyond the cap."""
-        if self.engine is None or self.draining or self.full_since is not None:
+        if self.engine is None or self.draining:
+            return False
+        if self.full_since is not None and not self.may_try:
             return False
         limit = self.engine.max_seqs + (AUXILIARY_PLACES if auxiliary else 0)
         return len(self.reservations) < limit
@@ -194,12 +201,20 @@ class Worker:
         self._schedule(reservation, now)
         self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
         self.num_running += 1
+        self.may_try = False
+
+    def refused(self, now: float) -> None:
+        """It had no room for one of ours. Whenever something changes there it is tried with one: if
+        all that wait were sent, nearly all would come back each time.
+        """
+        self.full_since, self.may_try = now, False
 
     def started(self, reservation: Reservation, now: float) -> None:
         """Its prefill is over; whoever is behind moves up by what was estimated too much."""
         if reservation.started:
             return
         reservation.started = True
+        self.may_try = True  # where it waited another may wait now
         del self._prefilling[reservation.request.ticket]
         if not reservation.is_beside:
             self._shift(reservation.done_at, reservation.done_at - now)
@@ -217,14 +232,17 @@ class Worker:
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
             self._watch(now)  # how much of it was computed is not known
-        self.full_since = None
+        self.may_try = True
 
     def report(self, load: Load, now: float) -> None:
         """Take in the engine's own counters."""
         self.load = load
         self.pace.report(load.prefill_tokens_per_s, now)
-        self.num_running = max(load.running + load.waiting, len(self.reservations))
-        self.full_since = None
+        num_there = load.running + load.waiting
+        self.num_running = max(num_there, len(self.reservations))
+        self.may_try = True
+        if self.engine is not None and num_there < self.engine.max_seqs:
+            self.full_since = None
 
     def fail(self, fault: Fault, now: float) -> None:
         """The engine is gone; its tickets were dropped before."""

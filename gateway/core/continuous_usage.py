@@ -12,11 +12,11 @@ import msgspec
 from gateway.core.dialect import Dialect, StreamFormatter
 from gateway.core.errors import ApiError
 from gateway.core.events import (
+    ChoiceEvent,
     Finished,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
-    TurnEvent,
     Usage,
 )
 from gateway.core.formatting import usage_object
@@ -53,7 +53,7 @@ class ContinuousUsage:
         """As the inner one."""
         return self._inner.keep_alive()
 
-    def format(self, event: TurnEvent) -> bytes:
+    def format(self, event: ChoiceEvent) -> bytes:
         """The inner one's bytes, with the running count in them."""
         if isinstance(event, Usage) and self._num_going_on:
             self._running = event

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.core.errors import ApiError
-from gateway.core.events import ContentEvent, Started, TurnEvent, Usage
+from gateway.core.events import ChoiceEvent, ContentEvent, Started, Usage
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class StreamFormatter(Protocol):
         """What says nothing, but that the answer is still coming; b"" if nothing can."""
         ...
 
-    def format(self, event: TurnEvent) -> bytes:
+    def format(self, event: ChoiceEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing."""
         ...
 

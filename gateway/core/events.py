@@ -109,6 +109,7 @@ class Usage(_Event, frozen=True, gc=False):
     reasoning_tokens: int = 0
 
 
+@final
 class UpstreamChunk(_Event, frozen=True, gc=False):
     """Whole SSE events (with their blank lines) of a provider, passed on unchanged."""
 

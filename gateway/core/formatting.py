@@ -13,8 +13,8 @@ import msgspec
 from gateway.core.dialect import AnswerHead, Dialect
 from gateway.core.errors import ApiError
 from gateway.core.events import (
+    ChoiceEvent,
     ContentEvent,
-    Failed,
     Finished,
     ReasoningDelta,
     Started,
@@ -23,15 +23,10 @@ from gateway.core.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    TurnEvent,
-    UpstreamBody,
-    UpstreamChunk,
     Usage,
 )
 
-_RareEvent = (
-    ToolCallStart | ToolCallEnd | Finished | Usage | Started | UpstreamChunk | UpstreamBody | Failed
-)
+_RareEvent = ToolCallStart | ToolCallEnd | Finished | Usage | Started
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -100,7 +95,7 @@ class ChunkFormatter:
         index = next(going_on, None)
         return b"" if index is None else self.format(TextDelta(index, ""))
 
-    def format(self, event: TurnEvent) -> bytes:
+    def format(self, event: ChoiceEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing (Started, unasked usage)."""
         # These three are what nearly every token is; a `match` would cost more than they do.
         if type(event) is TextDelta:
@@ -134,18 +129,8 @@ class ChunkFormatter:
             case Started():
                 self._started = event
                 return b""
-            case UpstreamChunk() | UpstreamBody() | Failed():
-                return self._foreign(event)
             case _:
                 assert_never(event)
-
-    def _foreign(self, event: UpstreamChunk | UpstreamBody | Failed) -> bytes:
-        """What is no part of an answer of ours."""
-        if isinstance(event, UpstreamChunk):
-            return event.data
-        if isinstance(event, UpstreamBody):
-            return b"data: " + event.body.replace(b"\n", b" ") + b"\n\n"
-        return self.error(event.error)
 
     def error(self, error: ApiError) -> bytes:
         """An SSE error event; no [DONE] may follow."""

@@ -13,10 +13,13 @@ from starlette.types import Send
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import (
     Failed,
+    Finished,
     ReasoningDelta,
     Started,
     TextDelta,
     ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
@@ -25,6 +28,8 @@ from gateway.core.events import (
 from gateway.http.errors import error_of, send_error
 from gateway.http.reply import Header, send_body
 from gateway.http.turn import Turn
+
+_RareEvent = Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | Failed
 
 Refuse = Callable[[Send], Awaitable[None]]
 
@@ -87,19 +92,23 @@ class StreamedAnswer:
         """Take in an event of the turn. Never waits and never raises: it is called while a worker's
         frame is taken apart.
         """
-        # One of these three is what nearly every token is: nothing is asked about it twice.
-        kind = type(event)
-        if kind is not TextDelta and kind is not ReasoningDelta and kind is not ToolCallArguments:
-            self._note(event)
-        elif not self._has_text:
-            self._has_text = True
-            self._turn.note_content()
-        chunk = self._format(event)
+        # The first four are what nearly all come to: nothing is asked about them twice.
+        if (
+            type(event) is TextDelta
+            or type(event) is ReasoningDelta
+            or type(event) is ToolCallArguments
+        ):
+            chunk = self._format(event)
+        elif type(event) is UpstreamChunk:
+            self._from_provider = True
+            chunk = event.data
+        else:
+            chunk = self._take_rare(event)
         if chunk and self._error is None and self._foreign is None:
-            self._has_content = True
-            if kind is Usage:
-                self._last = chunk
-            elif not self.put(chunk):
+            if not self._has_content:
+                self._has_content = True
+                self._turn.note_content()
+            if not self.put(chunk):
                 self._give_up()
 
     def opening(self) -> bytes:
@@ -143,21 +152,25 @@ class StreamedAnswer:
             return self._last + b"data: " + body + b"\n\n"
         return self._last if self._from_provider else self._last + self._formatter.done()
 
-    def _note(self, event: TurnEvent) -> None:
+    def _take_rare(self, event: _RareEvent) -> bytes:
+        """What is put for `event`."""
         match event:
-            case Started():
-                self._turn.started = event
             case Failed():
                 self._error = self._error or event.error
+                return b""
             case UpstreamBody():
                 self._foreign = event
-            case UpstreamChunk():
-                self._from_provider = True
-                self._turn.note_content()
+                return b""
             case Usage():
                 self._turn.usage = event
+                if self._error is None:
+                    self._last = self._format(event)
+                return b""
+            case Started():
+                self._turn.started = event
+                return self._format(event)
             case _:
-                self._turn.note_content()
+                return self._format(event)
 
     def _give_up(self) -> None:
         if self._is_gone():

@@ -11,8 +11,8 @@ import msgspec
 from gateway.core.dialect import AnswerHead, Dialect
 from gateway.core.errors import ApiError
 from gateway.core.events import (
+    ChoiceEvent,
     ContentEvent,
-    Failed,
     Finished,
     ReasoningDelta,
     Started,
@@ -21,8 +21,6 @@ from gateway.core.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    TurnEvent,
-    UpstreamChunk,
     Usage,
 )
 from gateway.core.formatting import DONE, herma_object, usage_chunk, usage_object
@@ -61,7 +59,7 @@ class CompletionsStream:
         index = next(iter(self._going_on), None)
         return b"" if index is None else self._text(index, "")
 
-    def format(self, event: TurnEvent) -> bytes:
+    def format(self, event: ChoiceEvent) -> bytes:
         """The bytes for `event`; b"" where the client is told nothing."""
         if type(event) is TextDelta:
             plain = event.logprobs is None
@@ -77,10 +75,6 @@ class CompletionsStream:
             case Started():
                 self._started = event
                 return b""
-            case UpstreamChunk():
-                return event.data
-            case Failed():
-                return self.error(event.error)
             case _:
                 return b""
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -12,7 +11,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from gateway.core.dialect import AnswerHead
 from gateway.core.errors import ApiError, connection_lost
 from gateway.core.events import (
-    Failed,
     Finished,
     ReasoningDelta,
     Started,
@@ -22,9 +20,6 @@ from gateway.core.events import (
     ToolCallEnd,
     ToolCallStart,
     TopLogprob,
-    TurnEvent,
-    UpstreamBody,
-    UpstreamChunk,
     Usage,
 )
 from gateway.core.formatting import ChunkFormatter, CompletionBuilder
@@ -170,18 +165,10 @@ def test_usage_that_nobody_asked_for_is_not_sent() -> None:
     assert formatter(include_usage=False).format(USAGE) == b""
 
 
-@pytest.mark.parametrize("event", [Failed(connection_lost()), None])
-def test_an_error_is_an_event_of_its_own(event: TurnEvent | None) -> None:
+def test_an_error_is_an_event_of_its_own() -> None:
     """A failure after the head is the error object as an SSE event."""
-    data = formatter().format(event) if event else formatter().error(connection_lost())
+    data = formatter().error(connection_lost())
     assert payloads(data)[0]["error"]["message"] == "upstream connection lost"
-
-
-def test_a_providers_bytes_pass_unchanged() -> None:
-    """Chunks of a provider keep every byte; a whole body becomes one event."""
-    chunk_formatter = formatter()
-    assert chunk_formatter.format(UpstreamChunk(b"data: {}\n\n")) == b"data: {}\n\n"
-    assert payloads(chunk_formatter.format(UpstreamBody(500, b'{\n"error": 1}'))) == [{"error": 1}]
 
 
 def test_done_is_the_apis_word() -> None:

@@ -10,13 +10,11 @@ from gateway.core.dialect import AnswerHead
 from gateway.core.errors import busy
 from gateway.core.events import (
     ChoiceEvent,
-    Failed,
     Finished,
     Started,
     TextDelta,
     TokenLogprob,
     TopLogprob,
-    UpstreamChunk,
     Usage,
 )
 
@@ -107,9 +105,8 @@ def test_usage_that_nobody_asked_for_is_not_told() -> None:
     assert stream.format(EVENTS[-1]) == b""
 
 
-def test_errors_and_foreign_chunks_pass() -> None:
-    """An error is one event without [DONE]; a provider's bytes are not touched."""
+def test_an_error_is_one_event() -> None:
+    """It is told in the API's own form, and without [DONE]."""
     stream = completions_dialect().streamed(HEAD)
-    assert json.loads(stream.format(Failed(busy("Full.", 1)))[6:])["error"]["code"] == "busy"
-    assert stream.format(UpstreamChunk(b"data: {}\n\n")) == b"data: {}\n\n"
+    assert json.loads(stream.error(busy("Full.", 1))[6:])["error"]["code"] == "busy"
     assert stream.done() == b"data: [DONE]\n\n"

@@ -20,6 +20,14 @@ MAX_SESSION_CHARS: Final = 256
 """Thousands of conversations are remembered by name."""
 
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}
+_NEUTRAL: Final[Mapping[str, Any]] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""What models' authors advise on, where they do not."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -123,34 +131,23 @@ class ChatRequest(msgspec.Struct, frozen=True):
         `defaults` (the model's generation config) fill what the client left open, then the
         neutral values do. Raises `ApiError` 400 for a value that no worker accepts.
         """
+        # Written out: a loop over the names, or a dict passed on, takes four times as long.
+        rest = {**_NEUTRAL, **defaults}
         try:
             return SamplingParams(
                 max_tokens=max_tokens,
+                temperature=rest["temperature"] if self.temperature is None else self.temperature,
+                top_p=rest["top_p"] if self.top_p is None else self.top_p,
+                top_k=rest["top_k"] if self.top_k is None else self.top_k,
+                min_p=rest["min_p"] if self.min_p is None else self.min_p,
+                presence_penalty=self.presence_penalty or 0.0,
+                frequency_penalty=self.frequency_penalty or 0.0,
+                repetition_penalty=rest["repetition_penalty"]
+                if self.repetition_penalty is None
+                else self.repetition_penalty,
                 stop_token_ids=self.stop_token_ids,
                 ignore_eos=self.ignore_eos,
                 logprobs=self.top_logprobs if self.logprobs else None,
-                **self._chosen(defaults),
             )
         except ValueError as error:
             raise invalid(str(error).partition(" ")[0], str(error)) from error
-
-    def _chosen(self, defaults: Mapping[str, float]) -> dict[str, Any]:
-        """`defaults`, and instead of them what the client said. Written out: a loop over the names
-        takes four times as long.
-        """
-        chosen: dict[str, Any] = dict(defaults)
-        if self.temperature is not None:
-            chosen["temperature"] = self.temperature
-        if self.top_p is not None:
-            chosen["top_p"] = self.top_p
-        if self.top_k is not None:
-            chosen["top_k"] = self.top_k
-        if self.min_p is not None:
-            chosen["min_p"] = self.min_p
-        if self.presence_penalty is not None:
-            chosen["presence_penalty"] = self.presence_penalty
-        if self.frequency_penalty is not None:
-            chosen["frequency_penalty"] = self.frequency_penalty
-        if self.repetition_penalty is not None:
-            chosen["repetition_penalty"] = self.repetition_penalty
-        return chosen

@@ -23,8 +23,6 @@ def decode_object(body: bytes) -> dict[str, Any]:
     """The JSON object in `body` (UTF-8). Raises `ApiError` 400; for a NaN or an infinity, which
     JSON lacks, one that names the field.
     """
-    if not body or body.isspace():
-        raise _unreadable("The body is empty; send a JSON object.")
     try:
         raw = decode_with_tools(body)
     except UnicodeDecodeError as error:
@@ -32,9 +30,11 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise _unreadable("The body is nested too deeply.") from error
     except msgspec.MsgspecError as error:
+        if not body.strip():
+            raise _unreadable("The body is empty; send a JSON object.") from error
         _refuse_non_finite(body)
         raise _unreadable(f"The body is not valid JSON: {error}.") from error
-    if not isinstance(raw, dict):
+    if type(raw) is not dict:
         raise _unreadable("The body must be a JSON object.")
     return raw
 

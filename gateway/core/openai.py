@@ -23,7 +23,7 @@ from gateway.core.chat_request import (
 from gateway.core.errors import ApiError, invalid
 from gateway.core.json_body import decode_object, typed_body
 from gateway.core.response_format import format_instruction, instructed
-from gateway.core.sampling_fields import sampling_fields
+from gateway.core.sampling_fields import request_of
 from gateway.core.tool_schemas import ToolSchema
 
 Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
@@ -73,27 +73,30 @@ def chat_request(
     tool_choice: ToolChoice = "auto"
     if typed.tools or typed.tool_choice is not None:
         tools, tool_choice = _chosen_tools(typed, tuple(raw.get("tools") or ()))
-    messages = _messages(typed.messages)
+    others: list[OtherPart] = []
+    messages = _messages(typed.messages, others)
     if typed.response_format is not None:
         messages = instructed(messages, format_instruction(typed.response_format))
-    return ChatRequest(
+    return request_of(
+        typed,
+        raw,
         messages=messages,
-        raw=raw,
-        num_bytes=num_bytes,
         tools=tools,
         tool_choice=tool_choice,
         max_tokens=typed.max_completion_tokens or typed.max_tokens,
         logprobs=bool(typed.logprobs),
-        fingerprint=fingerprint,
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_NONE if _KWARGS.isdisjoint(raw) else _template_kwargs(typed, raw),
-        other_part=_other_part(typed),
-        **sampling_fields(typed, raw),
+        other_part=others[0] if others else None,
+        fingerprint=fingerprint,
+        num_bytes=num_bytes,
     )
 
 
-def _messages(bodies: list[MessageBody]) -> tuple[Message, ...]:
-    """Nearly all are of a known role with a text, of which nothing is left to check."""
+def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Message, ...]:
+    """Nearly all are of a known role with a text, of which nothing is left to check. Parts that are
+    no text are added to `others`.
+    """
     return tuple(
         [
             Message(
@@ -107,13 +110,13 @@ def _messages(bodies: list[MessageBody]) -> tuple[Message, ...]:
             if type(body.content) is str
             and body.role in _ROLES
             and (not body.tool_calls or body.role == "assistant")
-            else _message(body, at)
+            else _message(body, at, others)
             for at, body in enumerate(bodies)
         ]
     )
 
 
-def _message(body: MessageBody, at: int) -> Message:
+def _message(body: MessageBody, at: int, others: list[OtherPart]) -> Message:
     where = f"messages[{at}]"
     role = _ROLES.get(body.role)
     if role is None:
@@ -127,7 +130,7 @@ def _message(body: MessageBody, at: int) -> Message:
     reasoning = body.reasoning if body.reasoning_content is None else body.reasoning_content
     return Message(
         role=role,
-        content=_text(body.content, f"{where}.content"),
+        content=_text(body.content, f"{where}.content", others),
         name=body.name,
         tool_calls=calls,
         tool_call_id=body.tool_call_id,
@@ -135,33 +138,24 @@ def _message(body: MessageBody, at: int) -> Message:
     )
 
 
-def _text(content: str | list[Part] | None, where: str) -> str | None:
+def _text(content: str | list[Part] | None, where: str, others: list[OtherPart]) -> str | None:
     if not isinstance(content, list):
         return content
-    texts = [_part_text(part, f"{where}[{i}]") for i, part in enumerate(content)]
+    texts = [_part_text(part, f"{where}[{i}]", others) for i, part in enumerate(content)]
     return "\n".join(text for text in texts if text is not None)
 
 
-def _part_text(part: Part, where: str) -> str | None:
+def _part_text(part: Part, where: str, others: list[OtherPart]) -> str | None:
     kind = part.get("type")
     if not isinstance(kind, str):
         raise invalid(f"{where}.type", f"'{where}.type' must be a string.")
     if kind not in _TEXT_PARTS:
+        others.append(OtherPart(where, kind))
         return None
     text = part.get(kind)
     if not isinstance(text, str):
         raise invalid(f"{where}.{kind}", f"'{where}.{kind}' must be a string.")
     return text
-
-
-def _other_part(typed: ChatBody) -> OtherPart | None:
-    if list not in {type(message.content) for message in typed.messages}:
-        return None
-    for at, message in enumerate(typed.messages):
-        for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            if part["type"] not in _TEXT_PARTS:
-                return OtherPart(f"messages[{at}].content[{index}]", part["type"])
-    return None
 
 
 def _tool_calls(bodies: list[ToolCallBody], at: int) -> tuple[ToolCall, ...]:

@@ -13,7 +13,7 @@ from gateway.core.completions.body import CompletionBody
 from gateway.core.errors import ApiError, invalid
 from gateway.core.json_body import decode_object, typed_body
 from gateway.core.openai import Rewrite
-from gateway.core.sampling_fields import sampling_fields
+from gateway.core.sampling_fields import request_of
 
 DEFAULT_MAX_TOKENS: Final = 16
 """As in the API that this one follows."""
@@ -48,14 +48,13 @@ def parse_completions(body: bytes, rewrite: Rewrite = lambda raw: raw) -> Comple
     typed = typed_body(raw, CompletionBody)
     _refuse_the_unserved(typed)
     prompts = _prompts(typed.prompt)
-    shared = ChatRequest(
-        messages=(),
-        raw=raw,
+    shared = request_of(
+        typed,
+        raw,
         max_tokens=typed.max_tokens or DEFAULT_MAX_TOKENS,
         logprobs=typed.logprobs is not None,
         top_logprobs=typed.logprobs or 0,
         add_special_tokens=typed.add_special_tokens is not False,
-        **sampling_fields(typed, raw),
     )
     fingerprint = xxhash.xxh3_128_digest(body)
     return Completions(

@@ -114,22 +114,27 @@ class Choice:
         if prefer is not None:
             # A preference alone would only break ties, and the prompt's blocks are there.
             excluded = self._services.link.others(prefer)
+        dispatcher = self._services.dispatcher
         try:
-            while True:
-                ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
-                answer = await self._services.dispatcher.route(ask)
-                if isinstance(answer, UseProvider):
-                    return answer
-                end = await self._work_at(answer)
-                if isinstance(end, UseProvider):
-                    return end
-                if end is None:
-                    end = self.output.complete_already()
+            ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
+            answer = await dispatcher.route(ask)
+            while not isinstance(answer, UseProvider):
+                outcome = await self._attempt_at(answer).wait()
+                self._leave()
+                if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
+                    # That says nothing of the worker.
+                    self._services.counters.busy_requeued += 1
+                    answer = await dispatcher.route_again(answer, outcome.reason)
+                    continue
+                end = self._end_of(answer, outcome) or self.output.complete_already()
                 if end is not None:
                     self._finish(end)
                     return None
-                excluded = self._lost()
+                excluded = self._lost(answer)
                 self._release()
+                ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
+                answer = await dispatcher.route(ask)
+            return answer
         finally:
             self._release()
 
@@ -145,21 +150,19 @@ class Choice:
         if self._beginning is not None:
             self._beginning.set()
 
-    def _lost(self) -> frozenset[WorkerId]:
+    def _lost(self, placement: Placement) -> frozenset[WorkerId]:
         """The place is lost: whom to ask last for the next."""
-        assert self._attempt is not None
         self._losses.note(
-            self._attempt.placement,
+            placement,
             self._worker_label,
             is_proven=self._is_proven,
             output_tokens=self.output.num_tokens,
         )
         return frozenset({self.worker_id} if self.worker_id is not None else ())
 
-    def _prove(self) -> None:
-        assert self._attempt is not None
+    def _prove(self, placement: Placement) -> None:
         self._is_proven = True
-        self._losses.proven(self._attempt.placement)
+        self._losses.proven(placement)
 
     def _request_of(
         self,
@@ -187,7 +190,7 @@ class Choice:
             # Once this choice has begun, its siblings may have text that is out.
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
-            suspect=self._losses.is_suspect,
+            suspect=bool(self._services.suspects.known) and self._losses.is_suspect,
         )
 
     def _check_tokenizer(self) -> None:
@@ -201,30 +204,6 @@ class Choice:
             raise connection_lost()
         raise unavailable("The model was replaced while this request waited for it.", 1)
 
-    async def _work_at(self, placement: Placement) -> Reason | UseProvider | None:
-        """Work at this place, and at others while workers are busy. None: it was lost."""
-        while True:
-            attempt = self._attempt_at(placement)
-            try:
-                if attempt.outcome is None:
-                    self._submit(attempt)
-                outcome = await attempt.wait()
-            finally:
-                # Never waits, so a cancelled turn needs no shield to have its work aborted.
-                if self._is_prefilling:
-                    self._services.first_tokens.no_more(attempt)
-                self._services.link.forget(attempt)
-            if not isinstance(outcome, Rejected) or outcome.reason not in _BUSY:
-                return self._end_of(placement, outcome)
-            # That says nothing of the worker.
-            if placement.is_lost:
-                return None
-            self._services.counters.busy_requeued += 1
-            answer = await self._services.dispatcher.route_again(placement, outcome.reason)
-            if isinstance(answer, UseProvider):
-                return answer
-            placement = answer
-
     def _end_of(self, placement: Placement, outcome: Outcome) -> Reason | None:
         """What the end says of the worker and of the choice. None: the place is lost, but not the
         sequence.
@@ -232,11 +211,11 @@ class Choice:
         failed = self._services.dispatcher.failed
         match outcome:
             case Finished(reason="stop" | "length" as reason):
-                self._prove()
+                self._prove(placement)
                 self.output.num_unsent = int(outcome.matched is not None)
                 return reason
             case Stopped():
-                self._prove()
+                self._prove(placement)
                 return "stop"
             case Lost() | Finished(reason="abort"):
                 # Not aborted by us: the worker had given this gateway up.
@@ -249,6 +228,8 @@ class Choice:
             case Crashed(error=error):
                 failed(placement.ticket, "it broke the protocol")
                 raise self._told_of(error)
+            case Rejected(reason=reason) if reason in _BUSY:
+                return None  # it gave this gateway up since
             case Rejected():
                 self._raise_rejected(outcome)
             case _:
@@ -263,6 +244,7 @@ class Choice:
             raise ApiError(500, "The engine failed on this request; the gateway's log says why.")
 
     def _attempt_at(self, placement: Placement) -> Attempt:
+        """Send the work there."""
         self._check_tokenizer()
         num_tokens = self.output.num_tokens
         self._num_attempts += 1
@@ -271,7 +253,7 @@ class Choice:
         self._is_proven = False
         self.worker_id = placement.worker_id
         self._worker_label = self._services.link.worker_name(placement.worker_id)
-        self._attempt = Attempt(
+        attempt = self._attempt = Attempt(
             placement,
             self._request_id,
             self._num_attempts,
@@ -279,7 +261,20 @@ class Choice:
             on_tokens=self._on_first_tokens,
             on_accepted=self._on_accepted,
         )
-        return self._attempt
+        if attempt.outcome is None:
+            self._submit(attempt)
+        return attempt
+
+    def _leave(self) -> None:
+        """Wait for the attempt no longer. This never waits itself, so a cancelled turn needs no
+        shield to have its work aborted. The attempt calls back to here: together they, and all of
+        the request, would await the collector.
+        """
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            if self._is_prefilling:
+                self._services.first_tokens.no_more(attempt)
+            self._services.link.forget(attempt)
 
     def _submit(self, attempt: Attempt) -> None:
         job, services = self._job, self._services
@@ -323,7 +318,7 @@ class Choice:
             self._begin()
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
-            self._prove()
+            self._prove(attempt.placement)
             attempt.on_tokens = output.take_item
         return is_stopped
 
@@ -356,11 +351,10 @@ class Choice:
                 raise ApiError(502, "The worker refused this request; its log has the cause.")
 
     def _release(self) -> None:
+        self._leave()
         if self._ticket is not None:
             self._services.dispatcher.release(self._ticket, self.output.num_tokens or None)
             self._ticket = None
-        # It calls back to here: together they, and all of the request, would await the collector.
-        self._attempt = None
 
 
 def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:

@@ -116,9 +116,14 @@ class Dispatcher:
 
         The ticket must be released, however this ends, except when it raises.
         """
-        waiter = self._waiters[request.ticket] = _Waiter()
-        self._perform(self._core.ask(request, self._now()))
-        return await self._answer(request.ticket, waiter)
+        ticket = request.ticket
+        effects = self._core.ask(request, self._now())
+        if len(effects) == 1 and type(first := effects[0]) is Assign and first.ticket == ticket:
+            # As nearly always: nobody else is concerned.
+            return self._place(first)
+        waiter = self._waiters[ticket] = _Waiter()
+        self._perform(effects)
+        return await self._answer(ticket, waiter)
 
     async def route_again(self, placement: Placement, reason: RejectReason) -> Answer:
         """As `route`, for a ticket whose worker had no room. It is not counted as a failure."""
@@ -225,7 +230,7 @@ class Dispatcher:
     def _perform_one(self, effect: Effect) -> None:
         match effect:
             case Assign():
-                self._assign(effect)
+                self._resolve(effect.ticket, self._place(effect))
             case UseProvider(ticket=ticket):
                 self._resolve(ticket, effect)
             case Refuse(ticket=ticket, error=error):
@@ -257,10 +262,11 @@ class Dispatcher:
             case _:
                 assert_never(effect)
 
-    def _assign(self, effect: Assign) -> None:
-        placement = Placement(effect.ticket, effect.worker_id, effect.cached_tokens, effect.reason)
-        self._placed[effect.ticket] = placement
-        self._resolve(effect.ticket, placement)
+    def _place(self, effect: Assign) -> Placement:
+        ticket = effect.ticket
+        placement = Placement(ticket, effect.worker_id, effect.cached_tokens, effect.reason)
+        self._placed[ticket] = placement
+        return placement
 
     def _resolve(self, ticket: int, answer: Answer | ApiError) -> None:
         waiter = self._waiters.pop(ticket, None)

@@ -122,8 +122,8 @@ def test_it_says_ready_once(fleet: Fleet) -> None:
 
 def test_every_process_has_its_share_of_a_worker_that_is_full(fleet: Fleet) -> None:
     """Eight clients of each process want a worker with two places and one to wait in: it refuses
-    most of what it is sent. Nothing is lost, and no process lives at the others' expense, counted
-    from when each has had an answer.
+    much of what it is sent. Nothing is lost, and all processes get the same, counted from when each
+    has had an answer.
     """
     num_answers, num_clients = 150, 8
     answered: set[int] = set()
@@ -145,8 +145,8 @@ def test_every_process_has_its_share_of_a_worker_that_is_full(fleet: Fleet) -> N
 
     trio.run(ask_all)
     assert sum(map(fleet.num_refused, range(PROCESSES))) > 0
-    # Refused work comes again in any order: 14 to 32 of 150 were seen, where nobody would starve.
-    assert min(shares[index] for index in range(PROCESSES)) >= num_answers / PROCESSES / 5
+    # What is missing is for a process that gets no processor for a while, which no order makes up.
+    assert min(shares[index] for index in range(PROCESSES)) >= 0.75 * num_answers / PROCESSES
 
 
 def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ know when a place is free, blocks or clocks.
 Gateways that share an engine know nothing of each other. In one line in order of arrival, whoever
 fills it first keeps it full: a place that frees is taken by who comes again first, and one that is
 slow, or out of step, gets none. So each has a line of its own, and a place goes to the gateway that
-has the fewest sequences inside; of equals, to the one whose turn is longest ago. One that has none
+has the fewest sequences inside; of equals, to the one that was let in longest ago. One with none
 inside is passed by each of the others once at most. Nothing is kept for those who are not here, so
 one that is slow or gone holds up nobody.
 """
@@ -26,8 +26,9 @@ class Door:
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._by_key: dict[Key, Sequence] = {}
-        # In the order of their turns; no line is empty.
-        self._lines: dict[int, dict[Key, Sequence]] = {}
+        self._lines: dict[int, dict[Key, Sequence]] = {}  # none is empty
+        self._turns: dict[int, int] = {}
+        self._num_turns = 0
         self.find = self._by_key.get
 
     def __len__(self) -> int:
@@ -67,9 +68,13 @@ class Door:
         """Take out whose turn it is, by how many each link has inside; None if nobody waits."""
         if not self._lines:
             return None
-        # `min` gives the first of equals, and who had a turn goes to the end.
-        link = min(self._lines, key=lambda link: num_inside.get(link, 0))
-        line = self._lines[link] = self._lines.pop(link)
-        sequence = next(iter(line.values()))
+        turns = self._turns
+        link = min(self._lines, key=lambda link: (num_inside.get(link, 0), turns.get(link, 0)))
+        self._num_turns = turns[link] = self._num_turns + 1
+        sequence = next(iter(self._lines[link].values()))
         self.remove(sequence)
         return sequence
+
+    def forget(self, link: int) -> None:
+        """That link is gone, and nothing of it waits."""
+        self._turns.pop(link, None)

@@ -94,6 +94,7 @@ class Scheduler:
         # Those at the door first, or they would be let in to the places of the others.
         for sequence in self._door.of_link(link) + self._queues.of_link(link):
             self._end(sequence, Ending("abort"))
+        self._door.forget(link)
 
     def expire(self, now: float) -> tuple[Outgoing, ...]:
         """End the sequences whose deadline has come."""

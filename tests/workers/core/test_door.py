@@ -73,7 +73,7 @@ class Shared:
 
     @property
     def at_door(self) -> dict[int, list[int]]:
-        """The requests of each gateway that wait at the door, in the order of their turns."""
+        """The requests of each gateway that wait at the door."""
         lines = self.engine.scheduler._door._lines
         return {link: [number_of(key[1]) for key in line] for link, line in lines.items()}
 
@@ -174,6 +174,22 @@ def test_who_always_comes_last_has_its_share(places: tuple[int, int]) -> None:
         tokens += shared.inside
         shared.step()
     assert min(tokens[link] for link in (1, 2, 3)) >= 0.8 * tokens.total() / 3, tokens
+
+
+def test_answers_of_one_length_fall_into_no_step() -> None:
+    """Two places that free together, again and again: nobody has one of them for good by being
+    back at the door before the others.
+    """
+    shared = Shared(max_seqs=2, max_waiting=1)
+    tokens: Counter[int] = Counter()
+    for _ in range(NUM_TURNS):
+        for link in (1, 2, 3):
+            while Counter(shared.owner.values())[link] < 2 and shared.submit(link, max_tokens=4):
+                pass
+        tokens += shared.inside
+        shared.step()
+    fair = tokens.total() / 3
+    assert all(abs(num - fair) <= 8 for num in tokens.values()), tokens
 
 
 class DoorLife(RuleBasedStateMachine):

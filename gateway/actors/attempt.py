@@ -56,6 +56,7 @@ class Attempt:
         "outcome",
         "placement",
         "request_id",
+        "worker_id",
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class Attempt:
         on_accepted: Callable[[Accepted], None],
     ) -> None:
         self.placement = placement
+        self.worker_id = placement.worker_id
         self.request_id = request_id
         self.number = number
         self.expected = expected

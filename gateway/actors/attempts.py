@@ -40,7 +40,7 @@ class Attempts:
                 attempt is None
                 or attempt.number != item.attempt
                 or attempt.outcome is not None
-                or attempt.placement.worker_id != worker_id
+                or attempt.worker_id != worker_id
             ):
                 self.of(worker_id, item)
                 continue
@@ -78,7 +78,7 @@ class Attempts:
         if attempt is None or attempt.number != message.attempt or attempt.outcome is not None:
             self._counters.items_stale += 1
             return None
-        if attempt.placement.worker_id != worker_id:
+        if attempt.worker_id != worker_id:
             self._counters.items_foreign += 1
             return None
         return attempt

@@ -169,9 +169,9 @@ class FleetLink:
         self._attempts.remove(attempt)
         if isinstance(attempt.outcome, _ENDED_THERE) or self._submissions.withdraw(attempt):
             return
-        if attempt.placement.worker_id in self._peers:
+        if attempt.worker_id in self._peers:
             abort = Abort(attempt.request_id, attempt.number)
-            self._send(attempt.placement.worker_id, abort)
+            self._send(attempt.worker_id, abort)
 
     # What the dispatcher asks (FleetPort).
 

@@ -66,7 +66,7 @@ class Submissions:
         by_worker: dict[WorkerId, list[tuple[Attempt, bytes]]] = {}
         for attempt, frame in waiting.items():
             if attempt.outcome is None:
-                by_worker.setdefault(attempt.placement.worker_id, []).append((attempt, frame))
+                by_worker.setdefault(attempt.worker_id, []).append((attempt, frame))
         for worker_id, due in by_worker.items():
             room = ROOM_BYTES - self._waiting_bytes(worker_id)
             frames: list[bytes] = []

@@ -38,8 +38,8 @@ class StreamedAnswer:
     """The answer of `turn`; `put` takes its bytes without waiting, and says whether it could.
 
     A `put` that could not ends the turn: the client has stopped reading. But not if it `is_gone`,
-    which is the server's to notice. The usage waits for the end of the stream, which follows at
-    once: each packet costs as much as all else of a token.
+    which is the server's to notice. What follows the last text, its finish and the usage, waits for
+    the end of the stream, which follows at once: each packet costs as much as all else of a token.
     """
 
     __slots__ = (
@@ -161,16 +161,21 @@ class StreamedAnswer:
             case UpstreamBody():
                 self._foreign = event
                 return b""
+            case Finished() if self._turn.request.n == 1:
+                return self._keep_for_end(event)
             case Usage():
                 self._turn.usage = event
-                if self._error is None:
-                    self._last = self._format(event)
-                return b""
+                return self._keep_for_end(event)
             case Started():
                 self._turn.started = event
                 return self._format(event)
             case _:
                 return self._format(event)
+
+    def _keep_for_end(self, event: Finished | Usage) -> bytes:
+        if self._error is None:
+            self._last += self._format(event)
+        return b""
 
     def _give_up(self) -> None:
         if self._is_gone():

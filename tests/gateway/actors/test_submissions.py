@@ -20,9 +20,9 @@ def _nothing_waits(_worker: WorkerId) -> int:
     return 0
 
 
-def _attempt(number: int) -> Attempt:
+def _attempt(number: int, worker_id: WorkerId = WORKER) -> Attempt:
     return Attempt(
-        Placement(ticket=number, worker_id=WORKER, cached_tokens=0, reason="why"),
+        Placement(ticket=number, worker_id=worker_id, cached_tokens=0, reason="why"),
         RequestId(number.to_bytes(16, "big")),
         1,
         expected=0,
@@ -87,8 +87,7 @@ async def test_what_there_is_no_room_for_waits() -> None:
 
     submissions = Submissions(send, lambda worker: unread.get(worker, 0))
     attempts = [_attempt(number) for number in range(4)]
-    other = _attempt(9)
-    other.placement.worker_id = WorkerId(b"o" * 16)
+    other = _attempt(9, WorkerId(b"o" * 16))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(submissions.run)
         for attempt in (*attempts, other):
@@ -137,8 +136,7 @@ async def test_a_burst_over_the_bound_of_a_link_does_not_fill_it(tmp_path: Path)
         await until(lambda: identity in router._streams)
         nursery.start_soon(submissions.run)
         for number in range(400):
-            attempt = _attempt(number)
-            attempt.placement.worker_id = identity
+            attempt = _attempt(number, identity)
             submissions.add(attempt, b"%03d" % number + prompt)
         await until(lambda: len(came) == 400)
         assert [int(frame[:3]) for frame in came] == list(range(400))

@@ -119,7 +119,8 @@ async def test_a_refusal_of_a_provider_keeps_its_status(autojump_clock: MockCloc
 
 async def test_a_peer_that_is_gone_is_no_slow_one(autojump_clock: MockClock) -> None:
     """Writes to nobody are no error of the turn: the server cancels it."""
-    exchange, push = _pushed(STARTED, TextDelta(0, "a"), 1.0, TextDelta(0, "b"), 1.0, *ANSWER[3:])
+    texts = [TextDelta(0, text) for text in "abc"]
+    exchange, push = _pushed(STARTED, texts[0], 1.0, texts[1], 1.0, texts[2], *ANSWER[3:])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exchange.run)
         await trio.sleep(0.5)

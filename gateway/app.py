@@ -22,6 +22,7 @@ from gateway.actors.counters import Counters
 from gateway.actors.dispatcher import Dispatcher
 from gateway.actors.event_feed import EventFeed
 from gateway.actors.fleet_link import FleetLink
+from gateway.actors.lots import Lots
 from gateway.actors.model_files import ModelFiles
 from gateway.actors.orphans import Orphanage
 from gateway.actors.provider_health import ProviderHealth, Retries
@@ -50,10 +51,13 @@ _log = logging.getLogger(__name__)
 def build_services(
     config: Config,
     environ: Mapping[str, str],
-    draw: Callable[[int], bytes] = os.urandom,
+    source: Callable[[int], bytes] = os.urandom,
     seat: Seat = ALONE,
 ) -> Services:
-    """All parts, none running. Raises `ConfigError` for secrets that are missing or broken."""
+    """All parts, none running; random bytes come from `source`. Raises `ConfigError` for secrets
+    that are missing or broken.
+    """
+    draw = Lots(source).draw
     neighbours = seat.neighbours(config.gateway.worker_bind)
     config = seat.config(config, environ)
     providers = {

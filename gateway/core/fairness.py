@@ -36,41 +36,47 @@ class _Member(msgspec.Struct, gc=False):
 
 
 class _Level(Generic[_M]):
-    """Members that compete with each other. `clock`: what each at work has had in equal parts."""
+    """Members that compete with each other: those at work, and apart from them those that are idle,
+    the longest first. `clock`: what each at work has had in equal parts.
+    """
 
-    __slots__ = ("_make", "clock", "members", "num_active")
+    __slots__ = ("_make", "clock", "idle", "members", "num_active")
 
     def __init__(self, make: Callable[[], _M]) -> None:
         self._make = make
         self.members: dict[str, _M] = {}
+        self.idle: dict[str, _M] = {}
         self.num_active = 0
         self.clock = 0.0
 
     def enter(self, name: str) -> _M:
         members = self.members
-        if not self.num_active:
-            members.clear()
-            self.clock = 0.0
-        member = members.get(name)
-        if member is None:
-            member = members[name] = self._make()
-            member.served = self.clock
-        elif not member.active:
-            # A dict keeps the order of insertion: the longest idle are the first to be forgotten.
-            del members[name]
-            members[name] = member
-            member.served = max(member.served, self.clock)
+        if name in members:
+            member = members[name]
+        else:
+            if not members:
+                self.idle.clear()
+                self.clock = 0.0
+            if name in self.idle:
+                member = members[name] = self.idle.pop(name)
+                member.served = max(member.served, self.clock)
+            else:
+                member = members[name] = self._make()
+                member.served = self.clock
         member.active += 1
         self.num_active += 1
         return member
 
     def leave(self, name: str) -> None:
-        self.members[name].active -= 1
+        member = self.members[name]
+        member.active -= 1
         self.num_active -= 1
-        if len(self.members) > MAX_IDLE_SESSIONS:
-            idle = next((key for key, other in self.members.items() if not other.active), None)
-            if idle is not None:
-                del self.members[idle]
+        if not member.active:
+            idle = self.idle
+            idle[name] = self.members.pop(name)
+            if len(idle) > MAX_IDLE_SESSIONS:
+                # A dict keeps the order of insertion.
+                del idle[next(iter(idle))]
 
 
 class _Key(_Member):
@@ -88,7 +94,7 @@ class FairShares:
         keys = self._keys
         member = keys.enter(key)
         if member.active == 1 and keys.num_active > 1:
-            others = (m.served for m in keys.members.values() if m.active and m is not member)
+            others = (m.served for m in keys.members.values() if m is not member)
             member.served = max(member.served, min(others, default=0.0))
         member.sessions.enter(session)
 

@@ -56,13 +56,16 @@ def test_all_is_forgiven_when_nobody_works() -> None:
 
 
 def test_idle_sessions_are_forgotten_at_last() -> None:
-    """The memory of idle sessions is bounded."""
+    """The memory of idle sessions is bounded; the longest idle go, and nobody at work."""
     shares = FairShares()
     shares.enter("k", "stays")
     for number in range(3 * MAX_IDLE_SESSIONS):
         shares.enter("k", str(number))
         shares.leave("k", str(number))
-    assert len(shares._keys.members["k"].sessions.members) <= MAX_IDLE_SESSIONS + 1
+    sessions = shares._keys.members["k"].sessions
+    assert len(sessions.members) == 1
+    assert len(sessions.idle) == MAX_IDLE_SESSIONS
+    assert str(3 * MAX_IDLE_SESSIONS - 1) in sessions.idle
     assert shares.due("k", "stays", 9) == 9
     assert shares.num_active() == 1
 

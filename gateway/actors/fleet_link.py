@@ -372,10 +372,11 @@ class FleetLink:
                 # This process was held up (a long step of our own, a suspended machine), perhaps
                 # libzmq's thread too: nobody's silence may be judged by that time.
                 self._peers.excuse(now - due, now)
-            if self._router.is_behind():
+            silent = self._peers.silent(now)
+            if silent and self._router.is_behind():
                 judge_at = now + CATCH_UP_S
             else:
-                for worker_id, silent_s in self._peers.silent(now):
+                for worker_id, silent_s in silent:
                     self._lose(worker_id, f"silent for {silent_s:.1f} s")
             if now >= ping_at:
                 ping_at = next_beat(now, PING_S)

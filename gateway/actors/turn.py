@@ -4,7 +4,6 @@ Owns the turn's nursery and the order of its steps: find the model, prepare, ask
 the choices, or hand over to the providers. Must not know HTTP or frames.
 """
 
-import functools
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -40,22 +39,20 @@ Emit = Callable[[TurnEvent], None]
 def host_turn(
     services: Services, request: ChatRequest, caller: Caller, emit: Emit
 ) -> Awaitable[None]:
-    """`run_turn`; a streamed one outlives its client for a while, for the client's second try."""
-    if not request.stream:
-        return run_turn(services, request, caller, emit)
-    work = functools.partial(run_turn, services, request, caller)
-    claim = Claim(caller.key, request.fingerprint, request.model)
-    return services.orphans.host(claim, work, emit)
-
-
-def run_turn(
-    services: Services, request: ChatRequest, caller: Caller, emit: Emit
-) -> Awaitable[None]:
     """Answer `request`. Events go to `emit`, which must not block: it is called while a frame is
     taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
     call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
+
+    A streamed answer outlives its client for a while, for the client's second try.
     """
-    return Turn(services, request, caller, emit).run()
+    if not request.stream:
+        return Turn(services, request, caller, emit).run()
+
+    def work(emit: Emit) -> Awaitable[None]:
+        return Turn(services, request, caller, emit).run()
+
+    claim = Claim(caller.key, request.fingerprint, request.model)
+    return services.orphans.host(claim, work, emit)
 
 
 class _Counted:
@@ -80,7 +77,7 @@ class _Counted:
 
 
 class Turn:
-    """The state of one call of `run_turn`.
+    """One request on its way to its answer.
 
     Few functions lie one in another while it waits: all of them are gone through again whenever it
     is resumed.

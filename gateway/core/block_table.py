@@ -135,7 +135,9 @@ class BlockTable:
         if not chain:
             return found
         shards, unpack = self._shards, _PACKED.unpack
-        low, at_low = 0, self.holders(chain[0])
+        # `holders` at a third of its price: a call.
+        word = unpack(chain[0])[0]
+        low, at_low = 0, shards[word >> _SHARD_OF_WORD].get(word >> _KEY_SHIFT, 0) & self._alive
         high, at_high = len(chain), 0
         # Where we looked beyond `high` already, the nearest first: pairs in pairs grow and shrink
         # without a call.
@@ -143,7 +145,6 @@ class BlockTable:
         while at_low:
             while at_low != at_high and high - low > 1:
                 middle = (low + high) // 2
-                # `holders` at a third of its price: a call, and who lives is known.
                 word = unpack(chain[middle])[0]
                 holders = shards[word >> _SHARD_OF_WORD].get(word >> _KEY_SHIFT, 0)
                 at_middle = holders & at_low

@@ -52,7 +52,7 @@ class Outlet:
         self.is_gone = False
 
     def write(self, data: bytes) -> None:
-        """Send `data` now, or as soon as the peer takes it."""
+        """Send `data`, which is not empty, now or as soon as the peer takes it."""
         if self.is_gone:
             return
         if self.waiting:

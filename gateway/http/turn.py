@@ -25,7 +25,7 @@ from gateway.http.reply import Header, header
 CLIENT_LEFT: Final = 499
 """The status of a turn whose client left before its end, for metrics only."""
 
-_header: Final = functools.lru_cache(maxsize=1024, typed=True)(header)
+_header: Final = functools.lru_cache(maxsize=1024)(header)
 """For what is said of many turns: nearly every route has costs of its own."""
 
 

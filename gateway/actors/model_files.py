@@ -4,7 +4,7 @@ Owns what workers sent for `GetFiles`, by digest, and the tokenizer and template
 kept over worker restarts, built once. Must not know workers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -18,6 +18,7 @@ MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
 """Models of one fleet; beyond it those are forgotten that were not used for longest."""
 WAIT_S: Final = 10.0
+LOOK_AGAIN_S: Final = 0.25
 
 
 class _Entry:
@@ -84,10 +85,19 @@ class ModelFiles:
 
         Raises `ApiError` 503 if they do not come in 10 s, 500 if they are broken.
         """
+        text = await self.text_while(digest, lambda: True)
+        assert text is not None
+        return text
+
+    async def text_while(self, digest: bytes, is_coming: Callable[[], bool]) -> ModelText | None:
+        """As `text`; None once nobody is there any more who would send them."""
         entry = self._entry(digest)
-        if entry.text is None:  # else without a checkpoint, which costs every request 20 us
-            with trio.move_on_after(WAIT_S):
-                await entry.built.wait()
+        with trio.move_on_after(WAIT_S):
+            while not entry.built.is_set():
+                if not entry.arrived.is_set() and not is_coming():
+                    return None
+                with trio.move_on_after(LOOK_AGAIN_S):
+                    await entry.built.wait()
         if entry.text is not None:
             return entry.text
         if entry.error is not None:

@@ -98,12 +98,17 @@ class Job(msgspec.Struct, frozen=True):
         return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
 
+def _is_served(services: Services, view: ModelView) -> bool:
+    now = services.dispatcher.model(view.name)
+    return now is not None and now.ready_workers > 0
+
+
 async def prepare(
     services: Services, request: ChatRequest, caller: Caller, view: ModelView
 ) -> Job | None:
     """The job of `request` for the model `view`; None if no worker has told yet what its texts
-    are. Raises `ApiError` 400 for a prompt over the window, and with a code of `UNSHOWABLE` for
-    content that the model cannot be shown.
+    are, or who told has gone without sending them. Raises `ApiError` 400 for a prompt over the
+    window, and with a code of `UNSHOWABLE` for content that the model cannot be shown.
     """
     if (refusal := request.refused_locally) is not None:
         raise refusal
@@ -114,7 +119,11 @@ async def prepare(
         if view.files_digest not in services.files:
             services.dispatcher.ask_files(view.name)
         with services.open_turns.interruptible():
-            text = await services.files.text(view.files_digest)
+            text = await services.files.text_while(
+                view.files_digest, lambda: _is_served(services, view)
+            )
+        if text is None:
+            return None
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     prompt, end = await _encode(text, request, salt)

@@ -9,7 +9,7 @@ from gateway.actors.caller import Caller
 from gateway.core import retry_budget
 from gateway.core.breaker import FAILURES
 from gateway.core.retry_budget import MOST
-from protocol.messages import Submit
+from protocol.messages import Files, FromWorker, Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -118,6 +118,52 @@ async def test_the_way_to_the_cloud_and_back_is_told_once() -> None:
             assert local.started.served_by == "worker"
             assert begun.upstream == b"".join(fake.events("p0-large"))
             assert counts(gateway, "fallback on", "fallback off", "worker back") == [1, 1, 1]
+
+
+class WithoutFiles(FakeWorker):
+    """It owes the gateway the model's text files."""
+
+    def say(self, message: FromWorker) -> None:
+        """Anything else."""
+        if not isinstance(message, Files):
+            super().say(message)
+
+
+async def test_a_worker_that_dies_before_its_tokenizer_came_keeps_nobody_from_the_cloud() -> None:
+    """What its texts are is known by name only, and nobody is there to send them."""
+    fake = FakeProvider()
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address, WithoutFiles()) as worker,
+        ):
+            await gateway.wait_state("ready")
+            worker.fail_engine()
+            await gateway.wait_state("starting")
+            assert (await gateway.ask()).started.served_by == "cloud:p0"
+
+
+async def test_nor_one_that_dies_while_its_tokenizer_is_waited_for() -> None:
+    """Whoever waits for it is answered by a provider, not refused ten seconds later."""
+    fake = FakeProvider()
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address, WithoutFiles()) as worker,
+            trio.open_nursery() as nursery,
+        ):
+            await gateway.wait_state("ready")
+            served_by: list[str] = []
+
+            async def ask() -> None:
+                served_by.append((await gateway.ask()).started.served_by)
+
+            nursery.start_soon(ask)
+            await wait_until(lambda: gateway.services.counters.turns_started == 1)
+            worker.fail_engine()
+            await wait_until(lambda: served_by == ["cloud:p0"])
 
 
 async def test_a_worker_that_gives_nothing_is_left() -> None:

@@ -11,7 +11,8 @@ from typing import Final
 
 import trio
 
-from gateway.core.entries import DayTotal, Entry, Reservation, Settlement
+from gateway.core.entries import DayTotal, LocalUse, Reservation, Settlement
+from gateway.core.events import Usage
 from gateway.ledger import LedgerError, LedgerStore
 from protocol.errors import HermaError
 
@@ -25,7 +26,8 @@ RETRY_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
 
-EntryPlace = tuple[str, str, str, str, bool, bool]
+Place = tuple[str, str, str]
+"""Day, key and model."""
 
 
 class LedgerFull(HermaError):
@@ -47,7 +49,7 @@ class LedgerWriter:
     def __init__(self) -> None:
         self._waiting: list[_Waiting] = []
         self._settlements: list[Settlement] = []
-        self._entries: dict[EntryPlace, Entry] = {}
+        self._local: dict[Place, LocalUse] = {}
         self._news = trio.Event()
         self._thread = trio.CapacityLimiter(1)
 
@@ -94,13 +96,18 @@ class LedgerWriter:
         self._settlements.append(settlement)
         self._news.set()
 
-    def record(self, entry: Entry) -> None:
-        """Write `entry` within `LOCAL_DELAY_S`; equal ones are added up until then."""
-        place = (*_group_of(entry), entry.is_settled, entry.is_priced)
-        known = self._entries.get(place)
-        self._entries[place] = entry if known is None else known.plus(entry)
-        if known is None and len(self._entries) == 1:
-            self._news.set()
+    def record(self, day: str, key: str, model: str, usage: Usage) -> None:
+        """Write what our own workers did within `LOCAL_DELAY_S`; it is added up until then."""
+        place = day, key, model
+        if place not in self._local:
+            self._local[place] = LocalUse()
+            if len(self._local) == 1:
+                self._news.set()
+        use = self._local[place]
+        use.prompt_tokens += usage.prompt_tokens
+        use.cached_tokens += usage.cached_tokens
+        use.completion_tokens += usage.completion_tokens
+        use.requests += 1
 
     async def _wait_for_news(self) -> None:
         await self._news.wait()
@@ -116,8 +123,8 @@ class LedgerWriter:
         """
         waiting, self._waiting = self._waiting, []
         settlements, self._settlements = self._settlements, []
-        entries, self._entries = self._entries, {}
-        if not (waiting or settlements or entries):
+        local, self._local = self._local, {}
+        if not (waiting or settlements or local):
             return True
         try:
             with trio.CancelScope(shield=True):
@@ -125,23 +132,23 @@ class LedgerWriter:
                     store.write,
                     [one.reservation for one in waiting],
                     settlements,
-                    tuple(entries.values()),
+                    [use.entry(*place) for place, use in local.items()],
                     limiter=self._thread,
                 )
         except LedgerError as error:
             _log.error("%s", error)
-            self._take_back(settlements, entries)
+            self._take_back(settlements, local)
             _tell(waiting, error)
             return False
         _tell(waiting, None)
         return True
 
-    def _take_back(self, settlements: list[Settlement], entries: dict[EntryPlace, Entry]) -> None:
+    def _take_back(self, settlements: list[Settlement], local: dict[Place, LocalUse]) -> None:
         """Nothing of the batch was written: what nobody waits for goes into the next one."""
         self._settlements[:0] = settlements
-        later, self._entries = self._entries, entries
-        for entry in later.values():
-            self.record(entry)
+        later, self._local = self._local, local
+        for place, use in later.items():
+            local.setdefault(place, LocalUse()).add(use)
         self._news.set()
 
 
@@ -149,7 +156,3 @@ def _tell(waiting: list[_Waiting], error: LedgerError | None) -> None:
     for one in waiting:
         one.error = error
         one.done.set()
-
-
-def _group_of(entry: Entry) -> tuple[str, str, str, str]:
-    return entry.day, entry.key, entry.model, entry.provider

@@ -182,22 +182,8 @@ class Spending:
 
     def record_local(self, key: str, model: str, usage: Usage) -> None:
         """Count what our own workers did. Never waits; written within half a second."""
-        if not self._is_kept:
-            return
-        self._writer.record(
-            Entry(
-                day=day_of(self._now()),
-                key=key,
-                model=model,
-                provider="",
-                is_settled=True,
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                completion_tokens=usage.completion_tokens,
-                cost=0,
-                is_priced=True,
-            )
-        )
+        if self._is_kept:
+            self._writer.record(day_of(self._now()), key, model, usage)
 
     def figures(self) -> SpendingFigures:
         """The books now, for metrics."""

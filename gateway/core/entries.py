@@ -40,20 +40,36 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     is_priced: bool
     requests: int = 1
 
-    def plus(self, other: "Entry") -> "Entry":
-        """Both in one; they must be of the same day, key, model and provider."""
+
+class LocalUse(msgspec.Struct, gc=False):
+    """What our own workers did so far on one day for one key and model; it grows."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    requests: int = 0
+
+    def add(self, other: "LocalUse") -> None:
+        """That was done too."""
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.completion_tokens += other.completion_tokens
+        self.requests += other.requests
+
+    def entry(self, day: str, key: str, model: str) -> Entry:
+        """As the ledger takes it."""
         return Entry(
-            day=self.day,
-            key=self.key,
-            model=self.model,
-            provider=self.provider,
-            is_settled=self.is_settled,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=self.cost + other.cost,
-            is_priced=self.is_priced,
-            requests=self.requests + other.requests,
+            day=day,
+            key=key,
+            model=model,
+            provider="",
+            is_settled=True,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            cost=0,
+            is_priced=True,
+            requests=self.requests,
         )
 
 

@@ -10,6 +10,7 @@ import trio.testing
 
 from gateway.actors.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
 from gateway.core.entries import DayTotal, Entry, Reservation, Settlement
+from gateway.core.events import Usage
 from gateway.ledger import LedgerStore, read_report
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
@@ -41,8 +42,8 @@ def reservation(number: int) -> Reservation:
     return Reservation(number, DAY, "k", "m", "cloud", 10, 10, 5, is_priced=True)
 
 
-def local(tokens: int = 1) -> Entry:
-    return Entry(DAY, "k", "m", "", True, tokens, 0, tokens, 0, True)
+def record(writer: LedgerWriter, tokens: int = 1) -> None:
+    writer.record(DAY, "k", "m", Usage(tokens, 0, tokens))
 
 
 async def start(nursery: trio.Nursery, path: Path) -> tuple[LedgerWriter, SlowDisk]:
@@ -63,7 +64,7 @@ async def test_forty_reservations_share_few_commits(tmp_path: Path) -> None:
             await trio.testing.wait_all_tasks_blocked(0.05)
             # The loop runs on while the thread waits for the disk.
             writer.settle(Settlement(99, None))
-            writer.record(local())
+            record(writer)
             disk.gate.set()
         assert sum(disk.batches) == 40
         assert len(disk.batches) <= 3
@@ -94,7 +95,7 @@ async def test_local_usage_is_added_up_before_it_is_written(tmp_path: Path) -> N
     async with trio.open_nursery() as nursery:
         writer, disk = await start(nursery, path)
         for _ in range(200):
-            writer.record(local(3))
+            record(writer, 3)
         assert not disk.batches
 
         def written() -> bool:
@@ -117,7 +118,7 @@ async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
         await writer.reserve(reservation(1))
         entry = Entry(DAY, "k", "m", "cloud", True, 5, 0, 5, 4, True)
         writer.settle(Settlement(1, entry))
-        writer.record(local())
+        record(writer)
         nursery.cancel_scope.cancel()
     report = read_report(path, ("provider",), DAY)
     assert report is not None

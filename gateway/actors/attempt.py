@@ -43,13 +43,15 @@ STOPPED: Final = Stopped()
 class Attempt:
     """The sink of one (request, attempt). `expected` is the offset of the next output token.
 
+    It is over once there is an `outcome`: `ended` rings then.
+
     `on_tokens` and `on_accepted` are called inside the link's frame callback and must not block.
     `on_tokens` tells whether it wants no more; another may take its place in time.
     """
 
     __slots__ = (
-        "_ended",
         "_on_accepted",
+        "ended",
         "expected",
         "number",
         "on_tokens",
@@ -77,7 +79,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self.on_tokens = on_tokens
         self._on_accepted = on_accepted
-        self._ended = Bell()
+        self.ended = Bell()
         placement.when_lost(self.lose)
 
     def __repr__(self) -> str:
@@ -98,10 +100,10 @@ class Attempt:
             # It has nobody to call back any more. What refers to itself awaits the collector, which
             # took 20 us per request of them.
             self.placement.on_lost = None
-            self._ended.ring()
+            self.ended.ring()
 
     async def wait(self) -> Outcome:
         """Return once it is over."""
         while (outcome := self.outcome) is None:
-            await self._ended.wait()
+            await self.ended.wait()
         return outcome

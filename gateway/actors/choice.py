@@ -58,6 +58,7 @@ class Choice:
         "_attempt",
         "_beginning",
         "_emit",
+        "_ended_well",
         "_index",
         "_is_prefilling",
         "_is_proven",
@@ -95,6 +96,7 @@ class Choice:
         self._is_prefilling = True
         self._num_at_start = 0
         self._is_proven = False
+        self._ended_well = False
         self._worker_label = ""
         self._ticket: int | None = None
         self._beginning: trio.Event | None = None
@@ -119,14 +121,17 @@ class Choice:
             ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
             answer = await dispatcher.route(ask)
             while not isinstance(answer, UseProvider):
-                outcome = await self._attempt_at(answer).wait()
+                attempt = self._attempt_at(answer)
+                # As `Attempt.wait`: one function less to go through when it is over.
+                while (outcome := attempt.outcome) is None:
+                    await attempt.ended.wait()
                 self._leave()
                 if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
                     # That says nothing of the worker.
                     self._services.counters.busy_requeued += 1
                     answer = await dispatcher.route_again(answer, outcome.reason)
                     continue
-                end = self._end_of(answer, outcome) or self.output.complete_already()
+                end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
                 if end is not None:
                     self._finish(end)
                     return None
@@ -160,10 +165,6 @@ class Choice:
         )
         return frozenset({self.worker_id} if self.worker_id is not None else ())
 
-    def _prove(self, placement: Placement) -> None:
-        self._is_proven = True
-        self._losses.proven(placement)
-
     def _request_of(
         self,
         prefer: WorkerId | None,
@@ -193,40 +194,37 @@ class Choice:
             suspect=bool(self._services.suspects.known) and self._losses.is_suspect,
         )
 
-    def _check_tokenizer(self) -> None:
+    def _replaced(self) -> ApiError:
         """Ids mean nothing to a model of the same name with other files, which may have come while
         this choice waited.
         """
-        job = self._job
-        if self._services.dispatcher.files_digest(job.model) == job.files_digest:
-            return
         if self.output.packed:
-            raise connection_lost()
-        raise unavailable("The model was replaced while this request waited for it.", 1)
+            return connection_lost()
+        return unavailable("The model was replaced while this request waited for it.", 1)
 
-    def _end_of(self, placement: Placement, outcome: Outcome) -> Reason | None:
+    def _end_of(self, outcome: Outcome, ticket: int) -> Reason | None:
         """What the end says of the worker and of the choice. None: the place is lost, but not the
         sequence.
         """
         failed = self._services.dispatcher.failed
         match outcome:
             case Finished(reason="stop" | "length" as reason):
-                self._prove(placement)
+                self._ended_well = True
                 self.output.num_unsent = int(outcome.matched is not None)
                 return reason
             case Stopped():
-                self._prove(placement)
+                self._ended_well = True
                 return "stop"
             case Lost() | Finished(reason="abort"):
                 # Not aborted by us: the worker had given this gateway up.
                 return None
             case Finished():
-                failed(placement.ticket, "its engine failed on a request")
+                failed(ticket, "its engine failed on a request")
                 self._bear(outcome)
             case Overdue():
-                failed(placement.ticket, "no first token in time")
+                failed(ticket, "no first token in time")
             case Crashed(error=error):
-                failed(placement.ticket, "it broke the protocol")
+                failed(ticket, "it broke the protocol")
                 raise self._told_of(error)
             case Rejected(reason=reason) if reason in _BUSY:
                 return None  # it gave this gateway up since
@@ -245,7 +243,8 @@ class Choice:
 
     def _attempt_at(self, placement: Placement) -> Attempt:
         """Send the work there."""
-        self._check_tokenizer()
+        if placement.files_digest != self._job.files_digest:
+            raise self._replaced()
         num_tokens = self.output.num_tokens
         self._num_attempts += 1
         self._is_prefilling = True
@@ -318,7 +317,9 @@ class Choice:
             self._begin()
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
-            self._prove(attempt.placement)
+            self._is_proven = True
+            self._losses.proven()
+            self._services.dispatcher.proven(attempt.placement.ticket)
             attempt.on_tokens = output.take_item
         return is_stopped
 
@@ -351,10 +352,15 @@ class Choice:
                 raise ApiError(502, "The worker refused this request; its log has the cause.")
 
     def _release(self) -> None:
-        self._leave()
-        if self._ticket is not None:
-            self._services.dispatcher.release(self._ticket, self.output.num_tokens or None)
+        if self._attempt is not None:
+            self._leave()
+        if (ticket := self._ticket) is not None:
             self._ticket = None
+            if self._ended_well:
+                self._losses.proven()
+            self._services.dispatcher.release(
+                ticket, self.output.num_tokens or None, is_proven=self._ended_well
+            )
 
 
 def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:

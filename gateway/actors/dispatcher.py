@@ -73,7 +73,7 @@ class _Waiter(msgspec.Struct):
 
 class Dispatcher:
     """Finds places for sequences and keeps the fleet's books. What only looks is the core's own:
-    `model`, `models`, `files_digest`, `workers` and `statistics`.
+    `model`, `models`, `workers` and `statistics`.
     """
 
     def __init__(self, core: Dispatch, feed: EventFeed) -> None:
@@ -91,7 +91,6 @@ class Dispatcher:
         """A ticket that was never used."""
         self.model: Final = core.model
         self.models: Final = core.models
-        self.files_digest: Final = core.files_digest
         self.workers: Final = core.workers
         self.statistics: Final = core.statistics
 
@@ -167,13 +166,17 @@ class Dispatcher:
         now = self._now()
         self._perform(self._core.canary_failed(probe.model, probe.serial, worker, why, now))
 
-    def release(self, ticket: int, output_tokens: int | None = None) -> None:
-        """The turn is done with the ticket. Unknown tickets are ignored."""
+    def release(
+        self, ticket: int, output_tokens: int | None = None, *, is_proven: bool = False
+    ) -> None:
+        """The turn is done with the ticket, whose end was its proof if it `is_proven`. Unknown
+        tickets are ignored.
+        """
         if ticket in self._waiters:
             del self._waiters[ticket]
         if ticket in self._placed:
             del self._placed[ticket]
-        if effects := self._core.release(ticket, self._now(), output_tokens):
+        if effects := self._core.release(ticket, self._now(), output_tokens, is_proven=is_proven):
             self._perform(effects)
 
     # What the link reports.
@@ -264,7 +267,9 @@ class Dispatcher:
 
     def _place(self, effect: Assign) -> Placement:
         ticket = effect.ticket
-        placement = Placement(ticket, effect.worker_id, effect.cached_tokens, effect.reason)
+        placement = Placement(
+            ticket, effect.worker_id, effect.cached_tokens, effect.reason, effect.files_digest
+        )
         self._placed[ticket] = placement
         return placement
 

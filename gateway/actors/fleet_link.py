@@ -234,7 +234,7 @@ class FleetLink:
             case Tokens():
                 gap = self._attempts.tokens(worker_id, message.items)
             case Accepted():
-                self._dispatcher.heard(worker_id, message)
+                # Of interest to its turn alone: a place is counted from its decision on.
                 if (attempt := self._attempts.of(worker_id, message)) is not None:
                     attempt.accepted(message)
             case Finished():

@@ -64,12 +64,11 @@ class Losses:
         suspects = self._services.suspects
         return bool(suspects.known) and suspects.is_on_trial(self._id, trio.current_time())
 
-    def proven(self, placement: Placement) -> None:
-        """The worker does what it should, and the request does no harm."""
+    def proven(self) -> None:
+        """The request does no harm."""
         self._num_barren = 0
         if self._services.suspects.known:
             self._services.suspects.acquit(self._id)
-        self._services.dispatcher.proven(placement.ticket)
 
     def forgives(self, detail: str) -> bool:
         """Whether an engine's error, told in `detail`, is one more lost place and not the end."""

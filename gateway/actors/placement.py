@@ -12,14 +12,15 @@ from protocol.ids import WorkerId
 
 
 class Placement(msgspec.Struct, eq=False):
-    """The ticket's place on `worker_id`, held until it is released or lost. `on_lost` is given by
-    `when_lost`.
+    """The ticket's place on `worker_id`, held until it is released or lost. `files_digest`: see
+    `Assign`. `on_lost` is given by `when_lost`.
     """
 
     ticket: int
     worker_id: WorkerId
     cached_tokens: int
     reason: str
+    files_digest: bytes | None = None
     is_lost: bool = False
     died: int | None = None
     on_lost: Callable[[], None] | None = None

@@ -4,6 +4,7 @@ Owns the breakers of providers and tells of their changes. Must not know request
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import trio
 
@@ -63,10 +64,8 @@ class Retries:
     def __init__(self, feed: EventFeed) -> None:
         self._budget = RetryBudget()
         self._feed = feed
-
-    def requested(self) -> None:
+        self.requested: Final = self._budget.requested
         """A new request came."""
-        self._budget.requested()
 
     def may(self, what: str) -> bool:
         """Whether it may be tried again."""

@@ -34,7 +34,6 @@ from gateway.core.prefix_index import Heard, PrefixIndex
 from gateway.core.worker_state import Worker, WorkerView
 from protocol.ids import WorkerId
 from protocol.messages import (
-    Accepted,
     BlocksDropped,
     BlocksSnapshot,
     BlocksStored,
@@ -50,9 +49,7 @@ from protocol.messages import (
 FULL_AT_MOST_S: Final = 1.0
 """A busy worker whose `Load` does not come (it sends one per change of state) is tried again."""
 
-FleetMessage = (
-    Progress | Accepted | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye
-)
+FleetMessage = Progress | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +139,6 @@ class Dispatch:
             self._num_stale += 1
             return ()
         match message:
-            case Accepted():
-                return ()  # of interest to its turn alone: a place is counted from `Assign` on
             case Load():
                 return self._load(worker, message, now)
             case BlocksStored() | BlocksDropped() | BlocksSnapshot():
@@ -218,11 +213,6 @@ class Dispatch:
         """The model of that name or alias."""
         model = self._models.find(name)
         return self._fleet.view(model) if model is not None else None
-
-    def files_digest(self, name: str) -> bytes | None:
-        """The text files of the model of that name, as of now; None while they are not known."""
-        model = self._models.find(name)
-        return model.files_digest if model is not None else None
 
     def models(self) -> tuple[ModelView, ...]:
         """All models, configured ones first."""

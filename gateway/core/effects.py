@@ -46,13 +46,15 @@ class RouteRequest(msgspec.Struct, frozen=True):
 
 class Assign(msgspec.Struct, frozen=True):
     """The ticket has a place on this worker until it is released or moved. `cached_tokens` is
-    the index's expectation; `reason` explains the choice in one printable ASCII line.
+    the index's expectation; `reason` explains the choice in one printable ASCII line. Token ids
+    mean something to the model that has the files of this digest.
     """
 
     ticket: int
     worker_id: WorkerId
     cached_tokens: int
     reason: str
+    files_digest: bytes | None
 
 
 class UseProvider(msgspec.Struct, frozen=True):

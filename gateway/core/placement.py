@@ -136,10 +136,13 @@ class Placement:
             effects += self.settle(model, now)
         return effects
 
-    def release(self, ticket: int, now: float, output_tokens: int | None = None) -> Effects:
+    def release(
+        self, ticket: int, now: float, output_tokens: int | None = None, *, is_proven: bool = False
+    ) -> Effects:
         """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
 
-        `output_tokens` settles the key's account; without it the estimate stands.
+        `output_tokens` settles the key's account; without it the estimate stands. `is_proven`: its
+        end was its proof; see `proven`.
         """
         if ticket not in self._model_of:
             return ()
@@ -151,7 +154,11 @@ class Placement:
         if output_tokens is not None:
             _learn(model, reservation, output_tokens, now)
         self._vacate(model, reservation, now)
-        return self.settle_all(reservation.worker.models, now)
+        worker = reservation.worker
+        effects = self.settle_all(worker.models, now)
+        if is_proven and worker.breaker.succeeded():
+            return Notice(BreakerClosed("worker", worker.name)), *effects
+        return effects
 
     def busy(self, ticket: int, now: float, *, draining: bool) -> Effects:
         """The worker refused for load: back to the front; the worker counts as full."""
@@ -260,7 +267,9 @@ class Placement:
         worker.take(reservation)
         model.shares.charge(request.key, session, request.weight, charged)
         model.conversations.record(session, request.digests, worker.worker_id, now)
-        return Assign(ticket, worker.worker_id, best.cached_tokens, choice.reason)
+        return Assign(
+            ticket, worker.worker_id, best.cached_tokens, choice.reason, model.files_digest
+        )
 
     def _unserved(self, model: Model, waiting: Waiting, now: float) -> Effects:
         """No worker of the model is ready: a provider, patience or a refusal."""

@@ -15,7 +15,6 @@ from gateway.core.effects import (
 )
 from gateway.core.fleet_events import EngineFault, WorkerBack, WorkerLost
 from protocol.messages import (
-    Accepted,
     BlocksDropped,
     BlocksSnapshot,
     Bye,
@@ -200,7 +199,6 @@ def test_foreign_and_stale_messages_are_counted() -> None:
         (W1, BlocksSnapshot(seq=3, digests=b"torn")),
     ):
         assert fleet.heard(worker_id, message, 0.0) == ()
-    assert fleet.heard(W1, Accepted(b"r" * 16, 0, 0), 0.0) == ()
     assert fleet.statistics().stale_messages == 6
     assert fleet.statistics().ready_workers == 1
 

@@ -98,9 +98,10 @@ class Job(msgspec.Struct, frozen=True):
         return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
 
-def _is_served(services: Services, view: ModelView) -> bool:
+def _has_files(services: Services, view: ModelView) -> bool:
+    """Whether a ready worker has the text files that `view` tells of."""
     now = services.dispatcher.model(view.name)
-    return now is not None and now.ready_workers > 0
+    return now is not None and now.ready_workers > 0 and now.files_digest == view.files_digest
 
 
 async def prepare(
@@ -120,7 +121,7 @@ async def prepare(
             services.dispatcher.ask_files(view.name)
         with services.open_turns.interruptible():
             text = await services.files.text_while(
-                view.files_digest, lambda: _is_served(services, view)
+                view.files_digest, lambda: _has_files(services, view)
             )
         if text is None:
             return None

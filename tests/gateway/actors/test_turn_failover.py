@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import pytest
 import trio
 
@@ -9,7 +10,7 @@ from gateway.actors.caller import Caller
 from gateway.core import retry_budget
 from gateway.core.breaker import FAILURES
 from gateway.core.retry_budget import MOST
-from protocol.messages import Files, FromWorker, Submit
+from protocol.messages import Files, FromWorker, GetFiles, Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -164,6 +165,24 @@ async def test_nor_one_that_dies_while_its_tokenizer_is_waited_for() -> None:
             await wait_until(lambda: gateway.services.counters.turns_started == 1)
             worker.fail_engine()
             await wait_until(lambda: served_by == ["cloud:p0"])
+
+
+async def test_nor_one_that_comes_back_with_another_tokenizer() -> None:
+    """Nobody has the old one any more; who waits for it is answered with the new one."""
+    worker: FakeWorker = WithoutFiles()
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await wait_until(lambda: gateway.services.counters.turns_started == 1)
+        worker.fail_engine()
+        worker.facts = msgspec.structs.replace(worker.facts, files_digest=b"other-text-files")
+        worker.register()
+        await worker.wait(GetFiles, count=2)
+        FakeWorker.say(worker, Files(worker.facts.files_digest, worker.files))
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.error is None
+        assert asked.started.served_by == "worker"
 
 
 async def test_a_worker_that_gives_nothing_is_left() -> None:

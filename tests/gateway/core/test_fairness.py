@@ -55,6 +55,18 @@ def test_all_is_forgiven_when_nobody_works() -> None:
     assert shares.due("a", "s", 9) == shares.due("b", "s", 9) == 9
 
 
+def test_a_session_that_comes_back_pays_from_where_the_others_are() -> None:
+    """What the others had while it was idle is not its to have now."""
+    shares = FairShares()
+    for session in ("stays", "returns"):
+        shares.enter("k", session)
+    shares.leave("k", "returns")
+    shares.charge("k", "stays", 1.0, 1000)
+    shares.enter("k", "returns")
+    shares.charge("k", "returns", 1.0, 600)
+    assert shares.due("k", "returns", 0) == 1600
+
+
 def test_idle_sessions_are_forgotten_at_last() -> None:
     """The memory of idle sessions is bounded; the longest idle go, and nobody at work."""
     shares = FairShares()

@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.chat_request import MAX_SESSION_CHARS, ChatRequest, ToolCall
+from gateway.core.chat_request import MAX_SESSION_CHARS, ChatRequest, OtherPart, ToolCall
 from gateway.core.errors import ApiError
 from gateway.core.openai import parse_chat_request
 
@@ -169,6 +170,19 @@ def test_a_part_that_is_no_text_is_named() -> None:
     assert "image_url" in error.message
 
 
+def test_of_several_parts_that_are_no_text_the_first_is_named() -> None:
+    """In whatever message it is."""
+    parts = [{"type": "input_audio"}, {"type": "text", "text": "a"}, {"type": "file"}]
+    request = parse(
+        messages=[
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": parts},
+            {"role": "user", "content": [{"type": "image_url"}]},
+        ]
+    )
+    assert request.other_part == OtherPart("messages[1].content[0]", "input_audio")
+
+
 @pytest.mark.parametrize("part", [{}, {"type": 7}, {"type": "text"}, {"type": "text", "text": 1}])
 def test_a_part_that_is_nothing_is_refused(part: dict[str, Any]) -> None:
     """A part has a type, and a text part its text."""
@@ -249,6 +263,28 @@ def test_sampling_takes_the_clients_word_then_the_models() -> None:
     assert (params.temperature, params.top_p, params.top_k) == (0.5, 0.8, 0)
     assert (params.max_tokens, params.logprobs, params.min_p) == (9, 2, 0.0)
     assert request.seed == 2**63 - 1
+
+
+def test_whatever_is_said_of_sampling_reaches_the_worker() -> None:
+    """Every field that has a name of its own, against advice of the model's authors."""
+    said = {
+        "temperature": 0.5,
+        "top_p": 0.6,
+        "top_k": 7,
+        "min_p": 0.08,
+        "presence_penalty": -0.9,
+        "frequency_penalty": 1.1,
+        "repetition_penalty": 1.2,
+        "stop_token_ids": [13, 14],
+        "ignore_eos": True,
+    }
+    advice = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.1}
+    params = parse(**said).sampling(9, {**advice, "repetition_penalty": 1.05})
+    told = msgspec.structs.asdict(params)
+    assert {name: told[name] for name in said} == {**said, "stop_token_ids": (13, 14)}
+    told = msgspec.structs.asdict(parse().sampling(9, {**advice, "repetition_penalty": 1.05}))
+    assert advice.items() <= told.items()
+    assert told["repetition_penalty"] == 1.05
 
 
 def test_max_completion_tokens_wins() -> None:

@@ -30,22 +30,15 @@ class Pick(msgspec.Struct, frozen=True):
     expected_output: int
 
 
-def pick_alone(
-    model: Model, waiting: Waiting, ready: Sequence[Worker], candidates: Candidates, now: float
-) -> Pick | None:
-    """A place for one that comes while nobody waits; None if it has to."""
-    if not _any_hungry(ready, now, auxiliary=waiting.request.auxiliary):
-        return None
-    return _first_that_fits(model, (waiting,), ready, candidates, now)
-
-
 def pick_next(
     model: Model, ready: Sequence[Worker], candidates: Candidates, now: float
 ) -> Pick | None:
     """The first in the queue whose best worker can take it now."""
-    if not _any_hungry(ready, now, auxiliary=model.queue.any_auxiliary()):
+    # A queue is weighed only where somebody may leave it.
+    auxiliary = model.queue.any_auxiliary()
+    if not any(worker.is_hungry(now) and worker.open_for(auxiliary=auxiliary) for worker in ready):
         return None
-    return _first_that_fits(model, model.queue.in_order(model.shares), ready, candidates, now)
+    return first_that_fits(model, model.queue.in_order(model.shares), ready, candidates, now)
 
 
 def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequence[Worker]:
@@ -61,18 +54,16 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
     return others
 
 
-def _any_hungry(workers: Sequence[Worker], now: float, *, auxiliary: bool) -> bool:
-    return any(worker.is_hungry(now) and worker.open_for(auxiliary=auxiliary) for worker in workers)
-
-
-def _first_that_fits(
+def first_that_fits(
     model: Model,
     order: Iterable[Waiting],
     ready: Sequence[Worker],
     candidates: Candidates,
     now: float,
 ) -> Pick | None:
-    """Whoever does not fit keeps the workers that it could use from those behind it: small
+    """Who of `order`, one that comes while nobody waits or a queue, is placed now.
+
+    Whoever does not fit keeps the workers that it could use from those behind it: small
     requests must not starve a large one. Whoever fits best where enough prefill is ahead waits
     here, with its own prefill promised to it: it may be better off elsewhere by then.
     """

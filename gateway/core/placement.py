@@ -26,7 +26,7 @@ from gateway.core.fairness import OUTPUT_COST, cost_of
 from gateway.core.fleet import Fleet
 from gateway.core.fleet_events import BreakerClosed
 from gateway.core.models import Model, Models
-from gateway.core.pick import Pick, eligible, pick_alone, pick_next
+from gateway.core.pick import Pick, eligible, first_that_fits, pick_next
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.preview import RoutePreview, preview
 from gateway.core.worker_state import Reservation, Worker
@@ -85,7 +85,7 @@ class Placement:
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
         if is_quiet and (ready := self._fleet.ready(model)):
             # Most requests find nobody else waiting and a free place: they never queue.
-            if pick := pick_alone(model, waiting, ready, self._candidates, now):
+            if pick := first_that_fits(model, (waiting,), ready, self._candidates, now):
                 return (self._place(model, pick, now),)
             self._enqueue(model, waiting)
             effects: Effects = ()

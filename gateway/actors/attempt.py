@@ -50,10 +50,10 @@ class Attempt:
     """
 
     __slots__ = (
-        "_on_accepted",
         "ended",
         "expected",
         "number",
+        "on_accepted",
         "on_tokens",
         "outcome",
         "placement",
@@ -78,16 +78,12 @@ class Attempt:
         self.expected = expected
         self.outcome: Outcome | None = None
         self.on_tokens = on_tokens
-        self._on_accepted = on_accepted
+        self.on_accepted = on_accepted
         self.ended = Bell()
         placement.when_lost(self.lose)
 
     def __repr__(self) -> str:
         return f"<Attempt {self.request_id.hex()[:8]}/{self.number} at {self.expected}>"
-
-    def accepted(self, message: Accepted) -> None:
-        """The worker has started on it."""
-        self._on_accepted(message)
 
     def lose(self) -> None:
         """The worker cannot finish it."""

@@ -236,7 +236,7 @@ class FleetLink:
             case Accepted():
                 # Of interest to its turn alone: a place is counted from its decision on.
                 if (attempt := self._attempts.of(worker_id, message)) is not None:
-                    attempt.accepted(message)
+                    attempt.on_accepted(message)
             case Finished():
                 gap = self._attempts.finished(worker_id, message)
             case Bundle():

@@ -20,20 +20,18 @@ class Lots:
 
     def __init__(self, source: Callable[[int], bytes] = os.urandom) -> None:
         self._source = source
-        self._pool = b""
-        self._at = 0
+        self._pool = bytes(POOL_BYTES)
+        self._at = POOL_BYTES
 
     def __repr__(self) -> str:
-        return f"<Lots {len(self._pool) - self._at} bytes left>"
+        return f"<Lots {POOL_BYTES - self._at} bytes left>"
 
     def draw(self, num_bytes: int) -> bytes:
         """So many bytes."""
-        start = self._at
-        piece = self._pool[start : start + num_bytes]
-        if len(piece) == num_bytes:
-            self._at = start + num_bytes
-            return piece
-        if num_bytes > POOL_BYTES:
-            return self._source(num_bytes)
-        self._pool, self._at = self._source(POOL_BYTES), num_bytes
-        return self._pool[:num_bytes]
+        start, end = self._at, self._at + num_bytes
+        if end > POOL_BYTES:
+            if num_bytes > POOL_BYTES:
+                return self._source(num_bytes)
+            self._pool, start, end = self._source(POOL_BYTES), 0, num_bytes
+        self._at = end
+        return self._pool[start:end]

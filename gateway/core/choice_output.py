@@ -19,7 +19,7 @@ Reason = Literal["stop", "length"]
 class ChoiceOutput:
     """Takes ids in; events go to `emit`. `end_ids` end a sequence, at the latest `max_tokens` do.
 
-    `num_left`: so many more may come. `packed` are those that came, as on the wire: of a thousand
+    `num_tokens` came. `packed` are those, as on the wire: of a thousand
     long answers a list of numbers is most of the memory. `has_text`: the client may have seen
     something of it. `num_unsent`: tokens that the client pays for though workers do not send them,
     as the one that ended the sequence.
@@ -31,7 +31,7 @@ class ChoiceOutput:
         "_max_tokens",
         "_pipeline",
         "has_text",
-        "num_left",
+        "num_tokens",
         "num_unsent",
         "packed",
     )
@@ -49,14 +49,14 @@ class ChoiceOutput:
         self._max_tokens = max_tokens
         self._end_ids = end_ids
         self.packed = bytearray()
-        self.num_left = max_tokens
+        self.num_tokens = 0
         self.has_text = False
         self.num_unsent = 0
 
     @property
-    def num_tokens(self) -> int:
-        """How many came."""
-        return self._max_tokens - self.num_left
+    def num_left(self) -> int:
+        """How many more may come."""
+        return self._max_tokens - self.num_tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -71,11 +71,11 @@ class ChoiceOutput:
     def take_item(self, item: TokenItem) -> bool:
         """`take` for tokens as they come. A lone one that is plain text goes the short way."""
         packed = item.ids
-        if self.num_left:
+        if self.num_tokens < self._max_tokens:
             event = self._pipeline.push_plain(packed)
             if event is not None:
                 self.packed += packed
-                self.num_left -= 1
+                self.num_tokens += 1
                 self.has_text = True
                 self._emit(event)
                 return False
@@ -85,10 +85,11 @@ class ChoiceOutput:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
         more than were ordered.
         """
-        if len(ids) > self.num_left:
+        num_tokens = self.num_tokens + len(ids)
+        if num_tokens > self._max_tokens:
             raise WireError(f"over {self._max_tokens} tokens came, against the order")
         self.packed += pack_tokens(ids)
-        self.num_left -= len(ids)
+        self.num_tokens = num_tokens
         for event in self._pipeline.push(ids, logprobs):
             self.has_text = True
             self._emit(event)

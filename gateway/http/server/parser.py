@@ -114,6 +114,12 @@ class RequestParser:
             self.fail(reason)
         if self._num_quiet_bytes > self._limits.max_head_bytes:
             self.fail(self._too_long())
+        elif self.is_in_head and len(self._headers) > self._limits.max_headers:
+            # Of a whole head they are counted at its end: a slice cannot hold too many.
+            self.fail(self._too_many())
+
+    def _too_many(self) -> ApiError:
+        return _refusal(431, f"There are more than {self._limits.max_headers} headers.")
 
     def _too_long(self) -> ApiError:
         num_bytes = self._limits.max_head_bytes
@@ -157,8 +163,6 @@ class RequestParser:
             self._count_trailer()
             return
         self._headers.append((name.lower(), value))
-        if len(self._headers) > self._limits.max_headers:
-            raise _refusal(431, f"There are more than {self._limits.max_headers} headers.")
 
     def on_headers_complete(self) -> None:
         if self._is_told:
@@ -172,6 +176,8 @@ class RequestParser:
             llhttp.get_http_version(),
             keeps_alive=llhttp.should_keep_alive(),
         )
+        if len(self._headers) > self._limits.max_headers:
+            raise self._too_many()
         check_head(request)
         self.is_in_head = False
         self._num_quiet_bytes = 0
@@ -240,7 +246,7 @@ def _check_target(request: Request) -> None:
         raise _refusal(501, "This is no proxy; CONNECT is not taken.")
     if b"#" in target:
         raise _refusal(400, "A request's target has no fragment.")
-    if target.startswith(b"/") or (target == b"*" and request.method == "OPTIONS"):
+    if target[:1] == b"/" or (target == b"*" and request.method == "OPTIONS"):
         return
     if not target.lower().startswith((b"http://", b"https://")):
         raise _refusal(400, "The request's target is no path.")

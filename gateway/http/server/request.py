@@ -49,9 +49,10 @@ class Request:
 
     def add(self, part: bytes) -> None:
         """More of the body is there."""
+        num_bytes = len(part)
         self.parts.append(part)
-        self.num_waiting_bytes += len(part)
-        self.num_body_bytes += len(part)
+        self.num_waiting_bytes += num_bytes
+        self.num_body_bytes += num_bytes
 
     def take(self) -> bytes:
         """What is there of the body and was not taken before."""

@@ -104,7 +104,7 @@ class Framing:
     ) -> bytes:
         """`head` and `body` of a response in one piece."""
         line = _STATUS_LINES.get(status)
-        is_plain = _PLAIN.issuperset([name for name, _ in headers])
+        is_plain = _PLAIN.issuperset(dict(headers))
         if line is None or not is_plain or self._is_silent or status in _BODILESS:
             return self.head(status, headers, date, body) + self.body(body, is_last=True)
         self._num_left = 0

@@ -155,10 +155,11 @@ class Placement:
             _learn(model, reservation, output_tokens, now)
         self._vacate(model, reservation, now)
         worker = reservation.worker
-        effects = self.settle_all(worker.models, now)
         if is_proven and worker.breaker.succeeded():
-            return Notice(BreakerClosed("worker", worker.name)), *effects
-        return effects
+            # Before others are given room: while it is on trial nobody is.
+            closed = Notice(BreakerClosed("worker", worker.name))
+            return closed, *self.settle_all(worker.models, now)
+        return self.settle_all(worker.models, now)
 
     def busy(self, ticket: int, now: float, *, draining: bool) -> Effects:
         """The worker refused for load: back to the front; the worker counts as full."""

@@ -129,13 +129,17 @@ def _of_turns() -> list[object]:
     return [thing for thing in gc.get_objects() if type(thing) in (Choice, Attempt)]
 
 
-async def test_a_stop_string_ends_the_work() -> None:
-    """The text ends before the stop string and the worker is told to abort."""
-    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+@pytest.mark.parametrize("before", ["The weather in", "The weather in Rome is warm. " * 9 + "In"])
+async def test_a_stop_string_ends_the_work(before: str) -> None:
+    """The text ends before the stop string and the worker is told to abort, be it with its first
+    tokens or long after they have proven it.
+    """
+    worker = FakeWorker(text=before + " Athens is warm.")
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
         await gateway.wait_state("ready")
         worker.pause_after = len(worker.script) - 1
         asked = await gateway.ask(stop=" Athens")
-        assert asked.text == "The weather in"
+        assert asked.text == before
         assert asked.reasons == ["stop"]
         abort = await worker.wait(Abort)
         assert abort.request_id == worker.all_of(Submit)[0].request_id
@@ -156,6 +160,19 @@ async def test_a_cancelled_turn_aborts_its_work() -> None:
         assert gateway.services.dispatcher.statistics().running == 0
         assert gateway.services.counters.turns_cancelled == 1
         assert gateway.services.open_turns.count == 0
+
+
+async def test_of_a_turn_cancelled_in_its_prefill_no_token_is_awaited() -> None:
+    """Its deadline goes with it."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        worker.pause_after = 0
+        asked = gateway.start()
+        await worker.wait(Submit)
+        assert gateway.services.first_tokens._due_at
+        asked.scope.cancel()
+        await worker.wait(Abort)
+        assert not gateway.services.first_tokens._due_at
 
 
 async def test_a_cancelled_turn_of_several_choices_aborts_them_all() -> None:

@@ -61,15 +61,20 @@ def test_the_table_equals_sets(steps: list[tuple[str, int, set[int]]]) -> None:
     assert len(table) == len(set().union(*model.values()))
 
 
-@given(st.lists(st.integers(0, 70), max_size=20), st.integers(0, 64))
-def test_depths_are_those_of_a_walk(held: list[int], asked: int) -> None:
-    """Bisection over all holders at once finds what walking finds for each."""
+@given(
+    st.lists(st.tuples(st.integers(0, 70), st.booleans()), max_size=20),
+    st.integers(0, 64),
+)
+def test_depths_are_those_of_a_walk(held: list[tuple[int, bool]], asked: int) -> None:
+    """Bisection over all holders at once finds what walking finds for each, the dead left out."""
     prompt = chain(("p", 64))
     table, expected = BlockTable(), dict[int, int]()
-    for num_blocks in held:
+    for num_blocks, is_alive in held:
         bit = table.open()
         table.store(bit, b"".join(prompt[:num_blocks]))
-        if depth := min(num_blocks, asked, 64):
+        if not is_alive:
+            table.close(bit)
+        elif depth := min(num_blocks, asked, 64):
             expected[bit] = depth
     assert table.depths(prompt[:asked]) == expected
 

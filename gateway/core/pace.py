@@ -15,7 +15,7 @@ MOST_TOKENS_PER_S: Final = 1e9
 """
 
 _MEMORY_S: Final = 30.0
-"""About so much of the last prefill time decides."""
+"""About so much of the last prefill time decides, less of it the longer ago it was."""
 
 _PRIOR_S: Final = 0.3
 _PRIOR_DEPTH: Final = 10_000
@@ -24,9 +24,12 @@ so many tokens before each. Prompts that are all of one length tell nothing of `
 
 _HALF_TRUST_S: Final = 20.0
 """A worker that was slow once gets no work while its peers have time, and so could never show that
-it is not slow any more. A pace this old counts half against theirs, one twice as old a seventeenth:
-who was seen at 80 % of their speed is their equal again (`route.TIE_RATIO`) after 30 s, at 30 %
-after 50."""
+it is not slow any more. A pace this old counts half, one twice as old a seventeenth: against what
+peers measured, and against what it measures itself when it is asked again.
+
+To ask a worker of a tenth of the others' speed costs ten times as much as one of their speed, so
+against theirs a pace fades the more slowly the slower it is: who was seen at 80 % is their equal
+again (`route.TIE_RATIO`) after 40 s, at 30 % after three minutes, at 10 % after nine."""
 
 _LEAST_SHARE: Final = 0.1
 """Of all time, at least so much is the tokens' own: noise must not charge everything to context."""
@@ -65,9 +68,11 @@ class Pace:
             self.tokens_per_s, self.token_s = self._reported, 1 / self._reported
             self.learned_at = now
 
-    def trust(self, now: float) -> float:
-        """From 1, just measured, towards 0: how much it counts against what peers measured."""
-        age = (now - self.learned_at) / _HALF_TRUST_S
+    def trust(self, now: float, slower: float = 1.0) -> float:
+        """From 1, just measured, towards 0: how much it still counts; against peers that take a
+        part of the time, 1 in `slower`.
+        """
+        age = (now - self.learned_at) / (_HALF_TRUST_S * max(1.0, slower))
         return 1 / (1 + age**4)
 
     def learn(self, num_tokens: int, depth: float, seconds: float, now: float) -> None:
@@ -77,8 +82,9 @@ class Pace:
         """
         if num_tokens <= 0 or seconds <= 0:
             return
+        # Who works little would else remember for hours that it was slow once.
+        kept = (1 - seconds / _MEMORY_S) * self.trust(now) if seconds < _MEMORY_S else 0.0
         self.learned_at = now
-        kept = 1 - seconds / _MEMORY_S if seconds < _MEMORY_S else 0.0
         mean_depth = depth / num_tokens
         self._tokens = kept * self._tokens + num_tokens
         self._depth = kept * self._depth + depth

@@ -185,7 +185,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
             own_s, slower = pace.seconds(cached, uncached), typical_rate / rate
             if slower != 1.0:
                 # What it measured long ago fades towards what its peers measure.
-                kept = slower ** pace.trust(now)
+                kept = slower ** pace.trust(now, slower)
                 own_s, slower = own_s * kept / slower, kept
         else:
             own_s, slower = uncached / typical_rate, 1.0

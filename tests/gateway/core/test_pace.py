@@ -76,6 +76,21 @@ def test_what_was_learned_long_ago_is_trusted_less() -> None:
     assert pace.trust(200.0) == 1.0
     assert pace.trust(220.0) == pytest.approx(0.5)
     assert 0 < pace.trust(3_800.0) < 1e-6
+    assert pace.trust(300.0, slower=5.0) == pytest.approx(0.5)
+    assert pace.trust(220.0, slower=0.2) == pytest.approx(0.5)
+
+
+def test_what_was_learned_long_ago_gives_way_to_what_is_measured() -> None:
+    """Half a minute of slow prefills needs no half minute of others, at one in ten minutes."""
+    pace = Pace()
+    pace.report(2_000.0, 0.0)
+    for _ in range(20):
+        pace.learn(1_000, 0.0, 5.0, 0.0)
+    assert pace.tokens_per_s < 250.0
+    pace.learn(1_000, 0.0, 0.5, 1.0)
+    assert pace.tokens_per_s < 300.0
+    pace.learn(1_000, 0.0, 0.5, 600.0)
+    assert pace.tokens_per_s > 1_900.0
 
 
 @given(

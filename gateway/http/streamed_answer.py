@@ -49,7 +49,6 @@ class StreamedAnswer:
         "_formatter",
         "_from_provider",
         "_has_content",
-        "_has_text",
         "_is_gone",
         "_last",
         "_turn",
@@ -70,7 +69,6 @@ class StreamedAnswer:
         self._format = self._formatter.format
         self._work: trio.CancelScope | None = None
         self._from_provider = False
-        self._has_text = False
         self._has_content = False
         self._last = b""
         self._error: ApiError | None = None
@@ -162,6 +160,7 @@ class StreamedAnswer:
                 self._foreign = event
                 return b""
             case Finished() if self._turn.request.n == 1:
+                self._turn.note_content()
                 return self._keep_for_end(event)
             case Usage():
                 self._turn.usage = event

@@ -9,11 +9,20 @@ from trio.testing import MockClock
 
 from config import FallbackConfig
 from gateway.core.errors import ApiError, busy
-from gateway.core.events import Started
+from gateway.core.events import Finished, Started
 from gateway.http.edge import FleetGauges
 from gateway.http.reply import header
 from gateway.http.routes import edge_app
-from tests.fakes.asgi import ANSWER, Exchange, Script, chat_body, model_view, scripted_edge
+from tests.fakes.asgi import (
+    ANSWER,
+    STARTED,
+    USAGE,
+    Exchange,
+    Script,
+    chat_body,
+    model_view,
+    scripted_edge,
+)
 from tests.fakes.checked_http import checked_sdk_client
 from tests.fakes.served import served
 
@@ -128,6 +137,18 @@ async def test_metrics_count_what_happened(autojump_clock: MockClock) -> None:
         "herma_frames_garbage_total 7.0",
     ):
         assert line in lines, line
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_an_answer_without_words_has_a_first_token_too(
+    is_streamed: bool, autojump_clock: MockClock
+) -> None:
+    """Its end is all that the model says."""
+    script = Script(STARTED, 2.0, Finished(0, "stop"), USAGE)
+    app = edge_app(scripted_edge(script))
+    await Exchange(app, body=chat_body(stream=is_streamed)).run()
+    lines = (await _get(app, "/metrics")).content.decode().splitlines()
+    assert 'herma_first_token_seconds_bucket{le="2.5",model="alpha"} 1.0' in lines
 
 
 def test_header_values_cannot_break_a_response() -> None:

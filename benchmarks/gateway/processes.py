@@ -76,8 +76,10 @@ class Process:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """The CPU time that it has used, to the nanosecond."""
-        return time.clock_gettime((~self.pid << 3) | _CPU_CLOCK)
+        """The CPU time, to the nanosecond, that it and those have used that it started and that
+        live: a gateway may do its work in processes of its own.
+        """
+        return sum(time.clock_gettime((~pid << 3) | _CPU_CLOCK) for pid in _family(self.pid))
 
     def memory_mb(self, field: str) -> float:
         """`VmHWM` (the peak) or `VmRSS` (now), in MB of a million bytes."""
@@ -196,6 +198,14 @@ def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
     if not line:
         raise RuntimeError(f"the load generator ended with {child.returncode}")
     return msgspec.json.decode(line, type=Outcome), used_s
+
+
+def _family(pid: int) -> Iterator[int]:
+    """That process and all below it."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text(encoding="ascii").split():
+            yield from _family(int(child))
 
 
 def _module(*words: str) -> list[str]:

@@ -1,0 +1,29 @@
+"""What a process under measurement is charged for."""
+
+import sys
+from pathlib import Path
+
+from benchmarks.gateway.processes import Process
+
+WORK = "sum(number * number for number in range(3_000_000)); print('done', flush=True); input()"
+WITHOUT_WORK = "print('done', flush=True); input()"
+PARENT = """
+import subprocess, sys
+with subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE) as child:
+    child.wait()
+"""
+
+
+def _cpu_s(folder: Path, work: str) -> float:
+    """Of a process that leaves `work` to a child of its own, which lives when it is asked."""
+    process = Process([sys.executable, "-c", PARENT, work], folder / "log")
+    try:
+        process.wait_for(lambda: process.find("(done)") is not None)
+        return process.cpu_s()
+    finally:
+        process.stop()
+
+
+def test_work_that_a_gateway_leaves_to_its_children_counts(tmp_path: Path) -> None:
+    """Else one with processes of its own would look as if it cost nothing."""
+    assert _cpu_s(tmp_path, WORK) > 2 * _cpu_s(tmp_path, WITHOUT_WORK)

@@ -133,7 +133,9 @@ class Choice:
                     continue
                 end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
                 if end is not None:
-                    self._finish(end)
+                    if not self.has_begun:
+                        self._begin()
+                    self.output.finish(end)
                     return None
                 excluded = self._lost(answer)
                 self._release()
@@ -322,11 +324,6 @@ class Choice:
             self._services.dispatcher.proven(attempt.placement.ticket)
             attempt.on_tokens = output.take_item
         return is_stopped
-
-    def _finish(self, reason: Reason) -> None:
-        if not self.has_begun:
-            self._begin()
-        self.output.finish(reason)
 
     def _told_of(self, error: Exception) -> Exception:
         """What the client is told of a fault in taking tokens in; a worker's is a loss."""

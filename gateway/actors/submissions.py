@@ -44,8 +44,10 @@ class Submissions:
 
     def add(self, attempt: Attempt, frame: bytes) -> None:
         """Send it in the next turn of the loop."""
+        if not self._waiting:
+            # Who found some was woken for them, and takes all.
+            self._has_some.ring()
         self._waiting[attempt] = frame
-        self._has_some.ring()
 
     def withdraw(self, attempt: Attempt) -> bool:
         """Whether it was not sent yet, and will not be."""
@@ -71,9 +73,10 @@ class Submissions:
             room = ROOM_BYTES - self._waiting_bytes(worker_id)
             frames: list[bytes] = []
             for attempt, frame in due:
-                if len(frame) <= room or room == ROOM_BYTES:
+                num_bytes = len(frame)
+                if num_bytes <= room or room == ROOM_BYTES:
                     frames.append(frame)
-                    room -= len(frame)
+                    room -= num_bytes
                 else:
                     room = 0  # nor do those behind it overtake it
                     self._waiting[attempt] = frame

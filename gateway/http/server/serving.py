@@ -114,9 +114,20 @@ class Connections:
         self._is_ending = False
 
     async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
-        """Serve one connection to its end; its failure is logged and ends no other one."""
-        with accepted, suppress(ClientGone):
-            await error_of(self._run, accepted, peer)
+        """Serve one connection to its end."""
+        with accepted:
+            async with trio.open_nursery() as nursery:
+                connection = Connection(self._service, accepted, peer, self._here, nursery)
+                self._open.add(connection)
+                if self._is_ending:
+                    connection.end_soon()
+                try:
+                    with suppress(ClientGone):
+                        await connection.serve()
+                    nursery.cancel_scope.cancel()
+                finally:
+                    self._open.discard(connection)
+                    connection.hear_no_more()
 
     async def sweep(self) -> None:
         """Look after the deadlines of all connections until cancelled. A failure is logged and
@@ -136,19 +147,6 @@ class Connections:
         for connection in tuple(self._open):
             connection.end_soon()
 
-    async def _run(self, accepted: socket.socket, peer: Address | None) -> None:
-        async with trio.open_nursery() as nursery:
-            connection = Connection(self._service, accepted, peer, self._here, nursery)
-            self._open.add(connection)
-            if self._is_ending:
-                connection.end_soon()
-            try:
-                await connection.serve()
-                nursery.cancel_scope.cancel()
-            finally:
-                self._open.discard(connection)
-                connection.hear_no_more()
-
 
 async def _sweep(connection: Connection, now: float) -> None:
     connection.sweep(now)
@@ -157,7 +155,9 @@ async def _sweep(connection: Connection, now: float) -> None:
 async def _accept(
     listener: socket.socket, connections: Connections, handlers: trio.Nursery
 ) -> None:
-    """Accept until cancelled, each connection into a task of `handlers`."""
+    """Accept until cancelled, each connection into a task of `handlers`: its failure is logged and
+    ends no other one.
+    """
     while True:
         await trio.lowlevel.wait_readable(listener)
         for _ in range(_MAX_ACCEPTS):
@@ -169,7 +169,7 @@ async def _accept(
                 await _bear(error)
                 break
             accepted.setblocking(False)
-            handlers.start_soon(connections.handle, accepted, peer[:2])
+            handlers.start_soon(error_of, connections.handle, accepted, peer[:2])
 
 
 async def _bear(error: OSError) -> None:

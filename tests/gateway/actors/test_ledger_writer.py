@@ -11,7 +11,7 @@ import trio.testing
 from gateway.actors.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
 from gateway.core.entries import DayTotal, Entry, Reservation, Settlement
 from gateway.core.events import Usage
-from gateway.ledger import LedgerStore, read_report
+from gateway.ledger import LedgerError, LedgerStore, read_report
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
 
@@ -25,6 +25,7 @@ class SlowDisk(LedgerStore):
         super().__init__(path, "USD")
         self.gate = threading.Event()
         self.gate.set()
+        self.num_failures = 0
         self.batches: list[int] = []
 
     def write(
@@ -34,6 +35,9 @@ class SlowDisk(LedgerStore):
         entries: Sequence[Entry],
     ) -> None:
         assert self.gate.wait(PATIENCE_S)
+        if self.num_failures:
+            self.num_failures -= 1
+            raise LedgerError("The disk is full.")
         self.batches.append(len(reservations))
         super().write(reservations, settlements, entries)
 
@@ -108,6 +112,30 @@ async def test_local_usage_is_added_up_before_it_is_written(tmp_path: Path) -> N
         assert [(row.requests, row.prompt_tokens) for row in report.rows] == [(200, 600)]
         assert len(disk.batches) == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: Path) -> None:
+    """A full disk forgets nobody's usage."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, path)
+        disk.num_failures = 1
+        disk.gate.clear()
+        record(writer, 3)
+        async with trio.open_nursery() as clients:
+            clients.start_soon(fails, writer)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            record(writer, 4)
+            disk.gate.set()
+        nursery.cancel_scope.cancel()
+    report = read_report(path, ("provider",), DAY)
+    assert report is not None
+    assert [(row.requests, row.prompt_tokens) for row in report.rows] == [(2, 7)]
+
+
+async def fails(writer: LedgerWriter) -> None:
+    with pytest.raises(LedgerError):
+        await writer.reserve(reservation(1))
 
 
 async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:

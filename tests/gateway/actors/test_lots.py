@@ -24,6 +24,14 @@ def test_no_byte_is_given_away_twice(sizes: list[int]) -> None:
     assert len(set(words)) == len(words)
 
 
+@given(st.lists(st.integers(0, POOL_BYTES + 9), max_size=20))
+def test_each_piece_is_as_long_as_asked_for(sizes: list[int]) -> None:
+    """Also where the pool ends."""
+    lots = Lots(bytes)
+    assert [len(lots.draw(size)) for size in sizes] == sizes
+    assert [len(lots.draw(1)) for _ in range(POOL_BYTES + 1)] == [1] * (POOL_BYTES + 1)
+
+
 def test_small_pieces_ask_the_source_once_in_a_while() -> None:
     """A pool serves hundreds of requests."""
     asked: list[int] = []

@@ -287,6 +287,13 @@ def test_whatever_is_said_of_sampling_reaches_the_worker() -> None:
     assert told["repetition_penalty"] == 1.05
 
 
+def test_equal_bytes_have_one_fingerprint() -> None:
+    """By it a client that comes again gets its answer, and nobody another's."""
+    first, again, other = parse(user="a"), parse(user="a"), parse(user="b")
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.num_bytes == len(json.dumps(body(user="a")))
+
+
 def test_max_completion_tokens_wins() -> None:
     """The newer name of the cap decides when both are given."""
     assert parse(max_tokens=5, max_completion_tokens=7).max_tokens == 7

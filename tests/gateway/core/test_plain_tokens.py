@@ -231,6 +231,15 @@ def test_tables_of_plain_texts_are_few() -> None:
     assert len(table._plain) <= 16
 
 
+def test_tables_know_which_ids_are_silent() -> None:
+    """What ends one client's answers is a word in another's."""
+    table = ByteTable(TOKENIZER)
+    (word, *_) = TOKENIZER.encode(" word", add_special_tokens=False).ids
+    assert table.plain(frozenset())[pack_tokens([word])]
+    assert not table.plain(frozenset(), silent_ids=frozenset({word}))[pack_tokens([word])]
+    assert table.plain(frozenset())[pack_tokens([word])]
+
+
 def test_no_way_goes_over_the_order() -> None:
     """One token more than ordered is the worker's fault, plain or not."""
     choice, _ = output(thinks="never")

@@ -45,6 +45,7 @@ def test_what_is_left_out_has_the_defaults_of_the_api() -> None:
     (request,) = parse().requests
     assert (request.max_tokens, request.n, request.logprobs) == (16, 1, False)
     assert request.add_special_tokens
+    assert not parse(add_special_tokens=False).requests[0].add_special_tokens
 
 
 def test_logprobs_is_a_number_here() -> None:

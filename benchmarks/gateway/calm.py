@@ -17,7 +17,7 @@ class Calm:
     """Runs are calm whose yardsticks are at most `within` times the best one seen so far."""
 
     def __init__(self, within: float) -> None:
-        self._within = within
+        self.within = within
         self._best_ms = float("inf")
 
     def saw(self, ms: float) -> None:
@@ -28,4 +28,4 @@ class Calm:
         """Whether the run between these two had the machine to itself."""
         self.saw(before_ms)
         self.saw(after_ms)
-        return max(before_ms, after_ms) <= self._within * self._best_ms
+        return max(before_ms, after_ms) <= self.within * self._best_ms

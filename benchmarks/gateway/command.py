@@ -97,6 +97,7 @@ def _report(figures: Figures, told: dict[str, Any], size: Size) -> dict[str, Any
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": describe_machine(("trio", "pyzmq", "tokenizers", "httptools")),
         "runs_each": size.runs,
+        "calm_within": None if size.calm is None else size.calm.within,
         "link": size.way.link,
         "is_right": not figures.errors,
         "errors": figures.errors,

@@ -126,8 +126,10 @@ def test_clients_leave_in_every_way() -> None:
 def test_every_key_is_measured_and_every_answer_right(tmp_path: Path) -> None:
     """The whole benchmark with few requests: real processes on loopback."""
     report = tmp_path / "report.json"
-    assert main(["bench", "gateway", "--tests", "smoke", "--json", str(report)]) == 0
+    words = ["--tests", "smoke", "--calm", "1000", "--json", str(report)]
+    assert main(["bench", "gateway", *words]) == 0
     told = json.loads(report.read_text())
+    assert told["calm_within"] == 1000.0
     assert told["is_right"]
     assert all(told[key] > 0 for key in KEYS - {"added_ms_p50", "added_ms_p99"})
     assert told.keys() >= KEYS

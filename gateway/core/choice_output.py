@@ -11,7 +11,7 @@ from gateway.core.events import Finished, TurnEvent
 from gateway.core.output import OutputPipeline
 from protocol.errors import WireError
 from protocol.messages import TokenItem, TokenLogprobs
-from protocol.tokens import TOKEN_BYTES, pack_tokens, unpack_tokens
+from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
 Reason = Literal["stop", "length"]
 
@@ -79,16 +79,17 @@ class ChoiceOutput:
                 self.has_text = True
                 self._emit(event)
                 return False
-        return self.take(unpack_tokens(packed), item.logprobs)
+        return self.take(packed, item.logprobs)
 
-    def take(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> bool:
+    def take(self, packed: bytes, logprobs: Sequence[TokenLogprobs] = ()) -> bool:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
         more than were ordered.
         """
+        ids = unpack_tokens(packed)
         num_tokens = self.num_tokens + len(ids)
         if num_tokens > self._max_tokens:
             raise WireError(f"over {self._max_tokens} tokens came, against the order")
-        self.packed += pack_tokens(ids)
+        self.packed += packed
         self.num_tokens = num_tokens
         for event in self._pipeline.push(ids, logprobs):
             self.has_text = True

@@ -13,7 +13,7 @@ from gateway.core.output import OutputPipeline
 from gateway.core.reasoning import ReasoningSplitter
 from gateway.core.stops import StopMatcher
 from protocol.errors import WireError
-from protocol.tokens import TOKEN_BYTES
+from protocol.tokens import TOKEN_BYTES, pack_tokens
 from tests.fakes.text_files import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -54,10 +54,10 @@ def test_frames_of_any_size_say_the_same(cuts: list[int], stops: bool) -> None:
     ids = ids_of(TEXT)
     one, expected = output(*(["STOP"] if stops else []))
     for token_id in ids:
-        one.take([token_id], ())
+        one.take(pack_tokens([token_id]))
     many, events = output(*(["STOP"] if stops else []))
     edges = [0, *sorted(cuts), len(ids)]
-    ends = [many.take(ids[a:b], ()) for a, b in itertools.pairwise(edges)]
+    ends = [many.take(pack_tokens(ids[a:b])) for a, b in itertools.pairwise(edges)]
     one.finish("length")
     many.finish("length")
     assert said(events) == said(expected)
@@ -72,9 +72,9 @@ def test_text_is_seen_only_once_it_is_out() -> None:
     """Half a character, or what may become a stop string, was seen by nobody."""
     first, *rest = ids_of("🙂")
     choice, events = output("xyz")
-    assert not choice.take([first], ())
+    assert not choice.take(pack_tokens([first]))
     assert not choice.has_text
-    choice.take(rest, ())
+    choice.take(pack_tokens(rest))
     assert choice.has_text
     assert events == [TextDelta(0, "🙂")]
 
@@ -82,10 +82,10 @@ def test_text_is_seen_only_once_it_is_out() -> None:
 def test_more_than_was_ordered_is_refused() -> None:
     """A worker that sends more than `max_tokens` breaks the protocol, and nothing of it counts."""
     choice, events = output(max_tokens=2)
-    choice.take(ids_of("ab")[:1], ())
+    choice.take(pack_tokens(ids_of("ab")[:1]))
     before = len(events)
     with pytest.raises(WireError):
-        choice.take([1, 2], ())
+        choice.take(pack_tokens([1, 2]))
     assert (choice.num_tokens, len(choice.packed)) == (1, TOKEN_BYTES)
     assert (len(events), choice.num_left) == (before, 1)
 
@@ -94,11 +94,11 @@ def test_complete_is_what_has_its_end_or_all_its_tokens() -> None:
     """An end token means stop, all ordered tokens mean length, anything else goes on."""
     choice, _ = output(max_tokens=3)
     assert choice.complete_already() is None
-    choice.take([5], ())
+    choice.take(pack_tokens([5]))
     assert choice.complete_already() is None
-    choice.take([END], ())
+    choice.take(pack_tokens([END]))
     assert choice.complete_already() == "stop"
-    choice.take([5], ())
+    choice.take(pack_tokens([5]))
     assert choice.complete_already() == "length"
     choice.num_unsent = 1
     assert choice.completion_tokens == 4

@@ -152,7 +152,7 @@ def test_calls_of_every_format_are_the_same(at: int) -> None:
     pairs = [_calling(answer.form) for _ in range(2)]
     (long, expected), (short, events) = pairs
     for token_id in ids:
-        long.take([token_id], ())
+        long.take(pack_tokens([token_id]))
         short.take_item(item(token_id))
         assert events == expected
     for choice, _ in pairs:

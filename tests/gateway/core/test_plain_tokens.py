@@ -125,7 +125,7 @@ def _compare(ids: list[int], shape: dict[str, Any]) -> None:
     scored = shape.get("scored", False)
     for token_id in ids:
         one = item(token_id, scored=scored)
-        is_over = long.take([token_id], one.logprobs)
+        is_over = long.take(one.ids, one.logprobs)
         assert short.take_item(one) == is_over
         assert events == expected
         assert short.has_text == long.has_text

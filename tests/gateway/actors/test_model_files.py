@@ -51,6 +51,17 @@ async def test_more_files_than_can_wait_are_refused() -> None:
         files.put(b"one too many....", {})
 
 
+async def test_files_that_have_come_need_nobody_who_sends_them() -> None:
+    """They are built all the same; what has not come is not waited for without a sender."""
+    files = ModelFiles()
+    files.put(b"they are here...", make_text_files())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(files.run)
+        assert await files.text_while(b"they are here...", lambda: False) is not None
+        assert await files.text_while(b"nobody has them.", lambda: False) is None
+        nursery.cancel_scope.cancel()
+
+
 async def test_files_in_use_are_not_the_ones_that_are_forgotten() -> None:
     """Beyond the bound the files go that were not used for longest."""
     files = ModelFiles()

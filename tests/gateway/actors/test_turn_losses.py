@@ -5,8 +5,19 @@ import trio
 
 from gateway.actors.losses import MAX_ERRORS
 from gateway.core.suspects import POISON_STRIKES
-from protocol.messages import Abort, Accepted, Bye, Finished, Submit
+from protocol.messages import (
+    Abort,
+    Accepted,
+    Bundle,
+    Bye,
+    Fault,
+    Finished,
+    FromWorker,
+    Rejected,
+    Submit,
+)
 from protocol.tokens import count_tokens
+from protocol.wire import encode
 from tests.fakes.running_gateway import Asked, RunningGateway, open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
@@ -73,6 +84,36 @@ async def test_a_stream_is_held_until_the_only_worker_is_back() -> None:
         with trio.fail_after(PATIENCE_S):
             await asked.over.wait()
         assert asked.text == TEXT
+
+
+class RefusesAndDies(FakeWorker):
+    """Has no room for the first that it is sent, and its engine is gone in the same moment."""
+
+    def say(self, message: FromWorker) -> None:
+        """Both are one frame."""
+        if not isinstance(message, Accepted) or self.epoch > 1:
+            super().say(message)
+            return
+        refusal = Rejected(message.request_id, message.attempt, "busy")
+        fault = Fault(self.name, self.epoch, "killed", 137)
+        self.epoch += 1
+        super().say(Bundle((encode(refusal), encode(fault))))
+        self.register(ready=False)
+
+
+async def test_a_refusal_of_an_engine_that_is_gone_is_a_loss() -> None:
+    """There is no place to give back: another worker is asked."""
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, RefusesAndDies("w1", text=TEXT)) as worker,
+        open_worker(gateway.address, FakeWorker("w2", text=TEXT)),
+    ):
+        await gateway.wait_workers(2)
+        while worker.epoch == 1:
+            asked = await gateway.ask()
+            assert asked.error is None
+            assert asked.text == TEXT
+            assert asked.started.worker == "w2"
 
 
 async def test_a_silent_worker_is_lost_within_a_second() -> None:

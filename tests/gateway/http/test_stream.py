@@ -109,11 +109,12 @@ async def test_an_error_after_the_head_ends_the_stream(
     as_event: bool, autojump_clock: MockClock
 ) -> None:
     """After the head a failure is an SSE error, without [DONE] and without a finish reason."""
-    lost = Failed(connection_lost()) if as_event else connection_lost()
-    exchange, _ = await _answer(STARTED, TextDelta(0, "Hel"), 1.0, lost)
+    lost = [Failed(connection_lost()), *ANSWER[-2:]] if as_event else [connection_lost()]
+    exchange, _ = await _answer(STARTED, TextDelta(0, "Hel"), 1.0, *lost)
     assert exchange.status == 200
     assert exchange.events[-1]["error"]["message"] == "upstream connection lost"
     assert "[DONE]" not in exchange.events
+    assert all(event["choices"][0]["finish_reason"] is None for event in exchange.events[:-1])
     assert not exchange.writes[-1][1]["more_body"]
 
 

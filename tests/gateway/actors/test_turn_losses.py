@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from gateway.actors.losses import MAX_ERRORS
-from gateway.core.suspects import POISON_STRIKES
+from gateway.core.breaker import FAILURES
+from gateway.core.suspects import POISON_STRIKES, PROOF_TOKENS
 from protocol.messages import (
     Abort,
     Accepted,
@@ -304,6 +305,33 @@ async def test_an_engine_that_fails_once_is_not_noticed() -> None:
         with trio.fail_after(PATIENCE_S):
             await asked.over.wait()
         assert asked.error is None
+
+
+async def test_a_short_answer_proves_its_worker_and_its_request_too() -> None:
+    """Its end is the proof: the breaker closes, and the request is no suspect any more."""
+    fake = FakeWorker("w1", text="Yes.")
+    assert len(fake.script) < PROOF_TOKENS
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        fake.pause_after = 0
+        asked = gateway.start()
+        for attempt in range(1, FAILURES + 1):
+            submit = await fake.wait(Submit, count=attempt)
+            fake.say(Finished(submit.request_id, attempt, "error", 0, 0, 0, detail="no memory"))
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert gateway.services.feed.counts["breaker open"] == 1
+        asked = gateway.start()
+        await fake.wait(Submit, count=FAILURES + 1)
+        fake.fail_engine()
+        await wait_until(lambda: bool(gateway.services.suspects.known))
+        fake.pause_after = None
+        fake.register()
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert asked.text == "Yes."
+        assert gateway.services.feed.counts["breaker closed"] == 1
+        assert not gateway.services.suspects.known
 
 
 async def test_messages_of_another_worker_change_nothing() -> None:

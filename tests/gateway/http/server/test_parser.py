@@ -81,6 +81,7 @@ REFUSED: dict[str, tuple[int, bytes]] = {
     "TLS": (501, bytes.fromhex("16030100f1010000ed0303") + bytes(40)),
     "a long target": (414, b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"),
     "many headers": (431, HEAD + b"a: b\r\n" * 101 + b"\r\n"),
+    "many headers and no end": (431, HEAD + b"a: b\r\n" * 1000),
     "a large head": (431, HEAD + b"a: " + b"b" * 80_000),
     "a head without end": (431, b"\r\n" * 40_000),
     "a chunk header without end": (431, CHUNKED + b"3;" + b"a" * 80_000),

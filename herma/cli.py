@@ -238,12 +238,6 @@ def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentPar
     )
     gateway.add_argument("--runs", type=int, default=5, metavar="N", help="of each; the median")
     gateway.add_argument(
-        "--calm",
-        type=float,
-        metavar="X",
-        help="count runs only while a yardstick takes at most X times its best (1.15)",
-    )
-    gateway.add_argument(
         "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
     )
     gateway.add_argument(

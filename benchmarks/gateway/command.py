@@ -15,18 +15,14 @@ from typing import Any, Final
 
 from benchmarks.engine.progress import Progress
 from benchmarks.gateway.bench import Bench, Figures, Size, sharing
-from benchmarks.gateway.calm import Calm
 from benchmarks.gateway.cases import CASES
 from benchmarks.gateway.processes import Way
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
-from benchmarks.gateway.yardstick import yardstick_ms
 from benchmarks.machine import describe_machine
 from protocol.errors import ConfigError
 
 _SMOKE_SHARE: Final = 0.01
-_FIRST_READINGS: Final = 300
-"""Of the yardstick, three seconds of them, so that the first run is judged by a good one."""
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -34,7 +30,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     names = named_tests(arguments.tests)
     is_smoke = "smoke" in arguments.tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
-    size = replace(size, way=Way(arguments.server, arguments.link), calm=_calm(arguments.calm))
+    size = replace(size, way=Way(arguments.server, arguments.link))
     progress = Progress(len(names))
     with (
         sharing(size, progress.begin)
@@ -44,8 +40,6 @@ def run_command(arguments: argparse.Namespace) -> int:
         told = _run(bench, names, progress)
     figures = bench.figures
     progress.say(f"\n{table(figures.medians())}")
-    for name in figures.restless:
-        progress.say(f"{name}: the machine was never calm enough; all runs count")
     for error in figures.errors:
         print(f"WRONG {error}", file=sys.stderr)
     if arguments.json is not None:
@@ -69,15 +63,6 @@ def named_tests(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _calm(within: float | None) -> Calm | None:
-    if within is None:
-        return None
-    calm = Calm(within)
-    for _ in range(_FIRST_READINGS):
-        calm.saw(yardstick_ms())
-    return calm
-
-
 def _run(bench: Bench, names: tuple[str, ...], progress: Progress) -> dict[str, Any]:
     """Each test in turn; what the long ones tell."""
     told: dict[str, Any] = {}
@@ -97,17 +82,10 @@ def _report(figures: Figures, told: dict[str, Any], size: Size) -> dict[str, Any
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": describe_machine(("trio", "pyzmq", "tokenizers", "httptools")),
         "runs_each": size.runs,
-        "calm_within": None if size.calm is None else size.calm.within,
         "link": size.way.link,
         "is_right": not figures.errors,
         "errors": figures.errors,
         **{key: round(value, 3) for key, value in figures.medians().items()},
         **told,
-        "runs": _rounded(figures.runs),
-        "disturbed_runs": _rounded(figures.disturbed),
-        "never_calm": figures.restless,
+        "runs": {key: [round(v, 3) for v in values] for key, values in figures.runs.items()},
     }
-
-
-def _rounded(runs: dict[str, list[float]]) -> dict[str, list[float]]:
-    return {key: [round(value, 3) for value in values] for key, values in runs.items()}

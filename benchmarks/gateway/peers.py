@@ -37,6 +37,7 @@ from benchmarks.gateway.processes import (
     running,
     running_floor,
 )
+from benchmarks.gateway.table import in_columns
 from benchmarks.gateway.yardstick import yardstick_ms
 from benchmarks.machine import describe_machine
 
@@ -116,14 +117,7 @@ def table(runs: Runs) -> str:
             ratios = [value / other for value, other in zip(values, others, strict=True)]
             row += [f"{statistics.median(values):.1f}", f"{statistics.median(ratios):.2f}"]
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
+    return in_columns(rows)
 
 
 def _take_turn(

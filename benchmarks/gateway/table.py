@@ -5,7 +5,7 @@ Owns what must hold, what is wished for, and what the best peer reaches. Must no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 
@@ -61,6 +61,11 @@ def table(figures: Mapping[str, float]) -> str:
         if (value := with_derived(figures).get(key)) is not None:
             told = (f"{value:,.2f}", f"{bar.must:g}", f"{bar.goal:g}", bar.peer, bar.litellm)
             rows.append((bar.what, *told, verdict(key, value)))
+    return in_columns(rows)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

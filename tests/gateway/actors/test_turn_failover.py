@@ -1,6 +1,8 @@
 """What the fleet remembers between turns: breakers, pauses, canaries, orphans; what it tells."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -130,8 +132,9 @@ class WithoutFiles(FakeWorker):
             super().say(message)
 
 
-async def test_a_worker_that_dies_before_its_tokenizer_came_keeps_nobody_from_the_cloud() -> None:
-    """What its texts are is known by name only, and nobody is there to send them."""
+@asynccontextmanager
+async def open_without_files() -> AsyncIterator[tuple[RunningGateway, FakeWorker]]:
+    """A gateway with such a worker, ready, and a provider."""
     fake = FakeProvider()
     async with open_provider(fake):
         model, tables = chain_of({"p0": fake})
@@ -140,31 +143,29 @@ async def test_a_worker_that_dies_before_its_tokenizer_came_keeps_nobody_from_th
             open_worker(gateway.address, WithoutFiles()) as worker,
         ):
             await gateway.wait_state("ready")
-            worker.fail_engine()
-            await gateway.wait_state("starting")
-            assert (await gateway.ask()).started.served_by == "cloud:p0"
+            yield gateway, worker
+
+
+async def test_a_worker_that_dies_before_its_tokenizer_came_keeps_nobody_from_the_cloud() -> None:
+    """What its texts are is known by name only, and nobody is there to send them."""
+    async with open_without_files() as (gateway, worker):
+        worker.fail_engine()
+        await gateway.wait_state("starting")
+        assert (await gateway.ask()).started.served_by == "cloud:p0"
 
 
 async def test_nor_one_that_dies_while_its_tokenizer_is_waited_for() -> None:
     """Whoever waits for it is answered by a provider, not refused ten seconds later."""
-    fake = FakeProvider()
-    async with open_provider(fake):
-        model, tables = chain_of({"p0": fake})
-        async with (
-            open_gateway(models=[model], providers=tables) as gateway,
-            open_worker(gateway.address, WithoutFiles()) as worker,
-            trio.open_nursery() as nursery,
-        ):
-            await gateway.wait_state("ready")
-            served_by: list[str] = []
+    async with open_without_files() as (gateway, worker), trio.open_nursery() as nursery:
+        served_by: list[str] = []
 
-            async def ask() -> None:
-                served_by.append((await gateway.ask()).started.served_by)
+        async def ask() -> None:
+            served_by.append((await gateway.ask()).started.served_by)
 
-            nursery.start_soon(ask)
-            await wait_until(lambda: gateway.services.counters.turns_started == 1)
-            worker.fail_engine()
-            await wait_until(lambda: served_by == ["cloud:p0"])
+        nursery.start_soon(ask)
+        await wait_until(lambda: gateway.services.counters.turns_started == 1)
+        worker.fail_engine()
+        await wait_until(lambda: served_by == ["cloud:p0"])
 
 
 async def test_nor_one_that_comes_back_with_another_tokenizer() -> None:

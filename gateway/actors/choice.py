@@ -193,7 +193,7 @@ class Choice:
             # Once this choice has begun, its siblings may have text that is out.
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
-            suspect=bool(self._services.suspects.known) and self._losses.is_suspect,
+            suspect=self._losses.is_suspect,
         )
 
     def _replaced(self) -> ApiError:

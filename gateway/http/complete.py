@@ -73,8 +73,7 @@ class WholeAnswer:
             case UpstreamChunk():
                 raise TypeError("a stream's chunk came for an answer that is not streamed")
             case _:
-                if turn.first_at is None:
-                    turn.note_content()
+                turn.note_content()
                 self._builder.add(event)
 
     def end(self, error: ApiError | None) -> None:

@@ -11,8 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.actors.caller import Caller
 from gateway.actors.texts import beside_the_loop
+from gateway.core.chat_request import ChatRequest
 from gateway.core.completions import Completions, completions_dialect, parse_completions
 from gateway.core.continuous_usage import with_continuous_usage
+from gateway.core.dialect import Dialect
 from gateway.core.errors import unavailable
 from gateway.core.formatting import CHAT
 from gateway.core.openai import parse_chat_request
@@ -44,8 +46,7 @@ class Generation:
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
         request = parse_chat_request(body, self._edge.by_alias)
-        dialect = with_continuous_usage(CHAT, request.n) if request.continuous_usage else CHAT
-        turn = open_turn(self._edge, self._metrics, request, caller, dialect)
+        turn = open_turn(self._edge, self._metrics, request, caller, _counting(CHAT, request))
         answer = stream_turn if request.stream else complete_turn
         await answer(turn, scope, receive, send)
 
@@ -56,14 +57,12 @@ class Generation:
         dialect = completions_dialect(await self._echoes(asked) if asked.echo else ())
         each = EachPrompt(self._edge.run_turn, asked.requests)
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
-        if whole.continuous_usage:
-            dialect = with_continuous_usage(dialect, whole.n)
         turn = open_turn(
             replace(self._edge, run_turn=each.run),
             self._metrics,
             whole,
             msgspec.structs.replace(caller, cloud=False),
-            dialect,
+            _counting(dialect, whole),
         )
         answer = stream_turn if whole.stream else complete_turn
         await answer(turn, scope, receive, send)
@@ -91,3 +90,8 @@ class Generation:
         known = await self._edge.text_of(model)
         ids = checked_ids(known.text, prompt, "prompt")
         return await beside_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+
+
+def _counting(dialect: Dialect, request: ChatRequest) -> Dialect:
+    """`dialect`, with the usage so far in every chunk if the client wants that."""
+    return with_continuous_usage(dialect, request.n) if request.continuous_usage else dialect

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from kernels.attention import reference
-from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
+from kernels.attention.plan import NO_ROW, PagedPlan, PrefillSpan, PrefillWork
 from kernels.choose import uses_triton
 from kernels.paged_attention import AttentionPlan
 
-__all__ = ["PagedPlan", "PrefillSpan", "PrefillWork", "attend", "prepared"]
+__all__ = ["NO_ROW", "PagedPlan", "PrefillSpan", "PrefillWork", "attend", "prepared"]
 
 
 def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> PagedPlan:

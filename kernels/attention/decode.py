@@ -28,7 +28,7 @@ from kernels.attention.device import (
     turned,
 )
 from kernels.attention.plan import PagedPlan
-from kernels.attention.shares import SHARE_NUMBERS
+from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
 from kernels.choose import has_pdl
 from kernels.launch import Launch
 from kernels.scratch import scratch
@@ -188,34 +188,32 @@ def _decode_kernel(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     kv, number = tl.program_id(0), tl.program_id(1)
-    row = tl.load(shares_ptr + number * NUMBERS)
-    passed = tl.load(shares_ptr + number * NUMBERS + 1)
-    share = tl.load(shares_ptr + number * NUMBERS + 2)
-    num_left = share
-    position = tl.load(positions_ptr + row, mask=row < num_rows, other=0)
+    shares_ptr += number * NUMBERS
+    row, passed = tl.load(shares_ptr), tl.load(shares_ptr + 1)
+    place, num_left = tl.load(shares_ptr + 2), tl.load(shares_ptr + 3)
+    share = tl.load(shares_ptr + 4)
+    position = tl.load(positions_ptr + row, mask=row < num_rows, other=-1)
     table_row = tl.load(table_rows_ptr + row, mask=row < num_rows, other=0)
     while (num_left > 0) & (row < num_rows):
         # The next row's are here when this one is done: one wait less per row.
-        next_position = tl.load(positions_ptr + row + 1, mask=row + 1 < num_rows, other=0)
+        next_position = tl.load(positions_ptr + row + 1, mask=row + 1 < num_rows, other=-1)
         next_table_row = tl.load(table_rows_ptr + row + 1, mask=row + 1 < num_rows, other=0)
-        cost = tl.maximum(tl.cdiv(position, TILE), 1) + START
+        cost = row_cost(position, TILE, START)
         taken = tl.minimum(cost - passed, num_left)
-        begin = tl.maximum(passed - START, 0) * TILE
-        end = (passed + taken - START) * TILE
-        if end > 0:
-            # In the launch's costs: which programs have some of this row's tiles.
-            row_begin = number * share + share - num_left - passed
-            first = (row_begin + START) // share
-            count = (row_begin + cost - 1) // share - first + 1
+        if taken > 0:
+            begin = tl.maximum(passed - START, 0) * TILE
+            end = tl.minimum((passed + taken - START) * TILE, position)
+            first, count = row_parts(place - passed, cost, share, START)
             wide_row = row.to(tl.int64)
             _row(
                 qkv_ptr + wide_row * ((H + 2 * KV) * D), qk_norm_ptr, cos_sin_ptr, keys_ptr,
                 values_ptr, tables_ptr + table_row.to(tl.int64) * table_width,
                 out_ptr + wide_row * (H * D), partial_ptr, lse_ptr, counters_ptr + row * KV + kv,
-                eps, scale, kv, number + row, first + row, count, begin, tl.minimum(end, position),
-                position, H, KV, D, BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, PDL,
+                eps, scale, kv, number + row, first + row, count, begin, end, position, H, KV, D,
+                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, PDL,
             )  # fmt: skip
         num_left -= taken
+        place += taken
         passed = 0
         row += 1
         position, table_row = next_position, next_table_row

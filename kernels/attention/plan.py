@@ -4,9 +4,12 @@ Owns the plan of a paged step. Must not know kernels, models or scheduling.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import Tensor
+
+NO_ROW: Final = -1
+"""In place of a decode's position: a padding row, which costs nothing."""
 
 
 class PrefillSpan(NamedTuple):
@@ -39,8 +42,8 @@ class PagedPlan:
     `block_tables` int32 [tables, blocks] that names each row's blocks. They may change between
     replays of a captured graph, which has no spans. Kernels read all three before they wait for
     the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
-    programmatic dependence) in the stream. Rows of one step never share a slot: padding rows
-    point to a block of their own at position 0, or share one whose content nobody reads.
+    programmatic dependence) in the stream. Rows of one step never share a slot. A decode at
+    position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined.
     `work` (from `kernels.attention.work`) is what the kernels need for spans, `shares` (from
     `kernels.attention.shares`) for decodes; the reference needs neither.
     """

@@ -5,7 +5,8 @@ every replay, so a kernel ahead of the first layer cuts them. Must not know keys
 
 The rows' costs lie one after another: what beginning a row takes, in tiles, then its tiles. Program
 q of each key head takes `share` of them from q * share on, across the ends of rows, so all programs
-have equally much to do whatever the mix of contexts ("stream-K", Osama et al., 2023).
+have equally much to do whatever the mix of contexts ("stream-K", Osama et al., 2023). A row that is
+cut is begun twice, so a cut that would leave less than that on one side moves to the row's end.
 """
 
 from functools import cache
@@ -18,8 +19,41 @@ from torch import Tensor
 from kernels.attention.choose import DecodeConfig
 from kernels.launch import Launch
 
-SHARE_NUMBERS = 3
-"""Of each program: its first row, how much of that row's cost lies before it, and `share`."""
+SHARE_NUMBERS = 5
+"""Of each program: its first row, how much of that row's cost lies before it, where it begins, how
+much it takes, and `share`."""
+
+
+@triton.jit
+def row_cost(position, TILE: tl.constexpr, START: tl.constexpr):
+    """What a row with so many cached tokens takes; no row stands at a negative position."""
+    return tl.where(position < 0, 0, tl.maximum(tl.cdiv(position, TILE), 1) + START)
+
+
+@triton.jit
+def row_parts(row_begin, cost, share, START: tl.constexpr):
+    """The first program that has tiles of a row, and how many have; see `_beginning`."""
+    first = (row_begin + 2 * START) // share
+    last = (row_begin + cost - START - 1) // share
+    return first, tl.maximum(last - first, 0) + 1
+
+
+@triton.jit
+def _beginning(ends, at, START: tl.constexpr):
+    """Where the program begins that would at `at`: (place, row, how much of the row lies before).
+
+    Not among a row's first 2 START, of which one is its beginning, nor its last START.
+    """
+    total = tl.max(ends, 0)
+    at = tl.minimum(at, total)
+    before = ends <= at
+    row = tl.sum(before.to(tl.int32), 0)
+    row_begin = tl.max(tl.where(before, ends, 0), 0)
+    row_end = tl.min(tl.where(before, total, ends), 0)
+    is_early = at - row_begin <= 2 * START
+    is_late = (row_end - at <= START) & (is_early == 0)
+    place = tl.where(is_early, row_begin, tl.where(is_late, row_end, at))
+    return place, row + is_late.to(tl.int32), tl.where(is_early | is_late, 0, at - row_begin)
 
 
 @triton.jit(do_not_specialize=["num_rows", "programs"])
@@ -29,18 +63,19 @@ def _shares_kernel(
 ):  # fmt: skip
     number = tl.program_id(0)
     rows = tl.arange(0, ROWS)
-    past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=0)
-    costs = tl.where(rows < num_rows, tl.maximum(tl.cdiv(past, TILE), 1) + START, 0)
-    share = tl.cdiv(tl.sum(costs, 0), programs)
-    begin = number * share
+    past = tl.load(positions_ptr + rows, mask=rows < num_rows, other=-1)
+    costs = row_cost(past, TILE, START)
+    share = tl.maximum(tl.cdiv(tl.sum(costs, 0), programs), 1)
     ends = tl.cumsum(costs, 0)
-    before = ends <= begin
-    first = tl.sum(before.to(tl.int32), 0)
+    place, row, passed = _beginning(ends, number * share, START)
+    end, _, _ = _beginning(ends, (number + 1) * share, START)
     shares_ptr += number * NUMBERS
     # Beyond the last tile all ROWS lie before.
-    tl.store(shares_ptr, tl.minimum(first, num_rows))
-    tl.store(shares_ptr + 1, begin - tl.max(tl.where(before, ends, 0), 0))
-    tl.store(shares_ptr + 2, share)
+    tl.store(shares_ptr, tl.minimum(row, num_rows))
+    tl.store(shares_ptr + 1, passed)
+    tl.store(shares_ptr + 2, place)
+    tl.store(shares_ptr + 3, end - place)
+    tl.store(shares_ptr + 4, share)
 
 
 def decode_shares(positions: Tensor, num_rows: int, num_kv: int, config: DecodeConfig) -> Tensor:

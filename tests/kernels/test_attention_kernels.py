@@ -33,10 +33,14 @@ def _check(case: Case, out: torch.Tensor) -> None:
         assert distance(got.cpu(), want) < tolerance
 
 
-def _decode(case: Case, config: DecodeConfig) -> torch.Tensor:
+def _decode(
+    case: Case, config: DecodeConfig, positions: torch.Tensor | None = None
+) -> torch.Tensor:
     shape = case.shape
     out = torch.full_like(case.qkv[:, : shape.heads * shape.dim], torch.nan)
     plan = case.paged_plan()
+    if positions is not None:
+        plan = dataclasses.replace(plan, positions=positions)
     shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, config)
     plan = dataclasses.replace(plan, shares=shares)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
@@ -92,25 +96,38 @@ def test_a_program_serves_several_rows(device: torch.device) -> None:
     """More rows than programs: most are begun and ended by one of them, some are cut."""
     contexts = (0, 70, 16, 5, 33, 15, 48, 1, 90, 31, 64)
     case = make_case(tuple((context, 1) for context in contexts), Shape()).to(device)
-    for start in (0, 1, 5):
+    for start in (0, 1, 2, 5):
         _check(case, _decode(case, SMALL._replace(start=start)))
+        assert not _counters(device).any()
 
 
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=16), st.integers(0, 6))
+@given(st.lists(st.integers(-1, 300), min_size=1, max_size=16), st.integers(0, 6))
 def test_every_tile_has_one_program(contexts: list[int], start: int) -> None:
-    """The shares are even, follow each other, and end with the last row."""
+    """The shares follow each other from the first row to the last, none is much too large, and no
+    cut is where beginning the row again costs more than it spreads."""
     config = SMALL._replace(start=start)
     positions = torch.tensor(contexts, dtype=torch.int32)
     shares = decode_shares(positions, len(contexts), 2, config).tolist()
-    costs = [max(1, -(-context // config.tile)) + start for context in contexts]
-    for number, (row, passed, share) in enumerate(shares):
-        assert share == -(-sum(costs) // (config.target // 2))
-        begin = number * share
-        if begin < sum(costs):
-            assert sum(costs[:row]) + passed == begin
-            assert 0 <= passed < costs[row]
-        else:
-            assert row == len(contexts)
+    costs = [max(1, -(-past // config.tile)) + start if past >= 0 else 0 for past in contexts]
+    reached = 0
+    for row, passed, place, length, share in shares:
+        assert place == reached
+        assert sum(costs[:row]) + passed == place
+        assert share == max(1, -(-sum(costs) // (config.target // 2)))
+        assert 0 <= length <= share + 3 * start
+        if passed:
+            assert 2 * start < passed < costs[row] - start
+        reached += length
+    assert reached == sum(costs)
+
+
+@given(st.integers(1, 16))
+def test_equal_short_rows_stay_whole(num_rows: int) -> None:
+    """Cutting them would take longer than they do."""
+    config = SMALL._replace(start=6)
+    positions = torch.full((num_rows,), 5 * config.tile, dtype=torch.int32)
+    shares = decode_shares(positions, num_rows, 2, config).tolist()
+    assert all(passed == 0 for _, passed, *_ in shares)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -127,15 +144,16 @@ def test_one_long_row_is_shared(device: torch.device) -> None:
     _check(case, _decode(case, SMALL._replace(target=24, start=3)))
 
 
-def test_padding_rows_disturb_nobody(device: torch.device) -> None:
-    """Rows of a larger graph share a block of their own at position 0."""
-    spans = ((33, 1), (0, 1), (0, 1))
-    case = make_case(spans, Shape())
-    alone = make_case(spans, Shape())
-    case.tables[2] = case.tables[1]
-    out = _decode(case.to(device), SMALL).cpu()
-    wanted = expected(alone)[0]
-    assert distance(out, wanted) < TOLERANCE[torch.float32]
+@pytest.mark.parametrize("start", [0, 3])
+def test_padding_rows_are_no_rows(start: int, device: torch.device) -> None:
+    """At position -1 nothing is read or written, wherever such a row stands."""
+    case = make_case(((33, 1), (0, 1), (70, 1), (0, 1), (0, 1)), Shape()).to(device)
+    positions = torch.tensor([33, -1, 70, -1, -1], dtype=torch.int32, device=device)
+    out = _decode(case, SMALL._replace(start=start), positions).cpu()
+    assert out[[1, 3, 4]].isnan().all()
+    assert case.keys[case.tables[1, 0]].isnan().all()
+    wanted = expected(make_case(case.spans, case.shape))[0]
+    assert distance(out[[0, 2]], wanted[[0, 2]]) < TOLERANCE[torch.float32]
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")

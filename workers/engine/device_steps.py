@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.attention import NO_ROW
 from workers.core.plan import Chunk
 from workers.engine.batch import ON_CARD, PagedBatch, make_paged_batch, to_device
 from workers.engine.draws import Kind
@@ -109,6 +110,7 @@ class DeviceSteps:
         size = self._graphs.size_for(num_rows, kind)
         sent = np.zeros(self._graphs.rows.shape, np.int32)
         sent[0, :num_rows] = [chunk.start for chunk in chunks]
+        sent[0, num_rows:] = NO_ROW
         sent[1, :num_rows] = [row.index for row in rows]
         sent[1, num_rows:] = self._tables.dummy_row
         self._graphs.rows.copy_(to_device(sent, self._device), non_blocking=True)

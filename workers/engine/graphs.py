@@ -2,7 +2,7 @@
 
 Owns the captured graphs and the tensors that they read and write. Must not know sequences or plans,
 nor which graph comes next. A graph serves every step of up to its number of rows; rows that are not
-used are dummies. A step that no graph serves yet is launched kernel by kernel.
+used are none. A step that no graph serves yet is launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from kernels.attention import PagedPlan
+from kernels.attention import NO_ROW, PagedPlan
 from kernels.choose import uses_triton
 from kernels.embed_rows import embed_rows
 from kernels.sample import pick
@@ -76,8 +76,8 @@ class DecodeGraphs:
         return result
 
     def _capture(self, size: int, kind: Kind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """On dummies: the rows of the last step are lost."""
-        self.rows[0].zero_()
+        """Without rows: those of the last step are lost."""
+        self.rows[0].fill_(NO_ROW)
         self.rows[1].fill_(self._tables.dummy_row)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())

@@ -6,25 +6,47 @@ Owns the checked entry and the choice of implementation.
 import torch
 from torch import Tensor
 
-from kernels.attention import reference
+from kernels.attention import choose, reference
 from kernels.attention.plan import NO_ROW, PagedPlan, PrefillSpan, PrefillWork
+from kernels.attention.room import SpanRoom, span_room
 from kernels.choose import uses_triton
 from kernels.paged_attention import AttentionPlan
 
-__all__ = ["NO_ROW", "PagedPlan", "PrefillSpan", "PrefillWork", "attend", "prepared"]
+__all__ = [
+    "NO_ROW",
+    "PagedPlan",
+    "PrefillSpan",
+    "PrefillWork",
+    "SpanRoom",
+    "attend",
+    "prepared",
+    "room_for",
+]
 
 
 def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> PagedPlan:
     """`plan` with what the kernels need beside it, once per step, ahead of its first layer.
 
-    `key_cache` is any layer's, `dtype` that of the rows. Lays spans out on the host and decodes on
-    the card, in the current stream: a captured step does it again at every replay.
+    `key_cache` is any layer's, `dtype` that of the rows. Lays spans out on the host, unless the
+    plan has `work`, and decodes on the card, in the current stream: a captured step does it again
+    at every replay.
     """
     if not uses_triton(key_cache):
         return plan
     from kernels.attention import paged
 
     return paged.prepared(plan, num_heads, key_cache, dtype)
+
+
+def room_for(
+    num_rows: int, num_spans: int, num_heads: int, key_cache: Tensor, dtype: torch.dtype
+) -> SpanRoom:
+    """Room for the work of up to `num_spans` spans of `num_rows` rows in all, for a step that is
+    captured once and meets others at every replay. Raises `ValueError` for 1024 rows and more.
+    """
+    num_kv, head_dim = key_cache.shape[2:]
+    config = choose.prefill_config(num_rows, head_dim, key_cache.dtype, dtype)
+    return span_room(num_rows, num_spans, num_heads, num_kv, config)
 
 
 def attend(

@@ -20,7 +20,7 @@ from kernels.attention.write import qk_norm_rope_write
 
 def prepared(plan: PagedPlan, num_heads: int, keys: Tensor, dtype: torch.dtype) -> PagedPlan:
     """See `kernels.attention.prepared`."""
-    work = plan_prefills(plan.prefills, plan.num_decodes, num_heads, keys, dtype)
+    work = plan.work or plan_prefills(plan.prefills, plan.num_decodes, num_heads, keys, dtype)
     return replace(plan, work=work, shares=plan_decodes(plan.positions, plan.num_decodes, keys))
 
 
@@ -38,12 +38,13 @@ def plan_prefills(
     if not prefills:
         return None
     num_kv, head_dim = keys.shape[2:]
+    longest = max([span.num_rows for span in prefills])
     work = prefill_work(
         prefills,
         num_decodes,
         num_heads,
         num_kv,
-        choose.prefill_config(_longest(prefills), head_dim, keys.dtype, dtype),
+        choose.prefill_config(longest, head_dim, keys.dtype, dtype),
         library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
@@ -85,8 +86,7 @@ def attend(
         qkv, qk_norm, eps, cos_sin, keys, values, plan, choose.write_config()
     )
     if plan.work.items.shape[0]:
-        tiles = choose.prefill_config(_longest(plan.prefills), head_dim, keys.dtype, qkv.dtype)
-        prefill(queries, keys, values, plan, plan.work, tiles, out)
+        prefill(queries, keys, values, plan, plan.work, plan.work.config, out)
     for span in plan.work.library:
         form = library.form(num_heads, num_kv, head_dim, qkv.dtype)
         if form is None:
@@ -96,7 +96,3 @@ def attend(
             return mixed
         out[span.first_row : span.first_row + span.num_rows] = mixed
     return out
-
-
-def _longest(prefills: Sequence[PrefillSpan]) -> int:
-    return max([span.num_rows for span in prefills])

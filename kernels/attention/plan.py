@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
+from kernels.attention.choose import PrefillConfig
+
 NO_ROW: Final = -1
 """In place of a decode's position: a padding row, which costs nothing."""
 
@@ -22,16 +24,19 @@ class PrefillSpan(NamedTuple):
 
 
 class PrefillWork(NamedTuple):
-    """Spans cut into what one program does, from `kernels.attention.work.prefill_work`.
+    """Spans cut for `config` into what one program does, from `kernels.attention.work` or, at fixed
+    sizes, from `kernels.attention.room`.
 
-    `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card; `num_partials` rows of
-    partial results; `library` are the spans that the library's kernel takes instead.
+    `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card, where items without rows and
+    merges without pieces do nothing; `num_partials` rows of partial results; `library` are the
+    spans that the library's kernel takes instead.
     """
 
     items: Tensor
     merges: Tensor
     num_partials: int
     library: tuple[PrefillSpan, ...]
+    config: PrefillConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,14 @@ class PagedPlan:
 
     `positions` int32 [T] within each row's sequence; `table_rows` int32 [T], the row of
     `block_tables` int32 [tables, blocks] that names each row's blocks. They may change between
-    replays of a captured graph, which has no spans. Kernels read all three before they wait for
+    replays of a captured graph, as may what `work` holds. Kernels read them before they wait for
     the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
     programmatic dependence) in the stream. Rows of one step never share a slot. A decode at
-    position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined.
+    position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined. So
+    is the output of rows behind the decodes that no span has; their keys and values are written,
+    and several may share a slot that nobody reads.
     `work` (from `kernels.attention.work`) is what the kernels need for spans, `shares` (from
-    `kernels.attention.shares`) for decodes; the reference needs neither.
+    `kernels.attention.shares`) for decodes; the reference needs `prefills` alone.
     """
 
     positions: Tensor

@@ -76,7 +76,10 @@ def _prefill_kernel(
     DOT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """One item for one key head. Row m is token m // G, head m % G of its group of G."""
+    """One item for one key head. Row m is token m // G, head m % G of its group of G.
+
+    An item of no rows and no keys, which fills a room of fixed size, neither reads nor writes.
+    """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -122,7 +125,7 @@ def _merge_kernel(
     partial_ptr, lse_ptr, merges_ptr, out_ptr, num_decodes, H: tl.constexpr, D: tl.constexpr,
     BLOCK_D: tl.constexpr, FAN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row whose keys were cut into pieces."""
+    """One head of one row whose keys were cut into pieces; one of no pieces is left alone."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -137,7 +140,8 @@ def _merge_kernel(
     )
     out = out_ptr + (num_decodes + row).to(tl.int64) * (H * D)
     result = result.to(out_ptr.dtype.element_ty)
-    tl.store(out + head[:, None] * D + columns[None, :], result, mask=(columns < D)[None, :])
+    there = (count > 0) & (columns < D)[None, :]
+    tl.store(out + head[:, None] * D + columns[None, :], result, mask=there)
 
 
 def prefill(

@@ -7,7 +7,7 @@ and rounded. Caches in float8 saturate at 448.
 import torch
 from torch import Tensor
 
-from kernels.attention.plan import PagedPlan
+from kernels.attention.plan import NO_ROW, PagedPlan
 from kernels.kv_write import kv_write
 from kernels.paged_attention import AttentionPlan, paged_attention
 from kernels.rms_norm.reference import rms_norm
@@ -29,13 +29,11 @@ def attend(
     queries = prepare(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
     if isinstance(plan, AttentionPlan):
         return paged_attention(queries, key_cache, value_cache, plan).flatten(1)
-    parts = [
-        attend_rows(
-            queries[first : first + count], key_cache, value_cache, start, plan.block_tables[row]
-        )
-        for first, count, start, row in _spans(plan)
-    ]
-    return torch.cat(parts).flatten(1)
+    out = torch.full_like(queries, torch.nan)  # of rows that pad the step
+    for first, count, start, row in _spans(plan):
+        rows, table = slice(first, first + count), plan.block_tables[row]
+        out[rows] = attend_rows(queries[rows], key_cache, value_cache, start, table)
+    return out.flatten(1)
 
 
 def prepare(
@@ -80,7 +78,11 @@ def _spans(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
     """(first row, rows, start, table row) of every decode and span."""
     positions = plan.positions[: plan.num_decodes].tolist()
     tables = plan.table_rows[: plan.num_decodes].tolist()
-    decodes = zip(range(plan.num_decodes), [1] * plan.num_decodes, positions, tables, strict=True)
+    decodes = [
+        (row, 1, position, table)
+        for row, (position, table) in enumerate(zip(positions, tables, strict=True))
+        if position != NO_ROW
+    ]
     return [*decodes, *plan.prefills]
 
 

@@ -28,6 +28,7 @@ class HostWork(NamedTuple):
     merges: IntArray
     num_partials: int
     library: tuple[PrefillSpan, ...]
+    config: PrefillConfig
 
 
 def prefill_work(
@@ -56,19 +57,21 @@ def prefill_work(
         tiles.append(_tiles(span, taken, num_decodes, tokens))
     all_tiles = np.concatenate(tiles) if tiles else np.empty((0, 8), np.int32)
     items, merges, num_partials = _cut(all_tiles, num_kv, config)
-    return HostWork(items, merges, num_partials, tuple(theirs))
+    return HostWork(items, merges, num_partials, tuple(theirs), config)
 
 
 def to_device(work: HostWork, device: torch.device) -> PrefillWork:
     """The arrays on the card."""
     items, merges = (_sent(array, device) for array in (work.items, work.merges))
-    return PrefillWork(items, merges, work.num_partials, work.library)
+    return PrefillWork(items, merges, work.num_partials, work.library, work.config)
 
 
 def _sent(array: IntArray, device: torch.device) -> Tensor:
     """Pinned: a copy from pageable memory waits for the steps in flight once it is large."""
     source = torch.from_numpy(array)
-    return source.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else source
+    if device.type == "cuda":
+        source = source.pin_memory()
+    return source.to(device, non_blocking=True)
 
 
 def _tiles(span: PrefillSpan, taken: int, num_decodes: int, tokens: int) -> IntArray:

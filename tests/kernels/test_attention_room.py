@@ -1,0 +1,197 @@
+"""A step padded to fixed sizes computes what the exact one does, and nothing beside it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels.attention import NO_ROW, PagedPlan, PrefillSpan, reference
+from kernels.attention.choose import LIBRARY_GRAIN, DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention.decode import decode
+from kernels.attention.prefill import prefill
+from kernels.attention.room import SpanRoom, span_room
+from kernels.attention.shares import decode_shares
+from kernels.attention.work import prefill_work, to_device
+from kernels.attention.write import qk_norm_rope_write
+from tests.kernels.attention_cases import EPS, Case, Shape, Spans, make_case
+from tests.kernels.test_attention_work import CONFIGS
+
+# Few programs: the interpreter takes a millisecond for each that has nothing to do.
+DECODES = DecodeConfig(tile=16, warps=4, stages=2, target=4, rows=16, fan=2)
+TILES = PrefillConfig(rows=32, tile=16, warps=4, stages=2, target=4, piece=16)
+LIVES = st.lists(st.tuples(st.integers(0, 40_000), st.integers(2, 90)), max_size=6)
+
+
+def _laid_out(spans: Sequence[tuple[int, int]], first_row: int) -> list[PrefillSpan]:
+    laid, row = [], first_row
+    for index, (start, length) in enumerate(spans):
+        laid.append(PrefillSpan(row, length, start, index))
+        row += length
+    return laid
+
+
+@given(LIVES, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(1, 8), st.integers(0, 5))
+@settings(max_examples=500)
+def test_a_room_holds_the_work_of_any_spans(
+    spans: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
+) -> None:
+    """Whatever their pasts: items, merges and partial results stay within the bounds."""
+    laid, num_rows = _laid_out(spans, 3), sum(length for _, length in spans)
+    room = span_room(num_rows + spare, len(spans) + spare, group * num_kv, num_kv, config)
+    words = np.zeros(room.num_words, np.int32)
+    room.lay_out(laid, 3, words)
+    exact = prefill_work(laid, 3, group * num_kv, num_kv, config, library=False)
+    work = room.work(torch.from_numpy(words))
+    assert exact.num_partials <= work.num_partials
+    for padded, wanted in ((work.items, exact.items), (work.merges, exact.merges)):
+        assert np.array_equal(padded[: len(wanted)].numpy(), wanted)
+        assert not padded[len(wanted) :].any()
+    assert work.merges.shape[0] == room.num_rows
+
+
+def test_the_bounds_are_no_larger_than_needed() -> None:
+    """Some spans behind long pasts come within a tile's keys of every bound."""
+    config = PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=16, piece=16)
+    room = span_room(32, 2, 2, 2, config)
+    assert (room.num_items, room.num_partials) == (8 + 3, 16 * 8 + 32)
+    work = prefill_work(_laid_out([(10_000, 16), (9_990, 16)], 0), 0, 2, 2, config, library=False)
+    assert len(work.items) == 8
+    assert work.num_partials == 16 * 8
+    assert len(work.merges) == room.num_rows
+
+
+@pytest.mark.parametrize("spans", [((0, 9),), ((0, 3), (0, 3), (0, 2))])
+def test_what_does_not_fit_is_refused(spans: Spans) -> None:
+    """More rows, or more spans, than the bounds are made for."""
+    room = span_room(8, 2, 4, 2, PrefillConfig(16, 16, 4, 2, target=8))
+    with pytest.raises(ValueError, match="do not fit"):
+        room.lay_out(_laid_out(spans, 0), 0, np.zeros(room.num_words, np.int32))
+
+
+def test_the_library_has_no_room() -> None:
+    """What it computes is not known before the spans are."""
+    with pytest.raises(ValueError, match="library"):
+        span_room(LIBRARY_GRAIN, 1, 4, 2, PrefillConfig(64, 32, 4, 4, target=264))
+
+
+class Padded:
+    """A case's step among the padding of a room for `num_decodes` decodes and for spans."""
+
+    def __init__(self, case: Case, num_decodes: int, room: SpanRoom) -> None:
+        plan, device = case.paged_plan(), case.qkv.device
+        used = plan.num_decodes
+        num_spanned = case.qkv.shape[0] - used
+        kept = torch.tensor([*range(used), *range(num_decodes, num_decodes + num_spanned)])
+        self.kept = kept.to(device)
+        num_rows, dummy = num_decodes + room.num_rows, len(case.spans)
+        self.qkv = torch.randn(num_rows, case.qkv.shape[1], device=device).to(case.qkv.dtype)
+        self.qkv[self.kept] = case.qkv
+        positions = torch.zeros(num_rows, dtype=torch.int32, device=device)
+        positions[used:num_decodes] = NO_ROW
+        positions[self.kept] = plan.positions
+        table_rows = torch.full_like(positions, dummy)
+        table_rows[self.kept] = plan.table_rows
+        named = {int(block) for block in case.tables.unique()}
+        self.dummy_block = next(b for b in range(len(case.keys)) if b not in named)
+        padding = torch.full_like(case.tables[:1], self.dummy_block)
+        prefills = [s._replace(first_row=s.first_row - used + num_decodes) for s in plan.prefills]
+        words = np.zeros(room.num_words, np.int32)
+        room.lay_out(prefills, num_decodes, words)
+        self.plan = PagedPlan(
+            positions=positions,
+            table_rows=table_rows,
+            block_tables=torch.cat((case.tables, padding)),
+            num_decodes=num_decodes,
+            prefills=tuple(prefills),
+            work=room.work(torch.from_numpy(words).to(device)),
+        )
+
+
+def _exact(case: Case) -> PagedPlan:
+    plan, shape = case.paged_plan(), case.shape
+    work = prefill_work(
+        plan.prefills, plan.num_decodes, shape.heads, shape.kv, TILES, library=False
+    )
+    return replace(plan, work=to_device(work, case.qkv.device))
+
+
+def _attend(case: Case, qkv: Tensor, plan: PagedPlan) -> Tensor:
+    """All launches of a step, as `kernels.attention.paged` has them."""
+    shape, work = case.shape, plan.work
+    assert work is not None
+    out = torch.full_like(qkv[:, : shape.heads * shape.dim], torch.nan)
+    if plan.num_decodes:
+        shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, DECODES)
+        plan = replace(plan, shares=shares)
+        args = qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+        decode(*args, DECODES, out)
+    if plan.num_decodes < len(qkv):
+        args = qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+        queries = qk_norm_rope_write(*args, WriteConfig())
+        prefill(queries, case.keys, case.values, plan, work, work.config, out)
+    return out
+
+
+def _check_padded(spans: Spans, shape: Shape, sizes: tuple[int, int], device: torch.device) -> None:
+    """`sizes` are the room's rows of decodes and of spans."""
+    case, alone = make_case(spans, shape).to(device), make_case(spans, shape).to(device)
+    padded = Padded(case, sizes[0], span_room(sizes[1], 4, shape.heads, shape.kv, TILES))
+    out, wanted = _attend(case, padded.qkv, padded.plan), _attend(alone, alone.qkv, _exact(alone))
+    assert torch.equal(out[padded.kept], wanted)
+    others = torch.ones(len(out), dtype=torch.bool, device=device)
+    others[padded.kept] = False
+    assert out[others].isnan().all()
+    for cache, expected in ((case.keys, alone.keys), (case.values, alone.values)):
+        cache[padded.dummy_block] = torch.nan
+        torch.testing.assert_close(cache.float(), expected.float(), rtol=0, atol=0, equal_nan=True)
+
+
+PASTS = st.sampled_from([0, 1, 15, 16, 37, 70])
+MIXES = st.tuples(
+    st.lists(st.tuples(PASTS, st.just(1)), max_size=3),
+    st.lists(st.tuples(PASTS, st.integers(2, 9)), min_size=0, max_size=3),
+).filter(lambda mix: len(mix[0]) + len(mix[1]) > 0)
+
+
+@given(mix=MIXES, spare=st.tuples(st.integers(0, 2), st.integers(1, 9)))
+@settings(max_examples=8)
+def test_a_padded_step_equals_the_exact_one(
+    mix: tuple[list[tuple[int, int]], list[tuple[int, int]]],
+    spare: tuple[int, int],
+    device: torch.device,
+) -> None:
+    """Bit for bit, whatever is mixed and however much is padding; nothing else is written."""
+    decodes, spans = mix
+    sizes = max(1, len(decodes) + spare[0]), sum(length for _, length in spans) + spare[1]
+    _check_padded((*decodes, *spans), Shape(heads=2, kv=1, dim=16), sizes, device)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(heads=6, kv=2, dim=48, block_size=32),
+        Shape(heads=8, kv=2, dim=64, dtype=torch.float16),
+        Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16, cache_dtype=torch.float8_e4m3fn),
+    ],
+)
+def test_any_heads_are_padded(shape: Shape, device: torch.device) -> None:
+    """Odd sizes, halves and float8; a span behind a past that is cut beside one that is whole."""
+    _check_padded(((40, 1), (0, 1), (100, 5), (0, 11)), shape, (5, 23), device)
+
+
+def test_the_reference_leaves_padding_alone() -> None:
+    """What serves a CPU computes the same rows, and no number for the others."""
+    case = make_case(((3, 1), (20, 1), (0, 17), (33, 9)), Shape())
+    alone = make_case(case.spans, case.shape)
+    padded = Padded(case, 5, span_room(40, 4, case.shape.heads, case.shape.kv, TILES))
+    args = case.qk_norm, EPS, case.cos_sin, case.keys, case.values
+    out = reference.attend(padded.qkv, *args, padded.plan)
+    args = alone.qk_norm, EPS, alone.cos_sin, alone.keys, alone.values
+    wanted = reference.attend(alone.qkv, *args, alone.paged_plan())
+    assert torch.equal(out[padded.kept], wanted)
+    assert int(out.isnan().all(1).sum()) == len(out) - len(wanted)

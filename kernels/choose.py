@@ -1,7 +1,8 @@
 """Which implementation serves a tensor: the Triton kernel or the plain-torch reference.
 
 Owns the rule and the one switch, `HERMA_KERNELS=reference`. Must not know any kernel. Entries
-import their kernel inside the branch that needs it: on a CPU, Triton is never loaded.
+import their kernel inside the branch that needs it: on a CPU, Triton is never loaded. torch's
+`meta` device is a card that is not there (`kernels.noted`).
 """
 
 import os
@@ -19,7 +20,12 @@ _PDL_CAPABILITY: Final = (9, 0)
 
 def uses_triton(x: Tensor) -> bool:
     """Whether operations on `x` run in Triton: CUDA tensors, unless the environment forbids it."""
-    return x.is_cuda and not _REFERENCE_ONLY
+    return (x.is_cuda or x.is_meta) and not _REFERENCE_ONLY
+
+
+def is_card(device: torch.device) -> bool:
+    """Whether kernels on `device` are compiled; else Triton interprets them, in tests."""
+    return device.type in ("cuda", "meta")
 
 
 def has_pdl(device: torch.device) -> bool:
@@ -27,9 +33,14 @@ def has_pdl(device: torch.device) -> bool:
 
     Pass it as the kernel's `PDL` and as `launch_pdl`. False on a CPU, so in the interpreter.
     """
-    return device.type == "cuda" and _capability(device.index) >= _PDL_CAPABILITY
+    return is_card(device) and _capability(device) >= _PDL_CAPABILITY
 
 
 @cache
-def _capability(index: int | None) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def _capability(device: torch.device) -> tuple[int, int]:
+    if device.type == "meta":
+        from triton.runtime import driver
+
+        arch: int = driver.active.get_current_target().arch
+        return divmod(arch, 10)
+    return torch.cuda.get_device_capability(device.index)

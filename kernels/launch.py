@@ -8,7 +8,8 @@ change are never specialised. Must not know any kernel.
 
 It relies on what Triton 3.6 and 3.7 do alike: a launch returns its `CompiledKernel`, whose `run`
 takes grid, stream, function, packed metadata, launch metadata, two hooks, and all arguments by
-position, addresses as integers. The interpreter returns nothing: there Triton launches every time.
+position, addresses as integers. The interpreter returns nothing: there Triton launches every time,
+and so it does where launches are only noted.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
+
+from kernels.noted import Address
 
 Grid = tuple[int, int, int]
 
@@ -97,7 +100,8 @@ class Launch:
         """And keep what it compiled."""
         if device >= 0 and driver.active.get_current_device() != device:
             raise ValueError(f"tensors on device {device}, not on the current one")
-        compiled = self._kernel[grid](*tensors, *numbers, **self._constants, **self._options)
+        given = [Address(x) for x in tensors] if tensors[0].is_meta else tensors
+        compiled = self._kernel[grid](*given, *numbers, **self._constants, **self._options)
         if compiled is None:
             return
         for param in self._kernel.params[len(tensors) : len(tensors) + len(numbers)]:

@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.choose import is_card
+
 
 def dot_type(rows: torch.dtype, cache: torch.dtype, device: torch.device) -> tl.dtype:
     """What matrix products are taken in: float16 for a float8 cache, which it holds exactly.
@@ -19,7 +21,7 @@ def dot_type(rows: torch.dtype, cache: torch.dtype, device: torch.device) -> tl.
     if cache.itemsize == 1:
         return tl.float16
     if rows == torch.bfloat16:
-        return tl.bfloat16 if device.type == "cuda" else tl.float32
+        return tl.bfloat16 if is_card(device) else tl.float32
     return {torch.float16: tl.float16, torch.float32: tl.float32}[rows]
 
 

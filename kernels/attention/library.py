@@ -60,7 +60,9 @@ FORMS: tuple[Form, ...] = (grouped, batched, repeated)
 @cache
 def form(num_heads: int, num_kv: int, head_dim: int, dtype: torch.dtype) -> Form | None:
     """The cheapest form that works here for these heads, tried once; None: use our kernel."""
-    if dtype not in (torch.bfloat16, torch.float16) or not torch.backends.cudnn.is_available():
+    if dtype not in (torch.bfloat16, torch.float16):
+        return None
+    if not torch.cuda.is_available() or not torch.backends.cudnn.is_available():
         return None
     return next((f for f in FORMS if works(f, num_heads, num_kv, head_dim, dtype) is None), None)
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.choose import has_pdl
+from kernels.choose import has_pdl, is_card
 from kernels.launch import Launch
 from kernels.philox.kernel import philox_words
 from kernels.sample.bounds import row_draw, take, tile_bounds, top_of
@@ -253,7 +253,7 @@ def _launches(
     sizes = {"vocab_size": vocab_size, "num_tiles": num_tiles}
     constants = {
         "FILTERED": filtered, "UNUSED": UNUSED_BITS[dtype],
-        "TILES": triton.next_power_of_2(num_tiles), "TILE": tile, "FAST": device.type == "cuda",
+        "TILES": triton.next_power_of_2(num_tiles), "TILE": tile, "FAST": is_card(device),
         "PDL": pdl,
     }  # fmt: skip
     find = Launch(_tile_tops_kernel, sizes | constants, num_warps=num_warps, launch_pdl=pdl)

@@ -20,6 +20,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_interpreter() -> None:
+    from tests.fakes.quick_interpreter import quicken  # Triton, not before it is configured
+
+    quicken()
+
+
 @pytest.fixture
 def poisoned() -> Iterator[None]:
     """Whatever a kernel forgets to write stays NaN. Not for what calls cuBLAS: it would refuse."""

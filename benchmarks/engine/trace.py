@@ -39,11 +39,13 @@ class Step(NamedTuple):
     runner did in it for later steps: the capture of a graph, between two turns. `card_ms` goes from
     the begin to the end of this step in the card's stream, `idle_ms` from the end of the step
     before: that long the card waited for the CPU. Both are 0 without a card. Where `launch_ms` is
-    as long as `card_ms`, launching the kernels is what took it.
+    as long as `card_ms`, launching the kernels is what took it. `graph` says whether it replayed a
+    graph.
     """
 
     rows: int
     prefill_tokens: int
+    graph: bool
     step_ms: float
     host_ms: float
     launch_ms: float
@@ -66,6 +68,7 @@ class _Marks:
 @dataclass(frozen=True, slots=True)
 class _Collected:
     plan: StepPlan
+    used_graph: bool
     parts: dict[str, float]
     marks: _Marks | None
 
@@ -80,7 +83,7 @@ class TracedRunner:
         self._runner = runner
         self._trace = trace
         self._has_card = runner.model.device.type == "cuda"
-        self._flying: deque[tuple[StepPlan, _Marks | None]] = deque()
+        self._flying: deque[tuple[StepPlan, bool, _Marks | None]] = deque()
         self._parts: dict[str, float] = {}
         self._cut_at = 0.0
         self._last_end: torch.cuda.Event | None = None
@@ -114,17 +117,17 @@ class TracedRunner:
         end = self._event()
         marks = None if begin is None or end is None else _Marks(begin, end, self._last_end)
         self._last_end = end
-        self._flying.append((plan, marks))
+        self._flying.append((plan, self._runner.used_graph, marks))
         self._cut("launch")
         return launched
 
     def collect(self, step: InFlight) -> StepResult:
         """See `Runner.collect`."""
-        plan, marks = self._flying.popleft()
+        plan, used_graph, marks = self._flying.popleft()
         self._cut("send")
         result = self._runner.collect(step)
         self._cut("wait")
-        self._trace.add(_Collected(plan, self._parts, marks))
+        self._trace.add(_Collected(plan, used_graph, self._parts, marks))
         self._parts = {}
         return result
 
@@ -205,9 +208,10 @@ def _groups(steps: Sequence[Step]) -> Iterable[tuple[str, list[Step]]]:
         group = [step for step in steps if not step.prefill_tokens and low < step.rows <= high]
         if group:
             yield f"decode, {low + 1}-{min(high, max(step.rows for step in group))} rows", group
-    mixed = [step for step in steps if step.prefill_tokens]
-    if mixed:
-        yield "with prompts", mixed
+    for name, is_graph in (("with prompts, a graph", True), ("with prompts", False)):
+        group = [step for step in steps if step.prefill_tokens and step.graph is is_graph]
+        if group:
+            yield name, group
 
 
 def _step(one: _Collected) -> Step:
@@ -221,6 +225,7 @@ def _step(one: _Collected) -> Step:
     return Step(
         rows=len(lengths),
         prefill_tokens=sum(lengths) - lengths.count(1),
+        graph=one.used_graph,
         step_ms=sum(one.parts.values()),
         **{f"{part}_ms": one.parts.get(part, 0.0) for part in _PARTS},
         card_ms=card,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ from kernels.paged_attention import AttentionPlan, Span, plan_attention
 from workers.core.plan import Chunk
 from workers.engine.sequences import SequenceState
 from workers.engine.tables import SequenceTables
+
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_NOTHING: Final[Numbers] = np.empty(0, np.int64)
 
 ON_CARD = -1
 """In place of a token id: the card holds it, sampled by the step before."""
@@ -41,9 +46,30 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class PagedRows:
+    """What the host knows of T rows: `num_decodes` single rows, then those of `spans`.
+
+    `token_ids` (some `ON_CARD`), `positions` and `table_rows` [T]; of the sampled rows `last_rows`,
+    `sampled_positions` and `sampled_tables` [S], as in `Batch`.
+    """
+
+    chunks: tuple[Chunk, ...]
+    sampling: tuple[Chunk, ...]
+    num_decodes: int
+    spans: tuple[PrefillSpan, ...]
+    token_ids: Numbers
+    positions: Numbers
+    table_rows: Numbers
+    last_rows: Numbers
+    sampled_positions: Numbers
+    sampled_tables: Numbers
+
+
+@dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """The same on the card; `table_rows` int64 [S] belong to the sampled rows. A token id may be
-    `ON_CARD`."""
+    """The same on the card, int32 but for `last_rows`; `table_rows` [S] belong to the sampled rows.
+    A token id may be `ON_CARD`.
+    """
 
     chunks: tuple[Chunk, ...]
     sampling: tuple[Chunk, ...]
@@ -76,20 +102,15 @@ def make_batch(chunks: Sequence[Chunk], tokens: Mapping[int, array[int]], block_
     )
 
 
-def make_paged_batch(
+def paged_rows(
     chunks: Sequence[Chunk],
     states: Mapping[int, SequenceState],
     tables: SequenceTables,
     block_size: int,
-    prepare: Callable[[PagedPlan], PagedPlan],
-) -> PagedBatch:
-    """The batch of `chunks` beside `tables`, whose rows are up to date.
-
-    Single rows go first, then spans; `prepare` adds to the plan what the kernels need. One transfer
-    carries everything that the host knows; nothing waits for the card. Raises as `make_batch`.
-    """
+) -> PagedRows:
+    """The rows of `chunks` beside `tables`, which are up to date. Raises as `make_batch`."""
     ordered = tuple(sorted(chunks, key=_is_span))
-    ids, positions, table_rows = [], [], []
+    ids, positions, table_rows = [_NOTHING], [_NOTHING], [_NOTHING]
     spans: list[PrefillSpan] = []
     first_row = 0
     for chunk in ordered:
@@ -103,22 +124,47 @@ def make_paged_batch(
             spans.append(PrefillSpan(first_row, chunk.length, chunk.start, row.index))
         first_row += chunk.length
     sampling, last_rows = _sampling(ordered)
-    rows_of_sampled = [tables.rows[chunk.seq].index for chunk in sampling]
-    packed = np.concatenate(
-        [*ids, *positions, *table_rows, last_rows, _ends(sampling), rows_of_sampled]
-    ).astype(np.int32)
-    sizes = [first_row] * 3 + [len(sampling)] * 3
-    parts = torch.split(to_device(packed, tables.device), sizes)
-    num_decodes = first_row - sum(span.num_rows for span in spans)
-    return PagedBatch(
+    return PagedRows(
         chunks=ordered,
         sampling=sampling,
-        token_ids=parts[0].long(),
+        num_decodes=first_row - sum([span.num_rows for span in spans]),
+        spans=tuple(spans),
+        token_ids=np.concatenate(ids),
+        positions=np.concatenate(positions),
+        table_rows=np.concatenate(table_rows),
+        last_rows=np.array(last_rows, np.int64),
+        sampled_positions=np.array(_ends(sampling), np.int64),
+        sampled_tables=np.array([tables.rows[chunk.seq].index for chunk in sampling], np.int64),
+    )
+
+
+def make_paged_batch(
+    rows: PagedRows, tables: SequenceTables, prepare: Callable[[PagedPlan], PagedPlan]
+) -> PagedBatch:
+    """`rows` on the card, as many as they are.
+
+    `prepare` adds to the plan what the kernels need. One transfer carries everything that the host
+    knows; nothing waits for the card.
+    """
+    columns = (
+        rows.token_ids,
+        rows.positions,
+        rows.table_rows,
+        rows.last_rows,
+        rows.sampled_positions,
+        rows.sampled_tables,
+    )
+    packed = to_device(np.concatenate(columns).astype(np.int32), tables.device)
+    parts = torch.split(packed, [len(column) for column in columns])
+    return PagedBatch(
+        chunks=rows.chunks,
+        sampling=rows.sampling,
+        token_ids=parts[0],
         last_rows=parts[3].long(),
         sampled_positions=parts[4],
-        table_rows=parts[5].long(),
+        table_rows=parts[5],
         plan=prepare(
-            PagedPlan(parts[1], parts[2], tables.block_tables, num_decodes, tuple(spans)),
+            PagedPlan(parts[1], parts[2], tables.block_tables, rows.num_decodes, rows.spans)
         ),
     )
 
@@ -128,7 +174,15 @@ def to_device(
 ) -> Tensor:
     """Send without waiting: on a card the copy runs behind the steps in flight."""
     source = torch.from_numpy(values)
-    return source.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else source
+    if device.type == "cuda":
+        source = source.pin_memory()
+    return source.to(device, non_blocking=True)
+
+
+def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> None:
+    """The same into a tensor that steps in flight may still read: they do so before."""
+    source = torch.from_numpy(values)
+    target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
 
 def _row_order(chunk: Chunk) -> tuple[bool, int]:

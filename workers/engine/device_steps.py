@@ -1,27 +1,33 @@
 """Steps on a card: started while the one before is still computed.
 
-Owns the choice between a captured decode and a mixed step, and what is sent to the card for each.
-Must not know plans, nor what a kernel does. Sampled tokens stay in the sequence tables; the host
-reads a copy of them a step later.
+Owns the choice between a decode step, a mixed step in a captured room and one that is launched
+kernel by kernel. Must not know plans, nor what a kernel does. Sampled tokens stay in the sequence
+tables; the host reads a copy of them a step later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Final, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import NO_ROW
+from kernels.choose import uses_triton
 from workers.core.plan import Chunk
-from workers.engine.batch import ON_CARD, PagedBatch, make_paged_batch, to_device
+from workers.engine.batch import PagedBatch, PagedRows, make_paged_batch, paged_rows, to_device
+from workers.engine.capture import Capture, CudaCapture, run_again
+from workers.engine.capture_order import CaptureOrder
+from workers.engine.decode_step import DecodeStep
 from workers.engine.draws import Kind
-from workers.engine.graphs import DecodeGraphs
+from workers.engine.graphs import Graphs
 from workers.engine.kv_cache import KvCache
+from workers.engine.mixed_step import MixedStep, embed_known
 from workers.engine.models.qwen3 import Qwen3
+from workers.engine.rooms import need_of, rooms
 from workers.engine.sampler import Picked, Sampler
 from workers.engine.sequences import SequenceState
 from workers.engine.steps import Launched, fetch
@@ -30,18 +36,35 @@ from workers.engine.tables import SequenceTables, TableRow
 
 @final
 class DeviceSteps:
-    """`workers.engine.steps.Steps` for CUDA; on a CPU the same, without graphs, for tests."""
+    """`workers.engine.steps.Steps` for CUDA; on a CPU the same, for tests."""
 
     lookahead: Final = 1
 
-    def __init__(self, model: Qwen3, cache: KvCache, max_rows: int, context_length: int) -> None:
+    def __init__(
+        self,
+        model: Qwen3,
+        cache: KvCache,
+        max_rows: int,
+        context_length: int,
+        capture: Capture | None = None,
+    ) -> None:
+        """`capture` None takes that of the device: none on a CPU."""
+        self.used_graph = False
         self._model = model
         self._cache = cache
         self._device = model.device
         max_blocks = -(-context_length // cache.block_size)
         self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
-        self._graphs = DecodeGraphs(model, cache, self._tables, self._sampler.draws, max_rows)
+        self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
+        held = rooms(max_rows, _layer_weights(model))
+        self._mixed_step = MixedStep(model, cache, self._tables, held)
+        self._graphs = Graphs(
+            CaptureOrder(max_rows, held),
+            self._decode_step,
+            self._mixed_step,
+            capture or _capture_on(self._device),
+        )
 
     def start(self, states: Sequence[SequenceState]) -> None:
         """See `Steps`."""
@@ -83,7 +106,7 @@ class DeviceSteps:
     ) -> list[tuple[Chunk, Tensor]]:
         """See `Steps`."""
         self._bring_up_to_date(chunks)
-        batch = self._batch(chunks, states)
+        batch = self._batch(self._rows(chunks, states))
         parts = torch.split(self._forward(batch, None), [chunk.length for chunk in batch.chunks])
         return list(zip(batch.chunks, parts, strict=True))
 
@@ -107,39 +130,49 @@ class DeviceSteps:
         members = [states[chunk.seq] for chunk in chunks]
         self._sampler.draws.arrange(members)
         kind = self._sampler.draws.kind
-        size = self._graphs.size_for(num_rows, kind)
-        sent = np.zeros(self._graphs.rows.shape, np.int32)
-        sent[0, :num_rows] = [chunk.start for chunk in chunks]
-        sent[0, num_rows:] = NO_ROW
-        sent[1, :num_rows] = [row.index for row in rows]
-        sent[1, num_rows:] = self._tables.dummy_row
-        self._graphs.rows.copy_(to_device(sent, self._device), non_blocking=True)
-        result = self._graphs.run(size, kind)[:num_rows]
+        graph = self._graphs.for_decodes(num_rows, kind)
+        self.used_graph = self._graphs.holds(graph)
+        positions, table_rows = self._decode_step.fill(
+            [chunk.start for chunk in chunks], [row.index for row in rows]
+        )
+        result = self._graphs.run(graph)[:num_rows]
         if kind is not Kind.GENERAL:
             return Picked(tuple([state.seq for state in members]), result)
-        positions, table_rows = self._graphs.rows[:, :num_rows].unbind()
-        return self._sample(result, members, positions + 1, table_rows.long())
+        return self._sample(result, members, positions + 1, table_rows)
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked | None:
-        batch = self._batch(chunks, states)
+        rows = self._rows(chunks, states)
+        room = self._graphs.for_mixed(need_of(chunks))
+        self.used_graph = room is not None
+        if room is None:
+            return self._unpadded(rows, states)
+        positions, table_rows = self._mixed_step.fill(room, rows)
+        logits = self._graphs.run(room)[: len(rows.sampling)]
+        if not rows.sampling:
+            return None
+        members = [states[chunk.seq] for chunk in rows.sampling]
+        return self._sample(logits, members, positions, table_rows)
+
+    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> Picked | None:
+        batch = self._batch(rows)
         hidden = self._forward(batch, batch.last_rows)
         if not batch.sampling:
             return None
-        logits = self._model.logits(hidden)
         members = [states[chunk.seq] for chunk in batch.sampling]
+        logits = self._model.logits(hidden)
         return self._sample(logits, members, batch.sampled_positions, batch.table_rows)
 
-    def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedBatch:
-        block_size = self._cache.block_size
+    def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
+        return paged_rows(chunks, states, self._tables, self._cache.block_size)
+
+    def _batch(self, rows: PagedRows) -> PagedBatch:
         prepare = partial(self._model.prepared, cache=self._cache)
-        return make_paged_batch(chunks, states, self._tables, block_size, prepare)
+        return make_paged_batch(rows, self._tables, prepare)
 
     def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
-        held = self._tables.last_token[batch.plan.table_rows.long()]
-        tokens = torch.where(batch.token_ids == ON_CARD, held, batch.token_ids)
-        # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
-        hidden = self._model.embed(tokens.clamp_(min=0))
-        return self._model.forward(hidden, batch.plan, self._cache, rows)
+        plan = batch.plan
+        hidden = embed_known(self._model, self._tables, batch.token_ids, plan.table_rows)
+        return self._model.forward(hidden, plan, self._cache, rows)
 
     def _sample(
         self,
@@ -149,5 +182,17 @@ class DeviceSteps:
         table_rows: Tensor,
     ) -> Picked:
         picked = self._sampler.sample(logits, members, positions)
-        self._tables.last_token.index_copy_(0, table_rows, picked.ids.int())
+        self._tables.last_token.index_copy_(0, table_rows.long(), picked.ids.int())
         return picked
+
+
+def _capture_on(device: torch.device) -> Capture | None:
+    """The reference implementations read back from the device, which no graph can hold."""
+    if not uses_triton(torch.empty(0, device=device)):
+        return None
+    return CudaCapture() if device.type == "cuda" else run_again
+
+
+def _layer_weights(model: Qwen3) -> int:
+    layer = model.weights.layers[0]
+    return sum([prod(weight.shape) for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)])

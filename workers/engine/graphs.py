@@ -1,102 +1,87 @@
-"""Decode steps as CUDA graphs: from the tokens that the card holds to those it samples.
+"""The captured steps, replayed instead of launched kernel by kernel.
 
-Owns the captured graphs and the tensors that they read and write. Must not know sequences or plans,
-nor which graph comes next. A graph serves every step of up to its number of rows; rows that are not
-used are none. A step that no graph serves yet is launched kernel by kernel.
+Owns the graphs, and which of them serves a step. Must not know what a step computes, nor which
+graph comes next.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor
 
-from kernels.attention import NO_ROW, PagedPlan
-from kernels.choose import uses_triton
-from kernels.embed_rows import embed_rows
-from kernels.sample import pick
-from workers.engine.capture_order import CaptureOrder
-from workers.engine.draws import DrawTable, Kind
-from workers.engine.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
-from workers.engine.tables import SequenceTables
+from workers.engine.capture import Capture, Replay
+from workers.engine.capture_order import CaptureOrder, Decode, Graph
+from workers.engine.decode_step import DecodeStep
+from workers.engine.draws import Kind
+from workers.engine.mixed_step import MixedStep
+from workers.engine.rooms import Room
 
 
 @final
-class DecodeGraphs:
-    """`rows` int32 [2, max_rows] are the positions and the table rows of the step's rows."""
+class Graphs:
+    """`capture` None: every step is launched kernel by kernel."""
 
     def __init__(
-        self, model: Qwen3, cache: KvCache, tables: SequenceTables, draws: DrawTable, max_rows: int
+        self, order: CaptureOrder, decode: DecodeStep, mixed: MixedStep, capture: Capture | None
     ) -> None:
-        self._order = CaptureOrder(max_rows)
-        self.rows = torch.zeros((2, max_rows), dtype=torch.int32, device=model.device)
-        self._model = model
-        self._cache = cache
-        self._tables = tables
-        self._draws = draws
-        self._graphs: dict[tuple[int, Kind], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._order = order
+        self._decode = decode
+        self._mixed = mixed
+        self._capture = capture
+        self._replays: dict[Graph, Replay] = {}
         self._is_full = False
-        # The reference implementations read back from the device, which no graph can hold.
-        self._captures = uses_triton(self.rows)
-        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
 
     @property
     def is_wishing(self) -> bool:
         """Whether a step has missed a graph that can still be captured."""
-        return not self._is_full and self._captures and self._order.is_wishing
+        return self._capture is not None and not self._is_full and self._order.is_wishing
 
     def prepare(self, *, wished_only: bool) -> bool:
-        """Capture one more graph; False if there was none to capture."""
-        graph = self._order.next(wished_only=wished_only) if self._captures else None
-        if graph is None or self._is_full:
+        """Capture one more graph; False if there was none to capture. What the inputs hold of the
+        last step is lost.
+        """
+        if self._capture is None or self._is_full:
+            return False
+        graph = self._order.next(wished_only=wished_only)
+        if graph is None:
             return False
         try:
-            self._graphs[graph] = self._capture(*graph)
+            self._clear(graph)
+            self._replays[graph] = self._capture(partial(self._step, graph))
         except torch.OutOfMemoryError as error:
-            print(f"no memory for more decode graphs: {error}", file=sys.stderr)
+            print(f"no memory for more graphs: {error}", file=sys.stderr)
             self._is_full = True
             return False
         self._order.captured(graph)
         return True
 
-    def size_for(self, num_rows: int, kind: Kind) -> int:
-        """The rows of the graph that will serve so many, or as many rows if none can."""
-        return (self._order.serving(num_rows, kind) if self._captures else None) or num_rows
+    def for_decodes(self, num_rows: int, kind: Kind) -> Decode:
+        """The graph that will serve so many, or that of as many rows if none can."""
+        found = None if self._capture is None else self._order.decode(num_rows, kind)
+        return found or Decode(num_rows, kind)
 
-    def run(self, size: int, kind: Kind) -> Tensor:
-        """The sampled ids int64 [size], or for `Kind.GENERAL` the logits [size, vocab]."""
-        captured = self._graphs.get((size, kind))
-        if captured is None:
-            return self._step(size, kind)
-        graph, result = captured
-        graph.replay()
-        return result
+    def for_mixed(self, need: Room) -> Room | None:
+        """The graph that will serve such a step, if one can."""
+        return None if self._capture is None else self._order.mixed(need)
 
-    def _capture(self, size: int, kind: Kind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Without rows: those of the last step are lost."""
-        self.rows[0].fill_(NO_ROW)
-        self.rows[1].fill_(self._tables.dummy_row)
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        # The first run compiles kernels and takes workspaces: neither may happen in a capture.
-        with torch.cuda.stream(stream):
-            self._step(size, kind)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
-            result = self._step(size, kind)
-        return graph, result
+    def holds(self, graph: Graph) -> bool:
+        """Whether it is captured."""
+        return graph in self._replays
 
-    def _step(self, size: int, kind: Kind) -> Tensor:
-        positions, table_rows = self.rows[:, :size].unbind()
-        plan = PagedPlan(positions, table_rows, self._tables.block_tables, size)
-        plan = self._model.prepared(plan, self._cache)
-        hidden = embed_rows(table_rows, self._tables.last_token, self._model.weights.embedding)
-        logits = self._model.logits(self._model.forward(hidden, plan, self._cache))
-        if kind is Kind.GENERAL:
-            return logits
-        draws = self._draws.rows(size, filtered=kind is Kind.FILTERED)
-        return pick(logits, draws, positions + 1, self._tables.last_token, table_rows)
+    def run(self, graph: Graph) -> Tensor:
+        """What the step of this size makes of its inputs."""
+        replay = self._replays.get(graph)
+        return self._step(graph) if replay is None else replay()
+
+    def _step(self, graph: Graph) -> Tensor:
+        return self._mixed.run(graph) if isinstance(graph, Room) else self._decode.run(graph)
+
+    def _clear(self, graph: Graph) -> None:
+        if isinstance(graph, Room):
+            self._mixed.clear(graph)
+        else:
+            self._decode.clear()

@@ -48,6 +48,11 @@ class HostSteps:
         return Launched(self._sampler.sample(logits, rows, batch.sampled_positions))
 
     @property
+    def used_graph(self) -> bool:
+        """Never: there are none."""
+        return False
+
+    @property
     def is_wishing(self) -> bool:
         """Never: there is nothing to prepare."""
         return False

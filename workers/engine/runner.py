@@ -107,6 +107,11 @@ class Runner:
         return StepResult(step.step, tuple(sampled), tuple(failed.items()))
 
     @property
+    def used_graph(self) -> bool:
+        """See `Steps.used_graph`."""
+        return self._steps.used_graph
+
+    @property
     def is_wishing(self) -> bool:
         """See `Steps.is_wishing`."""
         return self._steps.is_wishing

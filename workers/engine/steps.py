@@ -36,6 +36,10 @@ class Steps(Protocol):
         """
 
     @property
+    def used_graph(self) -> bool:
+        """Whether the step that was launched last replayed a graph."""
+
+    @property
     def is_wishing(self) -> bool:
         """Whether a step has missed something that `prepare` can make."""
 

@@ -1,24 +1,26 @@
 """The card's steps, run on the CPU with plain torch: the same tokens, one step ahead."""
 
-from array import array
 from pathlib import Path
 
 import pytest
 
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
-from workers.engine.device_steps import DeviceSteps
-from workers.engine.runner import Runner
-
-BLOCK = 16
-PROMPTS = {1: [5, 9, 2] * 7, 2: [3], 3: [11, 12] * 20, 4: [7] * 16}
-GREEDY = SamplingParams(max_tokens=50, temperature=0.0)
-DRAWN = SamplingParams(max_tokens=50, temperature=1.1)
-FILTERED = SamplingParams(max_tokens=50, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01)
-GENERAL = SamplingParams(
-    max_tokens=50, temperature=0.8, repetition_penalty=1.2, presence_penalty=0.3, logprobs=2
+from tests.workers.engine.step_cases import (
+    BLOCK,
+    DRAWN,
+    FILTERED,
+    GENERAL,
+    GREEDY,
+    PROMPTS,
+    as_on_card,
+    outputs_of,
+    plans_of,
+    start_of,
 )
+from workers.core.plan import Chunk, StepPlan
+from workers.engine.capture import Capture, run_again
+from workers.engine.runner import Runner
 
 
 @pytest.fixture(name="host")
@@ -26,58 +28,11 @@ def _host(tmp_path: Path) -> Runner:
     return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
 
 
-def _on_card(host: Runner) -> Runner:
-    """A runner that computes as on a card: the same weights, a cache that was never written."""
-    for keys, values in host.cache.layers:
-        keys.fill_(float("nan"))
-        values.fill_(float("nan"))
-    facts = host.facts
-    steps = DeviceSteps(host.model, host.cache, facts.max_seqs, facts.context_length)
-    return Runner(host.model, host.cache, facts, host.model_dir, steps)
-
-
-def _start(seq: int, sampling: SamplingParams, prompt: list[int] | None = None) -> SequenceStart:
-    ids = array("I", prompt or PROMPTS[seq])
-    return SequenceStart(seq, ids, len(ids), sampling, seed=seq + 2**40)
-
-
-def _blocks(seq: int, end: int) -> tuple[int, ...]:
-    """Scattered blocks: sequence n owns every fourth."""
-    return tuple(seq - 1 + 4 * index for index in range(-(-end // BLOCK)))
-
-
-def _plans(sampling: dict[int, SamplingParams], num_steps: int) -> list[StepPlan]:
-    """All prompts at once, the third in two chunks, then one token each per step."""
-    whole = [Chunk(s, 0, len(p), _blocks(s, len(p)), s != 3) for s, p in PROMPTS.items() if s != 3]
-    first = Chunk(3, 0, 17, _blocks(3, 17), samples=False)
-    starts = tuple(_start(seq, sampling[seq]) for seq in PROMPTS)
-    plans = [StepPlan(1, starts, (*whole, first), ())]
-    done = {seq: len(prompt) for seq, prompt in PROMPTS.items()}
-    for step in range(num_steps):
-        rest = [Chunk(3, 17, 23, _blocks(3, 40), samples=True)] if step == 0 else []
-        chunks = []
-        for seq in PROMPTS:
-            if seq == 3 and step == 0:
-                continue
-            chunks.append(Chunk(seq, done[seq], 1, _blocks(seq, done[seq] + 1), samples=True))
-            done[seq] += 1
-        plans.append(StepPlan(step + 2, (), (*chunks, *rest), ()))
-    return plans
-
-
-def _outputs(runner: Runner, plans: list[StepPlan], ahead: int) -> dict[int, list[Sampled]]:
-    """What each sequence sampled, with `ahead` steps launched before the first is collected."""
-    outputs: dict[int, list[Sampled]] = {seq: [] for seq in PROMPTS}
-    flying = []
-    for plan in plans:
-        flying.append(runner.launch(plan))
-        if len(flying) > ahead:
-            for item in runner.collect(flying.pop(0)).sampled:
-                outputs[item.seq].append(item)
-    for step in flying:
-        for item in runner.collect(step).sampled:
-            outputs[item.seq].append(item)
-    return outputs
+@pytest.fixture(name="capture", params=[None, run_again], ids=["unpadded", "padded"])
+def _capture(request: pytest.FixtureRequest) -> Capture | None:
+    """Steps launched one by one at their own sizes, or replayed in graphs with padding."""
+    capture: Capture | None = request.param
+    return capture
 
 
 @pytest.mark.parametrize(
@@ -90,11 +45,13 @@ def _outputs(runner: Runner, plans: list[StepPlan], ahead: int) -> dict[int, lis
     ],
     ids=["greedy", "drawn", "filtered", "general"],
 )
-def test_tokens_are_those_of_the_host(host: Runner, sampling: dict[int, SamplingParams]) -> None:
+def test_tokens_are_those_of_the_host(
+    host: Runner, capture: Capture | None, sampling: dict[int, SamplingParams]
+) -> None:
     """Mixed steps, decodes, a prompt in two chunks: ahead of the host, nothing differs."""
-    plans = _plans(sampling, 30)
-    expected = _outputs(host, plans, ahead=0)
-    found = _outputs(_on_card(host), plans, ahead=1)
+    plans = plans_of(sampling, 30)
+    expected = outputs_of(host, plans, ahead=0)
+    found = outputs_of(as_on_card(host, capture), plans, ahead=1)
     assert {seq: [item.ids for item in items] for seq, items in found.items()} == {
         seq: [item.ids for item in items] for seq, items in expected.items()
     }
@@ -105,13 +62,15 @@ def test_tokens_are_those_of_the_host(host: Runner, sampling: dict[int, Sampling
                 assert [i for i, _ in own.top] == [i for i, _ in other.top]
 
 
-def test_a_preempted_sequence_goes_on_in_other_blocks(host: Runner) -> None:
+def test_a_preempted_sequence_goes_on_in_other_blocks(
+    host: Runner, capture: Capture | None
+) -> None:
     """Its table is written anew; what it said stays."""
-    runner, prompt = _on_card(host), PROMPTS[1]
-    undisturbed = _outputs(host, _plans(dict.fromkeys(PROMPTS, GREEDY), 3), ahead=0)[1]
+    runner, prompt = as_on_card(host, capture), PROMPTS[1]
+    undisturbed = outputs_of(host, plans_of(dict.fromkeys(PROMPTS, GREEDY), 3), ahead=0)[1]
     expected = [item.ids[0] for item in undisturbed]
-    runner = _on_card(host)
-    start = _start(1, GREEDY)
+    runner = as_on_card(host, capture)
+    start = start_of(1, GREEDY)
     length = len(prompt)
     runner.run(StepPlan(1, (start,), (Chunk(1, 0, length, (8, 4), samples=True),), ()))
     runner.run(StepPlan(2, (), (Chunk(1, length, 1, (8, 4), samples=True),), ()))
@@ -121,12 +80,12 @@ def test_a_preempted_sequence_goes_on_in_other_blocks(host: Runner) -> None:
     assert runner.run(StepPlan(4, (), (last,), ())).sampled[0].ids == (expected[3],)
 
 
-def test_a_row_is_used_again_after_its_sequence(host: Runner) -> None:
+def test_a_row_is_used_again_after_its_sequence(host: Runner, capture: Capture | None) -> None:
     """More sequences than rows, one after another: each sees its own table only."""
-    runner = _on_card(host)
+    runner = as_on_card(host, capture)
     for seq in range(20):
         prompt = [seq + 2] * 5
-        start = _start(seq, GREEDY, prompt)
+        start = start_of(seq, GREEDY, prompt)
         chunk = Chunk(seq, 0, 5, (seq % 7,), samples=True)
         ended = (seq - 1,) if seq else ()
         found = runner.run(StepPlan(seq, (start,), (chunk,), ended)).sampled[0].ids
@@ -134,10 +93,12 @@ def test_a_row_is_used_again_after_its_sequence(host: Runner) -> None:
     assert runner.num_sequences == 1
 
 
-def test_logits_that_are_no_numbers_fail_their_sequence(host: Runner) -> None:
+def test_logits_that_are_no_numbers_fail_their_sequence(
+    host: Runner, capture: Capture | None
+) -> None:
     """The neighbour is answered, and the next step of the broken one faults nobody."""
-    runner = _on_card(host)
-    starts = (_start(1, GREEDY, [5, 6]), _start(2, GREEDY, [5, 6]))
+    runner = as_on_card(host, capture)
+    starts = (start_of(1, GREEDY, [5, 6]), start_of(2, GREEDY, [5, 6]))
     host.model.weights.embedding[9] = float("nan")
     starts[0].token_ids[1] = 9
     chunks = (Chunk(1, 0, 2, (0,), samples=True), Chunk(2, 0, 2, (1,), samples=True))

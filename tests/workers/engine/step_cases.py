@@ -1,0 +1,76 @@
+"""Plans of a few sequences, and runners that compute as on a card."""
+
+from array import array
+
+from protocol.sampling import SamplingParams
+from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
+from workers.engine.capture import Capture
+from workers.engine.device_steps import DeviceSteps
+from workers.engine.runner import Runner
+
+BLOCK = 16
+PROMPTS = {1: [5, 9, 2] * 7, 2: [3], 3: [11, 12] * 20, 4: [7] * 16}
+GREEDY = SamplingParams(max_tokens=50, temperature=0.0)
+DRAWN = SamplingParams(max_tokens=50, temperature=1.1)
+FILTERED = SamplingParams(max_tokens=50, temperature=0.9, top_k=20, top_p=0.9, min_p=0.01)
+GENERAL = SamplingParams(
+    max_tokens=50, temperature=0.8, repetition_penalty=1.2, presence_penalty=0.3, logprobs=2
+)
+
+
+def as_on_card(host: Runner, capture: Capture | None = None) -> Runner:
+    """A runner that computes as on a card: the same weights, a cache that was never written. With
+    `capture`, every graph is captured.
+    """
+    for keys, values in host.cache.layers:
+        keys.fill_(float("nan"))
+        values.fill_(float("nan"))
+    facts = host.facts
+    steps = DeviceSteps(host.model, host.cache, facts.max_seqs, facts.context_length, capture)
+    while capture is not None and steps.prepare(wished_only=False):
+        pass
+    return Runner(host.model, host.cache, facts, host.model_dir, steps)
+
+
+def start_of(seq: int, sampling: SamplingParams, prompt: list[int] | None = None) -> SequenceStart:
+    ids = array("I", prompt or PROMPTS[seq])
+    return SequenceStart(seq, ids, len(ids), sampling, seed=seq + 2**40)
+
+
+def _blocks(seq: int, end: int) -> tuple[int, ...]:
+    """Scattered blocks: sequence n owns every fourth."""
+    return tuple(seq - 1 + 4 * index for index in range(-(-end // BLOCK)))
+
+
+def plans_of(sampling: dict[int, SamplingParams], num_steps: int) -> list[StepPlan]:
+    """All prompts at once, the third in two chunks, then one token each per step."""
+    whole = [Chunk(s, 0, len(p), _blocks(s, len(p)), s != 3) for s, p in PROMPTS.items() if s != 3]
+    first = Chunk(3, 0, 17, _blocks(3, 17), samples=False)
+    starts = tuple(start_of(seq, sampling[seq]) for seq in PROMPTS)
+    plans = [StepPlan(1, starts, (*whole, first), ())]
+    done = {seq: len(prompt) for seq, prompt in PROMPTS.items()}
+    for step in range(num_steps):
+        rest = [Chunk(3, 17, 23, _blocks(3, 40), samples=True)] if step == 0 else []
+        chunks = []
+        for seq in PROMPTS:
+            if seq == 3 and step == 0:
+                continue
+            chunks.append(Chunk(seq, done[seq], 1, _blocks(seq, done[seq] + 1), samples=True))
+            done[seq] += 1
+        plans.append(StepPlan(step + 2, (), (*chunks, *rest), ()))
+    return plans
+
+
+def outputs_of(runner: Runner, plans: list[StepPlan], ahead: int) -> dict[int, list[Sampled]]:
+    """What each sequence sampled, with `ahead` steps launched before the first is collected."""
+    outputs: dict[int, list[Sampled]] = {seq: [] for seq in PROMPTS}
+    flying = []
+    for plan in plans:
+        flying.append(runner.launch(plan))
+        if len(flying) > ahead:
+            for item in runner.collect(flying.pop(0)).sampled:
+                outputs[item.seq].append(item)
+    for step in flying:
+        for item in runner.collect(step).sampled:
+            outputs[item.seq].append(item)
+    return outputs

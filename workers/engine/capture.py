@@ -1,0 +1,50 @@
+"""How a step becomes a CUDA graph.
+
+Owns the streams and the memory of a capture. Must not know what the step computes, nor when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+Replay: TypeAlias = Callable[[], Tensor]
+"""Runs a step once more, on what its inputs hold now; the result stays where it is."""
+
+Capture: TypeAlias = Callable[[Callable[[], Tensor]], Replay]
+"""Makes a step replayable. Runs it; raises `torch.OutOfMemoryError`."""
+
+
+@final
+class CudaCapture:
+    """All graphs share one pool of memory: they never run at once."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Callable[[], Tensor]) -> Replay:
+        """See `Capture`."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        # The first run compiles kernels and takes workspaces: neither may happen in a capture.
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            result = step()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result
+
+        return replay
+
+
+def run_again(step: Callable[[], Tensor]) -> Replay:
+    """A `Capture` where there is no card: the step itself, run once as a capture would."""
+    step()
+    return step

@@ -1,0 +1,36 @@
+"""What a mixed step sends to the card."""
+
+from array import array
+
+import numpy as np
+import pytest
+import torch
+
+from protocol.sampling import SamplingParams
+from workers.core.plan import Chunk, SequenceStart
+from workers.engine.batch import make_paged_batch, paged_rows
+from workers.engine.sequences import SequenceState
+from workers.engine.tables import SequenceTables
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_no_number_of_rows_compiles_a_kernel_anew(length: int) -> None:
+    """Triton tells pointers at multiples of 16 bytes from others: all are."""
+    tables = SequenceTables(4, 4, dummy_block=9, device=torch.device("cpu"))
+    tables.start([1, 2])
+    starts = [SequenceStart(seq, array("I", range(20)), 20, SamplingParams(), 0) for seq in (1, 2)]
+    states = {start.seq: SequenceState(start) for start in starts}
+    chunks = [Chunk(1, 3, length, (0, 1), samples=True), Chunk(2, 19, 1, (2, 3), samples=True)]
+    rows = paged_rows(chunks, states, tables, block_size=16)
+    batch = make_paged_batch(rows, tables, lambda plan: plan)
+    sent = {
+        "token_ids": (batch.token_ids, rows.token_ids),
+        "positions": (batch.plan.positions, rows.positions),
+        "table_rows": (batch.plan.table_rows, rows.table_rows),
+        "last_rows": (batch.last_rows, rows.last_rows),
+        "sampled_positions": (batch.sampled_positions, rows.sampled_positions),
+        "sampled_tables": (batch.table_rows, rows.sampled_tables),
+    }
+    for name, (there, here) in sent.items():
+        assert there.data_ptr() % 16 == 0, name
+        assert np.array_equal(there.numpy(), here), name

@@ -1,6 +1,8 @@
 """Plans of a few sequences, and runners that compute as on a card."""
 
 from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
@@ -9,6 +11,7 @@ from workers.engine.device_steps import DeviceSteps
 from workers.engine.runner import Runner
 
 BLOCK = 16
+NUM_SEQS = 6
 PROMPTS = {1: [5, 9, 2] * 7, 2: [3], 3: [11, 12] * 20, 4: [7] * 16}
 GREEDY = SamplingParams(max_tokens=50, temperature=0.0)
 DRAWN = SamplingParams(max_tokens=50, temperature=1.1)
@@ -74,3 +77,46 @@ def outputs_of(runner: Runner, plans: list[StepPlan], ahead: int) -> dict[int, l
         for item in runner.collect(step).sampled:
             outputs[item.seq].append(item)
     return outputs
+
+
+class Life(NamedTuple):
+    """A sequence that comes at a step, with a prompt that is computed in chunks of `cut` tokens."""
+
+    comes: int
+    num_prompt: int
+    cut: int
+    sampling: SamplingParams
+
+
+def plans_of_lives(lives: Sequence[Life], num_steps: int) -> list[StepPlan]:
+    """Every sequence goes on in every step: by a chunk of its prompt, then by a token."""
+    done = [0] * len(lives)
+    plans = []
+    for step in range(num_steps):
+        starts, chunks = [], []
+        for seq, life in enumerate(lives):
+            if life.comes > step:
+                continue
+            if life.comes == step:
+                prompt = [2 + (7 * seq + 3 * index) % 149 for index in range(life.num_prompt)]
+                starts.append(start_of(seq, life.sampling, prompt))
+            length = min(life.cut, max(1, life.num_prompt - done[seq]))
+            end = done[seq] + length
+            blocks = tuple(seq + NUM_SEQS * index for index in range(-(-end // BLOCK)))
+            chunks.append(Chunk(seq, done[seq], length, blocks, end >= life.num_prompt))
+            done[seq] = end
+        if chunks:
+            plans.append(StepPlan(step, tuple(starts), tuple(chunks), ()))
+    return plans
+
+
+def sampled_by(runner: Runner, plans: Sequence[StepPlan], ahead: int) -> list[dict[int, Sampled]]:
+    """By step and sequence, with `ahead` steps launched before the first is collected."""
+    flying, found = [], []
+    for plan in plans:
+        flying.append(runner.launch(plan))
+        if len(flying) > ahead:
+            found.append(runner.collect(flying.pop(0)))
+    found += [runner.collect(step) for step in flying]
+    assert not any(result.failed for result in found)
+    return [{item.seq: item for item in result.sampled} for result in found]

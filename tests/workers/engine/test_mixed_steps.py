@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,13 +10,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from tests.workers.engine.step_cases import BLOCK, DRAWN, GREEDY, as_on_card, start_of
+from tests.workers.engine.step_cases import (
+    BLOCK,
+    DRAWN,
+    GREEDY,
+    NUM_SEQS,
+    Life,
+    as_on_card,
+    plans_of_lives,
+    sampled_by,
+    start_of,
+)
 from workers.core.plan import Chunk, StepPlan
 from workers.engine.capture import Replay, run_again
 from workers.engine.device_steps import DeviceSteps
 from workers.engine.runner import Runner
 
-NUM_SEQS = 6
 LONGEST_PROMPT = 90
 
 
@@ -27,71 +35,28 @@ def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     return load_tiny(write_tiny_model(folder), kv_tokens=1024, block_size=BLOCK)
 
 
-class Life(NamedTuple):
-    """A sequence that comes at a step, with a prompt that is computed in chunks of `cut`."""
-
-    comes: int
-    num_prompt: int
-    cut: int
-    is_greedy: bool
-
-
 LIVES = st.lists(
     st.builds(
         Life,
         comes=st.integers(0, 5),
         num_prompt=st.integers(1, LONGEST_PROMPT),
         cut=st.sampled_from([1, 2, 7, 20, 48, 64, 100]),
-        is_greedy=st.booleans(),
+        sampling=st.sampled_from([GREEDY, DRAWN]),
     ),
     min_size=1,
     max_size=NUM_SEQS,
 )
 
 
-def _plans(lives: Sequence[Life], num_steps: int) -> list[StepPlan]:
-    """Every sequence goes on in every step: by a chunk of its prompt, then by a token."""
-    done = [0] * len(lives)
-    plans = []
-    for step in range(num_steps):
-        starts, chunks = [], []
-        for seq, life in enumerate(lives):
-            if life.comes > step:
-                continue
-            if life.comes == step:
-                prompt = [2 + (7 * seq + 3 * index) % 149 for index in range(life.num_prompt)]
-                starts.append(start_of(seq, GREEDY if life.is_greedy else DRAWN, prompt))
-            length = min(life.cut, max(1, life.num_prompt - done[seq]))
-            end = done[seq] + length
-            blocks = tuple(seq + NUM_SEQS * index for index in range(-(-end // BLOCK)))
-            chunks.append(Chunk(seq, done[seq], length, blocks, end >= life.num_prompt))
-            done[seq] = end
-        if chunks:
-            plans.append(StepPlan(step, tuple(starts), tuple(chunks), ()))
-    return plans
-
-
-def _ids(runner: Runner, plans: Sequence[StepPlan], ahead: int) -> list[dict[int, int]]:
-    """The tokens of every step, with `ahead` steps launched before the first is collected."""
-    flying, found = [], []
-    for plan in plans:
-        flying.append(runner.launch(plan))
-        if len(flying) > ahead:
-            found.append(runner.collect(flying.pop(0)))
-    found += [runner.collect(step) for step in flying]
-    assert not any(result.failed for result in found)
-    return [{item.seq: item.ids[0] for item in result.sampled} for result in found]
-
-
 @given(lives=LIVES)
 @settings(max_examples=40)
 def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
     """Whatever meets in a step, padded and one step ahead of the host."""
-    plans = _plans(lives, 16)
+    plans = plans_of_lives(lives, 16)
     ended = StepPlan(99, (), (), tuple(range(len(lives))))
-    expected = _ids(host, plans, ahead=0)
+    expected = sampled_by(host, plans, ahead=0)
     host.run(ended)
-    assert _ids(as_on_card(host, run_again), plans, ahead=1) == expected
+    assert sampled_by(as_on_card(host, run_again), plans, ahead=1) == expected
 
 
 def _launched(runner: Runner, lengths: Sequence[int]) -> bool:
@@ -170,10 +135,10 @@ def test_memory_that_runs_out_ends_the_captures(
 
 def test_a_step_that_samples_nothing(host: Runner) -> None:
     """A chunk of a prompt that is not its last: nothing is read back, the next one finds it."""
-    plans = _plans([Life(0, 90, 40, is_greedy=True)], 4)
+    plans = plans_of_lives([Life(0, 90, 40, GREEDY)], 4)
     host.run(StepPlan(9, (), (), (0,)))
-    expected = _ids(host, plans, ahead=0)
+    expected = sampled_by(host, plans, ahead=0)
     runner = as_on_card(host, run_again)
     assert runner.launch(plans[0]).launched is None
     assert runner.used_graph
-    assert _ids(runner, plans[1:], ahead=1) == expected[1:]
+    assert sampled_by(runner, plans[1:], ahead=1) == expected[1:]

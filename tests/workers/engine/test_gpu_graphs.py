@@ -1,0 +1,91 @@
+"""On a card: steps replayed from graphs are the steps that are launched kernel by kernel."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protocol.sampling import SamplingParams
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.workers.engine.step_cases import (
+    BLOCK,
+    GREEDY,
+    NUM_SEQS,
+    Life,
+    as_on_card,
+    plans_of_lives,
+    sampled_by,
+)
+from workers.core.plan import Sampled, StepPlan
+from workers.engine.capture import Capture, CudaCapture, run_again
+from workers.engine.runner import Runner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+SCORED = SamplingParams(max_tokens=200, temperature=0.0, logprobs=5)
+ENDED = StepPlan(99, (), (), tuple(range(NUM_SEQS)))
+WIDE: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "head_dim": 128,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+}
+
+
+def _lives(seed: int, sampling: SamplingParams) -> list[Life]:
+    """Prompts that are cut into chunks of all sizes: of every room, and of none."""
+    rng = random.Random(seed)
+    lives = []
+    for cut in rng.choices((1, 2, 20, 48, 110, 190, 300), k=NUM_SEQS):
+        num_prompt = rng.randrange(1, min(900, 12 * cut) + 1)
+        lives.append(Life(rng.randrange(6), num_prompt, cut, sampling))
+    return lives
+
+
+def _runs(runner: Runner, plans: list[list[StepPlan]]) -> list[list[dict[int, Sampled]]]:
+    """One after another, a step ahead; the graphs are the same all the time."""
+    found = []
+    for run in plans:
+        found.append(sampled_by(runner, run, ahead=1))
+        runner.run(ENDED)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"),
+    [
+        ({}, {"dtype": "float32"}),
+        (WIDE, {}),
+        (WIDE, {"kv_dtype": "fp8", "quantization": "fp8"}),
+    ],
+    ids=["float32", "bfloat16", "fp8"],
+)
+def test_a_replayed_step_is_the_launched_one(
+    tmp_path: Path, shape: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """Bit for bit at the same sizes, with graphs refilled by other steps in between."""
+    host = _load(write_tiny_model(tmp_path, **shape), config)
+    plans = [plans_of_lives(_lives(seed, SCORED), 24) for seed in range(4)]
+    captures: tuple[Capture, ...] = CudaCapture(), run_again
+    replayed, launched = [_runs(as_on_card(host, capture), plans) for capture in captures]
+    assert replayed == launched
+
+
+def test_whole_runs_say_the_same_with_graphs_as_without(tmp_path: Path) -> None:
+    """Greedy, in float32, a step ahead: padding changes no token."""
+    host = _load(write_tiny_model(tmp_path), {"dtype": "float32"})
+    plans = [plans_of_lives(_lives(seed, GREEDY), 40) for seed in range(6)]
+    with_graphs = _runs(as_on_card(host, CudaCapture()), plans)
+    without = as_on_card(host)
+    assert with_graphs == _runs(without, plans)
+    assert without.is_wishing
+
+
+def _load(model_dir: Path, config: dict[str, Any]) -> Runner:
+    return load_tiny(model_dir, device="cuda", block_size=BLOCK, kv_tokens=8192, **config)

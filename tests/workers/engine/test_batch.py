@@ -18,7 +18,7 @@ def test_no_number_of_rows_compiles_a_kernel_anew(length: int) -> None:
     """Triton tells pointers at multiples of 16 bytes from others: all are."""
     tables = SequenceTables(4, 4, dummy_block=9, device=torch.device("cpu"))
     tables.start([1, 2])
-    starts = [SequenceStart(seq, array("I", range(20)), 20, SamplingParams(), 0) for seq in (1, 2)]
+    starts = [SequenceStart(seq, array("I", range(20)), 20, SamplingParams(8), 0) for seq in (1, 2)]
     states = {start.seq: SequenceState(start) for start in starts}
     chunks = [Chunk(1, 3, length, (0, 1), samples=True), Chunk(2, 19, 1, (2, 3), samples=True)]
     rows = paged_rows(chunks, states, tables, block_size=16)

@@ -22,8 +22,9 @@ class DecodeConfig(NamedTuple):
     """A decode launch.
 
     `tile` cached tokens per step, `target` programs in all; beginning a row takes as long as
-    `start` tiles. `rows` is what the launch has room for, few values so that few kernels are
-    compiled; at most `fan` partial results are merged at once.
+    `start` tiles, and a cut moves by up to `slack` of them to spare that. `rows` is what the launch
+    has room for, few values so that few kernels are compiled; at most `fan` partial results are
+    merged at once.
     """
 
     tile: int
@@ -33,6 +34,7 @@ class DecodeConfig(NamedTuple):
     rows: int
     fan: int = 8
     start: int = 0
+    slack: int = 0
 
 
 class PrefillConfig(NamedTuple):

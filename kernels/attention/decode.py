@@ -178,8 +178,8 @@ def _decode_kernel(
     tables_ptr, shares_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr, num_rows, table_width,
     eps, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    START: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr, NUMBERS: tl.constexpr,
-    PDL: tl.constexpr,
+    START: tl.constexpr, SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
+    NUMBERS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
 
@@ -203,7 +203,7 @@ def _decode_kernel(
         if taken > 0:
             begin = tl.maximum(passed - START, 0) * TILE
             end = tl.minimum((passed + taken - START) * TILE, position)
-            first, count = row_parts(place - passed, cost, share, START)
+            first, count = row_parts(place - passed, cost, share, START, SLACK)
             wide_row = row.to(tl.int64)
             _row(
                 qkv_ptr + wide_row * ((H + 2 * KV) * D), qk_norm_ptr, cos_sin_ptr, keys_ptr,
@@ -312,8 +312,8 @@ def _launch_of(
     constants = {
         "eps": eps, "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
-        "TILE": config.tile, "START": config.start, "FAN": fan, "NUMBERS": SHARE_NUMBERS,
-        "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
+        "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
+        "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _decode_kernel,

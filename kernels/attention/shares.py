@@ -6,7 +6,7 @@ every replay, so a kernel ahead of the first layer cuts them. Must not know keys
 The rows' costs lie one after another: what beginning a row takes, in tiles, then its tiles. Program
 q of each key head takes `share` of them from q * share on, across the ends of rows, so all programs
 have equally much to do whatever the mix of contexts ("stream-K", Osama et al., 2023). A row that is
-cut is begun twice, so a cut that would leave less than that on one side moves to the row's end.
+cut is begun twice, so a cut near one of its ends moves there.
 """
 
 from functools import cache
@@ -31,18 +31,18 @@ def row_cost(position, TILE: tl.constexpr, START: tl.constexpr):
 
 
 @triton.jit
-def row_parts(row_begin, cost, share, START: tl.constexpr):
+def row_parts(row_begin, cost, share, START: tl.constexpr, SLACK: tl.constexpr):
     """The first program that has tiles of a row, and how many have; see `_beginning`."""
-    first = (row_begin + 2 * START) // share
-    last = (row_begin + cost - START - 1) // share
+    first = (row_begin + START + SLACK) // share
+    last = (row_begin + cost - SLACK - 1) // share
     return first, tl.maximum(last - first, 0) + 1
 
 
 @triton.jit
-def _beginning(ends, at, START: tl.constexpr):
+def _beginning(ends, at, START: tl.constexpr, SLACK: tl.constexpr):
     """Where the program begins that would at `at`: (place, row, how much of the row lies before).
 
-    Not among a row's first 2 START, of which one is its beginning, nor its last START.
+    Neither in a row's START nor among its first or last SLACK tiles.
     """
     total = tl.max(ends, 0)
     at = tl.minimum(at, total)
@@ -50,8 +50,8 @@ def _beginning(ends, at, START: tl.constexpr):
     row = tl.sum(before.to(tl.int32), 0)
     row_begin = tl.max(tl.where(before, ends, 0), 0)
     row_end = tl.min(tl.where(before, total, ends), 0)
-    is_early = at - row_begin <= 2 * START
-    is_late = (row_end - at <= START) & (is_early == 0)
+    is_early = at - row_begin <= START + SLACK
+    is_late = (row_end - at <= SLACK) & (is_early == 0)
     place = tl.where(is_early, row_begin, tl.where(is_late, row_end, at))
     return place, row + is_late.to(tl.int32), tl.where(is_early | is_late, 0, at - row_begin)
 
@@ -59,7 +59,7 @@ def _beginning(ends, at, START: tl.constexpr):
 @triton.jit(do_not_specialize=["num_rows", "programs"])
 def _shares_kernel(
     positions_ptr, shares_ptr, num_rows, programs, TILE: tl.constexpr, START: tl.constexpr,
-    ROWS: tl.constexpr, NUMBERS: tl.constexpr,
+    SLACK: tl.constexpr, ROWS: tl.constexpr, NUMBERS: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     rows = tl.arange(0, ROWS)
@@ -67,8 +67,8 @@ def _shares_kernel(
     costs = row_cost(past, TILE, START)
     share = tl.maximum(tl.cdiv(tl.sum(costs, 0), programs), 1)
     ends = tl.cumsum(costs, 0)
-    place, row, passed = _beginning(ends, number * share, START)
-    end, _, _ = _beginning(ends, (number + 1) * share, START)
+    place, row, passed = _beginning(ends, number * share, START, SLACK)
+    end, _, _ = _beginning(ends, (number + 1) * share, START, SLACK)
     shares_ptr += number * NUMBERS
     # Beyond the last tile all ROWS lie before.
     tl.store(shares_ptr, tl.minimum(row, num_rows))
@@ -85,13 +85,15 @@ def decode_shares(positions: Tensor, num_rows: int, num_kv: int, config: DecodeC
     """
     programs = config.target // num_kv
     shares = torch.empty((programs, SHARE_NUMBERS), dtype=torch.int32, device=positions.device)
-    _launch_of(config.tile, config.start, config.rows)(
+    _launch_of(config.tile, config.start, config.slack, config.rows)(
         (programs, 1, 1), (positions, shares), (num_rows, programs)
     )
     return shares
 
 
 @cache
-def _launch_of(tile: int, start: int, rows: int) -> Launch:
-    constants = {"TILE": tile, "START": start, "ROWS": rows, "NUMBERS": SHARE_NUMBERS}
+def _launch_of(tile: int, start: int, slack: int, rows: int) -> Launch:
+    constants = {
+        "TILE": tile, "START": start, "SLACK": slack, "ROWS": rows, "NUMBERS": SHARE_NUMBERS,
+    }  # fmt: skip
     return Launch(_shares_kernel, constants, num_warps=4)

@@ -96,16 +96,18 @@ def test_a_program_serves_several_rows(device: torch.device) -> None:
     """More rows than programs: most are begun and ended by one of them, some are cut."""
     contexts = (0, 70, 16, 5, 33, 15, 48, 1, 90, 31, 64)
     case = make_case(tuple((context, 1) for context in contexts), Shape()).to(device)
-    for start in (0, 1, 2, 5):
-        _check(case, _decode(case, SMALL._replace(start=start)))
+    for start, slack in ((0, 0), (1, 0), (2, 1), (5, 2)):
+        _check(case, _decode(case, SMALL._replace(start=start, slack=slack)))
         assert not _counters(device).any()
 
 
-@given(st.lists(st.integers(-1, 300), min_size=1, max_size=16), st.integers(0, 6))
-def test_every_tile_has_one_program(contexts: list[int], start: int) -> None:
+@given(
+    st.lists(st.integers(-1, 300), min_size=1, max_size=16), st.integers(0, 6), st.integers(0, 3)
+)
+def test_every_tile_has_one_program(contexts: list[int], start: int, slack: int) -> None:
     """The shares follow each other from the first row to the last, none is much too large, and no
-    cut is where beginning the row again costs more than it spreads."""
-    config = SMALL._replace(start=start)
+    row is cut near its ends."""
+    config = SMALL._replace(start=start, slack=slack)
     positions = torch.tensor(contexts, dtype=torch.int32)
     shares = decode_shares(positions, len(contexts), 2, config).tolist()
     costs = [max(1, -(-past // config.tile)) + start if past >= 0 else 0 for past in contexts]
@@ -114,9 +116,9 @@ def test_every_tile_has_one_program(contexts: list[int], start: int) -> None:
         assert place == reached
         assert sum(costs[:row]) + passed == place
         assert share == max(1, -(-sum(costs) // (config.target // 2)))
-        assert 0 <= length <= share + 3 * start
+        assert 0 <= length <= share + start + 2 * slack
         if passed:
-            assert 2 * start < passed < costs[row] - start
+            assert start + slack < passed < costs[row] - slack
         reached += length
     assert reached == sum(costs)
 
@@ -124,7 +126,7 @@ def test_every_tile_has_one_program(contexts: list[int], start: int) -> None:
 @given(st.integers(1, 16))
 def test_equal_short_rows_stay_whole(num_rows: int) -> None:
     """Cutting them would take longer than they do."""
-    config = SMALL._replace(start=6)
+    config = SMALL._replace(start=6, slack=3)
     positions = torch.full((num_rows,), 5 * config.tile, dtype=torch.int32)
     shares = decode_shares(positions, num_rows, 2, config).tolist()
     assert all(passed == 0 for _, passed, *_ in shares)

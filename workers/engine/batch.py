@@ -23,8 +23,6 @@ from workers.engine.tables import SequenceTables
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-_NOTHING: Final[Numbers] = np.empty(0, np.int64)
-
 _ALIGNED_WORDS: Final = 4
 """16 bytes of int32."""
 
@@ -112,29 +110,32 @@ def paged_rows(
     block_size: int,
 ) -> PagedRows:
     """The rows of `chunks` beside `tables`, which are up to date. Raises as `make_batch`."""
-    ordered = tuple(sorted(chunks, key=_is_span))
-    ids, positions, table_rows = [_NOTHING], [_NOTHING], [_NOTHING]
-    spans: list[PrefillSpan] = []
-    first_row = 0
-    for chunk in ordered:
-        tokens, row = states[chunk.seq].tokens, tables.rows[chunk.seq]
-        is_on_card = chunk.length == 1 and row.next_position == chunk.start
-        _check(chunk, chunk.start + 1 if is_on_card else len(tokens), block_size)
-        ids.append(np.array([ON_CARD]) if is_on_card else _ids(chunk, tokens))
-        positions.append(np.arange(chunk.start, chunk.start + chunk.length))
-        table_rows.append(np.full(chunk.length, row.index))
-        if chunk.length > 1:
-            spans.append(PrefillSpan(first_row, chunk.length, chunk.start, row.index))
+    singles = [chunk for chunk in chunks if chunk.length == 1]
+    longer = [chunk for chunk in chunks if chunk.length > 1]
+    # Numbers, not arrays: there may be hundreds of decodes beside a prompt.
+    known = [_single(chunk, states, tables, block_size) for chunk in singles]
+    columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
+    spans = []
+    first_row = len(singles)
+    for chunk in longer:
+        tokens, table_row = states[chunk.seq].tokens, tables.rows[chunk.seq].index
+        _check(chunk, len(tokens), block_size)
+        columns[0].append(_ids(chunk, tokens))
+        columns[1].append(np.arange(chunk.start, chunk.start + chunk.length))
+        columns[2].append(np.full(chunk.length, table_row))
+        spans.append(PrefillSpan(first_row, chunk.length, chunk.start, table_row))
         first_row += chunk.length
+    token_ids, positions, table_rows = [np.concatenate(column) for column in columns]
+    ordered = (*singles, *longer)
     sampling, last_rows = _sampling(ordered)
     return PagedRows(
         chunks=ordered,
         sampling=sampling,
-        num_decodes=first_row - sum([span.num_rows for span in spans]),
+        num_decodes=len(singles),
         spans=tuple(spans),
-        token_ids=np.concatenate(ids),
-        positions=np.concatenate(positions),
-        table_rows=np.concatenate(table_rows),
+        token_ids=token_ids,
+        positions=positions,
+        table_rows=table_rows,
         last_rows=np.array(last_rows, np.int64),
         sampled_positions=np.array(_ends(sampling), np.int64),
         sampled_tables=np.array([tables.rows[chunk.seq].index for chunk in sampling], np.int64),
@@ -177,7 +178,7 @@ def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
     Every one begins at a multiple of 16 bytes: for pointers that do not, kernels are compiled anew,
     decode attention for 3.5 s, in the middle of the step that has an odd number of rows.
     """
-    sizes = [-(-len(column) // _ALIGNED_WORDS) * _ALIGNED_WORDS for column in columns]
+    sizes = [aligned(len(column)) for column in columns]
     packed = np.zeros(sum(sizes), np.int32)
     begin = 0
     for column, size in zip(columns, sizes, strict=True):
@@ -185,6 +186,11 @@ def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
         begin += size
     parts = torch.split(to_device(packed, device), sizes)
     return [part[: len(column)] for part, column in zip(parts, columns, strict=True)]
+
+
+def aligned(num_words: int) -> int:
+    """So many int32, rounded up to a multiple of 16 bytes."""
+    return -(-num_words // _ALIGNED_WORDS) * _ALIGNED_WORDS
 
 
 def to_device(
@@ -207,8 +213,14 @@ def _row_order(chunk: Chunk) -> tuple[bool, int]:
     return chunk.length > 1, chunk.start
 
 
-def _is_span(chunk: Chunk) -> bool:
-    return chunk.length > 1
+def _single(
+    chunk: Chunk, states: Mapping[int, SequenceState], tables: SequenceTables, block_size: int
+) -> tuple[int, int, int]:
+    """Token id, position and table row."""
+    tokens, row = states[chunk.seq].tokens, tables.rows[chunk.seq]
+    is_on_card = row.next_position == chunk.start
+    _check(chunk, chunk.start + 1 if is_on_card else len(tokens), block_size)
+    return ON_CARD if is_on_card else tokens[chunk.start], chunk.start, row.index
 
 
 def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:

@@ -10,27 +10,24 @@ is undefined, and nobody's: rows never meet but through the cache.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.attention import NO_ROW, PagedPlan, PrefillSpan, SpanRoom, room_for
-from workers.engine.batch import ON_CARD, PagedRows, send_into
+from workers.engine.batch import ON_CARD, PagedRows, aligned, send_into
 from workers.engine.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.rooms import Room
 from workers.engine.tables import SequenceTables
 
-_ALIGNED: Final = 4
-"""Numbers of 4 bytes: kernels are compiled once more for addresses that 16 does not divide."""
-
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
 class _Places(NamedTuple):
-    """Where the parts of an input lie in it, all int32."""
+    """Where the parts of an input lie in it, all int32, each at a multiple of 16 bytes."""
 
     token_ids: slice
     positions: slice
@@ -150,5 +147,5 @@ def _places(room: Room, spans: SpanRoom) -> _Places:
     found, begin = [], 0
     for size in sizes:
         found.append(slice(begin, begin + size))
-        begin += -(-size // _ALIGNED) * _ALIGNED
+        begin += aligned(size)
     return _Places(*found)

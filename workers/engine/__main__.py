@@ -31,6 +31,7 @@ from workers.core.framing import SUPERVISOR
 from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.beats import EngineStatus, Reporter, start_beats
 from workers.engine.channel import EngineChannel
+from workers.engine.compile_ahead import start_compiling
 from workers.engine.loop import Channel, EngineBroken, EngineLoop, Runner
 from workers.synthetic.model_dir import read_vocab_size
 
@@ -96,9 +97,10 @@ def _load(
             return scripted, PacedChannel(channel, scripted.rest_s)
         case "native":
             report("import", 0.0, "torch")
+            ahead = start_compiling(config)
             from workers.engine.load import load_runner
 
-            return load_runner(config, report), channel
+            return load_runner(config, report, ahead), channel
         case _:
             assert_never(config.engine)
 

@@ -1,15 +1,25 @@
 """What compiling kernels costs a start: how many were compiled, how many found in the cache.
 
-Owns the watch over Triton's compiler and the size of its cache (`TRITON_CACHE_DIR`, else
-~/.triton/cache), which is kept between starts. Must not know the kernels.
+Owns the watch over Triton's compiler, the size of its cache (`TRITON_CACHE_DIR`, else
+~/.triton/cache), which is kept between starts, and the marks in it: an empty file says that all
+kernels of a worker's start lie there. Must not know the kernels.
 """
 
 import os
 import sys
+import threading
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, final
 
+import msgspec
+
+from config import WorkerConfig
+
 CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
+
+_PACKAGES: Final = (Path(__file__).parent, Path(__file__).parents[2] / "kernels")
 
 
 @final
@@ -52,6 +62,16 @@ def watch_kernel_cache() -> KernelCache:
     return cache
 
 
+def hash_compiler() -> None:
+    """Begin, in a thread, what Triton does before it looks for its first kernel: it hashes itself,
+    460 MB. It does so without the interpreter's lock, so while the driver starts it costs nothing.
+    """
+    if sys.platform == "linux":
+        from triton.runtime.cache import triton_key  # noqa: PLC0415 -- not on every platform
+
+        threading.Thread(target=triton_key, name="hash", daemon=True).start()
+
+
 def cache_dir() -> Path:
     """Where Triton keeps what it compiled."""
     named = os.environ.get(CACHE_VARIABLE, "")
@@ -62,3 +82,27 @@ def cache_size(directory: Path) -> tuple[int, int]:
     """Files and bytes in a cache; nothing if it does not exist."""
     sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)
+
+
+def is_complete(config: WorkerConfig, arch: int) -> bool:
+    """Whether a start of this worker on such a card has nothing to compile, as far as is known."""
+    return _mark(config, arch).exists()
+
+
+def mark_complete(config: WorkerConfig, arch: int) -> None:
+    """It has nothing to compile any more."""
+    mark = _mark(config, arch)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _mark(config: WorkerConfig, arch: int) -> Path:
+    """Named after all that decides about kernels: the worker, the card, our code and others'."""
+    parts = [msgspec.json.encode(config), b"%d" % arch]
+    parts += [version(name).encode() for name in ("torch", "triton")]
+    for package in _PACKAGES:
+        parts += [path.read_bytes() for path in sorted(package.rglob("*.py"))]
+    digest = sha256()
+    for part in parts:
+        digest.update(b"%d:" % len(part) + part)
+    return cache_dir() / f"herma-{digest.hexdigest()[:32]}.complete"

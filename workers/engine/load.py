@@ -14,63 +14,66 @@ import torch
 
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
-from kernels.fp8 import FP8
 from protocol.errors import ConfigError
-from protocol.messages import EngineFacts
 from workers.engine.builtin import PREFIX, builtin_dir
+from workers.engine.compile_ahead import CompileAhead
 from workers.engine.dummy import draw_weights, dummy_dir
-from workers.engine.kernel_cache import watch_kernel_cache
+from workers.engine.kernel_cache import hash_compiler, watch_kernel_cache
 from workers.engine.kv_cache import KvCache
 from workers.engine.kv_size import KvDemand, choose_blocks
 from workers.engine.memory import num_processors
-from workers.engine.model_config import Qwen3Config, read_model_config
+from workers.engine.model_config import read_model_config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.probe import PeakMeter, room, run_largest_step
-from workers.engine.quantize import Stored
 from workers.engine.runner import Runner
+from workers.engine.settings import (
+    compute_dtype,
+    engine_facts,
+    is_fp8,
+    kv_dtype,
+    probe_facts,
+    window,
+)
 from workers.engine.warm_up import warm_up
 from workers.engine.weights import Report, load_weights
 
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_DTYPES: Final = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 _SMALL_BYTES: Final = 64 * 2**20
 """A model whose layers fit into a processor's cache gains nothing from threads, and threads of
 several workers that wait for one another by spinning cost each of them most of its speed."""
 
-UNKNOWN_DIGEST: Final = bytes(16)
-"""The supervisor, who reads the model's files, fills it in."""
 
-
-def load_runner(config: WorkerConfig, report: Report) -> Runner:
+def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None = None) -> Runner:
     """Find the model, load its weights, take memory for keys and values, warm up.
 
-    Raises `ConfigError`, one line that names what is wrong and what to do.
+    `ahead` compiles for it. Raises `ConfigError`, one line that names what is wrong and what to do.
     """
     with _phase(report, "device", config.device):
+        if config.device != "cpu" and torch.cuda.is_available():
+            hash_compiler()
         device = _device(config.device)
         kernels = watch_kernel_cache() if device.type == "cuda" else None
+        if ahead is not None:
+            ahead.watch()
     model_dir = find_model(config.model, report)
+    if ahead is not None:
+        ahead.model_is_at(model_dir)
     shape = read_model_config(model_dir)
-    dtype = _dtype(config.dtype, shape, device)
-    fp8 = config.quantization == "fp8"
+    dtype = compute_dtype(config, shape, device)
     torch.set_num_threads(config.threads or num_processors())
     try:
         with _phase(report, "load", config.model):
             if config.model.startswith(DUMMY_PREFIX):
-                fp8 = fp8 or shape.stored is not Stored.DENSE
-                weights = draw_weights(shape, device, dtype, fp8=fp8)
+                weights = draw_weights(shape, device, dtype, fp8=is_fp8(config, shape))
             else:
+                fp8 = config.quantization == "fp8"
                 weights = load_weights(model_dir, shape, device, dtype, report, fp8=fp8)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
         model = Qwen3(shape, weights)
         with _phase(report, "memory", "measuring room for keys and values"):
             num_blocks = _num_blocks(config, model, model_dir)
-            cache = KvCache(shape, num_blocks, config.block_size, device, _kv_dtype(config, dtype))
+            cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"{config.model} does not fit into the memory of {device}: take a smaller model, "
@@ -78,23 +81,23 @@ def load_runner(config: WorkerConfig, report: Report) -> Runner:
         ) from error
     tokens = num_blocks * config.block_size
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
-        facts = _facts(config, model, _window(config, shape), num_blocks)
+        facts = engine_facts(config, model, window(config, shape), num_blocks)
         runner = Runner(model, cache, facts, model_dir)
         warm_up(runner)
     if kernels is not None:
-        report("warm-up", 1.0, f"kernels: {kernels.summary()}")
+        texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
+        report("warm-up", 1.0, f"kernels: {'; '.join(texts)}")
     return runner
 
 
 def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
     """How many blocks fit beside weights and the largest step, which is run on a card."""
     shape, embedding = model.config, model.weights.embedding
-    device, dtype = embedding.device, _kv_dtype(config, embedding.dtype)
-    context = _window(config, shape)
+    device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
     meter = PeakMeter(device)
     before = room(device)
     if device.type == "cuda":
-        facts = _facts(config, model, context, -(-context // config.block_size))
+        facts = probe_facts(config, model)
         with meter:
             cache = KvCache(shape, 1, config.block_size, device, dtype)
             run_largest_step(Runner(model, cache, facts, model_dir))
@@ -103,7 +106,7 @@ def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
         token_bytes=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize,
         block_size=config.block_size,
         peak_bytes=meter.peak_bytes,
-        context_length=context,
+        context_length=window(config, shape),
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,
     )
@@ -124,6 +127,17 @@ def find_model(model: str, report: Report) -> Path:
 
     Raises `ConfigError`.
     """
+    path = local_dir(model)
+    if path is not None:
+        return path
+    # Its HTTP client takes 0.3 s to import, and most starts need none.
+    from workers.engine.hub import fetch_model  # noqa: PLC0415
+
+    return fetch_model(model, report)
+
+
+def local_dir(model: str) -> Path | None:
+    """As `find_model`, without asking a hub: None for the id of a model there."""
     if model.startswith(PREFIX):
         return builtin_dir(model)
     if model.startswith(DUMMY_PREFIX):
@@ -132,23 +146,10 @@ def find_model(model: str, report: Report) -> Path:
     if path.is_dir():
         return path.resolve()
     if _HUB_ID.fullmatch(model):
-        # Its HTTP client takes 0.3 s to import, and most starts need none.
-        from workers.engine.hub import fetch_model  # noqa: PLC0415
-
-        return fetch_model(model, report)
+        return None
     raise ConfigError(
         f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"
     )
-
-
-def _window(config: WorkerConfig, shape: Qwen3Config) -> int:
-    largest = shape.max_position_embeddings
-    if config.context_length is not None and config.context_length > largest:
-        raise ConfigError(
-            f"context_length = {config.context_length} is over the window of {config.model}: "
-            f"at most {largest}"
-        )
-    return config.context_length or min(largest, config.max_context or largest)
 
 
 def _device(name: str) -> torch.device:
@@ -160,39 +161,3 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"device = {name!r}, but torch finds {count} CUDA devices: try 'cpu'")
     torch.cuda.set_device(device)
     return device
-
-
-def _dtype(name: str, shape: Qwen3Config, device: torch.device) -> torch.dtype:
-    """auto: float32 on the CPU, where 16 bits are slower; the checkpoint's own on CUDA."""
-    if name == "auto":
-        name = "float32" if device.type == "cpu" else shape.dtype
-    if name not in _DTYPES:
-        raise ConfigError(f"dtype {name!r} is not supported: set dtype to one of {list(_DTYPES)}")
-    return _DTYPES[name]
-
-
-def _kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
-    """What keys and values are kept in, where the network computes in `dtype`."""
-    return FP8 if config.kv_dtype == "fp8" else dtype
-
-
-def _dtype_name(config: WorkerConfig, model: Qwen3) -> str:
-    """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8+fp8kv`."""
-    name = str(model.weights.embedding.dtype).removeprefix("torch.")
-    weights = "+fp8" if model.weights.is_fp8 else ""
-    return name + weights + ("+fp8kv" if config.kv_dtype == "fp8" else "")
-
-
-def _facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: int) -> EngineFacts:
-    kv_tokens = num_blocks * config.block_size
-    return EngineFacts(
-        kind="native",
-        device=str(model.device),
-        dtype=_dtype_name(config, model),
-        context_length=min(context, kv_tokens),
-        block_size=config.block_size,
-        kv_tokens=kv_tokens,
-        max_seqs=config.max_seqs,
-        token_budget=config.token_budget,
-        files_digest=UNKNOWN_DIGEST,
-    )

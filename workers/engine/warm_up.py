@@ -5,38 +5,49 @@ request, and not by the prefill rate that routers go by. Must not know where the
 """
 
 from array import array
+from collections.abc import Iterator
 from typing import Final
 
 from protocol.errors import ConfigError
+from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
 from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.runner import Runner
 
-WARM_UP_TOKENS: Final = 512
-_ROUNDS: Final = 2
+_PROMPTS: Final = (512, 512, 3)
+"""Tokens. A long prompt twice, as the second one shows the rate; one of a few tokens, as the
+supervisor's first request is: kernels of other tiles serve it."""
+
 _FIRST_GRAPHS: Final = 1
-"""That of one row, which the rounds miss. The others are captured when the engine is idle, the
-largest first: to compile what it needs takes 5 s at a card's first start."""
+"""That of one row, which the decodes miss. The others are captured when the engine is idle, the
+largest first."""
 
 
 def warm_up(runner: Runner) -> None:
-    """Prefill and decode one imagined sequence, twice. Raises `ConfigError` if memory is short."""
-    facts = runner.facts
-    length = min(WARM_UP_TOKENS, facts.token_budget, facts.context_length - 1)
-    num_blocks = -(-(length + 1) // facts.block_size)
-    blocks = tuple(range(num_blocks))
+    """Prefill and decode imagined sequences. Raises `ConfigError` if memory is short."""
+    for plan in warm_up_plans(runner.facts):
+        result = runner.run(plan)
+        if result.failed:
+            raise ConfigError(f"the first step failed: {result.failed[0][1]}")
+    prepare_first(runner)
+
+
+def warm_up_plans(facts: EngineFacts) -> Iterator[StepPlan]:
+    """Each imagined sequence with its prompt, one token behind it, and its end."""
+    longest = min(facts.token_budget, facts.context_length - 1)
     sampling = SamplingParams(max_tokens=2)
-    for seq in range(_ROUNDS):
+    for seq, wanted in enumerate(_PROMPTS):
+        length = min(wanted, longest)
+        blocks = tuple(range(-(-(length + 1) // facts.block_size)))
         start = SequenceStart(seq, array("I", bytes(4 * length)), length, sampling, seed=0)
         prefill = Chunk(seq, 0, length, blocks, samples=True)
         decode = Chunk(seq, length, 1, blocks, samples=True)
-        for plan in (
-            StepPlan(0, (start,), (prefill,), ended=()),
-            StepPlan(0, (), (decode,), ended=()),
-            StepPlan(0, (), (), ended=(seq,)),
-        ):
-            result = runner.run(plan)
-            if result.failed:
-                raise ConfigError(f"the first step failed: {result.failed[0][1]}")
+        yield StepPlan(0, (start,), (prefill,), ended=())
+        yield StepPlan(0, (), (decode,), ended=())
+        yield StepPlan(0, (), (), ended=(seq,))
+
+
+def prepare_first(runner: Runner) -> None:
+    """What a first request would wait for."""
     for _ in range(_FIRST_GRAPHS):
         runner.prepare(wished_only=False)

@@ -68,7 +68,7 @@ def _error(runner: Runner, exact: Runner) -> float:
     return float((_logits(runner) - expected).norm() / expected.norm())
 
 
-def _quantised_twins(tmp_path: Path, stated: dict[str, Any], **shape: Any) -> tuple[Path, Path]:
+def quantised_twins(tmp_path: Path, stated: dict[str, Any], **shape: Any) -> tuple[Path, Path]:
     """A checkpoint in 8 bits, and one in float32 of the very same weights."""
     small, large = tmp_path / "small", tmp_path / "large"
     write_tiny_model(small, **SHAPE | shape, quantization_config=stated)
@@ -144,7 +144,7 @@ def test_keys_and_values_in_8_bits_take_a_quarter_of_float32(tmp_path: Path) -> 
 @pytest.mark.parametrize("stated", [BY_BLOCK, BY_ROW])
 def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict[str, Any]) -> None:
     """Merged matrices merge their scales; the numbers are those of the same weights in float32."""
-    small, large = _quantised_twins(tmp_path, stated)
+    small, large = quantised_twins(tmp_path, stated)
     runner = load_tiny(small)
     assert runner.facts.dtype == "float32+fp8"
     assert all(
@@ -158,7 +158,7 @@ def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict
 
 def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
     """Unless the worker asks for 8 bits."""
-    small, large = _quantised_twins(tmp_path, BY_BLOCK)
+    small, large = quantised_twins(tmp_path, BY_BLOCK)
     path = small / "model.safetensors"
     stored, dense = load_file(path), load_file(large / "model.safetensors")
     for name in [n for n in stored if n.endswith("layers.1.mlp.down_proj.weight")]:
@@ -220,7 +220,7 @@ def test_a_checkpoint_that_contradicts_itself_is_refused(
     tmp_path: Path, name: str, change: Tensor | None, said: str
 ) -> None:
     """Scales that are missing, misshapen or too many, or numbers that are no e4m3."""
-    model_dir, _ = _quantised_twins(tmp_path, BY_BLOCK)
+    model_dir, _ = quantised_twins(tmp_path, BY_BLOCK)
     tensors = load_file(model_dir / "model.safetensors")
     tensors.pop(f"model.layers.1.{name}", None)
     if change is not None:
@@ -232,7 +232,7 @@ def test_a_checkpoint_that_contradicts_itself_is_refused(
 
 def test_blocks_that_would_hold_two_modules_are_refused(tmp_path: Path) -> None:
     """Queries of 192 rows: their last block would go on with the keys."""
-    model_dir, _ = _quantised_twins(
+    model_dir, _ = quantised_twins(
         tmp_path, BY_BLOCK, num_attention_heads=12, num_key_value_heads=4
     )
     with pytest.raises(ConfigError, match=f"192 rows, which blocks of {BLOCK}"):

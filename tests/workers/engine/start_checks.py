@@ -1,0 +1,134 @@
+"""A start of the engine on a card that only notes launches, beside the rehearsal of that start.
+
+Run as a program, without the interpreter: the test's own process has Triton interpret. Tensors lie
+on the CPU and the code takes that for a card; kernels do not run, so tokens are made 0.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from triton import knobs
+from triton.runtime import driver
+
+from kernels import choose
+from tests.fakes.triton_card import TritonCard
+
+# Before anything else of ours is imported: modules take these functions by name.
+choose.uses_triton = lambda _: True
+choose.is_card = lambda _: True
+choose._capability = lambda _: (9, 0)
+
+from config import WorkerConfig  # noqa: E402
+from kernels.noted import Noted, noting, pretend_card  # noqa: E402
+from kernels.sample import kernel as sampling  # noqa: E402
+from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
+from tests.workers.engine.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
+from workers.engine.capture import run_again  # noqa: E402
+from workers.engine.compile_ahead import CompileAhead, compiler_command  # noqa: E402
+from workers.engine.device_steps import DeviceSteps  # noqa: E402
+from workers.engine.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
+from workers.engine.kv_cache import KvCache  # noqa: E402
+from workers.engine.model_config import read_model_config  # noqa: E402
+from workers.engine.models.qwen3 import Qwen3  # noqa: E402
+from workers.engine.probe import run_largest_step  # noqa: E402
+from workers.engine.rehearsal import rehearse  # noqa: E402
+from workers.engine.runner import Runner  # noqa: E402
+from workers.engine.settings import compute_dtype, kv_dtype, probe_facts  # noqa: E402
+from workers.engine.warm_up import warm_up  # noqa: E402
+from workers.engine.weights import load_weights  # noqa: E402
+
+H200 = 90
+CPU = torch.device("cpu")
+
+
+def _worker(model_dir: Path, **changes: Any) -> WorkerConfig:
+    settings = {"max_seqs": 5, "token_budget": 300, "device": "cuda", "dtype": "bfloat16"} | changes
+    return WorkerConfig("check", str(model_dir), "check", (), **settings)
+
+
+def _start(config: WorkerConfig) -> None:
+    """As `load_runner`, but for the card; then all graphs."""
+    model_dir = Path(config.model)
+    shape = read_model_config(model_dir)
+    dtype = compute_dtype(config, shape, torch.device("cuda"))
+    fp8 = config.quantization == "fp8"
+    weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, fp8=fp8)
+    model = Qwen3(shape, weights)
+    facts = probe_facts(config, model)
+    for num_blocks, run in ((1, run_largest_step), (facts.kv_tokens // facts.block_size, warm_up)):
+        cache = KvCache(shape, num_blocks, facts.block_size, CPU, kv_dtype(config, dtype))
+        steps = DeviceSteps(model, cache, facts.max_seqs, facts.context_length, run_again)
+        runner = Runner(model, cache, facts, model_dir, steps)
+        run(runner)
+
+
+def _zero_tokens() -> None:
+    picked = sampling.pick
+    sampling.pick = lambda *arguments: picked(*arguments).zero_()
+
+
+def _launched(config: WorkerConfig) -> dict[str, Noted]:
+    driver.set_active(TritonCard())
+    with noting() as noted:
+        _start(config)
+    return noted
+
+
+def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """All kinds, in sizes that leave addresses which 16 does not divide; and their settings."""
+    wide = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+    yield write_tiny_model(room / "plain", num_hidden_layers=3), {}
+    biased = write_tiny_model(room / "biased", tie_word_embeddings=True, attention_bias=True)
+    yield biased, {"block_size": 16}
+    odd = write_tiny_model(room / "odd", vocab_size=4099, head_dim=24)
+    yield odd, {"kv_dtype": "fp8", "max_seqs": 70}
+    yield write_tiny_model(room / "exact"), {"dtype": "float32", "context_length": 96}
+    yield write_tiny_model(room / "eight", **wide), {"quantization": "fp8"}
+    yield quantised_twins(room / "rows", BY_ROW)[0], {}
+    yield quantised_twins(room / "blocks", BY_BLOCK)[0], {}
+
+
+def check_rehearsal() -> None:
+    """Whatever a start launches was launched in its rehearsal, for every kind of model."""
+    for model_dir, changes in _models(Path(os.environ["TRITON_CACHE_DIR"])):
+        config = _worker(model_dir, **changes)
+        expected = _launched(config)
+        pretend_card(H200)
+        first, *later = rehearse(config, model_dir)
+        known = {kernel.id for kernel in first}
+        missing = [kernel for kernel in expected.values() if kernel.id not in known]
+        assert not missing, (config, missing)
+        assert 15 < len(expected) <= len(first) <= len(expected) + 3, (config, len(first))
+        assert not known & {kernel.id for kernels in later for kernel in kernels}
+
+
+def check_compiled_ahead() -> None:
+    """The compiler's kernels are those that the start finds: it compiles none."""
+    room = Path(os.environ["TRITON_CACHE_DIR"])
+    config = _worker(write_tiny_model(room / "model"))
+    ahead = CompileAhead(compiler_command(H200), config)
+    ahead.model_is_at(Path(config.model))
+    driver.set_active(TritonCard())
+    ahead.watch()
+    counts = watch_kernel_cache()
+    _start(config)
+    assert counts.num_compiled == 0
+    assert ahead.num_left == 0
+    assert counts.num_found > 15
+    assert not ahead.errors
+    ahead._listener.join()
+    assert is_complete(config, H200), ahead.summary()
+    assert not is_complete(msgspec.structs.replace(config, max_seqs=6), H200)
+    print(json.dumps([counts.num_found, ahead.num_compiled]))
+
+
+if __name__ == "__main__":
+    _zero_tokens()
+    knobs.runtime.jit_cache_hook = None
+    globals()[sys.argv[1]]()

@@ -1,0 +1,193 @@
+"""Kernels compiled ahead: those of the start, all of them, and none of it in the way of a start."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from config import WorkerConfig
+from kernels.noted import Noted
+from tests.fakes.tiny_models import write_tiny_model
+from workers.engine import compile_ahead
+from workers.engine.compile_ahead import SWITCH, CompileAhead, compiler_command, start_compiling
+from workers.engine.compiler import costly_first
+from workers.engine.compiler_words import Listed, Ready, Word, line_of
+from workers.engine.kernel_cache import mark_complete
+
+ROOT = Path(__file__).parents[3]
+CONFIG = WorkerConfig("check", "builtin:herma-tiny", "check", (), max_seqs=5, token_budget=300)
+KERNELS = [Noted("kernels", name, "{}") for name in ("first", "second", "third")]
+
+
+def _checked(check: str, room: Path) -> str:
+    """In a process of its own, where Triton compiles; see `start_checks`."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(room)}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "tests.workers.engine.start_checks", check]
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_start_launches_what_its_rehearsal_launched(tmp_path: Path) -> None:
+    """Nothing else: no kernel of the largest step, the warm-up or the first graph is missing."""
+    _checked("check_rehearsal", tmp_path)
+
+
+def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
+    """For a whole start every kernel is found in the cache, and then the cache is complete."""
+    num_found, num_compiled = json.loads(_checked("check_compiled_ahead", tmp_path))
+    assert num_compiled >= num_found
+
+
+def _ahead(*words: Word, then: str = "") -> CompileAhead:
+    """With a compiler that says these words, and then runs `then`."""
+    said = b"".join(map(line_of, words))
+    code = f"import sys; sys.stdout.buffer.write({said!r}); sys.stdout.flush(); {then}"
+    return CompileAhead([sys.executable, "-c", code], CONFIG)
+
+
+def _listed(*kernels: Noted) -> Listed:
+    return Listed(tuple([kernel.id for kernel in kernels]), 4)
+
+
+def _ready(kernel: Noted, **changes: Any) -> Ready:
+    return Ready(kernel.id, kernel.name, 1.5, **changes)
+
+
+def test_what_is_ready_or_not_listed_is_not_waited_for() -> None:
+    """Though the compiler goes on with others, until it is told the model's directory."""
+    first, second, third = KERNELS
+    reads = "sys.stdin.readline(); sys.exit(sys.stdin.readline() != '\"/models/tiny\"\\n')"
+    ahead = _ahead(_listed(first, second), _ready(first, found=True), then=reads)
+    assert not ahead.wait(first)
+    assert not ahead.wait(third)
+    assert ahead.num_left == 1
+    ahead.model_is_at(Path("/models/tiny"))
+    assert not ahead.wait(second)
+    assert ahead.num_left == 2
+    assert ahead.summary().startswith("ahead by 4 processes 1 found, 0 compiled in 0.0 s, 2 left")
+    assert not ahead.errors
+
+
+def test_a_kernel_is_waited_for_until_it_is_ready() -> None:
+    """The word comes while the engine waits: when the compiler has read the directory."""
+    first, _, third = KERNELS
+    says = f"sys.stdout.buffer.write({line_of(_ready(first))!r}); sys.stdout.flush()"
+    ahead = _ahead(_listed(first), then=f"sys.stdin.readline(); sys.stdin.readline(); {says}")
+    ahead.wait(third)
+    assert ahead.num_compiled == 0
+    ahead.model_is_at(Path("/models/tiny"))
+    ahead.wait(first)
+    assert (ahead.num_compiled, ahead.compile_s, ahead.num_left) == (1, 1.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "then", "match"),
+    [
+        ((), "sys.exit(3)", "status 3"),
+        ((_listed(*KERNELS),), "import os; os.kill(os.getpid(), 9)", "status -9"),
+        ((_listed(*KERNELS), _ready(KERNELS[1], error="ptxas died")), "sys.exit(1)", "ptxas died"),
+    ],
+)
+def test_a_compiler_that_fails_is_told_and_does_no_harm(
+    words: tuple[Word, ...], then: str, match: str
+) -> None:
+    """The engine compiles by itself what it then meets."""
+    ahead = _ahead(*words, then=then)
+    for kernel in KERNELS:
+        assert not ahead.wait(kernel)
+    ahead._listener.join()
+    assert match in ahead.summary()
+    ahead.model_is_at(Path("/models/tiny"))
+
+
+def test_a_compiler_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, not for every kernel."""
+    monkeypatch.setattr(compile_ahead, "_PATIENCE_S", 0.01)
+    ahead = _ahead(then="sys.stdin.read()")
+    for kernel in KERNELS:
+        assert not ahead.wait(kernel)
+    assert ahead.errors == ["no word for 0 s"]
+    ahead.model_is_at(Path("/models/tiny"))
+    ahead._listener.join()
+
+
+def test_a_compiler_that_cannot_compile_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A model that we cannot run: the engine says so itself, the log has it twice."""
+    model_dir = write_tiny_model(tmp_path / "model", hidden_act="gelu")
+    config = WorkerConfig("check", str(model_dir), "check", (), max_seqs=5, token_budget=300)
+    ahead = CompileAhead(compiler_command(90), config)
+    ahead.wait(KERNELS[0])
+    ahead._listener.join()
+    ahead.model_is_at(model_dir)
+    assert "status 1" in ahead.summary()
+    assert "hidden_act 'gelu' is not supported" in capfd.readouterr().err
+
+
+def test_nothing_is_left_behind_by_an_engine_that_is_killed(tmp_path: Path) -> None:
+    """The end of a pipe that the compiler and its forks hold open comes with the last of them."""
+    model_dir = write_tiny_model(tmp_path / "model")
+    code = f"""
+import time
+from config import WorkerConfig
+from workers.engine.compile_ahead import CompileAhead, compiler_command
+from kernels.noted import Noted
+config = WorkerConfig("check", {str(model_dir)!r}, "check", (), max_seqs=5, token_budget=300)
+ahead = CompileAhead(compiler_command(90), config)
+ahead.wait(Noted("", "", ""))  # until all are listed: the forks begin
+print("listed", flush=True)
+time.sleep(1000)
+"""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment, cwd=ROOT,
+    ) as engine:  # fmt: skip
+        assert engine.stdout is not None
+        assert engine.stderr is not None
+        assert engine.stdout.readline() == b"listed\n"
+        engine.send_signal(signal.SIGKILL)
+        assert not engine.stderr.read()
+
+
+def test_only_a_card_with_something_to_compile_needs_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody gets one who does not want it."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    started: list[object] = []
+    monkeypatch.setattr(compile_ahead, "CompileAhead", lambda *given: started.append(given))
+    start_compiling(CONFIG)
+    assert not started  # there is no card
+    monkeypatch.setattr(compile_ahead, "compute_capability", lambda _: 90)
+    start_compiling(CONFIG)
+    assert started == [(compiler_command(90), CONFIG)]
+    mark_complete(CONFIG, 90)
+    start_compiling(CONFIG)
+    assert len(started) == 1
+    monkeypatch.setattr(compile_ahead, "compute_capability", lambda _: 100)
+    monkeypatch.setenv(SWITCH, "off")
+    start_compiling(CONFIG)
+    assert len(started) == 1
+    monkeypatch.delenv(SWITCH)
+    start_compiling(CONFIG)
+    assert len(started) == 2
+
+
+def test_kernels_of_many_parameters_go_first() -> None:
+    """They take the longest; the others keep the order in which they are needed."""
+    kernels = [SimpleNamespace(num_parameters=n, at=i) for i, n in enumerate((3, 30, 3, 29, 30))]
+    ordered = cast("list[Any]", costly_first(cast("list[Noted]", kernels)))
+    assert [kernel.at for kernel in ordered] == [1, 4, 3, 0, 2]

@@ -1,0 +1,99 @@
+"""A start without card, weights or memory, to learn which kernels the true one will launch.
+
+Owns what is rehearsed: the largest step, the warm-up, and the capture of decode graphs, each by the
+code of the true start, over tensors that have shapes only (`kernels.noted`). Must not know how
+kernels are compiled, nor when.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+
+from config import WorkerConfig
+from kernels.fp8 import BLOCK, FP8, Fp8Weight
+from kernels.linear import Weight
+from kernels.noted import Noted, noting
+from workers.engine.capture import run_again
+from workers.engine.device_steps import DeviceSteps
+from workers.engine.dummy import draw_weights
+from workers.engine.kv_cache import KvCache
+from workers.engine.model_config import Qwen3Config, read_model_config
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.probe import largest_plan
+from workers.engine.quantize import Stored
+from workers.engine.runner import Runner
+from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts
+from workers.engine.shapes_only import ShapesOnly
+from workers.engine.warm_up import prepare_first, warm_up_plans
+from workers.engine.weights import LayerWeights, Qwen3Weights
+
+_NOWHERE: Final = torch.device("meta")
+
+_LAYERS: Final = 2
+"""The last layer of a step may have fewer rows than the others, which are all alike."""
+
+
+def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
+    """The kernels that the start of this worker needs before its first answer, in the order of
+    need; then, one list for each, those that every further graph adds.
+
+    Triton's driver stands for a card (`kernels.noted.pretend_card`). Raises `ConfigError`.
+    """
+    shape = read_model_config(model_dir)
+    with noting() as noted, ShapesOnly():
+        model = _model(config, shape)
+        runner = _runner(config, model, model_dir)
+        runner.launch(largest_plan(runner.facts))
+        runner = _runner(config, model, model_dir)
+        for plan in warm_up_plans(runner.facts):
+            runner.launch(plan)
+        prepare_first(runner)
+        yield list(noted.values())
+        known = len(noted)
+        while runner.prepare(wished_only=False):
+            yield list(noted.values())[known:]
+            known = len(noted)
+
+
+def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:
+    shape = msgspec.structs.replace(shape, num_layers=min(_LAYERS, shape.num_layers))
+    return Qwen3(shape, _weights(config, shape, compute_dtype(config, shape, _NOWHERE)))
+
+
+def _runner(config: WorkerConfig, model: Qwen3, model_dir: Path) -> Runner:
+    facts = probe_facts(config, model)
+    num_blocks = facts.kv_tokens // facts.block_size
+    dtype = kv_dtype(config, model.weights.embedding.dtype)
+    cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
+    steps = DeviceSteps(model, cache, facts.max_seqs, facts.context_length, run_again)
+    return Runner(model, cache, facts, model_dir, steps)
+
+
+def _weights(config: WorkerConfig, shape: Qwen3Config, dtype: torch.dtype) -> Qwen3Weights:
+    by_block = shape.stored is Stored.FP8_BLOCKS
+    fp8 = is_fp8(config, shape) and not by_block
+    weights = draw_weights(shape, _NOWHERE, dtype, fp8=fp8)
+    if not by_block:
+        return weights
+    return replace(weights, layers=tuple([_by_block(layer) for layer in weights.layers]))
+
+
+def _by_block(layer: LayerWeights) -> LayerWeights:
+    """As `weights.py` reads it from a checkpoint of this kind."""
+    return replace(
+        layer,
+        qkv=_blocks(layer.qkv),
+        out=_blocks(layer.out),
+        gate_up=_blocks(layer.gate_up),
+        down=_blocks(layer.down),
+    )
+
+
+def _blocks(weight: Weight) -> Fp8Weight:
+    num_rows, depth = weight.shape
+    scales = torch.empty(-(-num_rows // BLOCK), -(-depth // BLOCK), device=_NOWHERE)
+    return Fp8Weight(torch.empty(num_rows, depth, dtype=FP8, device=_NOWHERE), scales)

@@ -1,0 +1,88 @@
+"""What a worker's configuration comes to for one model: types of numbers, window, facts.
+
+Owns these rules, for a start and for its rehearsal alike. Must not know devices' memory nor files.
+"""
+
+from typing import Final
+
+import torch
+
+from config import WorkerConfig
+from kernels.fp8 import FP8
+from protocol.errors import ConfigError
+from protocol.messages import EngineFacts
+from workers.engine.model_config import Qwen3Config
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.quantize import Stored
+
+_DTYPES: Final = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+UNKNOWN_DIGEST: Final = bytes(16)
+"""The supervisor, who reads the model's files, fills it in."""
+
+
+def compute_dtype(config: WorkerConfig, shape: Qwen3Config, device: torch.device) -> torch.dtype:
+    """auto: float32 on the CPU, where 16 bits are slower; the checkpoint's own on a card.
+
+    Raises `ConfigError`.
+    """
+    name: str = config.dtype
+    if name == "auto":
+        name = "float32" if device.type == "cpu" else shape.dtype
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype {name!r} is not supported: set dtype to one of {list(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
+    """What keys and values are kept in, where the network computes in `dtype`."""
+    return FP8 if config.kv_dtype == "fp8" else dtype
+
+
+def is_fp8(config: WorkerConfig, shape: Qwen3Config) -> bool:
+    """Whether the layers' products are in 8 bits, of the checkpoint or by our own hand."""
+    return config.quantization == "fp8" or shape.stored is not Stored.DENSE
+
+
+def window(config: WorkerConfig, shape: Qwen3Config) -> int:
+    """The longest sequence, memory aside. Raises `ConfigError`."""
+    largest = shape.max_position_embeddings
+    if config.context_length is not None and config.context_length > largest:
+        raise ConfigError(
+            f"context_length = {config.context_length} is over the window of {config.model}: "
+            f"at most {largest}"
+        )
+    return config.context_length or min(largest, config.max_context or largest)
+
+
+def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: int) -> EngineFacts:
+    """What is told of an engine with so many blocks of keys and values."""
+    kv_tokens = num_blocks * config.block_size
+    return EngineFacts(
+        kind="native",
+        device=str(model.device),
+        dtype=_dtype_name(config, model),
+        context_length=min(context, kv_tokens),
+        block_size=config.block_size,
+        kv_tokens=kv_tokens,
+        max_seqs=config.max_seqs,
+        token_budget=config.token_budget,
+        files_digest=UNKNOWN_DIGEST,
+    )
+
+
+def probe_facts(config: WorkerConfig, model: Qwen3) -> EngineFacts:
+    """Before anybody knows how many blocks there will be: one whole window."""
+    context = window(config, model.config)
+    return engine_facts(config, model, context, -(-context // config.block_size))
+
+
+def _dtype_name(config: WorkerConfig, model: Qwen3) -> str:
+    """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8+fp8kv`."""
+    name = str(model.weights.embedding.dtype).removeprefix("torch.")
+    weights = "+fp8" if model.weights.is_fp8 else ""
+    return name + weights + ("+fp8kv" if config.kv_dtype == "fp8" else "")

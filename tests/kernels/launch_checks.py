@@ -6,7 +6,6 @@ launches the same thing by Triton and by a `Launch`, twice each, and compares wh
 
 # ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
 
-import sys
 from typing import Any
 
 import torch
@@ -101,4 +100,6 @@ def _refused(match: str, call: Any) -> None:
 
 if __name__ == "__main__":
     driver.set_active(TritonCard())
-    globals()[sys.argv[1]]()
+    check_equals_triton()
+    check_refusals()
+    check_stream_and_hooks()

@@ -14,15 +14,12 @@ import triton.language as tl
 
 from kernels.launch import Launch
 
-CHECKS = ["check_equals_triton", "check_stream_and_hooks", "check_refusals"]
 
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_against_triton_itself(check: str, tmp_path: Path) -> None:
+def test_against_triton_itself(tmp_path: Path) -> None:
     """In a process of its own, where Triton compiles; see `launch_checks`."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.kernels.launch_checks", check]
+    command = [sys.executable, "-m", "tests.kernels.launch_checks"]
     root = Path(__file__).parents[2]
     done = subprocess.run(
         command, env=environment, cwd=root, capture_output=True, text=True, check=False

@@ -244,7 +244,7 @@ class LookaheadLife(SchedulerLife):
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     """10,000 random steps: no leak, no double use, no hole, no gap, and everything ends."""
     seen.clear()
-    num_lives = max(2 * NUM_STEPS // STEPS_PER_LIFE, settings().max_examples // 20)
+    num_lives = max(8 * NUM_STEPS // (5 * STEPS_PER_LIFE), settings().max_examples // 20)
     run_state_machine_as_test(
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
     )

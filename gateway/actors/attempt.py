@@ -45,8 +45,10 @@ class Attempt:
 
     It is over once there is an `outcome`: `ended` rings then.
 
-    `on_tokens` and `on_accepted` are called inside the link's frame callback and must not block.
-    `on_tokens` tells whether it wants no more; another may take its place in time.
+    `on_tokens`, `on_accepted` and `on_complete` are called inside the link's frame callback and
+    must not block. `on_tokens` tells whether it wants no more; another may take its place in time.
+    `on_complete` hears of the sequence's own end before whoever waits: what a client is told of it
+    does not wait for a task.
     """
 
     __slots__ = (
@@ -54,6 +56,7 @@ class Attempt:
         "expected",
         "number",
         "on_accepted",
+        "on_complete",
         "on_tokens",
         "outcome",
         "placement",
@@ -70,6 +73,7 @@ class Attempt:
         expected: int,
         on_tokens: Callable[[TokenItem], bool],
         on_accepted: Callable[[Accepted], None],
+        on_complete: Callable[[Finished], None] = lambda _finished: None,
     ) -> None:
         self.placement = placement
         self.worker_id = placement.worker_id
@@ -79,6 +83,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self.on_tokens = on_tokens
         self.on_accepted = on_accepted
+        self.on_complete = on_complete
         self.ended = Bell()
         placement.when_lost(self.lose)
 

@@ -11,6 +11,24 @@ from protocol.messages import Accepted, Finished, Rejected, TokenItem
 from protocol.tokens import TOKEN_BYTES
 
 
+class _Ended:
+    """What fails in its block ends the attempt, and nothing else."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._attempt.end(Crashed(error))
+        return True
+
+
 class Attempts:
     """By the request; one has one attempt at a time."""
 
@@ -64,9 +82,12 @@ class Attempts:
         attempt = self.of(worker_id, message)
         if attempt is None:
             return None
-        num_sent = message.output_tokens - (message.matched is not None)
-        if message.reason in ("stop", "length") and num_sent != attempt.expected:
-            return f"{num_sent} tokens were sent and {attempt.expected} came"
+        if message.reason in ("stop", "length"):
+            num_sent = message.output_tokens - (message.matched is not None)
+            if num_sent != attempt.expected:
+                return f"{num_sent} tokens were sent and {attempt.expected} came"
+            with _Ended(attempt):
+                attempt.on_complete(message)
         attempt.end(message)
         return None
 

@@ -51,7 +51,8 @@ class Choice:
     """The choice `index` of `job`; events go to `emit` as tokens arrive.
 
     `has_begun` with the first token, when the prompt's blocks are in the worker's cache, and at the
-    latest when the choice is complete. `output` is what it has given so far.
+    latest when the choice is complete. `output` is what it has given so far. `on_told` is called
+    once its end is with `emit`, as early as the frame that brings it is taken apart.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class Choice:
         "_index",
         "_is_prefilling",
         "_is_proven",
+        "_is_told",
         "_job",
         "_losses",
         "_num_at_start",
@@ -72,6 +74,7 @@ class Choice:
         "_worker_label",
         "cached_tokens",
         "has_begun",
+        "on_told",
         "output",
         "worker_id",
     )
@@ -97,10 +100,12 @@ class Choice:
         self._num_at_start = 0
         self._is_proven = False
         self._ended_well = False
+        self._is_told = False
         self._worker_label = ""
         self._ticket: int | None = None
         self._beginning: trio.Event | None = None
         self.has_begun = False
+        self.on_told: Callable[[Choice], object] | None = None
         self.cached_tokens: int | None = None
         self.worker_id: WorkerId | None = None
 
@@ -133,9 +138,8 @@ class Choice:
                     continue
                 end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
                 if end is not None:
-                    if not self.has_begun:
-                        self._begin()
-                    self.output.finish(end)
+                    if not self._is_told:
+                        self._tell_end(end)
                     return None
                 excluded = self._lost(answer)
                 self._release()
@@ -151,6 +155,14 @@ class Choice:
             if self._beginning is None:
                 self._beginning = trio.Event()
             await self._beginning.wait()
+
+    def _tell_end(self, end: Reason) -> None:
+        self._is_told = True
+        if not self.has_begun:
+            self._begin()
+        self.output.finish(end)
+        if self.on_told is not None:
+            self.on_told(self)
 
     def _begin(self) -> None:
         self.has_begun = True
@@ -212,7 +224,6 @@ class Choice:
         match outcome:
             case Finished(reason="stop" | "length" as reason):
                 self._ended_well = True
-                self.output.num_unsent = int(outcome.matched is not None)
                 return reason
             case Stopped():
                 self._ended_well = True
@@ -261,6 +272,7 @@ class Choice:
             expected=num_tokens,
             on_tokens=self._on_first_tokens,
             on_accepted=self._on_accepted,
+            on_complete=self._on_complete,
         )
         if attempt.outcome is None:
             self._submit(attempt)
@@ -324,6 +336,14 @@ class Choice:
             self._services.dispatcher.proven(attempt.placement.ticket)
             attempt.on_tokens = output.take_item
         return is_stopped
+
+    def _on_complete(self, finished: Finished) -> None:
+        match finished.reason:
+            case "stop" | "length" as reason:
+                self.output.num_unsent = int(finished.matched is not None)
+                self._tell_end(reason)
+            case "abort" | "error":
+                pass  # not its end: another worker may go on
 
     def _told_of(self, error: Exception) -> Exception:
         """What the client is told of a fault in taking tokens in; a worker's is a loss."""

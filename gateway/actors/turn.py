@@ -4,7 +4,8 @@ Owns the turn's nursery and the order of its steps: find the model, prepare, ask
 the choices, or hand over to the providers. Must not know HTTP or frames.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -83,7 +84,7 @@ class Turn:
     is resumed.
     """
 
-    __slots__ = ("_caller", "_emit", "_error", "_is_unshowable", "_request", "_services")
+    __slots__ = ("_caller", "_emit", "_error", "_is_unshowable", "_request", "_services", "_usage")
 
     def __init__(
         self, services: Services, request: ChatRequest, caller: Caller, emit: Emit
@@ -94,6 +95,7 @@ class Turn:
         self._emit = emit
         self._error: ApiError | None = None
         self._is_unshowable = False
+        self._usage: Usage | None = None
 
     async def run(self) -> None:
         """Answer by a worker, else by the providers."""
@@ -200,9 +202,9 @@ class Turn:
         emit = self._counting(job, choices) if job.request.continuous_usage else self._emit
         first = Choice(self._services, job, 0, emit)
         choices.append(first)
-        usage: Usage | None = None
         try:
             if job.request.n == 1:
+                first.on_told = partial(self._tell_usage, job)
                 provider = await first.run(cloud=cloud)
             else:
                 choices += [Choice(self._services, job, at, emit) for at in range(1, job.request.n)]
@@ -210,10 +212,10 @@ class Turn:
         finally:
             # Whoever leaves early has used the workers too.
             if first.has_begun:
-                usage = _usage_of(job, choices)
+                usage = self._usage or _usage_of(job, choices)
                 self._services.spending.record_local(self._caller.key, job.model, usage)
         if provider is None:
-            self._emit_usage(usage or _usage_of(job, choices))
+            self._count(self._usage or self._tell_usage(job, *choices))
         return provider
 
     async def _fan_out(
@@ -256,15 +258,20 @@ class Turn:
 
         return emit
 
-    def _emit_usage(self, usage: Usage) -> None:
+    def _tell_usage(self, job: Job, *choices: Choice) -> Usage:
+        """The last that is told of a turn, in one piece with the end of a lone choice."""
+        usage = self._usage = _usage_of(job, choices)
+        self._emit(usage)
+        return usage
+
+    def _count(self, usage: Usage) -> None:
         counters = self._services.counters
         counters.prompt_tokens += usage.prompt_tokens
         counters.cached_tokens += usage.cached_tokens
         counters.completion_tokens += usage.completion_tokens
-        self._emit(usage)
 
 
-def _usage_of(job: Job, choices: list[Choice]) -> Usage:
+def _usage_of(job: Job, choices: Sequence[Choice]) -> Usage:
     completion_tokens = reasoning_tokens = 0
     for choice in choices:
         completion_tokens += choice.output.completion_tokens

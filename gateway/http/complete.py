@@ -1,7 +1,10 @@
 """An answer in one piece.
 
-Owns how the events of a turn become one body. Must not know streams: nothing is sent before the
-turn is over, and the client's leaving cancels it.
+Owns how the events of a turn become one body, and when it leaves. Must not know streams: nothing is
+sent before all is told, and the client's leaving cancels the turn.
+
+Our own server gets the answer with the last event, where a worker's frame is taken apart: the turn
+wakes and keeps its books while the answer is on its way.
 """
 
 from collections.abc import Awaitable
@@ -9,9 +12,17 @@ from collections.abc import Awaitable
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.errors import ApiError, connection_lost
-from gateway.core.events import Failed, Started, TurnEvent, UpstreamBody, UpstreamChunk, Usage
+from gateway.core.events import (
+    Failed,
+    Finished,
+    Started,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    Usage,
+)
 from gateway.http.errors import error_headers, error_of
-from gateway.http.push import EXTENSION
+from gateway.http.push import EXTENSION, Push
 from gateway.http.reply import JSON_TYPE, Header, send_body
 from gateway.http.turn import CLIENT_LEFT, Turn, while_connected
 
@@ -23,8 +34,8 @@ async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) 
     they take the last message, and must not be cancelled halfway. Our own server needs no watch:
     it cancels the request of a client that leaves.
     """
-    answer = WholeAnswer(turn)
     push = scope.get("extensions", {}).get(EXTENSION)
+    answer = WholeAnswer(turn, push)
     try:
         if push is not None:
             answer.end(await answer.run())
@@ -35,20 +46,24 @@ async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) 
         turn.observe()
     if turn.status == CLIENT_LEFT:
         return
-    status, headers, body = answer.response()
     if push is not None:
-        push.respond(status, (JSON_TYPE, *headers), body)
+        answer.push()
     else:
+        status, headers, body = answer.response()
         await send_body(send, status, body, headers=headers)
 
 
 class WholeAnswer:
-    """The events so far. Their amount is bounded by the request's own max_tokens."""
+    """The events so far. Their amount is bounded by the request's own max_tokens. They leave by
+    `push`, if there is one.
+    """
 
-    __slots__ = ("_builder", "_error", "_foreign", "_turn")
+    __slots__ = ("_builder", "_error", "_foreign", "_num_unfinished", "_push", "_turn")
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, push: Push | None = None) -> None:
         self._turn = turn
+        self._push = push
+        self._num_unfinished = turn.request.n
         self._builder = turn.dialect.whole(turn.head)
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
@@ -66,6 +81,8 @@ class WholeAnswer:
                 turn.started = event
             case Usage():
                 turn.usage = event
+                if not self._num_unfinished:
+                    self.push()
             case Failed():
                 self._error = event.error
             case UpstreamBody():
@@ -75,6 +92,7 @@ class WholeAnswer:
             case _:
                 turn.note_content()
                 self._builder.add(event)
+                self._num_unfinished -= type(event) is Finished
 
     def end(self, error: ApiError | None) -> None:
         """The turn is over, perhaps by `error`."""
@@ -85,6 +103,13 @@ class WholeAnswer:
             self._turn.status = self._error.status
         else:
             self._turn.status = self._foreign.status if self._foreign else 200
+
+    def push(self) -> None:
+        """Send the answer, unless it has left already."""
+        push, self._push = self._push, None
+        if push is not None:
+            status, headers, body = self.response()
+            push.respond(status, (JSON_TYPE, *headers), body)
 
     def response(self) -> tuple[int, tuple[Header, ...], bytes]:
         """The answer, or the error that it ended in: status, headers beside the type, body."""

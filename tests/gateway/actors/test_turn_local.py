@@ -4,6 +4,7 @@ import gc
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -11,6 +12,10 @@ import trio.testing
 from gateway.actors.attempt import Attempt
 from gateway.actors.caller import Caller
 from gateway.actors.choice import Choice
+from gateway.actors.turn import host_turn
+from gateway.core.chat_request import ChatRequest
+from gateway.core.events import Finished, TurnEvent, Usage
+from gateway.core.openai import parse_chat_request
 from protocol.messages import Abort, Submit
 from protocol.tokens import count_tokens
 from tests.fakes.running_gateway import open_gateway, wait_until
@@ -33,6 +38,42 @@ async def test_a_turn_is_answered_by_a_worker() -> None:
         assert asked.usage.completion_tokens == len(worker.script)
         assert not worker.all_of(Abort)
         assert gateway.services.dispatcher.statistics().running == 0
+
+
+def _request(**fields: Any) -> ChatRequest:
+    body = {"model": "alpha", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    return parse_chat_request(msgspec.json.encode(body))
+
+
+async def test_the_end_is_told_while_its_frame_is_taken_apart() -> None:
+    """The client need not wait until the turn wakes, which is when its place is free again."""
+    running: list[int] = []
+
+    def note(event: TurnEvent) -> None:
+        if isinstance(event, Finished | Usage):
+            running.append(gateway.services.dispatcher.statistics().running)
+
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        await host_turn(gateway.services, _request(), Caller(), note)
+        assert running == [1, 1]
+        assert gateway.services.dispatcher.statistics().running == 0
+        assert gateway.services.counters.completion_tokens > 0
+
+
+async def test_who_cannot_take_the_end_fails_alone() -> None:
+    """The frame's other parts, and the link, are none the worse for it."""
+
+    def refuse(event: TurnEvent) -> None:
+        if isinstance(event, Finished):
+            raise ValueError("no room for the end")  # noqa: TRY004 - of a type that nobody expects
+
+    async with open_gateway() as gateway, open_worker(gateway.address):
+        await gateway.wait_state("ready")
+        with pytest.raises(ValueError, match="no room"):
+            await host_turn(gateway.services, _request(), Caller(), refuse)
+        assert (await gateway.ask()).reasons == ["stop"]
+        assert gateway.services.counters.workers_lost == 0
 
 
 async def test_the_second_turn_reports_what_the_cache_held() -> None:

@@ -7,9 +7,10 @@ import trio
 from trio.testing import MockClock
 
 from gateway.core.errors import busy, connection_lost
-from gateway.core.events import Failed, UpstreamBody
+from gateway.core.events import Failed, Finished, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
-from tests.fakes.asgi import ANSWER, STARTED, Exchange, Script, chat_body, scripted_edge
+from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
+from tests.fakes.pushed import pushed_exchange
 
 
 def _ask(script: Script) -> Exchange:
@@ -61,3 +62,31 @@ async def test_a_provider_answer_passes_unchanged(autojump_clock: MockClock) -> 
 async def test_nothing_is_never_a_success(step: Any, autojump_clock: MockClock) -> None:
     """A turn without any event is an error."""
     assert (await _ask(Script(step)).run()).status == 502
+
+
+async def test_an_answer_that_is_told_does_not_wait_for_its_turn(autojump_clock: MockClock) -> None:
+    """It is pushed with the last event; what the turn has to do then is nobody's delay."""
+    app = edge_app(scripted_edge(Script(1.0, *ANSWER, 60.0)))
+    exchange, _ = pushed_exchange(app, chat_body(stream=False))
+    await exchange.run()
+    assert [at for at, _ in exchange.writes] == [exchange.writes[0][0]] * 2
+    assert trio.current_time() - exchange.writes[0][0] == pytest.approx(60.0)
+    assert exchange.json["usage"]["total_tokens"] == 72
+
+
+async def test_usage_before_the_last_end_is_no_answer_yet(autojump_clock: MockClock) -> None:
+    """Of two choices both are told, though the usage so far came between them."""
+    first, second = (Finished(0, "stop"), USAGE), (TextDelta(1, "More"), Finished(1, "length"))
+    app = edge_app(scripted_edge(Script(*ANSWER[:3], *first, 1.0, *second, USAGE)))
+    exchange, _ = pushed_exchange(app, chat_body(stream=False, n=2))
+    await exchange.run()
+    assert [each["finish_reason"] for each in exchange.json["choices"]] == ["stop", "length"]
+
+
+async def test_a_turn_that_fails_after_its_answer_has_answered(autojump_clock: MockClock) -> None:
+    """Nothing can follow a whole response."""
+    app = edge_app(scripted_edge(Script(*ANSWER, ValueError("in the books"))))
+    exchange, _ = pushed_exchange(app, chat_body(stream=False))
+    await exchange.run()
+    assert exchange.status == 200
+    assert len(exchange.writes) == 2

@@ -4,14 +4,18 @@ Owns what the turns of one moment hand over, until it is sent. Must not know soc
 frames say.
 
 Requests that came together are placed one after the other in one turn of the loop. What they submit
-leaves behind them, in the next, for each worker in one piece: it wakes once for all of it. A turn
+leaves behind them, at its end, for each worker in one piece: it wakes once for all of it. A turn
 that is over by then has nothing to be aborted.
+
+The end is told by trio's instruments: a task that sends would have its turn after it, which is a
+hundred function calls more between a request and its worker. It is woken for what could not leave.
 
 More than a link bears can come at once: all that a worker had moves to another when it dies. What
 there is no room for waits here, lest its heir be lost for it too.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, final
 
 import trio
@@ -40,13 +44,11 @@ class Submissions:
         self._send = send
         self._waiting_bytes = waiting_bytes
         self._waiting: dict[Attempt, bytes] = {}
+        self._is_held = True
         self._has_some = Bell()
 
     def add(self, attempt: Attempt, frame: bytes) -> None:
-        """Send it in the next turn of the loop."""
-        if not self._waiting:
-            # Who found some was woken for them, and takes all.
-            self._has_some.ring()
+        """Send it at the end of this turn of the loop."""
         self._waiting[attempt] = frame
 
     def withdraw(self, attempt: Attempt) -> bool:
@@ -55,30 +57,70 @@ class Submissions:
 
     async def run(self) -> None:
         """Send what comes until cancelled."""
-        while True:
-            while self._waiting:
-                self._send_all()
-                if self._waiting:
-                    await trio.sleep(LOOK_AGAIN_S)
-            await self._has_some.wait()
+        turn_end = _TurnEnd(self._send_at_turn_end)
+        trio.lowlevel.add_instrument(turn_end)
+        try:
+            while True:
+                while self._waiting:
+                    self._send_all()
+                    if self._waiting:
+                        await trio.sleep(LOOK_AGAIN_S)
+                self._is_held = False
+                await self._has_some.wait()
+        finally:
+            with suppress(KeyError):  # one that raises is removed by trio
+                trio.lowlevel.remove_instrument(turn_end)
 
-    def _send_all(self) -> None:
-        """Send all that there is room for; the rest goes on waiting."""
-        waiting, self._waiting = self._waiting, {}
-        by_worker: dict[WorkerId, list[tuple[Attempt, bytes]]] = {}
-        for attempt, frame in waiting.items():
+    def _send_at_turn_end(self) -> None:
+        if self._is_held or not self._waiting:
+            return
+        self._is_held = True
+        try:
+            self._is_held = not self._send_all()
+        finally:
+            if self._is_held:
+                # The loop has settled how long it sleeps, and must not sleep on what is left to do.
+                trio.lowlevel.current_trio_token().run_sync_soon(self._has_some.ring)
+
+    def _send_all(self) -> bool:
+        """Send all that there is room for; the rest goes on waiting. Whether nothing waits, and no
+        worker was lost.
+        """
+        by_worker: dict[WorkerId, list[Attempt]] = {}
+        for attempt in [*self._waiting]:
             if attempt.outcome is None:
-                by_worker.setdefault(attempt.worker_id, []).append((attempt, frame))
+                by_worker.setdefault(attempt.worker_id, []).append(attempt)
+            else:
+                del self._waiting[attempt]
+        is_lost = False
         for worker_id, due in by_worker.items():
-            room = ROOM_BYTES - self._waiting_bytes(worker_id)
-            frames: list[bytes] = []
-            for attempt, frame in due:
-                num_bytes = len(frame)
-                if num_bytes <= room or room == ROOM_BYTES:
-                    frames.append(frame)
-                    room -= num_bytes
-                else:
-                    room = 0  # nor do those behind it overtake it
-                    self._waiting[attempt] = frame
-            if frames:
-                self._send(worker_id, frames)
+            leaving = self._leaving(due, ROOM_BYTES - self._waiting_bytes(worker_id))
+            if leaving:
+                # They wait until they are out: a fault in sending is the task's to tell.
+                self._send(worker_id, [self._waiting[attempt] for attempt in leaving])
+                is_lost |= leaving[0].outcome is not None
+                for attempt in leaving:
+                    del self._waiting[attempt]
+        return not self._waiting and not is_lost
+
+    def _leaving(self, due: list[Attempt], room: int) -> list[Attempt]:
+        """Those of one worker that there is room for; nobody overtakes who has to wait."""
+        num_leaving = 0
+        for attempt in due:
+            num_bytes = len(self._waiting[attempt])
+            if num_bytes > room and room != ROOM_BYTES:
+                break
+            room -= num_bytes
+            num_leaving += 1
+        return due[:num_leaving]
+
+
+@final
+class _TurnEnd(trio.abc.Instrument):
+    """Calls `on_end` when all tasks of a turn of the loop have run."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
+        self._on_end()

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -56,6 +57,49 @@ async def test_those_of_one_moment_leave_together_and_in_order() -> None:
         nursery.cancel_scope.cancel()
     assert len(sent) == 10
     assert counts[5:] == [5] * 5
+
+
+async def test_they_leave_before_anything_else_is_done() -> None:
+    """Neither a sleeping loop nor another turn of it lies between a request and its worker."""
+    sent: list[bytes] = []
+    submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        await wait_all_tasks_blocked()
+        for number in range(20):
+            submissions.add(_attempt(number), b"%d" % number)
+            await trio.lowlevel.checkpoint()
+            assert len(sent) == number + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_loses_its_worker_by_sending_hears_of_it_at_once() -> None:
+    """The loop is about to sleep, with nothing to wake it for a long time."""
+    submissions = Submissions(lambda _worker, _frames: attempt.lose(), _nothing_waits)
+    attempt = _attempt(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        await wait_all_tasks_blocked()
+        began_at = trio.current_time()
+        with trio.move_on_after(60):
+            submissions.add(attempt, b"1")
+            await attempt.wait()
+        assert trio.current_time() - began_at < 30
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_fault_in_sending_is_not_swallowed() -> None:
+    """It ends the link, as any other of its faults; trio only logs what an instrument raises."""
+
+    def send(_worker: WorkerId, _frames: list[bytes]) -> None:
+        raise RuntimeError("the socket is confused")
+
+    submissions = Submissions(send, _nothing_waits)
+    with trio.fail_after(60), pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="confused")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(submissions.run)
+            await wait_all_tasks_blocked()
+            submissions.add(_attempt(1), b"1")
 
 
 async def test_what_is_over_is_not_sent() -> None:

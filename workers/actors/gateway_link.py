@@ -72,22 +72,21 @@ class GatewayLink:
         self._relay = relay
         self._log = log
         self._was_joined = False
+        self._has_heard = False
         self._register_at = 0.0
         self._greeting: tuple[FromWorker, ...] = ()
         self._credit = Credit()
         self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
         self._socket = (
-            LocalDealer(
-                identity, self._hear, on_link=self._link_changed, on_pause=relay.gateway_pauses
-            )
+            LocalDealer(identity, self._hear, on_link=self._link_changed, on_pause=self._pause)
             if is_local(address) and keys is None
             else DealerSocket(
                 identity,
                 self._hear,
                 keys=keys,
                 on_link=self._link_changed,
-                on_pause=relay.gateway_pauses,
+                on_pause=self._pause,
             )
         )
         try:
@@ -171,8 +170,15 @@ class GatewayLink:
         for message in self._greeting:
             self.say(message)
 
+    def _pause(self) -> None:
+        """What came goes on first: nobody waits for the watch."""
+        self._relay.gateway_pauses()
+        if self._has_heard:
+            self._has_heard = False
+            self._watch.heard(trio.current_time())
+
     def _hear(self, frame: bytes) -> None:
-        self._watch.heard(trio.current_time())
+        self._has_heard = True
         try:
             about_link = wire.peek_tag(frame) in _ABOUT_THE_LINK and wire.decode_to_worker(frame)
         except WireError:

@@ -102,6 +102,7 @@ class Relay:
         self._fault: Fault | None = None
         self._engine: Engine | None = None
         self._hold_engine: Callable[[bool], None] = lambda _is_held: None
+        self._has_put_work = False
 
     # The engine's life.
 
@@ -230,13 +231,16 @@ class Relay:
         """What came together reaches the engine together: it wakes once, and for one step."""
         if self._engine is not None:
             self._engine.flush()
+        if self._has_put_work:
+            self._has_put_work = False
+            self._on_work()
 
     def _submission(self, link: GatewayLink, frame: bytes) -> None:
         if link.number is None:
             self._refuse(link, frame, "not_ready", "the link starts anew")
         elif self.state is EngineState.READY and self._engine is not None:
             self._engine.put(link.number, frame)
-            self._on_work()
+            self._has_put_work = True
         else:
             self._refuse(link, frame, *_REFUSALS.get(self.state, _REFUSALS[EngineState.STARTING]))
 

@@ -16,6 +16,8 @@ def bundled(frames: list[bytes]) -> list[bytes]:
     """The same messages in the same order; a frame that is alone stays as it is."""
     if len(frames) < 2:
         return frames
+    if sum(map(len, frames)) <= MAX_BUNDLED_BYTES:
+        return [_joined(frames)]
     packed: list[bytes] = []
     together: list[bytes] = []
     num_bytes = 0

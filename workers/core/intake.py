@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isnan
+from typing import Final
 
 from protocol.errors import WireError
 from protocol.hashing import root_digest
@@ -15,6 +17,9 @@ from protocol.messages import Rejected, RejectReason, Submit
 from protocol.tokens import unpack_tokens
 from workers.core.block_table import BlockTable
 from workers.core.sequence import Sequence
+
+_root_digest: Final = lru_cache(maxsize=1024)(root_digest)
+"""One for each model and cache that is private to a key: most requests ask for a known one."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Intake:
             max_outputs=max_outputs,
             stop_ids=eos_ids.union(submit.sampling.stop_token_ids),
             deadline_at=None if submit.deadline_s is None else now + submit.deadline_s,
-            table=BlockTable(root_digest(submit.model, submit.adapter, submit.salt)),
+            table=BlockTable(_root_digest(submit.model, submit.adapter, submit.salt)),
         )
 
     @property

@@ -125,16 +125,16 @@ class EngineLoop(Generic[InFlight]):
         goes_on = plan is not None and not self._pipeline.has_failed
         self._collect(leave=self._scheduler.lookahead if goes_on else 0)
         self._prepare_at_times()
-        self._status.busy = self._is_busy
-        self._report_load(busy=self._is_busy, has_worked=plan is not None)
-        if self._draining and not self._is_busy:
+        self._status.busy = is_busy = self._is_busy
+        self._report_load(busy=is_busy, has_worked=plan is not None)
+        if self._draining and not is_busy:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
 
     def _prepare_at_times(self) -> None:
         """An engine that is never idle gets what its steps miss too, a little at a time."""
-        if self._is_busy and self._pipeline.is_wishing and self._clock() >= self._prepare_at:
+        if self._pipeline.is_wishing and self._is_busy and self._clock() >= self._prepare_at:
             # What is in flight would be told only after the work.
             self._collect(leave=0)
             self._flush()
@@ -200,7 +200,8 @@ class EngineLoop(Generic[InFlight]):
         return self._scheduler.load(self._epoch, meter.step_ms, meter.prefill_tokens_per_s)
 
     def _say(self, messages: Sequence[Outgoing]) -> None:
-        self._out += [(link, wire.encode(message)) for link, message in messages]
+        if messages:
+            self._out += [(link, wire.encode(message)) for link, message in messages]
 
     def _flush(self) -> None:
         out, self._out = self._out, []

@@ -66,7 +66,8 @@ class Attempts:
                 return f"tokens at {item.offset} came where {attempt.expected} was due"
             attempt.expected += len(item.ids) // TOKEN_BYTES
             try:
-                wants_no_more = attempt.on_tokens(item)
+                on_tokens = attempt.on_tokens
+                wants_no_more = on_tokens(item)
             except Exception as error:  # noqa: BLE001 - one request fails, the others are served
                 attempt.end(Crashed(error))
                 continue

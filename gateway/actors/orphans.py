@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import trio
 
 from gateway.actors.event_feed import EventFeed
+from gateway.core.audience import Audience
 from gateway.core.errors import connection_lost
 from gateway.core.events import Failed, Started, TurnEvent
 from gateway.core.fleet_events import Orphaned, TakenOver
@@ -103,9 +104,12 @@ class Orphanage:
 
 
 class _Hosted:
-    """One turn and who listens. `was_seen`: a client may have seen something of its answer."""
+    """One turn and who listens. `was_seen`: a client may have seen something of its answer; events
+    go to it directly from then on, until it leaves.
+    """
 
     __slots__ = (
+        "_audience",
         "_emit",
         "_kept",
         "adopted",
@@ -124,12 +128,13 @@ class _Hosted:
         self.was_seen = False
         self.left_at = 0.0
         self._emit: Emit | None = None
+        self._audience = Audience(self._keep)
         self._kept: list[TurnEvent] = []
 
     async def run(self, work: Work) -> None:
         """Do the work; its failure is kept for whoever waits for it."""
         with self, self.scope:
-            await work(self._take)
+            await work(self._audience)
 
     def __enter__(self) -> "_Hosted":
         return self
@@ -144,37 +149,43 @@ class _Hosted:
             self.failure = error
         elif self._emit is not None and (error or self.scope.cancelled_caught):
             self._emit(Failed(connection_lost()))
+        # What refers to itself awaits the collector.
+        self._audience.tell = _to_nobody
         self.over.set()
         return self.failure is not None
 
     def attach(self, emit: Emit) -> None:
         """Events go to `emit` from now on, those that nobody has heard first."""
         self._emit = emit
+        self._audience.tell = self._tell_first
         if self.adopted is not None:
             self.adopted.set()
         kept, self._kept = self._kept, []
         for event in kept:
-            self._take(event)
+            self._audience(event)
 
     def detach(self) -> None:
         """The client has left."""
         self._emit = None
+        self._audience.tell = self._keep
         self.left_at = trio.current_time()
 
-    def _take(self, event: TurnEvent) -> None:
-        if self._emit is None:
-            self._kept.append(event)
-            if len(self._kept) > MAX_KEPT:
-                self.scope.cancel()
-            return
-        if not self.was_seen:
-            self._note_beginning(event)
-        self._emit(event)
+    def _keep(self, event: TurnEvent) -> None:
+        self._kept.append(event)
+        if len(self._kept) > MAX_KEPT:
+            self.scope.cancel()
 
-    def _note_beginning(self, event: TurnEvent) -> None:
+    def _tell_first(self, event: TurnEvent) -> None:
+        assert self._emit is not None
         if isinstance(event, Started):
             # Whoever takes over is told too.
             self._kept = [event]
         else:
             self.was_seen = True
             self._kept.clear()
+            self._audience.tell = self._emit
+        self._emit(event)
+
+
+def _to_nobody(_event: TurnEvent) -> None:
+    """A turn that is over says nothing."""

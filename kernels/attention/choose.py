@@ -82,7 +82,7 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
         return DecodeConfig(tile=32, warps=2, stages=3, target=2 * _MULTIPROCESSORS, rows=rows)
     # All are on the card at once: by their shared memory four per multiprocessor.
     target, start = 4 * _MULTIPROCESSORS, 3 if num_rows <= 16 else 6
-    return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start)
+    return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
 
 
 @cache

@@ -35,8 +35,10 @@ from workers.engine.kernel_cache import mark_complete, watch_kernel_cache
 if TYPE_CHECKING:
     from kernels.noted import Noted
 
-MOST_PROCESSES: Final = 16
-"""Of some 30 kernels two take 2 s and the others 0.1 to 0.9: more would wait for those two."""
+MOST_PROCESSES: Final = 8
+"""The 37 kernels of Qwen3-8B take 22 s of a processor, three of them 3 s each: eight processes are
+done when those are, and more no sooner.
+"""
 
 _LOW_PRIORITY: Final = 10
 
@@ -73,10 +75,11 @@ def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
     # The first submission makes all forks: they inherit what is imported and hashed by now.
+    ordered = long_ones_first(first, processes // 2)
     begin = (os.getpid(),)
     with ProcessPoolExecutor(processes, get_context("fork"), _begin, begin) as pool:
         driver = pool.submit(_compile_driver)
-        answers = {pool.submit(_compile, kernel): kernel for kernel in costly_first(first)}
+        answers = {pool.submit(_compile, kernel): kernel for kernel in ordered}
         answers |= {pool.submit(_compile_later, kernel): kernel for kernel in later}
         errors = 0
         for answer in as_completed(answers):
@@ -108,9 +111,12 @@ def _rehearsed(config: WorkerConfig, arch: int) -> tuple[list["Noted"], list["No
     return first, [kernel for kernels in rest for kernel in kernels]
 
 
-def costly_first(kernels: Sequence["Noted"]) -> list["Noted"]:
-    """Nobody knows what a kernel costs before; those of many parameters are the long ones."""
-    return sorted(kernels, key=lambda kernel: -kernel.num_parameters)
+def long_ones_first(kernels: Sequence["Noted"], number: int) -> list["Noted"]:
+    """That many of the longest, then the others as they are needed: the engine waits for the first
+    of these too. Nobody knows how long a kernel takes; those of many parameters take longest.
+    """
+    longest = sorted(kernels, key=lambda kernel: -kernel.num_parameters)[:number]
+    return [*longest, *[kernel for kernel in kernels if kernel not in longest]]
 
 
 def _word(answer: "Future[Ready]", kernel: "Noted") -> Ready:

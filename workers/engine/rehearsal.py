@@ -52,6 +52,8 @@ def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
         for plan in warm_up_plans(runner.facts):
             runner.launch(plan)
         prepare_first(runner)
+        # One more is captured while the first request is on its way.
+        runner.prepare(wished_only=False)
         yield list(noted.values())
         known = len(noted)
         while runner.prepare(wished_only=False):

@@ -53,7 +53,7 @@ def _worker(model_dir: Path, **changes: Any) -> WorkerConfig:
 
 
 def _start(config: WorkerConfig) -> None:
-    """As `load_runner`, but for the card; then all graphs."""
+    """As `load_runner`, but for the card, and on to the first request."""
     model_dir = Path(config.model)
     shape = read_model_config(model_dir)
     dtype = compute_dtype(config, shape, torch.device("cuda"))
@@ -66,6 +66,7 @@ def _start(config: WorkerConfig) -> None:
         steps = DeviceSteps(model, cache, facts.max_seqs, facts.context_length, run_again)
         runner = Runner(model, cache, facts, model_dir, steps)
         run(runner)
+    runner.prepare(wished_only=False)  # as an engine does as soon as it is idle
 
 
 def _zero_tokens() -> None:

@@ -16,7 +16,7 @@ from kernels.noted import Noted
 from tests.fakes.tiny_models import write_tiny_model
 from workers.engine import compile_ahead
 from workers.engine.compile_ahead import SWITCH, CompileAhead, compiler_command, start_compiling
-from workers.engine.compiler import costly_first
+from workers.engine.compiler import long_ones_first
 from workers.engine.compiler_words import Listed, Ready, Word, line_of
 from workers.engine.kernel_cache import mark_complete
 
@@ -186,8 +186,8 @@ def test_only_a_card_with_something_to_compile_needs_a_compiler(
     assert len(started) == 2
 
 
-def test_kernels_of_many_parameters_go_first() -> None:
-    """They take the longest; the others keep the order in which they are needed."""
-    kernels = [SimpleNamespace(num_parameters=n, at=i) for i, n in enumerate((3, 30, 3, 29, 30))]
-    ordered = cast("list[Any]", costly_first(cast("list[Noted]", kernels)))
-    assert [kernel.at for kernel in ordered] == [1, 4, 3, 0, 2]
+def test_the_longest_kernels_go_first() -> None:
+    """Those of many parameters; the others keep the order in which they are needed."""
+    kernels = [SimpleNamespace(num_parameters=n, at=i) for i, n in enumerate((3, 30, 9, 29, 30, 4))]
+    ordered = cast("list[Any]", long_ones_first(cast("list[Noted]", kernels), 2))
+    assert [kernel.at for kernel in ordered] == [1, 4, 0, 2, 3, 5]

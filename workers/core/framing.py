@@ -5,6 +5,7 @@ carries it: bytes in, frames out, at any split point.
 """
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from protocol.errors import WireError
@@ -25,8 +26,23 @@ _HEADER: Final = struct.Struct("<IH")
 def encode_frame(link: int, payload: bytes) -> bytes:
     """The bytes of one frame. Raises `WireError` if `payload` is over the frame limit."""
     if len(payload) > MAX_FRAME_BYTES:
-        raise WireError(f"a payload of {len(payload)} bytes is over {MAX_FRAME_BYTES}")
+        raise _too_large(len(payload))
     return _HEADER.pack(len(payload), link) + payload
+
+
+def encode_frames(frames: Iterable[tuple[int, bytes]]) -> bytes:
+    """The bytes of all of them, without a call for each. Raises `WireError` as `encode_frame`."""
+    parts: list[bytes] = []
+    for link, payload in frames:
+        num_bytes = len(payload)
+        if num_bytes > MAX_FRAME_BYTES:
+            raise _too_large(num_bytes)
+        parts += (_HEADER.pack(num_bytes, link), payload)
+    return b"".join(parts)
+
+
+def _too_large(num_bytes: int) -> WireError:
+    return WireError(f"a payload of {num_bytes} bytes is over {MAX_FRAME_BYTES}")
 
 
 class FrameDecoder:

@@ -14,11 +14,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, NoReturn, final
 
 from protocol.errors import WireError
-from workers.core.framing import FrameDecoder, encode_frame
+from workers.core.framing import FrameDecoder, encode_frames
 
 _RECEIVE_BYTES: Final = 1 << 18
 
@@ -63,10 +62,12 @@ class EngineChannel:
         """Write (link, payload) frames in order, in one go."""
         if not frames:
             return
-        data = b"".join([encode_frame(link, payload) for link, payload in frames])
-        # A send fails only when the other end is gone, which ends this process.
-        with self._send_lock, suppress(OSError):
-            self._socket.sendall(data)
+        data = encode_frames(frames)
+        with self._send_lock:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                return  # the other end is gone, which ends this process
 
     def _read(self, flags: int) -> list[tuple[int, bytes]]:
         """The frames that the bytes in the socket complete. Raises `BlockingIOError` without any

@@ -184,7 +184,7 @@ class Exchange:
         framing.keeps_alive &= self.request.is_complete
         response = framing.whole(status, headers, self._date(), body)
         self.has_started = self.has_ended = True
-        self._outlet.write(response)
+        self._outlet.write_all(response)
 
     def forget_head(self) -> None:
         """What was opened has not left yet, and is not to."""

@@ -67,6 +67,14 @@ class Outlet:
         else:
             self.uncork()
 
+    def write_all(self, data: bytes) -> None:
+        """`write` what nothing can join, as it is a whole response: no step's end is awaited."""
+        if self.waiting or self.is_gone:
+            self.write(data)
+        else:
+            self.waiting = data
+            self.uncork()
+
     def uncork(self) -> None:
         """Send what was written since the step began."""
         data, self.waiting = self.waiting, b""

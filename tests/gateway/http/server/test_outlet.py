@@ -1,6 +1,7 @@
 """The writing side of a connection, over real sockets."""
 
 import socket
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -11,8 +12,11 @@ from gateway.http.push import StepFlush
 from gateway.http.server.outlet import Outlet
 
 SIZES = st.sampled_from([1, 300, 5_000, 100_000])
-STEPS = st.lists(st.tuples(st.booleans(), st.lists(SIZES, max_size=4)), max_size=6)
-"""What is written one after the other: whether within a step, and how much each time."""
+PARTS = st.tuples(SIZES, st.sampled_from([Outlet.write, Outlet.write_all]))
+STEPS = st.lists(st.tuples(st.booleans(), st.lists(PARTS, max_size=4)), max_size=6)
+"""What is written one after the other: whether within a step, how much each time, and how."""
+
+Write = Callable[[Outlet, bytes], None]
 
 
 async def _read(peer: trio.SocketStream, num_bytes: int) -> bytes:
@@ -23,7 +27,7 @@ async def _read(peer: trio.SocketStream, num_bytes: int) -> bytes:
 
 
 @given(STEPS)
-def test_all_arrives_in_order(steps: list[tuple[bool, list[int]]]) -> None:
+def test_all_arrives_in_order(steps: list[tuple[bool, list[tuple[int, Write]]]]) -> None:
     """In steps or not, once or several times, whether or not the kernel takes it at once."""
 
     async def write() -> None:
@@ -37,20 +41,20 @@ def test_all_arrives_in_order(steps: list[tuple[bool, list[int]]]) -> None:
             async with peer, trio.open_nursery() as nursery:
                 outlet = Outlet(ours, nursery, step, lambda: None)
 
-                def put(size: int) -> None:
+                def put(size: int, write: Write) -> None:
                     nonlocal sent
                     data = bytes([len(sent) % 251]) * size
                     sent += data
-                    outlet.write(data)
+                    write(outlet, data)
 
-                for is_step, sizes in steps:
+                for is_step, parts in steps:
                     if is_step:
                         with step:
-                            for size in sizes:
-                                put(size)
+                            for part in parts:
+                                put(*part)
                     else:
-                        for size in sizes:
-                            put(size)
+                        for part in parts:
+                            put(*part)
                 with trio.fail_after(10):
                     assert await _read(peer, len(sent)) == sent
                     await outlet.flushed()
@@ -58,6 +62,25 @@ def test_all_arrives_in_order(steps: list[tuple[bool, list[int]]]) -> None:
                 assert outlet.stuck_since is None
 
     trio.run(write)
+
+
+async def test_a_whole_response_waits_for_no_step() -> None:
+    """It leaves before the rest of a worker's frame is read; behind what waits it waits too."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    step = StepFlush()
+    with ours, theirs:
+        async with trio.open_nursery() as nursery:
+            outlet = Outlet(ours, nursery, step, lambda: None)
+            with step:
+                outlet.write_all(b"all of it")
+                assert theirs.recv(100) == b"all of it"
+                outlet.write(b"the begin, ")
+                outlet.write_all(b"the end")
+                with pytest.raises(BlockingIOError):
+                    theirs.recv(100)
+            assert theirs.recv(100) == b"the begin, the end"
 
 
 @pytest.mark.parametrize("is_step", [True, False])

@@ -45,7 +45,7 @@ def room_for(
     captured once and meets others at every replay. Raises `ValueError` for 1024 rows and more.
     """
     num_kv, head_dim = key_cache.shape[2:]
-    config = choose.prefill_config(num_rows, head_dim, key_cache.dtype, dtype)
+    config = choose.prefill_config(head_dim, key_cache.dtype, dtype)
     return span_room(num_rows, num_spans, num_heads, num_kv, config)
 
 

@@ -54,9 +54,6 @@ class PrefillConfig(NamedTuple):
 LIBRARY_GRAIN: Final = 1024
 """The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
 
-_FEW_ROWS: Final = 128
-"""Spans up to it read the past, more than they compute: smaller tiles, more of them at once."""
-
 _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
 
 
@@ -86,17 +83,11 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
 
 
 @cache
-def prefill_config(
-    num_rows: int, head_dim: int, cache_dtype: torch.dtype, dtype: torch.dtype
-) -> PrefillConfig:
-    """How spans attend, the longest of which has `num_rows`.
-
-    A tile holds a token of up to 32 query heads per key head at least.
-    """
+def prefill_config(head_dim: int, cache_dtype: torch.dtype, dtype: torch.dtype) -> PrefillConfig:
+    """How spans attend. A tile holds a token of up to 32 query heads per key head at least."""
     if torch.float32 in (dtype, cache_dtype):
         return PrefillConfig(rows=32, tile=16, warps=8, stages=2, target=_MULTIPROCESSORS)
     if head_dim > 128:
         return PrefillConfig(rows=128, tile=32, warps=8, stages=2, target=_MULTIPROCESSORS)
-    if num_rows <= _FEW_ROWS:
-        return PrefillConfig(rows=64, tile=32, warps=4, stages=4, target=2 * _MULTIPROCESSORS)
+    # The best for spans of 32 and 110 rows behind 2k to 32k too: they read the past once.
     return PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=_MULTIPROCESSORS)

@@ -38,13 +38,12 @@ def plan_prefills(
     if not prefills:
         return None
     num_kv, head_dim = keys.shape[2:]
-    longest = max([span.num_rows for span in prefills])
     work = prefill_work(
         prefills,
         num_decodes,
         num_heads,
         num_kv,
-        choose.prefill_config(longest, head_dim, keys.dtype, dtype),
+        choose.prefill_config(head_dim, keys.dtype, dtype),
         library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )

@@ -39,8 +39,9 @@ $(DEV): $(STAMP)
 	@$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# The tests start over a hundred processes of ours; each would compile its modules again.
 test: $(DEV)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(ARGS)
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ Triton's interpreter, which runs our kernels where no GPU is."""
 import atexit
 import os
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,3 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before anything imports Triton: it decides at import how its functions will run."""
     if config.getoption("markexpr") != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `make test`, which says `--dist loadfile`."""
+    from tests.work_units import WorkUnits
+
+    return WorkUnits(config, log) if config.getvalue("dist") == "loadfile" else None

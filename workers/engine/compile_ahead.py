@@ -86,6 +86,10 @@ class CompileAhead:
         with suppress(BrokenPipeError):
             self._to_it.close()
 
+    def stop(self) -> None:
+        """There is a card, but it is not used."""
+        self._process.kill()
+
     def watch(self) -> None:
         """From now on wait for kernels, whenever this process would compile them."""
         from kernels.noted import before_compiling  # noqa: PLC0415 -- torch and Triton

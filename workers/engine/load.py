@@ -54,7 +54,10 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         device = _device(config.device)
         kernels = watch_kernel_cache() if device.type == "cuda" else None
         if ahead is not None:
-            ahead.watch()
+            if device.type == "cuda":
+                ahead.watch()
+            else:
+                ahead.stop()
     model_dir = find_model(config.model, report)
     if ahead is not None:
         ahead.model_is_at(model_dir)

@@ -1,8 +1,8 @@
 """torch's operations over tensors without memory, answered quickly.
 
 Owns the answers for the operations of a step. torch can tell the shapes of nearly all by itself,
-but for most it imports its compiler first: 1.3 s, as long as half of torch. What is not answered
-here is answered there: right, and late. Must not know steps.
+but for most it imports its compiler first: a second, as long as torch itself takes. What is not
+answered here is answered there: right, and late. Must not know steps.
 """
 
 from collections.abc import Callable

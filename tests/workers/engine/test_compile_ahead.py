@@ -19,6 +19,7 @@ from workers.engine.compile_ahead import SWITCH, CompileAhead, compiler_command,
 from workers.engine.compiler import long_ones_first
 from workers.engine.compiler_words import Listed, Ready, Word, line_of
 from workers.engine.kernel_cache import mark_complete
+from workers.engine.load import load_runner
 
 ROOT = Path(__file__).parents[3]
 CONFIG = WorkerConfig("check", "builtin:herma-tiny", "check", (), max_seqs=5, token_budget=300)
@@ -118,6 +119,17 @@ def test_a_compiler_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatc
         assert not ahead.wait(kernel)
     assert ahead.errors == ["no word for 0 s"]
     ahead.model_is_at(Path("/models/tiny"))
+    ahead._listener.join()
+
+
+def test_an_engine_that_stays_on_the_cpu_stops_its_compiler(tmp_path: Path) -> None:
+    """A card that torch cannot use needs no kernels; the engine starts without it."""
+    model_dir = write_tiny_model(tmp_path / "model")
+    config = WorkerConfig(
+        "check", str(model_dir), "check", (), max_seqs=5, token_budget=300, device="cpu"
+    )
+    ahead = _ahead(then="sys.stdin.read(); sys.stdin.read(); import time; time.sleep(1000)")
+    assert load_runner(config, lambda *_: None, ahead).model_dir == model_dir
     ahead._listener.join()
 
 

@@ -1,0 +1,89 @@
+"""`python -m benchmarks.engine.compiling SHAPE [--arch 90]`: what a start has to compile; no card.
+
+Owns the measurement of each kernel of a start: CPU seconds in a fork of its own, as the engine's
+compiler has it, and what they make of a start with so many processes. CPU seconds do not depend on
+what else the machine does, so much as clocks do.
+"""
+
+import argparse
+import heapq
+import os
+import resource
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from triton.runtime.cache import triton_key
+
+from benchmarks.engine.run import Options, worker_config
+from kernels.noted import Noted, compile_noted, pretend_card
+from workers.engine.compiler import long_ones_first
+from workers.engine.kernel_cache import CACHE_VARIABLE
+from workers.engine.load import local_dir
+from workers.engine.rehearsal import rehearse
+
+_PROCESSES = (1, 2, 4, 8, 16)
+
+
+class Compiled(NamedTuple):
+    """A kernel and its CPU seconds, those of Triton's own children included."""
+
+    kernel: Noted
+    cpu_s: float
+
+
+def main() -> None:
+    """Print a line per kernel, then one per number of processes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine.compiling")
+    parser.add_argument("shape", nargs="?", default="qwen3-8b")
+    parser.add_argument("--fp8", action="store_true")
+    parser.add_argument("--arch", type=int, default=90)
+    arguments = parser.parse_args()
+    config = worker_config(Options(arguments.shape, fp8=arguments.fp8, device="cuda"))
+    pretend_card(arguments.arch)
+    first, *rest = rehearse(config, local_dir(config.model) or Path(config.model))
+    triton_key()  # once, for all forks
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ[CACHE_VARIABLE] = cache
+        found = [_compile(kernel) for kernel in first]
+        later = [_compile(kernel) for kernels in rest for kernel in kernels]
+    print(f"before the first answer {_sum(found)}, later {_sum(later)}")
+    for processes in _PROCESSES:
+        print(f"{processes:2} processes: {_span(found, processes):.1f} s")
+
+
+def _compile(kernel: Noted) -> Compiled:
+    before = _children_s()
+    child = os.fork()
+    if child == 0:
+        compile_noted(kernel, with_launcher=False)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise RuntimeError(f"{kernel.name} was not compiled: status {status}")
+    compiled = Compiled(kernel, _children_s() - before)
+    print(f"{compiled.cpu_s:5.2f} s {kernel.name}", flush=True)
+    return compiled
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _sum(compiled: Sequence[Compiled]) -> str:
+    return f"{len(compiled)} kernels, {sum(each.cpu_s for each in compiled):.1f} s"
+
+
+def _span(compiled: Sequence[Compiled], processes: int) -> float:
+    """Until the last is done, in the order of the engine's compiler."""
+    cpu_s = {each.kernel: each.cpu_s for each in compiled}
+    free_at = [0.0] * processes
+    for kernel in long_ones_first(list(cpu_s), processes // 2):
+        heapq.heapreplace(free_at, free_at[0] + cpu_s[kernel])
+    return max(free_at)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """A streamed answer that is pushed: each chunk is written where it comes to be.
 
-Owns when the head leaves and what is said in a silence. No task wakes for a chunk: the request's
-sleeps until the turn is over, and the server looks after silences. Must not know sockets or turn
-events.
+Owns when the head and the end leave, and what is said in a silence. No task wakes for a chunk: the
+request's sleeps until the turn is over, and the server looks after silences. Must not know sockets
+or turn events.
 
 The server watches the client here, and cancels the request when it leaves.
 """
@@ -31,6 +31,7 @@ async def push_answer(turn: Turn, push: Push, send: Send) -> None:
 
 class _PushedAnswer:
     __slots__ = (
+        "_has_ended",
         "_is_open",
         "_push",
         "_turn",
@@ -42,10 +43,14 @@ class _PushedAnswer:
         self._turn = turn
         self._push = push
         self._is_open = False
+        self._has_ended = False
+        self.answer.on_complete = self.end
         push.watch(self._stay_alive, turn.started_at + turn.edge.config.head_hold_s)
 
     def end(self) -> Refuse | None:
-        """End the stream; or how to refuse, while the head is still withheld."""
+        """End the stream, unless that is done; or how to refuse, while the head is withheld."""
+        if self._has_ended:
+            return None
         if not self._is_open:
             if (refuse := self.answer.refusal()) is not None:
                 return refuse
@@ -53,6 +58,7 @@ class _PushedAnswer:
             self._push.end(self.answer.opening() + self.answer.ending())
         else:
             self._push.end(self.answer.ending())
+        self._has_ended = True
         return None
 
     def let_go(self) -> None:
@@ -61,6 +67,7 @@ class _PushedAnswer:
         """
         self._push.unwatch()
         self.answer.put = self._push.write
+        self.answer.on_complete = None
 
     def _stay_alive(self, now: float) -> float:
         """Send the head when it was held long enough, then something in every silence."""

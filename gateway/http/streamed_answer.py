@@ -40,6 +40,8 @@ class StreamedAnswer:
     A `put` that could not ends the turn: the client has stopped reading. But not if it `is_gone`,
     which is the server's to notice. What follows the last text, its finish and the usage, waits for
     the end of the stream, which follows at once: each packet costs as much as all else of a token.
+    `on_complete` is called when a worker's only choice is told to its end; the turn has yet to wake
+    then, and ends later.
     """
 
     __slots__ = (
@@ -49,10 +51,12 @@ class StreamedAnswer:
         "_formatter",
         "_from_provider",
         "_has_content",
+        "_is_finished",
         "_is_gone",
         "_last",
         "_turn",
         "_work",
+        "on_complete",
         "put",
     )
 
@@ -70,6 +74,8 @@ class StreamedAnswer:
         self._work: trio.CancelScope | None = None
         self._from_provider = False
         self._has_content = False
+        self._is_finished = False
+        self.on_complete: Callable[[], object] | None = None
         self._last = b""
         self._error: ApiError | None = None
         self._foreign: UpstreamBody | None = None
@@ -164,10 +170,14 @@ class StreamedAnswer:
                 return b""
             case Finished() if self._turn.request.n == 1:
                 self._turn.note_content()
+                self._is_finished = True
                 return self._keep_for_end(event)
             case Usage():
                 self._turn.usage = event
-                return self._keep_for_end(event)
+                self._keep_for_end(event)
+                if self._is_finished and self._error is None and self.on_complete is not None:
+                    self.on_complete()
+                return b""
             case Started():
                 self._turn.started = event
                 return self._format(event)

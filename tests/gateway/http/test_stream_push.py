@@ -46,6 +46,23 @@ async def test_the_head_leaves_with_the_first_content(autojump_clock: MockClock)
     assert not exchange.writes[-1][1]["more_body"]
 
 
+async def test_the_end_leaves_with_the_last_event(autojump_clock: MockClock) -> None:
+    """Whatever the turn has to do then is nobody's delay, and a failure of it nobody's concern."""
+    for last in (60.0, ValueError("in the books")):
+        exchange, bodies = await _timed(STARTED, 1.0, *ANSWER[1:], last)
+        assert exchange.events[-1] == "[DONE]"
+        assert not exchange.writes[-1][1]["more_body"]
+        assert {at for at, _ in bodies} == {1.0}
+
+
+async def test_of_two_choices_one_end_is_none(autojump_clock: MockClock) -> None:
+    """The usage so far between them ends nothing."""
+    more = (Finished(0, "stop"), USAGE, 1.0, TextDelta(1, "more"), Finished(1, "stop"), USAGE)
+    exchange, _ = await _timed(*ANSWER[:3], *more, n=2)
+    assert exchange.events[-1] == "[DONE]"
+    assert b"more" in exchange.content
+
+
 async def test_silence_is_filled_at_exact_times(autojump_clock: MockClock) -> None:
     """Head and role after the hold, then an empty delta ten seconds after whatever came last."""
     _, bodies = await _timed(

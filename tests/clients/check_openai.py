@@ -306,7 +306,8 @@ def cancelled() -> Any:
 
 
 CHECKS = (models, chat, stream, stream_helper, reasoning, tools, tools_stream, tools_helper)
-MORE = (round_trip, completions, errors, broken_stream, busy, cancelled)
+# The wait that `busy` is told follows from how long the places of `narrow` were held before.
+MORE = (round_trip, completions, errors, broken_stream, cancelled, busy)
 
 if __name__ == "__main__":
     wanted = sys.argv[3:]

@@ -16,6 +16,7 @@ FLEET = """
 port = 0
 worker_bind = "ipc://{folder}/workers"
 max_queue = 1
+rejoin_wait_s = 1.0
 
 [[models]]
 name = "alpha"

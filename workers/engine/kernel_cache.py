@@ -62,14 +62,15 @@ def watch_kernel_cache() -> KernelCache:
     return cache
 
 
-def hash_compiler() -> None:
+def hash_compiler() -> threading.Thread:
     """Begin, in a thread, what Triton does before it looks for its first kernel: it hashes itself,
     460 MB. It does so without the interpreter's lock, so while the driver starts it costs nothing.
     """
-    if sys.platform == "linux":
-        from triton.runtime.cache import triton_key  # noqa: PLC0415 -- not on every platform
+    from triton.runtime.cache import triton_key  # noqa: PLC0415 -- not on every platform
 
-        threading.Thread(target=triton_key, name="hash", daemon=True).start()
+    thread = threading.Thread(target=triton_key, name="hash", daemon=True)
+    thread.start()
+    return thread
 
 
 def cache_dir() -> Path:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from triton.runtime.cache import triton_key
 
 from config import WorkerConfig
 from kernels.noted import Noted
@@ -18,7 +19,7 @@ from workers.engine import compile_ahead
 from workers.engine.compile_ahead import SWITCH, CompileAhead, compiler_command, start_compiling
 from workers.engine.compiler import long_ones_first
 from workers.engine.compiler_words import Listed, Ready, Word, line_of
-from workers.engine.kernel_cache import mark_complete
+from workers.engine.kernel_cache import hash_compiler, mark_complete
 from workers.engine.load import load_runner
 
 ROOT = Path(__file__).parents[3]
@@ -128,9 +129,10 @@ def test_an_engine_that_stays_on_the_cpu_stops_its_compiler(tmp_path: Path) -> N
     config = WorkerConfig(
         "check", str(model_dir), "check", (), max_seqs=5, token_budget=300, device="cpu"
     )
-    ahead = _ahead(then="sys.stdin.read(); sys.stdin.read(); import time; time.sleep(1000)")
+    ahead = _ahead(then="sys.stdin.read()")
     assert load_runner(config, lambda *_: None, ahead).model_dir == model_dir
     ahead._listener.join()
+    assert ahead._process.returncode == -signal.SIGKILL
 
 
 def test_a_compiler_that_cannot_compile_says_why(
@@ -196,6 +198,12 @@ def test_only_a_card_with_something_to_compile_needs_a_compiler(
     monkeypatch.delenv(SWITCH)
     start_compiling(CONFIG)
     assert len(started) == 2
+
+
+def test_triton_is_hashed_once() -> None:
+    """Whoever asks then has the answer at once."""
+    hash_compiler().join()
+    assert triton_key.cache_info().currsize == 1
 
 
 def test_the_longest_kernels_go_first() -> None:

@@ -1,11 +1,15 @@
 """A step padded to fixed sizes computes what the exact one does, and nothing beside it."""
 
+# ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
+
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -126,8 +130,9 @@ def _attend(case: Case, qkv: Tensor, plan: PagedPlan) -> Tensor:
     assert work is not None
     out = torch.full_like(qkv[:, : shape.heads * shape.dim], torch.nan)
     if plan.num_decodes:
-        shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, DECODES)
-        plan = replace(plan, shares=shares)
+        if plan.shares is None:
+            shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, DECODES)
+            plan = replace(plan, shares=shares)
         args = qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
         decode(*args, DECODES, out)
     if plan.num_decodes < len(qkv):
@@ -182,6 +187,58 @@ def test_a_padded_step_equals_the_exact_one(
 def test_any_heads_are_padded(shape: Shape, device: torch.device) -> None:
     """Odd sizes, halves and float8; a span behind a past that is cut beside one that is whole."""
     _check_padded(((40, 1), (0, 1), (100, 5), (0, 11)), shape, (5, 23), device)
+
+
+@pytest.mark.parametrize("positions", [[NO_ROW] * 3, [NO_ROW, 40, NO_ROW], [0, 200, 5]])
+def test_a_launch_of_padding_waits_for_the_kernel_ahead(
+    positions: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it may end before that one has, and the kernel behind it waits for nothing else."""
+    waits: list[None] = []
+    monkeypatch.setattr("triton.language.extra.cuda.gdc_wait", lambda: waits.append(None))
+    monkeypatch.setattr("triton.language.extra.cuda.gdc_launch_dependents", lambda: None)
+    monkeypatch.setattr("kernels.attention.decode.has_pdl", lambda _: True)
+    case = make_case(tuple((max(position, 0), 1) for position in positions), Shape())
+    plan = replace(
+        case.paged_plan(), num_decodes=3, positions=torch.tensor(positions, dtype=torch.int32)
+    )
+    config = DECODES._replace(fan=4)  # nobody else's, as launches are kept
+    plan = replace(plan, shares=decode_shares(plan.positions, 3, case.shape.kv, config))
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    decode(*args, config, torch.empty(3, case.shape.heads * case.shape.dim))
+    assert len(waits) >= case.shape.kv
+
+
+@triton.jit
+def _late_copy_kernel(from_ptr, to_ptr, count, BLOCK: tl.constexpr, LATE_NS: tl.constexpr):
+    """The next kernel may begin at once; what it needs is there LATE_NS later."""
+    tl.extra.cuda.gdc_launch_dependents()
+    begin = tl.extra.cuda.globaltimer()
+    now = begin
+    while now - begin < LATE_NS:
+        now = tl.extra.cuda.globaltimer()
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(to_ptr + at, tl.load(from_ptr + at, at < count), at < count)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_spans_wait_for_their_rows_past_decodes_that_are_padding() -> None:
+    """Nothing but spans in a room: its decodes have nothing to do, and yet hold the order."""
+    case = make_case(((0, 11), (40, 9)), Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16))
+    case, alone = case.to(torch.device("cuda")), case.to(torch.device("cuda"))
+    padded = Padded(case, 16, span_room(24, 4, case.shape.heads, case.shape.kv, TILES))
+    wanted = _attend(alone, alone.qkv, _exact(alone))
+    # Ahead of the rows: a plain launch between them and the decodes would hold the order too.
+    shares = decode_shares(padded.plan.positions, 16, case.shape.kv, DECODES)
+    plan = replace(padded.plan, shares=shares)
+    _attend(case, padded.qkv, plan)  # compiled, and all its memory taken
+    for _ in range(20):
+        qkv = torch.full_like(padded.qkv, torch.nan)
+        torch.cuda.synchronize()
+        grid = (triton.cdiv(qkv.numel(), 1024),)
+        _late_copy_kernel[grid](padded.qkv, qkv, qkv.numel(), BLOCK=1024, LATE_NS=300_000)
+        assert torch.equal(_attend(case, qkv, plan)[padded.kept], wanted)
 
 
 def test_the_reference_leaves_padding_alone() -> None:

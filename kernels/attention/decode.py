@@ -217,7 +217,7 @@ def _decode_kernel(
         passed = 0
         row += 1
         position, table_row = next_position, next_table_row
-    if PDL:
+    if PDL:  # noqa: SIM102 - a constant
         # Of padding alone no row has waited: this kernel would end ahead of the one before it,
         # whose results are read by the one behind it.
         if number == 0:

@@ -17,6 +17,7 @@ from torch import Tensor
 from kernels.sample import logprobs, pick
 from protocol.messages import TokenLogprobs
 from workers.core.plan import Sampled
+from workers.engine.batch import to_device
 from workers.engine.draws import DrawTable, is_penalised
 from workers.engine.sequences import SequenceState
 
@@ -66,11 +67,14 @@ class Sampler:
         adjusted = self._penalise(logits, penalised, states)
         draws = self.draws.rows(len(states), filtered=self.draws.filtered)
         ids = pick(adjusted, draws, positions)
+        # Ahead of the counts: a step that runs out of memory here is repeated.
+        scores = self._scores(logits, ids, states)
         for row in penalised:
-            self._counts[states[row].seq].outputs[ids[row]] += 1
-            self._counts[states[row].seq].seen[ids[row]] = True
-        seqs = tuple(state.seq for state in states)
-        return Picked(seqs, ids, *self._scores(logits, ids, states))
+            counts = self._counts[states[row].seq]
+            own = ids[row : row + 1]  # an index without dimensions would be read back
+            counts.outputs[own] += 1
+            counts.seen[own] = True
+        return Picked(tuple([state.seq for state in states]), ids, *scores)
 
     def _penalise(
         self, logits: Tensor, penalised: Iterable[int], states: Sequence[SequenceState]
@@ -94,7 +98,7 @@ class Sampler:
         """Made with the first token: until then the host knows every token of the sequence."""
         counts = self._counts.get(state.seq)
         if counts is None:
-            tokens = torch.from_numpy(np.array(state.tokens, np.int64)).to(self._device)
+            tokens = to_device(np.array(state.tokens, np.int32), self._device).long()
             said = tokens[state.num_prompt :]
             # bincount would wait for the device to learn its size.
             outputs = torch.zeros(self._vocab_size, dtype=torch.float32, device=self._device)
@@ -115,7 +119,7 @@ class Sampler:
         )
         if not wanted:
             return (), None
-        rows = torch.tensor([row for row, _ in wanted], dtype=torch.int64, device=self._device)
+        rows = to_device(np.array([row for row, _ in wanted], np.int32), self._device).long()
         num_top = min(max(num for _, num in wanted), self._vocab_size)
         return wanted, logprobs(logits[rows], ids[rows], num_top)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import Sampled, SequenceStart
@@ -113,6 +114,49 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     assert first[0].top == ((1, float(expected[1])), (2, float(expected[2])))
     assert bare[0].top == ()
     assert [token for token, _ in every[0].top] == [1, 2, 5, 0, 4, 3]
+
+
+class _ReadBacks(TorchDispatchMode):
+    """Counts the numbers that the host asks a tensor for: on a card, each waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_is_read_back_before_the_step_is_over() -> None:
+    """Penalties and log-probabilities leave the host free to launch the next step."""
+    state = _state(1, [0, 1], 1, presence_penalty=0.8, repetition_penalty=1.3, logprobs=2)
+    sampler, positions = _sampler(), torch.tensor([2])
+    for _ in range(2):
+        with _ReadBacks() as counted:
+            picked = sampler.sample(LOGITS[None], [state], positions)
+        assert counted.count == 0
+        sampled, _ = read(picked)
+        state.tokens.extend(sampled[0].ids)
+    assert list(state.tokens) == [0, 1, 2, 5]
+
+
+def test_a_step_that_is_repeated_counts_its_tokens_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may run out while log-probabilities are computed: the runner tries again."""
+    state, sampler = _state(1, [0], 1, presence_penalty=0.8, logprobs=1), _sampler()
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.engine.sampler.logprobs", _no_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            sampler.sample(LOGITS[None], [state], torch.tensor([1]))
+    sampled, _ = _sample(sampler, LOGITS[None], [state], [1])
+    assert sampled[0].ids == (1,)
+    assert sampler._counts[1].outputs.tolist() == [0, 1, 0, 0, 0, 0]
+
+
+def _no_memory(*_: object) -> None:
+    raise torch.OutOfMemoryError("no more")
 
 
 def test_a_row_that_is_not_a_number_fails_alone() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.attention import NO_ROW, PagedPlan
 from kernels.embed_rows import embed_rows
 from kernels.sample import pick
-from workers.engine.batch import send_into
+from workers.engine.batch import aligned, send_into
 from workers.engine.capture_order import Decode
 from workers.engine.draws import DrawTable, Kind
 from workers.engine.kv_cache import KvCache
@@ -36,7 +36,7 @@ class DecodeStep:
         self._cache = cache
         self._tables = tables
         self._draws = draws
-        self._rows = torch.zeros((2, max_rows), dtype=torch.int32, device=model.device)
+        self._rows = torch.zeros((2, aligned(max_rows)), dtype=torch.int32, device=model.device)
 
     def fill(self, positions: Sequence[int], table_rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The rows of the next step; returns both on the card, int32 [rows]."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kernels.sample import Draws
 from protocol.sampling import SamplingParams
+from workers.engine.batch import aligned
 from workers.engine.sequences import SequenceState
 
 _MIN_TEMPERATURE: Final = 1e-5
@@ -41,7 +42,7 @@ class DrawTable:
         self._device = device
         self._seqs: tuple[int, ...] = ()
         self._seeds = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self._floats = torch.zeros((3, num_rows), dtype=torch.float32, device=device)
+        self._floats = torch.zeros((3, aligned(num_rows)), dtype=torch.float32, device=device)
         self._top_k = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     def forget(self, seqs: Sequence[int]) -> None:

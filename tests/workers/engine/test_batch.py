@@ -9,14 +9,25 @@ import torch
 from protocol.sampling import SamplingParams
 from workers.core.plan import Chunk, SequenceStart
 from workers.engine.batch import make_paged_batch, paged_rows
+from workers.engine.draws import DrawTable
 from workers.engine.sequences import SequenceState
 from workers.engine.tables import SequenceTables
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("max_rows", [1, 5, 6, 8])
+def test_no_number_of_sequences_compiles_a_kernel_anew(max_rows: int) -> None:
+    """What a draw and its filters read lies at multiples of 16 bytes, whatever its row."""
+    draws = DrawTable(50, max_rows, CPU).rows(1, filtered=True)
+    for column in (draws.seeds, draws.temperature, draws.top_k, draws.top_p, draws.min_p):
+        assert column.data_ptr() % 16 == 0
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5])
 def test_no_number_of_rows_compiles_a_kernel_anew(length: int) -> None:
     """Triton tells pointers at multiples of 16 bytes from others: all are."""
-    tables = SequenceTables(4, 4, dummy_block=9, device=torch.device("cpu"))
+    tables = SequenceTables(4, 4, dummy_block=9, device=CPU)
     tables.start([1, 2])
     starts = [SequenceStart(seq, array("I", range(20)), 20, SamplingParams(8), 0) for seq in (1, 2)]
     states = {start.seq: SequenceState(start) for start in starts}

@@ -20,7 +20,10 @@ from tests.workers.engine.step_cases import (
 )
 from workers.core.plan import Chunk, StepPlan
 from workers.engine.capture import Capture, run_again
+from workers.engine.decode_step import DecodeStep
+from workers.engine.draws import DrawTable
 from workers.engine.runner import Runner
+from workers.engine.tables import SequenceTables
 
 
 @pytest.fixture(name="host")
@@ -89,8 +92,19 @@ def test_a_row_is_used_again_after_its_sequence(host: Runner, capture: Capture |
         chunk = Chunk(seq, 0, 5, (seq % 7,), samples=True)
         ended = (seq - 1,) if seq else ()
         found = runner.run(StepPlan(seq, (start,), (chunk,), ended)).sampled[0].ids
-        assert found == host.run(StepPlan(seq, (start,), (chunk,), (seq,))).sampled[0].ids or seq
+        assert found == host.run(StepPlan(seq, (start,), (chunk,), ended)).sampled[0].ids
     assert runner.num_sequences == 1
+
+
+@pytest.mark.parametrize("max_rows", [5, 8])
+def test_the_rows_of_any_step_begin_where_kernels_expect_it(host: Runner, max_rows: int) -> None:
+    """At multiples of 16 bytes: for others, decode attention would be compiled once more."""
+    tables = SequenceTables(max_rows, 4, host.cache.dummy_block, host.model.device)
+    draws = DrawTable(host.model.config.vocab_size, max_rows, host.model.device)
+    step = DecodeStep(host.model, host.cache, tables, draws, max_rows)
+    positions, table_rows = step.fill([3, 7], [1, 0])
+    assert (positions.tolist(), table_rows.tolist()) == ([3, 7], [1, 0])
+    assert [column.data_ptr() % 16 for column in (positions, table_rows)] == [0, 0]
 
 
 def test_logits_that_are_no_numbers_fail_their_sequence(

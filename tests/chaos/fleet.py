@@ -22,12 +22,10 @@ import trio
 from tests.chaos.engine import LOADED, Orders
 from tests.chaos.proxy import Proxy, open_proxies
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
-from tests.fakes.text_files import make_text_files
-from tests.fakes.tiny_models import write_tiny_model
+from tests.fakes.text_models import write_text_model
 
 ROOT = Path(__file__).parents[2]
 ENGINE = Path(__file__).with_name("engine.py")
-VOCABULARY = 512
 
 GATEWAY = """
 [gateway]
@@ -155,21 +153,6 @@ def free_port() -> int:
         return port
 
 
-def write_model(folder: Path) -> Path:
-    """A random Qwen3 of two layers whose 512 tokens are text."""
-    end_id = VOCABULARY - 1
-    write_tiny_model(
-        folder,
-        vocab_size=VOCABULARY,
-        std=0.25,
-        eos_token_id=end_id,
-        max_position_embeddings=1024,
-    )
-    for name, content in make_text_files(VOCABULARY).items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
 @asynccontextmanager
 async def open_fleet(
     folder: Path,
@@ -183,7 +166,7 @@ async def open_fleet(
     """`herma up` with that many ready workers, w1 first, for the length of the block. `fallback`
     is text of the model's table, `providers` tables of their own.
     """
-    model = await trio.to_thread.run_sync(write_model, folder / "model")
+    model = await trio.to_thread.run_sync(write_text_model, folder / "model")
     names = [f"w{number + 1}" for number in range(num_workers)]
     port = free_port()
     async with open_proxies(num_workers, port) as proxies:

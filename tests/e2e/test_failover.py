@@ -13,6 +13,7 @@ import trio
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.text_models import write_text_model
 
 BOUND_S = 120.0
 
@@ -30,12 +31,12 @@ name = "alone"
 
 [[workers]]
 name = "i1"
-model = "builtin:herma-tiny"
+model = "{folder}/model"
 serves = "insured"
 
 [[workers]]
 name = "s1"
-model = "builtin:herma-tiny"
+model = "{folder}/model"
 serves = "alone"
 
 [providers.cloud]
@@ -56,6 +57,7 @@ async def test_a_killed_engine_is_covered_by_the_provider_and_comes_back(
     """kill -9 of the only engine: the provider answers and is named; then it is local again. A
     model without a provider holds its requests and streams over the restart instead.
     """
+    write_text_model(tmp_path / "model")
     config = tmp_path / "herma.toml"
     config.write_text(TWO_MODELS.format(folder=tmp_path, provider=provider.base_url))
     manager = herma_up(config)

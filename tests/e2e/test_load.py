@@ -12,8 +12,7 @@ import trio
 
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, rss_bytes, wait_until
-from tests.fakes.text_files import make_text_files
-from tests.fakes.tiny_models import write_tiny_model
+from tests.fakes.text_models import write_text_model
 
 CONCURRENCY = 32
 WARM_REQUESTS = 500
@@ -27,7 +26,6 @@ MAX_GROWTH_BYTES = 10 * 2**20
 """Of a process in the round in which it grew least: what leaks, leaks in each."""
 
 MAX_TOKENS = 12
-VOCABULARY = 512
 
 CONFIG = """
 [gateway]
@@ -46,19 +44,9 @@ serves = "small"
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
-    """`herma up` with two random layers: what is left behind depends on requests, not on weights,
-    and the built-in model takes four times as long for one.
-    """
+    """`herma up` with random weights: what is left behind depends on requests, not on answers."""
     folder: Path = tmp_path_factory.mktemp("small")
-    model = write_tiny_model(
-        folder / "model",
-        vocab_size=VOCABULARY,
-        std=0.25,
-        eos_token_id=VOCABULARY - 1,
-        max_position_embeddings=65_536,
-    )
-    for name, content in make_text_files(VOCABULARY).items():
-        (model / name).write_bytes(content)
+    write_text_model(folder / "model", num_positions=65_536)
     config = folder / "herma.toml"
     config.write_text(CONFIG.format(folder=folder))
     with herma_up(config) as herma:

@@ -31,7 +31,7 @@ LOOK_AGAIN_S: Final = 0.002
 
 
 @final
-class Submissions:
+class Submissions(trio.abc.Instrument):
     """`send` is called for each worker with those that still wait for it, in order, and no more at
     once than there is room for; `waiting_bytes` tells how much its link has not taken yet.
     """
@@ -57,8 +57,7 @@ class Submissions:
 
     async def run(self) -> None:
         """Send what comes until cancelled."""
-        turn_end = _TurnEnd(self._send_at_turn_end)
-        trio.lowlevel.add_instrument(turn_end)
+        trio.lowlevel.add_instrument(self)
         try:
             while True:
                 while self._waiting:
@@ -69,9 +68,10 @@ class Submissions:
                 await self._has_some.wait()
         finally:
             with suppress(KeyError):  # one that raises is removed by trio
-                trio.lowlevel.remove_instrument(turn_end)
+                trio.lowlevel.remove_instrument(self)
 
-    def _send_at_turn_end(self) -> None:
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
+        """All tasks of a turn of the loop have run."""
         if self._is_held or not self._waiting:
             return
         self._is_held = True
@@ -100,7 +100,7 @@ class Submissions:
                 self._send(worker_id, [self._waiting[attempt] for attempt in leaving])
                 is_lost |= leaving[0].outcome is not None
                 for attempt in leaving:
-                    del self._waiting[attempt]
+                    self._waiting.pop(attempt, None)
         return not self._waiting and not is_lost
 
     def _leaving(self, due: list[Attempt], room: int) -> list[Attempt]:
@@ -113,14 +113,3 @@ class Submissions:
             room -= num_bytes
             num_leaving += 1
         return due[:num_leaving]
-
-
-@final
-class _TurnEnd(trio.abc.Instrument):
-    """Calls `on_end` when all tasks of a turn of the loop have run."""
-
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
-
-    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
-        self._on_end()

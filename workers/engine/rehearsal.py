@@ -17,8 +17,11 @@ from config import WorkerConfig
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.linear import Weight
 from kernels.noted import Noted, noting
+from kernels.sample import pick
+from protocol.sampling import SamplingParams
 from workers.engine.capture import run_again
 from workers.engine.device_steps import DeviceSteps
+from workers.engine.draws import DrawTable
 from workers.engine.dummy import draw_weights
 from workers.engine.kv_cache import KvCache
 from workers.engine.model_config import Qwen3Config, read_model_config
@@ -37,9 +40,13 @@ _LAYERS: Final = 2
 """The last layer of a step may have fewer rows than the others, which are all alike."""
 
 
+_FILTERED: Final = SamplingParams(max_tokens=2, top_p=0.5)
+
+
 def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
     """The kernels that the start of this worker needs before its first answer, in the order of
-    need; then, one list for each, those that every further graph adds.
+    need; then, one list for each, those that every further graph adds; at last those of filters
+    and penalties.
 
     Triton's driver stands for a card (`kernels.noted.pretend_card`). Raises `ConfigError`.
     """
@@ -59,6 +66,22 @@ def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
         while runner.prepare(wished_only=False):
             yield list(noted.values())[known:]
             known = len(noted)
+        for plan in warm_up_plans(runner.facts, _FILTERED):
+            runner.launch(plan)
+        _draw_penalised(shape)
+        yield list(noted.values())[known:]
+
+
+def _draw_penalised(shape: Qwen3Config) -> None:
+    """Penalties leave float32, for which the draw has kernels of its own: six with filters, more
+    than a second, for which the first such request would hold up all others. Without the penalties
+    themselves, as torch would import its compiler for them.
+    """
+    logits = torch.empty(1, shape.vocab_size, dtype=torch.float32, device=_NOWHERE)
+    positions = torch.empty(1, dtype=torch.int32, device=_NOWHERE)
+    table = DrawTable(shape.vocab_size, 1, _NOWHERE)
+    for filtered in (False, True):
+        pick(logits, table.rows(1, filtered=filtered), positions)
 
 
 def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:

@@ -18,6 +18,8 @@ _PROMPTS: Final = (512, 512, 3)
 """Tokens. A long prompt twice, as the second one shows the rate; one of a few tokens, as the
 supervisor's first request is: kernels of other tiles serve it."""
 
+_SAMPLING: Final = SamplingParams(max_tokens=2)
+
 _FIRST_GRAPHS: Final = 1
 """That of one row, which the decodes miss. The others are captured when the engine is idle, the
 largest first."""
@@ -32,10 +34,9 @@ def warm_up(runner: Runner) -> None:
     prepare_first(runner)
 
 
-def warm_up_plans(facts: EngineFacts) -> Iterator[StepPlan]:
+def warm_up_plans(facts: EngineFacts, sampling: SamplingParams = _SAMPLING) -> Iterator[StepPlan]:
     """Each imagined sequence with its prompt, one token behind it, and its end."""
     longest = min(facts.token_budget, facts.context_length - 1)
-    sampling = SamplingParams(max_tokens=2)
     for seq, wanted in enumerate(_PROMPTS):
         length = min(wanted, longest)
         blocks = tuple(range(-(-(length + 1) // facts.block_size)))

@@ -7,7 +7,9 @@ on the CPU and the code takes that for a card; kernels do not run, so tokens are
 import json
 import os
 import sys
+from array import array
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,11 @@ choose._capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
 from kernels.noted import Noted, noting, pretend_card  # noqa: E402
-from kernels.sample import kernel as sampling  # noqa: E402
+from kernels.sample import kernel as drawing  # noqa: E402
+from protocol.sampling import SamplingParams  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
 from tests.workers.engine.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
+from workers.core.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 from workers.engine.capture import run_again  # noqa: E402
 from workers.engine.compile_ahead import CompileAhead, compiler_command  # noqa: E402
 from workers.engine.device_steps import DeviceSteps  # noqa: E402
@@ -40,7 +44,7 @@ from workers.engine.probe import run_largest_step  # noqa: E402
 from workers.engine.rehearsal import rehearse  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
 from workers.engine.settings import compute_dtype, kv_dtype, probe_facts  # noqa: E402
-from workers.engine.warm_up import warm_up  # noqa: E402
+from workers.engine.warm_up import warm_up, warm_up_plans  # noqa: E402
 from workers.engine.weights import load_weights  # noqa: E402
 
 H200 = 90
@@ -52,7 +56,7 @@ def _worker(model_dir: Path, **changes: Any) -> WorkerConfig:
     return WorkerConfig("check", str(model_dir), "check", (), **settings)
 
 
-def _start(config: WorkerConfig) -> None:
+def _start(config: WorkerConfig) -> Runner:
     """As `load_runner`, but for the card, and on to the first request."""
     model_dir = Path(config.model)
     shape = read_model_config(model_dir)
@@ -67,18 +71,43 @@ def _start(config: WorkerConfig) -> None:
         runner = Runner(model, cache, facts, model_dir, steps)
         run(runner)
     runner.prepare(wished_only=False)  # as an engine does as soon as it is idle
+    return runner
+
+
+def _serve(runner: Runner) -> None:
+    """Requests of all kinds, alone and a few at once, with and without graphs."""
+    for seq, (top_p, penalty, logprobs) in enumerate(product((1.0, 0.5), (0.0, 0.5), (None, 2))):
+        sampling = SamplingParams(9, top_p=top_p, presence_penalty=penalty, logprobs=logprobs)
+        for plan in warm_up_plans(runner.facts, sampling):
+            runner.run(plan)
+        for count in (2, 5):
+            _serve_together(runner, sampling, count)
+        runner.prepare(wished_only=seq % 2 == 0)
+
+
+def _serve_together(runner: Runner, sampling: SamplingParams, count: int) -> None:
+    seqs, blocks = range(count), (0, 1)
+    starts = [SequenceStart(seq, array("I", [1] * 7), 7, sampling, seed=0) for seq in seqs]
+    for start, length in ((0, 3), (3, 4), (7, 1)):
+        chunks = tuple([Chunk(seq, start, length, blocks, samples=start > 0) for seq in seqs])
+        runner.run(StepPlan(1, tuple(starts), chunks, ()))
+        starts = []
+    runner.run(StepPlan(1, (), (), tuple(seqs)))
 
 
 def _zero_tokens() -> None:
-    picked = sampling.pick
-    sampling.pick = lambda *arguments: picked(*arguments).zero_()
+    picked = drawing.pick
+    drawing.pick = lambda *arguments: picked(*arguments).zero_()
 
 
-def _launched(config: WorkerConfig) -> dict[str, Noted]:
+def _launched(config: WorkerConfig) -> tuple[dict[str, Noted], dict[str, Noted]]:
+    """In the start, and by the requests behind it."""
     driver.set_active(TritonCard())
     with noting() as noted:
-        _start(config)
-    return noted
+        runner = _start(config)
+    with noting() as served:
+        _serve(runner)
+    return noted, served
 
 
 def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -99,14 +128,17 @@ def check_rehearsal() -> None:
     """Whatever a start launches was launched in its rehearsal, for every kind of model."""
     for model_dir, changes in _models(Path(os.environ["TRITON_CACHE_DIR"])):
         config = _worker(model_dir, **changes)
-        expected = _launched(config)
+        expected, served = _launched(config)
         pretend_card(H200)
         first, *later = rehearse(config, model_dir)
         known = {kernel.id for kernel in first}
         missing = [kernel for kernel in expected.values() if kernel.id not in known]
         assert not missing, (config, missing)
         assert 15 < len(expected) <= len(first) <= len(expected) + 3, (config, len(first))
-        assert not known & {kernel.id for kernels in later for kernel in kernels}
+        others = {kernel.id for kernels in later for kernel in kernels}
+        assert not known & others
+        missing = [kernel for kernel in served.values() if kernel.id not in known | others]
+        assert not missing, (config, missing)
 
 
 def check_compiled_ahead() -> None:

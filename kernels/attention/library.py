@@ -14,11 +14,15 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.plan import PagedPlan, PrefillSpan
+from kernels.launch import Launch
 
 Form = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 """(queries [S, H, D], keys [C, KV, D], values, causal) -> out [S, H, D], lse [H, S] natural."""
 
 _PROBE_TOLERANCE = 2e-2
+
+_HEADS = 8
+"""Of one row that a program blends."""
 
 
 def grouped(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -127,7 +131,7 @@ def _gathered(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -
     return rows.flatten(0, 1)[:context].to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def _blend_kernel(
     past_ptr, past_lse_ptr, own_ptr, own_lse_ptr, out_ptr, num_rows, H: tl.constexpr,
     D: tl.constexpr, HEADS: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -153,17 +157,14 @@ def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor) -> Tenso
     """
     num_rows, num_heads, head_dim = own.shape
     out = own.new_empty(own.shape)
-    _blend_kernel[(num_rows, triton.cdiv(num_heads, 8))](
-        past.contiguous(),
-        past_lse.contiguous(),
-        own.contiguous(),
-        own_lse.contiguous(),
-        out,
-        num_rows,
-        H=num_heads,
-        D=head_dim,
-        HEADS=8,
-        BLOCK_D=triton.next_power_of_2(head_dim),
-        num_warps=4,
-    )
+    parts = [part.contiguous() for part in (past, past_lse, own, own_lse)]
+    grid = num_rows, triton.cdiv(num_heads, _HEADS), 1
+    _blend_launch(num_heads, head_dim)(grid, (*parts, out), (num_rows,))
     return out
+
+
+@cache
+def _blend_launch(num_heads: int, head_dim: int) -> Launch:
+    block_d = triton.next_power_of_2(head_dim)
+    constants = {"H": num_heads, "D": head_dim, "HEADS": _HEADS, "BLOCK_D": block_d}
+    return Launch(_blend_kernel, constants, num_warps=4)

@@ -20,14 +20,19 @@ Capture: TypeAlias = Callable[[Callable[[], Tensor]], Replay]
 
 @final
 class CudaCapture:
-    """All graphs share one pool of memory: they never run at once."""
+    """All graphs share one pool of memory and one stream of captures: they never run at once.
+
+    cuBLAS keeps a workspace for every stream that it meets, 32 MiB on Hopper: with a stream for
+    each of some 30 graphs a gigabyte, more than is left beside keys and values on a small card.
+    """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, step: Callable[[], Tensor]) -> Replay:
         """See `Capture`."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = self._stream
         stream.wait_stream(torch.cuda.current_stream())
         # The first run compiles kernels and takes workspaces: neither may happen in a capture.
         with torch.cuda.stream(stream):

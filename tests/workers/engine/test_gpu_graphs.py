@@ -87,5 +87,15 @@ def test_whole_runs_say_the_same_with_graphs_as_without(tmp_path: Path) -> None:
     assert without.is_wishing
 
 
+def test_a_capture_takes_no_memory_of_its_own() -> None:
+    """But for its result: what the library needs for a product is there once."""
+    x, capture = torch.randn(512, 512, device="cuda"), CudaCapture()
+    replays = [capture(lambda: x @ x)]
+    before = torch.cuda.memory_allocated()
+    replays += [capture(lambda: x @ x) for _ in range(8)]
+    assert torch.cuda.memory_allocated() - before <= 8 * 2**20
+    assert all(torch.equal(replay(), replays[0]()) for replay in replays)
+
+
 def _load(model_dir: Path, config: dict[str, Any]) -> Runner:
     return load_tiny(model_dir, device="cuda", block_size=BLOCK, kv_tokens=8192, **config)

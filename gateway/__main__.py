@@ -20,6 +20,7 @@ from gateway.actors.event_feed import LOGGER as EVENTS_LOGGER
 from gateway.app import run_gateway
 from gateway.core.seat import ALONE, seat_of
 from protocol.errors import ConfigError, HermaError
+from protocol.transport import read_in_sleep
 
 _GC_THRESHOLDS: Final = (10_000, 10, 5)
 """A request makes some thousand objects; with 32 of them open the collector would look through all
@@ -44,7 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # One line per request to a provider, with its address: not ours to log.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = _config(arguments)
-    _raise_config_error(lambda: trio.run(run_gateway, config, os.environ, _announce, seat))
+
+    async def serve() -> None:
+        read_in_sleep()
+        await run_gateway(config, os.environ, _announce, seat)
+
+    _raise_config_error(lambda: trio.run(serve))
     return 0
 
 

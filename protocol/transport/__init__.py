@@ -14,6 +14,7 @@ from protocol.transport.curve import (
     write_curve_pair,
 )
 from protocol.transport.dealer import DealerSocket, DealerStatistics
+from protocol.transport.direct import read_in_sleep
 from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter
 from protocol.transport.local_socket import is_local
@@ -35,5 +36,6 @@ __all__ = [
     "load_curve_server",
     "make_pair",
     "read_curve_pair",
+    "read_in_sleep",
     "write_curve_pair",
 ]

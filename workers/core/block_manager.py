@@ -13,7 +13,7 @@ the least recently freed block is evicted first.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, final
 
 from protocol.hashing import next_digest
@@ -79,20 +79,23 @@ class BlockManager:
         Changes nothing except that `table` remembers the digests. Token ids are compared, so a
         hash collision ends the prefix.
         """
-        num_blocks = (len(token_ids) - 1) // self.block_size
-        stride = self.block_size * TOKEN_BYTES
-        packed = pack_tokens(token_ids[: num_blocks * self.block_size])
+        num_tokens = (len(token_ids) - 1) // self.block_size * self.block_size
+        packed, stride = pack_tokens(token_ids[:num_tokens]), self.block_size * TOKEN_BYTES
+        # A thousand blocks of a long prompt wait here for their first token: no call for each.
+        blocks = [packed[start : start + stride] for start in range(0, len(packed), stride)]
+        cached_at, found_at = self._cached, self._by_digest.get
         block_ids: list[int] = []
-        num_free = 0
-        for index in range(num_blocks):
-            block = packed[index * stride : (index + 1) * stride]
-            parent = block_ids[-1] if index else table.root
-            block_id = self._by_digest.get(self._digest(table, index, block))
-            if block_id is None or not self._holds(block_id, block, parent):
+        parent: Parent = table.root
+        for block, digest in zip(blocks, self._digests(table, blocks), strict=False):
+            if (block_id := found_at(digest)) is None:
+                break
+            cached = cached_at[block_id]
+            if cached is None or cached.packed_ids != block or cached.parent != parent:
                 break
             block_ids.append(block_id)
-            num_free += self._num_holders[block_id] == 0
-        return PrefixHit(tuple(block_ids), num_free)
+            parent = block_id
+        num_held = self._num_holders
+        return PrefixHit(tuple(block_ids), [num_held[block_id] for block_id in block_ids].count(0))
 
     def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
         """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free."""
@@ -167,6 +170,15 @@ class BlockManager:
             parent = table.digests[-1] if index else table.root
             table.digests.append(self._next_digest(parent, block))
         return table.digests[index]
+
+    def _digests(self, table: BlockTable, blocks: Sequence[bytes]) -> list[BlockDigest]:
+        """At least those of `blocks`, the first of the table."""
+        digests, digest = table.digests, self._next_digest
+        parent = digests[-1] if digests else table.root
+        for block in blocks[len(digests) :]:
+            parent = digest(parent, block)
+            digests.append(parent)
+        return digests
 
     def _holds(self, block_id: int, block: bytes, parent: Parent) -> bool:
         cached = self._cached[block_id]

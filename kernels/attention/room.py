@@ -77,7 +77,7 @@ def span_room(
             f"{num_rows} rows of spans: from {LIBRARY_GRAIN} on the library takes them"
         )
     tokens = config.rows // (num_heads // num_kv)
-    num_tiles = min(num_rows, (num_rows + num_spans * (tokens - 1)) // tokens)
+    num_tiles = (num_rows + num_spans * (tokens - 1)) // tokens
     return SpanRoom(
         num_rows,
         num_spans,

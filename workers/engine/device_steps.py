@@ -53,6 +53,7 @@ class DeviceSteps:
         self._model = model
         self._cache = cache
         self._device = model.device
+        self._nothing = Picked((), torch.empty(0, dtype=torch.int64, device=self._device))
         max_blocks = -(-context_length // cache.block_size)
         self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
@@ -76,19 +77,21 @@ class DeviceSteps:
         self._sampler.forget(seqs)
 
     @torch.inference_mode()
-    def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched | None:
-        """See `Steps`."""
+    def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched:
+        """See `Steps`. A step that samples nothing is waited for too: else all chunks of a long
+        prompt would be on their way at once, and whoever comes would stand behind them all.
+        """
         rows = self._bring_up_to_date(chunks)
         if all(
             chunk.length == 1 and row.next_position == chunk.start
             for chunk, row in zip(chunks, rows, strict=True)
         ):
-            picked: Picked | None = self._decode(chunks, rows, states)
+            picked = self._decode(chunks, rows, states)
         else:
             picked = self._mixed(chunks, states)
         for chunk, row in zip(chunks, rows, strict=True):
             row.next_position = chunk.start + chunk.length if chunk.samples else -1
-        return None if picked is None else fetch(picked)
+        return fetch(picked)
 
     @property
     def is_wishing(self) -> bool:
@@ -140,7 +143,7 @@ class DeviceSteps:
             return Picked(tuple([state.seq for state in members]), result)
         return self._sample(result, members, positions + 1, table_rows)
 
-    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked | None:
+    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked:
         rows = self._rows(chunks, states)
         room = self._graphs.for_mixed(need_of(chunks))
         self.used_graph = room is not None
@@ -149,15 +152,15 @@ class DeviceSteps:
         positions, table_rows = self._mixed_step.fill(room, rows)
         logits = self._graphs.run(room)[: len(rows.sampling)]
         if not rows.sampling:
-            return None
+            return self._nothing
         members = [states[chunk.seq] for chunk in rows.sampling]
         return self._sample(logits, members, positions, table_rows)
 
-    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> Picked | None:
+    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> Picked:
         batch = self._batch(rows)
         hidden = self._forward(batch, batch.last_rows)
         if not batch.sampling:
-            return None
+            return self._nothing
         members = [states[chunk.seq] for chunk in batch.sampling]
         logits = self._model.logits(hidden)
         return self._sample(logits, members, batch.sampled_positions, batch.table_rows)

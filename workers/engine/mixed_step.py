@@ -48,7 +48,6 @@ class _Input:
         self.empty: _Words = np.zeros(places.work.stop, np.int32)
         self.empty[places.positions][: room.num_decodes] = NO_ROW
         self.empty[places.table_rows] = dummy_row
-        self.empty[places.sampled_tables] = dummy_row
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
         self.prefills: tuple[PrefillSpan, ...] = ()
 

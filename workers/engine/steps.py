@@ -31,8 +31,9 @@ class Steps(Protocol):
     def launch(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> "Launched | None":
-        """Start the step; None if no chunk samples. Raises `torch.OutOfMemoryError` and what the
-        network raises; the same chunks, or some of them, may then be launched again.
+        """Start the step; None if it is over and has sampled nothing. Raises
+        `torch.OutOfMemoryError` and what the network raises; the same chunks, or some of them, may
+        then be launched again.
         """
 
     @property

@@ -87,6 +87,18 @@ def test_whole_runs_say_the_same_with_graphs_as_without(tmp_path: Path) -> None:
     assert without.is_wishing
 
 
+def test_a_step_that_samples_nothing_is_waited_for(tmp_path: Path) -> None:
+    """Or the host would launch a long prompt's chunks without end."""
+    host = _load(write_tiny_model(tmp_path), {"dtype": "float32"})
+    for capture in (None, CudaCapture()):
+        runner = as_on_card(host, capture)
+        launched = runner.launch(plans_of_lives([Life(0, 90, 40, GREEDY)], 1)[0]).launched
+        assert launched is not None
+        assert launched.done is not None
+        launched.wait()
+        assert launched.done.query()
+
+
 def test_a_capture_takes_no_memory_of_its_own() -> None:
     """But for its result: what the library needs for a product is there once."""
     x, capture = torch.randn(512, 512, device="cuda"), CudaCapture()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernels.attention import NO_ROW, PagedPlan
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import (
     BLOCK,
@@ -24,6 +25,7 @@ from tests.workers.engine.step_cases import (
 from workers.core.plan import Chunk, StepPlan
 from workers.engine.capture import Replay, run_again
 from workers.engine.device_steps import DeviceSteps
+from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
 
 LONGEST_PROMPT = 90
@@ -102,6 +104,27 @@ def test_what_no_room_holds_runs_at_its_own_size(host: Runner) -> None:
     assert not runner.is_wishing
 
 
+def test_what_a_room_has_too_much_of_costs_nothing(
+    host: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decodes that are not there stand at no position; rows of no span, in the dummy's table."""
+    runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
+
+    def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
+        plans.append(plan)
+        return prepared(plan, cache)
+
+    monkeypatch.setattr(host.model, "prepared", see)
+    assert _launched(runner, (1, 20, 1))
+    (plan,) = plans
+    used = [0, 1, *range(plan.num_decodes, plan.num_decodes + 20)]
+    unused = torch.ones(len(plan.positions), dtype=torch.bool)
+    unused[used] = False
+    assert set(plan.table_rows[unused].tolist()) == {host.facts.max_seqs}
+    assert set(plan.positions[: plan.num_decodes][unused[: plan.num_decodes]].tolist()) == {NO_ROW}
+    assert plan.positions[used].tolist() == [0, 0, *range(20)]
+
+
 class _SmallMemory:
     """Captures so many steps, then memory is used up."""
 
@@ -134,11 +157,15 @@ def test_memory_that_runs_out_ends_the_captures(
 
 
 def test_a_step_that_samples_nothing(host: Runner) -> None:
-    """A chunk of a prompt that is not its last: nothing is read back, the next one finds it."""
+    """A chunk of a prompt that is not its last is waited for, says nothing, and the next one finds
+    it.
+    """
     plans = plans_of_lives([Life(0, 90, 40, GREEDY)], 4)
     host.run(StepPlan(9, (), (), (0,)))
     expected = sampled_by(host, plans, ahead=0)
     runner = as_on_card(host, run_again)
-    assert runner.launch(plans[0]).launched is None
+    launched = runner.launch(plans[0]).launched
+    assert launched is not None
+    assert launched.wait().ids.tolist() == []
     assert runner.used_graph
     assert sampled_by(runner, plans[1:], ahead=1) == expected[1:]

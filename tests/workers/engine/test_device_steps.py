@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.attention import NO_ROW, PagedPlan
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import (
@@ -22,6 +23,7 @@ from workers.core.plan import Chunk, StepPlan
 from workers.engine.capture import Capture, run_again
 from workers.engine.decode_step import DecodeStep
 from workers.engine.draws import DrawTable
+from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
 from workers.engine.tables import SequenceTables
 
@@ -120,5 +122,36 @@ def test_logits_that_are_no_numbers_fail_their_sequence(
     ahead = (Chunk(1, 2, 1, (0,), samples=True), Chunk(2, 2, 1, (1,), samples=True))
     second = runner.launch(StepPlan(2, (), ahead, ()))
     assert [seq for seq, _ in runner.collect(first).failed] == [1]
+    third = runner.launch(_beside_a_prompt())
     result = runner.collect(second)
     assert [item.seq for item in result.sampled] == [2]
+    assert [item.seq for item in runner.collect(third).sampled] == [2, 3]
+
+
+def _beside_a_prompt() -> StepPlan:
+    """A mixed step of the broken sequence, its neighbour and a new one."""
+    chunks = (
+        Chunk(1, 3, 1, (0,), samples=True),
+        Chunk(2, 3, 1, (1,), samples=True),
+        Chunk(3, 0, 4, (2,), samples=True),
+    )
+    return StepPlan(3, (start_of(3, GREEDY, [5, 6, 7, 8]),), chunks, ())
+
+
+def test_rows_that_are_not_there_cost_nothing(
+    host: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stand at no position, in the table that is nobody's."""
+    runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
+
+    def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
+        plans.append((plan.positions.tolist(), plan.table_rows.tolist()))
+        return prepared(plan, cache)
+
+    starts = tuple(start_of(seq, GREEDY, [5, 6]) for seq in range(3))
+    prompts = tuple(Chunk(seq, 0, 2, (seq,), samples=True) for seq in range(3))
+    runner.run(StepPlan(1, starts, prompts, ()))
+    monkeypatch.setattr(host.model, "prepared", see)
+    tokens = tuple(Chunk(seq, 2, 1, (seq,), samples=True) for seq in range(3))
+    assert len(runner.run(StepPlan(2, (), tokens, ())).sampled) == 3
+    assert plans == [([2, 2, 2, NO_ROW], [0, 1, 2, host.facts.max_seqs])]

@@ -23,7 +23,7 @@ from tests.workers.engine.step_cases import (
     start_of,
 )
 from workers.core.plan import Chunk, StepPlan
-from workers.engine.capture import Replay, run_again
+from workers.engine.capture import Capture, Replay, run_again
 from workers.engine.device_steps import DeviceSteps
 from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
@@ -75,15 +75,19 @@ def _launched(runner: Runner, lengths: Sequence[int]) -> bool:
     return used_graph
 
 
+def _uncaptured(host: Runner, capture: Capture, max_rows: int | None = None) -> Runner:
+    """As on a card, before the first capture."""
+    facts, model, cache = host.facts, host.model, as_on_card(host).cache
+    steps = DeviceSteps(model, cache, max_rows or facts.max_seqs, facts.context_length, capture)
+    return Runner(model, cache, facts, host.model_dir, steps)
+
+
 def test_a_room_is_wished_then_serves(host: Runner) -> None:
     """A step that no captured room holds runs at its own size; idle times capture the others."""
     runner = as_on_card(host)
     assert not _launched(runner, (20, 1))
     assert not runner.is_wishing
-    steps = DeviceSteps(
-        host.model, host.cache, host.facts.max_seqs, host.facts.context_length, run_again
-    )
-    runner = Runner(host.model, host.cache, host.facts, host.model_dir, steps)
+    runner = _uncaptured(host, run_again)
     assert not _launched(runner, (20, 1))
     assert runner.prepare(wished_only=True)
     assert not runner.is_wishing
@@ -107,8 +111,13 @@ def test_what_no_room_holds_runs_at_its_own_size(host: Runner) -> None:
 def test_what_a_room_has_too_much_of_costs_nothing(
     host: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decodes that are not there stand at no position; rows of no span, in the dummy's table."""
-    runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
+    """Decodes that are not there stand at no position; rows of no span, in the dummy's table. All
+    parts begin where no kernel is compiled for them alone.
+    """
+    plans, prepared, max_rows = [], host.model.prepared, 5
+    runner = _uncaptured(host, run_again, max_rows)
+    while runner.prepare(wished_only=False):
+        pass
 
     def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
         plans.append(plan)
@@ -120,9 +129,26 @@ def test_what_a_room_has_too_much_of_costs_nothing(
     used = [0, 1, *range(plan.num_decodes, plan.num_decodes + 20)]
     unused = torch.ones(len(plan.positions), dtype=torch.bool)
     unused[used] = False
-    assert set(plan.table_rows[unused].tolist()) == {host.facts.max_seqs}
+    assert set(plan.table_rows[unused].tolist()) == {max_rows}
     assert set(plan.positions[: plan.num_decodes][unused[: plan.num_decodes]].tolist()) == {NO_ROW}
     assert plan.positions[used].tolist() == [0, 0, *range(20)]
+    parts = plan.positions, plan.table_rows, plan.work.items, plan.work.merges
+    assert [part.data_ptr() % 16 for part in parts] == [0] * 4
+
+
+def test_a_capture_between_two_steps_changes_nothing(host: Runner) -> None:
+    """What it computes is nobody's, though the inputs hold the last step until then."""
+    plans = plans_of_lives(
+        [Life(0, 5, 5, GREEDY), Life(1, 30, 20, GREEDY), Life(9, 7, 7, GREEDY)], 24
+    )
+    ended = StepPlan(99, (), (), (0, 1, 2))
+    expected = sampled_by(host, plans, ahead=0)
+    host.run(ended)
+    runner = _uncaptured(host, run_again)
+    for plan, wanted in zip(plans, expected, strict=True):
+        assert sampled_by(runner, [plan], ahead=0) == [wanted]
+        runner.prepare(wished_only=False)
+    assert not runner.prepare(wished_only=False)
 
 
 class _SmallMemory:
@@ -142,9 +168,8 @@ def test_memory_that_runs_out_ends_the_captures(
     host: Runner, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line says so; what there is serves on, the rest runs at its own size."""
-    facts, capture = host.facts, _SmallMemory(1)
-    steps = DeviceSteps(host.model, host.cache, facts.max_seqs, facts.context_length, capture)
-    runner = Runner(host.model, host.cache, facts, host.model_dir, steps)
+    capture = _SmallMemory(1)
+    runner = _uncaptured(host, capture)
     assert not _launched(runner, (20, 1))
     assert runner.prepare(wished_only=True)
     assert not runner.prepare(wished_only=False)

@@ -18,7 +18,7 @@ from workers.core.framing import SUPERVISOR
 from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.beats import EngineStatus
 from workers.engine.loop import EngineLoop
-from workers.engine.runner import Runner
+from workers.engine.runner import Runner, largest_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class Engine:
         )
         blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
         ids, lookahead = runner.eos_ids, runner.lookahead
-        scheduler = Scheduler(limits, blocks, (MODEL,), ids, lookahead=lookahead)
+        scheduler = Scheduler(
+            limits, blocks, (MODEL,), ids, lookahead=lookahead, largest=largest_id
+        )
         self.books = Books(scheduler, runner)
         self.prepared_s = 0.0
         self._trace = trace

@@ -6,6 +6,7 @@ Owns the limits of an engine and every reason to refuse. Must not know who runs 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan
@@ -59,14 +60,22 @@ class Refusal(Exception):
         return Rejected(submit.request_id, submit.attempt, self.reason, self.detail)
 
 
+def largest_id(ids: array[int]) -> int:
+    """0 if there are none."""
+    return max(ids, default=0)
+
+
 @dataclass(frozen=True)
 class Intake:
-    """Turns submissions into sequences. `pool_tokens` is what all blocks hold together."""
+    """Turns submissions into sequences. `pool_tokens` is what all blocks hold together; `largest`
+    finds the largest id, faster than `largest_id` where that may know how (1 ms for 32k ids).
+    """
 
     limits: SchedulerLimits
     pool_tokens: int
     models: tuple[str, ...]
     eos_ids: frozenset[int]
+    largest: Callable[[array[int]], int] = largest_id
 
     def sequence(self, seq: int, link: int, submit: Submit, now: float) -> Sequence:
         """The sequence of `submit`, its output limit clamped to what the window leaves.
@@ -129,5 +138,5 @@ class Intake:
     def _check_vocabulary(self, ids: array[int]) -> None:
         # Ids end up as indices on the device, where a wrong one takes the whole engine down.
         size = self.limits.vocab_size
-        if size is not None and max(ids, default=0) >= size:
-            raise Refusal("invalid", f"token id {max(ids)} is outside the vocabulary of {size}")
+        if size is not None and (largest := self.largest(ids)) >= size:
+            raise Refusal("invalid", f"token id {largest} is outside the vocabulary of {size}")

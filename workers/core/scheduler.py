@@ -6,7 +6,11 @@ aborts and deadlines may come at any time between. Must not know tensors, socket
 decision is a return value, `now` is an argument.
 """
 
+from __future__ import annotations
+
+from array import array
 from collections import Counter, deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
@@ -16,7 +20,7 @@ from workers.core.block_manager import BlockManager
 from workers.core.committing import apply
 from workers.core.door import Door
 from workers.core.framing import BROADCAST
-from workers.core.intake import Intake, Refusal, SchedulerLimits
+from workers.core.intake import Intake, Refusal, SchedulerLimits, largest_id
 from workers.core.integrity import require
 from workers.core.outgoing import Outgoing
 from workers.core.plan import StepPlan, StepResult
@@ -29,7 +33,8 @@ __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 
 @final
 class Scheduler:
-    """Schedules sequences over the blocks of one engine. `models` are its public names.
+    """Schedules sequences over the blocks of one engine. `models` are its public names; `largest`
+    is for `Intake`.
 
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
     in the earlier one may then be in the later one too, where its part is computed for nothing.
@@ -43,6 +48,7 @@ class Scheduler:
         eos_ids: frozenset[int],
         *,
         lookahead: int = 0,
+        largest: Callable[[array[int]], int] = largest_id,
     ) -> None:
         if lookahead not in {0, 1}:
             raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
@@ -50,7 +56,7 @@ class Scheduler:
         self._limits = limits
         self._blocks = blocks
         pool_tokens = blocks.num_blocks * blocks.block_size
-        self._intake = Intake(limits, pool_tokens, models, eos_ids)
+        self._intake = Intake(limits, pool_tokens, models, eos_ids, largest)
         self._queues = Queues()
         self._door = Door(limits.max_waiting)
         self._next_seq = count(1)

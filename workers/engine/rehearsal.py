@@ -1,8 +1,8 @@
 """A start without card, weights or memory, to learn which kernels the true one will launch.
 
 Owns what is rehearsed: the largest step, the warm-up, the capture of graphs and the draws of other
-settings, each by the code of the true start, over tensors that have shapes only (`kernels.noted`). Must not know how
-kernels are compiled, nor when.
+settings, each by the code of the true start, over tensors that have shapes only (`kernels.noted`).
+Must not know how kernels are compiled, nor when.
 """
 
 from collections.abc import Iterator

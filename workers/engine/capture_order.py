@@ -5,7 +5,7 @@ Owns the sizes of decode graphs and the order of all. Must not know CUDA: what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, final
 
 from workers.engine.draws import Kind
@@ -62,11 +62,11 @@ class CaptureOrder:
 
     def decode(self, num_rows: int, kind: Kind) -> Decode | None:
         """The smallest captured graph for `num_rows`, or None; a better one is wished."""
-        return self._best([Decode(size, kind) for size in self.sizes if size >= num_rows])
+        return self._best(Decode(size, kind) for size in self.sizes if size >= num_rows)
 
     def mixed(self, need: Room) -> Room | None:
         """The smallest captured room that holds the step, or None; a better one is wished."""
-        return self._best([room for room in self._rooms if room.holds(need)])
+        return self._best(room for room in self._rooms if room.holds(need))
 
     def captured(self, graph: Graph) -> None:
         """It exists now."""
@@ -79,7 +79,10 @@ class CaptureOrder:
         missing = (graph for graph in (*self._wished, *rest) if graph not in self._captured)
         return next(missing, None)
 
-    def _best(self, fitting: Sequence[AGraph]) -> AGraph | None:
-        if fitting and fitting[0] not in self._captured:
-            self._wished[fitting[0]] = None
+    def _best(self, fitting: Iterator[AGraph]) -> AGraph | None:
+        """Mostly the first is captured, and the others are never made."""
+        best = next(fitting, None)
+        if best is None or best in self._captured:
+            return best
+        self._wished[best] = None
         return next((graph for graph in fitting if graph in self._captured), None)

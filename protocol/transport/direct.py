@@ -79,8 +79,8 @@ class DirectReads:
         raise, nor move a deadline, and do little. What it leaves there, the end too, is for a task
         that waits for `fd`.
         """
-        self._takes[fd] = take
         self._epoll.register(fd, select.EPOLLIN)
+        self._takes[fd] = take
 
     def withdraw(self, fd: int) -> None:
         """Call nobody any more, as must be said before `fd` is closed."""
@@ -92,6 +92,8 @@ def read_in_sleep() -> None:
     """From now on the running loop reads in its sleep what is offered, if it can be brought to."""
     with suppress(ImportError, AttributeError):
         runner = _runner()
+        if runner.is_guest:
+            return  # its sleep is in a thread of its own
         runner.io_manager = DirectReads(runner.io_manager, runner.runq)  # type: ignore[assignment]
 
 

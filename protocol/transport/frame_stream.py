@@ -147,14 +147,14 @@ class FrameStream:
                     break
                 data = self._socket.recv(_RECEIVE_BYTES)
                 if not data:
-                    return
+                    break
                 frames = [frame for _, frame in self._decoder.feed(data)]
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError, WireError):
-                return
+                break
             await self._deliver(frames)
-        if self._failure is not None and not isinstance(self._failure, WireError):
+        if self._failure is not None:
             raise self._failure
 
     def _take_little(self) -> None:
@@ -162,21 +162,25 @@ class FrameStream:
         stream, stay there for `_read`.
         """
         try:
-            data = self._socket.recv(_LITTLE_BYTES)
+            frames = self._decoder.feed(self._socket.recv(_LITTLE_BYTES))
         except OSError:
             return
-        result = outcome.capture(self._deliver_little, data)
+        except WireError:
+            self.close()
+            return
+        result = outcome.capture(self._deliver_little, frames)
         if isinstance(result, outcome.Error):
             # It is for the task, which finds an end here.
             self._failure = result.error
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _deliver_little(self, data: bytes) -> None:
-        for _, frame in self._decoder.feed(data):
-            if not self.is_closed:
-                self.received += 1
-                self._on_frame(frame)
+    def _deliver_little(self, frames: list[tuple[tuple[int, ...], bytes]]) -> None:
+        for _, frame in frames:
+            if self.is_closed:
+                return
+            self.received += 1
+            self._on_frame(frame)
         self._on_pause()
 
     async def _deliver(self, frames: list[bytes]) -> None:

@@ -1,16 +1,21 @@
 """Reading in the loop's sleep: nobody else waits longer, nothing is lost or comes twice."""
 
+import os
+import select
+import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import SimpleNamespace
 
+import outcome
 import pytest
 import trio
 
 from protocol.transport import direct
 from protocol.transport.direct import DirectReads
-from protocol.transport.frame_stream import HEADER, FrameStream
+from tests.fakes.sleeping_loop import run_reading, socket_pair
 
 PATIENCE_S = 30.0
 
@@ -23,24 +28,6 @@ class _Steps(trio.abc.Instrument):
 
     def before_task_step(self, _task: trio.lowlevel.Task) -> None:
         self.count += 1
-
-
-@contextmanager
-def _pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        yield ours, theirs
-
-
-def _run(main: Callable[[], Awaitable[None]], steps: _Steps | None = None) -> None:
-    instruments = [] if steps is None else [steps]
-
-    async def reading() -> None:
-        direct.read_in_sleep()
-        await main()
-
-    trio.run(reading, instruments=instruments)
 
 
 def _reads() -> DirectReads:
@@ -62,7 +49,7 @@ def test_no_task_wakes_for_what_is_taken() -> None:
         then()
 
     async def main() -> None:
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs):
             token, over = trio.lowlevel.current_trio_token(), trio.Event()
 
             def take() -> None:
@@ -78,7 +65,7 @@ def test_no_task_wakes_for_what_is_taken() -> None:
             thread.join()
             _reads().withdraw(ours.fileno())
 
-    _run(main, steps)
+    run_reading(main, steps)
     assert len(counts) == 100
     # The first may come before the loop sleeps.
     assert counts[-1] == counts[1]
@@ -88,7 +75,7 @@ def test_a_task_that_is_woken_by_a_take_runs_at_once() -> None:
     """The sleep ends with it, though nothing else happens."""
 
     async def main() -> None:
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs):
             came = trio.Event()
 
             def take() -> None:
@@ -103,14 +90,14 @@ def test_a_task_that_is_woken_by_a_take_runs_at_once() -> None:
             assert trio.current_time() < began_at + PATIENCE_S
             _reads().withdraw(ours.fileno())
 
-    _run(main)
+    run_reading(main)
 
 
 def test_what_a_take_leaves_wakes_the_task_that_waits_for_it() -> None:
     """Two of three bytes are left, and then the end; the task finds both."""
 
     async def main() -> None:
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs):
             taken: list[bytes] = []
             _reads().offer(ours.fileno(), lambda: taken.append(ours.recv(1)))
             theirs.send(b"abc")
@@ -120,28 +107,28 @@ def test_what_a_take_leaves_wakes_the_task_that_waits_for_it() -> None:
             assert [*taken, ours.recv(10), ours.recv(10)] == [b"a", b"bc", b""]
             _reads().withdraw(ours.fileno())
 
-    _run(main)
+    run_reading(main)
 
 
 def test_a_deadline_ends_the_sleep() -> None:
     """Though nothing comes."""
 
     async def main() -> None:
-        with _pair() as (ours, _):
+        with socket_pair() as (ours, _):
             _reads().offer(ours.fileno(), lambda: None)
             with trio.move_on_after(0.01) as scope:
                 await trio.sleep_forever()
             assert scope.cancelled_caught
             _reads().withdraw(ours.fileno())
 
-    _run(main)
+    run_reading(main)
 
 
 def test_deadlines_and_other_sockets_are_served_while_one_never_rests() -> None:
     """A socket that can always be read, which nobody empties, holds up nobody."""
 
     async def main() -> None:
-        with _pair() as (ours, theirs), _pair() as (other, its_peer):
+        with socket_pair() as (ours, theirs), socket_pair() as (other, its_peer):
             theirs.send(b"x")
             _reads().offer(ours.fileno(), lambda: None)
             with trio.move_on_after(0.01) as scope:
@@ -152,7 +139,7 @@ def test_deadlines_and_other_sockets_are_served_while_one_never_rests() -> None:
                 await trio.lowlevel.wait_readable(other)
             _reads().withdraw(ours.fileno())
 
-    _run(main)
+    run_reading(main)
 
 
 def test_who_withdrew_is_not_called() -> None:
@@ -160,7 +147,7 @@ def test_who_withdrew_is_not_called() -> None:
 
     async def main() -> None:
         taken: list[str] = []
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs):
             number = ours.fileno()
             _reads().offer(number, lambda: taken.append("first"))
             _reads().withdraw(number)
@@ -168,7 +155,7 @@ def test_who_withdrew_is_not_called() -> None:
             theirs.send(b"x")
             with trio.fail_after(PATIENCE_S):
                 await trio.lowlevel.wait_readable(ours)
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs):
             assert ours.fileno() == number
             _reads().offer(number, lambda: taken.append("second"))
             theirs.send(b"x")
@@ -177,10 +164,10 @@ def test_who_withdrew_is_not_called() -> None:
             _reads().withdraw(number)
         assert set(taken) == {"second"}
 
-    _run(main)
+    run_reading(main)
 
 
-def test_a_clock_of_another_kind_reads_nothing() -> None:
+def test_a_loop_that_was_not_asked_reads_nothing() -> None:
     """Whoever would offer a socket learns it."""
 
     async def main() -> None:
@@ -189,111 +176,175 @@ def test_a_clock_of_another_kind_reads_nothing() -> None:
     trio.run(main)
 
 
-# Frames.
+def test_a_guest_loop_reads_nothing() -> None:
+    """It sleeps in another thread, where nothing may be read."""
+    calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+    over: list[outcome.Outcome[object]] = []
+
+    async def main() -> DirectReads | None:
+        direct.read_in_sleep()
+        await trio.sleep(0.001)
+        return direct.direct_reads()
+
+    trio.lowlevel.start_guest_run(
+        main, run_sync_soon_threadsafe=calls.put, done_callback=over.append
+    )
+    while not over:
+        calls.get(timeout=PATIENCE_S)()
+    assert over[0].unwrap() is None
 
 
-@pytest.fixture(name="has_insides", params=[True, False])
-def _has_insides(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether trio is as we know it."""
-    if not request.param:
-        monkeypatch.setattr(direct, "_runner", lambda: None)
-    return bool(request.param)
+@pytest.mark.parametrize("missing", ["io_manager", "runq", "_epoll", "runner"])
+def test_a_trio_without_what_is_needed_is_left_as_it_is(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is half replaced, and nothing is offered."""
+    manager = SimpleNamespace(_epoll=select.epoll())
+    runner = SimpleNamespace(io_manager=manager, runq=[], is_guest=False)
+
+    def insides() -> SimpleNamespace:
+        if missing == "runner":
+            raise ImportError("no such module")
+        return runner
+
+    if missing == "_epoll":
+        del manager._epoll
+    elif missing != "runner":
+        delattr(runner, missing)
+    monkeypatch.setattr(direct, "_runner", insides)
+    direct.read_in_sleep()
+    assert direct.direct_reads() is None
+    assert getattr(runner, "io_manager", manager) is manager
 
 
-def _frame(content: bytes) -> bytes:
-    return HEADER.pack(len(content)) + content
-
-
-@pytest.mark.usefixtures("has_insides")
-def test_frames_come_whole_and_in_order() -> None:
-    """One by one, cut anywhere, many together and larger than any read."""
-    sizes = [0, 1, 900, 16_380, 16_384, 40_000, 1_000_000, *range(200), 7]
-    frames = [bytes([size % 251]) * size for size in sizes]
-    received: list[bytes] = []
-
-    async def main() -> None:
-        with _pair() as (ours, theirs):
-            stream = FrameStream(ours, received.append)
-            theirs.setblocking(False)
-            data = b"".join(map(_frame, frames))
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stream.run)
-                for at in range(0, len(data), 5_003):
-                    await _send_all(theirs, data[at : at + 5_003])
-                theirs.shutdown(socket.SHUT_WR)
-            assert stream.is_closed
-            assert stream.received == len(frames)
-
-    _run(main)
-    assert received == frames
-
-
-async def _until_it_waits() -> None:
-    """So that what is sent next comes in the loop's sleep."""
-    for _ in range(10):
-        await trio.lowlevel.checkpoint()
-
-
-async def _send_all(sock: socket.socket, data: bytes) -> None:
-    while data:
-        await trio.lowlevel.wait_writable(sock)
-        data = data[sock.send(data) :]
-
-
-@pytest.mark.usefixtures("has_insides")
-def test_a_length_over_the_limit_ends_the_stream() -> None:
-    """What comes after it is nobody's frame."""
-    received: list[bytes] = []
+def test_threads_wake_a_loop_that_reads_in_its_sleep() -> None:
+    """What they hand over runs at once, though the loop would sleep for long."""
 
     async def main() -> None:
-        with _pair() as (ours, theirs):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(FrameStream(ours, received.append).run)
-                await _until_it_waits()
-                theirs.send(_frame(b"a"))
-                theirs.send(HEADER.pack(2**32 - 1) + _frame(b"b"))
+        with socket_pair() as (ours, _):
+            _reads().offer(ours.fileno(), lambda: None)
+            token, came = trio.lowlevel.current_trio_token(), trio.Event()
+            thread = threading.Thread(target=token.run_sync_soon, args=(came.set,))
+            with trio.fail_after(PATIENCE_S):
+                thread.start()
+                await came.wait()
+            thread.join()
+            _reads().withdraw(ours.fileno())
 
-    _run(main)
-    assert b"b" not in received
+    run_reading(main)
 
 
-@pytest.mark.usefixtures("has_insides")
-def test_what_on_frame_raises_is_raised_by_the_streams_task() -> None:
-    """As an error of ours that nobody foresaw; even one that looks like the peer's."""
+def test_a_signal_ends_the_sleep() -> None:
+    """And finds who waits for it; an interrupt ends the run as ever."""
 
-    def on_frame(_frame: bytes) -> None:
-        raise ConnectionAbortedError("ours")
+    async def until_told() -> None:
+        with socket_pair() as (ours, _):
+            _reads().offer(ours.fileno(), lambda: None)
+            with trio.open_signal_receiver(signal.SIGUSR1) as signals, trio.fail_after(PATIENCE_S):
+                killer = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGUSR1))
+                killer.start()
+                assert await anext(signals) == signal.SIGUSR1
+                killer.join()
+            _reads().withdraw(ours.fileno())
+
+    async def for_ever() -> None:
+        with socket_pair() as (ours, theirs):
+
+            def take() -> None:
+                ours.recv(10)
+                signal.raise_signal(signal.SIGINT)
+                taken.append("to its end")
+
+            _reads().offer(ours.fileno(), take)
+            theirs.send(b"x")
+            with trio.fail_after(PATIENCE_S):
+                await trio.sleep_forever()
+
+    taken: list[str] = []
+    run_reading(until_told)
+    with pytest.raises(KeyboardInterrupt):
+        run_reading(for_ever)
+    assert taken == ["to its end"]
+
+
+def test_a_take_may_start_a_task_and_cancel_a_scope() -> None:
+    """As a full socket does, and a client that left: they are found at once."""
 
     async def main() -> None:
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs), trio.fail_after(PATIENCE_S):
+            steps: list[str] = []
+
+            async def note() -> None:
+                steps.append("started")
+
+            def take() -> None:
+                ours.recv(10)
+                nursery.start_soon(note)
+                scope.cancel()
+
+            _reads().offer(ours.fileno(), take)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(FrameStream(ours, on_frame).run)
-                await _until_it_waits()
-                theirs.send(_frame(b"a"))
+                with trio.CancelScope() as scope:
+                    theirs.send(b"x")
+                    await trio.sleep_forever()
+                assert scope.cancelled_caught
+            assert steps == ["started"]
+            _reads().withdraw(ours.fileno())
 
-    with pytest.raises(ExceptionGroup) as raised:
-        _run(main)
-    assert raised.group_contains(ConnectionAbortedError)
+    run_reading(main)
 
 
-@pytest.mark.usefixtures("has_insides")
-def test_a_stream_may_be_closed_while_it_delivers() -> None:
-    """The frames that came along are not delivered any more."""
-    received: list[bytes] = []
+def test_what_takes_submit_leaves_before_the_loop_sleeps_again() -> None:
+    """The end of the loop's turn is told, though its sleep was all that there was."""
+
+    class Ends(trio.abc.Instrument):
+        def before_io_wait(self, timeout: float) -> None:
+            told.append(timeout)
+
+    told: list[float] = []
 
     async def main() -> None:
-        with _pair() as (ours, theirs):
+        with socket_pair() as (ours, theirs), trio.fail_after(PATIENCE_S):
+            came = trio.Event()
 
-            def on_frame(frame: bytes) -> None:
-                received.append(frame)
-                stream.close()
+            def take() -> None:
+                ours.recv(10)
+                told.clear()
+                came.set()
 
-            stream = FrameStream(ours, on_frame)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(stream.run)
-                await _until_it_waits()
-                theirs.send(_frame(b"a") + _frame(b"b"))
-            assert repr(direct.direct_reads()) in {"None", "<DirectReads, 0 offered>"}
+            _reads().offer(ours.fileno(), take)
+            trio.lowlevel.add_instrument(Ends())
+            theirs.send(b"x")
+            await came.wait()
+            assert told == []
+            await trio.lowlevel.checkpoint()
+            assert len(told) == 1
+            _reads().withdraw(ours.fileno())
 
-    _run(main)
-    assert received == [b"a"]
+    run_reading(main)
+
+
+def test_one_take_may_end_another() -> None:
+    """Who was withdrawn by the first is not called, though it was ready with it."""
+
+    async def main() -> None:
+        with socket_pair() as (one, its_peer), socket_pair() as (two, other_peer):
+            taken: list[str] = []
+            came = trio.Event()
+
+            def take(name: str, other: socket.socket) -> None:
+                taken.append(name)
+                _reads().withdraw(other.fileno())
+                came.set()
+
+            _reads().offer(one.fileno(), lambda: take("one", two))
+            _reads().offer(two.fileno(), lambda: take("two", one))
+            its_peer.send(b"x")
+            other_peer.send(b"x")
+            with trio.fail_after(PATIENCE_S):
+                await came.wait()
+            assert len(taken) == 1
+            _reads().withdraw(one.fileno())
+            _reads().withdraw(two.fileno())
+
+    run_reading(main)

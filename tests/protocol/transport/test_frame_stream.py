@@ -1,0 +1,141 @@
+"""One connection's frames, read in the loop's sleep or by tasks alone: the same in both ways."""
+
+import socket
+
+import pytest
+import trio
+
+from protocol.errors import WireError
+from protocol.transport import direct
+from protocol.transport.frame_stream import HEADER, FrameStream
+from tests.fakes.sleeping_loop import run_reading, socket_pair
+
+
+@pytest.fixture(name="has_insides", params=[True, False])
+def _has_insides(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether trio is as we know it."""
+    if not request.param:
+        monkeypatch.setattr(direct, "_runner", lambda: None)
+    return bool(request.param)
+
+
+def _frame(content: bytes) -> bytes:
+    return HEADER.pack(len(content)) + content
+
+
+@pytest.mark.usefixtures("has_insides")
+def test_frames_come_whole_and_in_order() -> None:
+    """One by one, cut anywhere, many together and larger than any read."""
+    sizes = [0, 1, 900, 16_380, 16_384, 40_000, 1_000_000, *range(200), 7]
+    frames = [bytes([size % 251]) * size for size in sizes]
+    received: list[bytes] = []
+
+    async def main() -> None:
+        with socket_pair() as (ours, theirs):
+            stream = FrameStream(ours, received.append)
+            theirs.setblocking(False)
+            data = b"".join(map(_frame, frames))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.run)
+                for at in range(0, len(data), 5_003):
+                    await _send_all(theirs, data[at : at + 5_003])
+                theirs.shutdown(socket.SHUT_WR)
+            assert stream.is_closed
+            assert stream.received == len(frames)
+
+    run_reading(main)
+    assert received == frames
+
+
+async def _until_it_waits() -> None:
+    """So that what is sent next comes in the loop's sleep."""
+    for _ in range(10):
+        await trio.lowlevel.checkpoint()
+
+
+async def _send_all(sock: socket.socket, data: bytes) -> None:
+    while data:
+        await trio.lowlevel.wait_writable(sock)
+        data = data[sock.send(data) :]
+
+
+@pytest.mark.usefixtures("has_insides")
+def test_a_length_over_the_limit_ends_the_stream() -> None:
+    """What comes after it is nobody's frame."""
+    received: list[bytes] = []
+
+    async def main() -> None:
+        with socket_pair() as (ours, theirs):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(FrameStream(ours, received.append).run)
+                await _until_it_waits()
+                theirs.send(_frame(b"a"))
+                theirs.send(HEADER.pack(2**32 - 1) + _frame(b"b"))
+
+    run_reading(main)
+    assert b"b" not in received
+
+
+@pytest.mark.usefixtures("has_insides")
+@pytest.mark.parametrize("is_closing", [False, True])
+@pytest.mark.parametrize("kind", [ConnectionAbortedError, WireError, KeyError])
+def test_what_on_frame_raises_is_raised_by_the_streams_task(
+    kind: type[Exception], is_closing: bool
+) -> None:
+    """As an error of ours that nobody foresaw; even one that looks like the peer's, or that comes
+    once the stream is closed. No frame follows it, and whoever runs the stream goes on.
+    """
+    received: list[bytes] = []
+
+    def on_frame(stream: FrameStream, frame: bytes) -> None:
+        received.append(frame)
+        if is_closing:
+            stream.close()
+        raise kind("ours")
+
+    async def main() -> None:
+        with socket_pair() as (ours, theirs):
+            stream = FrameStream(ours, lambda frame: on_frame(stream, frame))
+            raised: list[BaseException] = []
+
+            async def run() -> None:
+                try:
+                    await stream.run()
+                except* kind as errors:
+                    raised.extend(errors.exceptions)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run)
+                await _until_it_waits()
+                theirs.send(_frame(b"a") + _frame(b"b"))
+            assert len(raised) == 1
+            assert stream.is_closed
+            await trio.lowlevel.checkpoint()
+
+    run_reading(main)
+    assert received == [b"a"]
+
+
+@pytest.mark.usefixtures("has_insides")
+def test_a_stream_may_be_closed_while_it_delivers() -> None:
+    """The frames that came along are not delivered any more."""
+    received: list[bytes] = []
+    pauses: list[None] = []
+
+    async def main() -> None:
+        with socket_pair() as (ours, theirs):
+
+            def on_frame(frame: bytes) -> None:
+                received.append(frame)
+                stream.close()
+
+            stream = FrameStream(ours, on_frame, lambda: pauses.append(None))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(stream.run)
+                await _until_it_waits()
+                theirs.send(_frame(b"a") + _frame(b"b"))
+            assert repr(direct.direct_reads()) in {"None", "<DirectReads, 0 offered>"}
+
+    run_reading(main)
+    assert received == [b"a"]
+    assert not pauses

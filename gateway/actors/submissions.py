@@ -15,9 +15,9 @@ there is no room for waits here, lest its heir be lost for it too.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, final
 
+import outcome
 import trio
 
 from gateway.actors.attempt import Attempt
@@ -45,6 +45,7 @@ class Submissions(trio.abc.Instrument):
         self._waiting_bytes = waiting_bytes
         self._waiting: dict[Attempt, bytes] = {}
         self._is_held = True
+        self._failure: outcome.Error | None = None
         self._has_some = Bell()
 
     def add(self, attempt: Attempt, frame: bytes) -> None:
@@ -56,10 +57,12 @@ class Submissions(trio.abc.Instrument):
         return self._waiting.pop(attempt, None) is not None
 
     async def run(self) -> None:
-        """Send what comes until cancelled."""
+        """Send what comes until cancelled. Raises what sending raises."""
         trio.lowlevel.add_instrument(self)
         try:
             while True:
+                if self._failure is not None:
+                    self._failure.unwrap()
                 while self._waiting:
                     self._send_all()
                     if self._waiting:
@@ -67,20 +70,21 @@ class Submissions(trio.abc.Instrument):
                 self._is_held = False
                 await self._has_some.wait()
         finally:
-            with suppress(KeyError):  # one that raises is removed by trio
-                trio.lowlevel.remove_instrument(self)
+            trio.lowlevel.remove_instrument(self)
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
         """All tasks of a turn of the loop have run."""
         if self._is_held or not self._waiting:
             return
+        # trio would log what an instrument raises, and never call it again.
+        result = outcome.capture(self._send_all)
+        if isinstance(result, outcome.Error):
+            self._failure = result
+        elif result.value:
+            return
         self._is_held = True
-        try:
-            self._is_held = not self._send_all()
-        finally:
-            if self._is_held:
-                # The loop has settled how long it sleeps, and must not sleep on what is left to do.
-                trio.lowlevel.current_trio_token().run_sync_soon(self._has_some.ring)
+        # The loop has settled how long it sleeps, and must not sleep on what is left to do.
+        trio.lowlevel.current_trio_token().run_sync_soon(self._has_some.ring)
 
     def _send_all(self) -> bool:
         """Send all that there is room for; the rest goes on waiting. Whether nothing waits, and no
@@ -96,7 +100,6 @@ class Submissions(trio.abc.Instrument):
         for worker_id, due in by_worker.items():
             leaving = self._leaving(due, ROOM_BYTES - self._waiting_bytes(worker_id))
             if leaving:
-                # They wait until they are out: a fault in sending is the task's to tell.
                 self._send(worker_id, [self._waiting[attempt] for attempt in leaving])
                 is_lost |= leaving[0].outcome is not None
                 for attempt in leaving:

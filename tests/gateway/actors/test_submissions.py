@@ -102,6 +102,24 @@ async def test_a_fault_in_sending_is_not_swallowed() -> None:
             submissions.add(_attempt(1), b"1")
 
 
+async def test_a_fault_that_passes_is_none_the_less_told() -> None:
+    """It may have lost what it was about, and trio would call an instrument that raised no more."""
+    sent: list[bytes] = []
+
+    def send(_worker: WorkerId, frames: list[bytes]) -> None:
+        if not sent:
+            sent.extend(frames)
+            raise RuntimeError("the socket is confused")
+
+    submissions = Submissions(send, _nothing_waits)
+    with trio.fail_after(60), pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="confused")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(submissions.run)
+            await wait_all_tasks_blocked()
+            submissions.add(_attempt(1), b"1")
+    assert sent == [b"1"]
+
+
 async def test_what_is_over_is_not_sent() -> None:
     """Neither what was withdrawn, nor what has ended; what was sent cannot be withdrawn."""
     sent: list[bytes] = []

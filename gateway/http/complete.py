@@ -81,7 +81,8 @@ class WholeAnswer:
                 turn.started = event
             case Usage():
                 turn.usage = event
-                if not self._num_unfinished:
+                # What nobody has begun is an error at the turn's end.
+                if not self._num_unfinished and turn.started is not None:
                     self.push()
             case Failed():
                 self._error = event.error

@@ -89,8 +89,7 @@ class StreamedAnswer:
         error = await error_of(turn.edge.run_turn, turn.request, turn.caller, self.emit)
         self._error = self._error or error
         if self._error is None and self._foreign is None:
-            says_nothing = turn.started is None and not self._has_content
-            self._error = connection_lost() if says_nothing else None
+            self._error = connection_lost() if self._says_nothing else None
 
     def emit(self, event: TurnEvent) -> None:
         """Take in an event of the turn. Never waits and never raises: it is called while a worker's
@@ -159,6 +158,11 @@ class StreamedAnswer:
             return self._last + b"data: " + body + b"\n\n"
         return self._last if self._from_provider else self._last + self._formatter.done()
 
+    @property
+    def _says_nothing(self) -> bool:
+        """Nobody has begun it."""
+        return self._turn.started is None and not self._has_content
+
     def _take_rare(self, event: _RareEvent) -> bytes:
         """What is put for `event`."""
         match event:
@@ -175,7 +179,8 @@ class StreamedAnswer:
             case Usage():
                 self._turn.usage = event
                 self._keep_for_end(event)
-                if self._is_finished and self._error is None and self.on_complete is not None:
+                is_whole = self._is_finished and self._error is None and not self._says_nothing
+                if is_whole and self.on_complete is not None:
                     self.on_complete()
                 return b""
             case Started():

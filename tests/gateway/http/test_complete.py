@@ -64,6 +64,13 @@ async def test_nothing_is_never_a_success(step: Any, autojump_clock: MockClock) 
     assert (await _ask(Script(step)).run()).status == 502
 
 
+async def test_an_end_that_nobody_began_is_never_a_success(autojump_clock: MockClock) -> None:
+    """Though it has all that the end of an answer has."""
+    app = edge_app(scripted_edge(Script(*ANSWER[1:])))
+    exchange, _ = pushed_exchange(app, chat_body(stream=False))
+    assert (await exchange.run()).status == 502
+
+
 async def test_an_answer_that_is_told_does_not_wait_for_its_turn(autojump_clock: MockClock) -> None:
     """It is pushed with the last event; what the turn has to do then is nobody's delay."""
     app = edge_app(scripted_edge(Script(1.0, *ANSWER, 60.0)))

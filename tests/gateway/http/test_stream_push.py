@@ -55,6 +55,13 @@ async def test_the_end_leaves_with_the_last_event(autojump_clock: MockClock) -> 
         assert {at for at, _ in bodies} == {1.0}
 
 
+async def test_an_end_that_nobody_began_is_never_a_success(autojump_clock: MockClock) -> None:
+    """Though it has all that the end of an answer has."""
+    exchange, _ = _pushed(Finished(0, "stop"), USAGE)
+    await exchange.run()
+    assert exchange.status == 502
+
+
 async def test_of_two_choices_one_end_is_none(autojump_clock: MockClock) -> None:
     """The usage so far between them ends nothing."""
     more = (Finished(0, "stop"), USAGE, 1.0, TextDelta(1, "more"), Finished(1, "stop"), USAGE)

@@ -237,7 +237,8 @@ class Choice:
             case Overdue():
                 failed(ticket, "no first token in time")
             case Crashed(error=error):
-                failed(ticket, "it broke the protocol")
+                if isinstance(error, WireError):
+                    failed(ticket, "it broke the protocol")
                 raise self._told_of(error)
             case Rejected(reason=reason) if reason in _BUSY:
                 return None  # it gave this gateway up since

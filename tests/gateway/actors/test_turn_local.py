@@ -13,6 +13,7 @@ from gateway.actors.attempt import Attempt
 from gateway.actors.caller import Caller
 from gateway.actors.choice import Choice
 from gateway.actors.turn import host_turn
+from gateway.core.breaker import FAILURES
 from gateway.core.chat_request import ChatRequest
 from gateway.core.events import Finished, TurnEvent, Usage
 from gateway.core.openai import parse_chat_request
@@ -62,16 +63,33 @@ async def test_the_end_is_told_while_its_frame_is_taken_apart() -> None:
 
 
 async def test_who_cannot_take_the_end_fails_alone() -> None:
-    """The frame's other parts, and the link, are none the worse for it."""
+    """The frame's other parts, the link and the worker's name are none the worse for it: three of
+    them in a row were taken for failures of the worker.
+    """
+    refused: list[str] = []
 
     def refuse(event: TurnEvent) -> None:
         if isinstance(event, Finished):
             raise ValueError("no room for the end")  # noqa: TRY004 - of a type that nobody expects
 
-    async with open_gateway() as gateway, open_worker(gateway.address):
-        await gateway.wait_state("ready")
-        with pytest.raises(ValueError, match="no room"):
+    async def ask() -> None:
+        with pytest.raises(ValueError, match="no room") as raised:
             await host_turn(gateway.services, _request(), Caller(), refuse)
+        refused.append(str(raised.value))
+
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = 2
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        async with trio.open_nursery() as nursery:
+            for _ in range(FAILURES):
+                nursery.start_soon(ask)
+            await wait_until(
+                lambda: [each.num_sent for each in fake.running.values()] == [2] * FAILURES
+            )
+            fake.resume()
+        assert len(refused) == FAILURES
+        assert not gateway.services.feed.counts["breaker open"]
         assert (await gateway.ask()).reasons == ["stop"]
         assert gateway.services.counters.workers_lost == 0
 

@@ -163,6 +163,8 @@ class _Hosted:
         kept, self._kept = self._kept, []
         for event in kept:
             self._audience(event)
+        if self.over.is_set():
+            self._audience.tell = _to_nobody
 
     def detach(self) -> None:
         """The client has left."""

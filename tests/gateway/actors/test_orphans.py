@@ -1,5 +1,6 @@
 """Clients that leave before the first token and come again, in virtual time."""
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -7,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.actors.event_feed import EventFeed
-from gateway.actors.orphans import MAX_KEPT, MAX_ORPHANS, Claim, Emit, Orphanage
+from gateway.actors.orphans import MAX_KEPT, MAX_ORPHANS, Claim, Emit, Orphanage, _Hosted
 from gateway.core.events import Failed, Started, TextDelta, TurnEvent
 
 GRACE_S = 10.0
@@ -227,3 +228,30 @@ async def test_the_end_of_the_gateway_is_told(autojump_clock: MockClock) -> None
         (failed,) = client.events
         assert isinstance(failed, Failed)
         assert failed.error.code == "upstream_connection_lost"
+
+
+async def test_a_turn_that_is_over_leaves_nothing_to_the_collector(
+    orphanage: Orphanage, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Neither one whose client stayed nor one that was taken over when it had ended."""
+    gc.collect()
+    gc.disable()
+    try:
+        for leaves in (False, True):
+            turn = Turn()
+            client = Client(orphanage, nursery).ask(turn)
+            await wait_all_tasks_blocked()
+            if leaves:
+                await client.leave()
+            turn.done.set()
+            await wait_all_tasks_blocked()
+            if leaves:
+                client = Client(orphanage, nursery).ask(turn)
+                await wait_all_tasks_blocked()
+            assert client.over
+            del client, turn
+            await trio.sleep(2 * GRACE_S)
+            left = [thing for thing in gc.get_objects() if type(thing) is _Hosted]
+            assert not left, leaves
+    finally:
+        gc.enable()

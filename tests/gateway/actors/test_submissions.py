@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from gateway.actors.attempt import STOPPED, Attempt
 from gateway.actors.placement import Placement
-from gateway.actors.submissions import ROOM_BYTES, Submissions
+from gateway.actors.submissions import LOOK_AGAIN_S, ROOM_BYTES, Submissions
 from protocol.ids import RequestId, WorkerId
 from protocol.transport import LocalDealer, LocalRouter
 from tests.fakes.links import fresh_id, until
@@ -162,6 +162,38 @@ async def test_what_there_is_no_room_for_waits() -> None:
         unread[WORKER] = 0
         await until(lambda: sent == [b"0", b"9", b"3"])
         nursery.cancel_scope.cancel()
+
+
+async def test_for_room_it_is_looked_at_times() -> None:
+    """Not in each turn of the loop, which the look itself would bring about."""
+    looks: list[float] = []
+
+    def waiting_bytes(_worker: WorkerId) -> int:
+        looks.append(trio.current_time())
+        return ROOM_BYTES
+
+    submissions = Submissions(lambda _worker, _frames: None, waiting_bytes)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        await wait_all_tasks_blocked()
+        submissions.add(_attempt(1), b"1")
+        await until(lambda: len(looks) >= 10)
+        nursery.cancel_scope.cancel()
+    # The first by the loop's turn, and by the task that it wakes.
+    assert looks[9] - looks[1] >= 8 * LOOK_AGAIN_S
+
+
+async def test_after_its_end_nothing_is_sent() -> None:
+    """Nor does the loop go on telling it of its turns."""
+    sent: list[bytes] = []
+    submissions = Submissions(lambda _worker, frames: sent.extend(frames), _nothing_waits)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(submissions.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    submissions.add(_attempt(1), b"1")
+    await wait_all_tasks_blocked()
+    assert not sent
 
 
 async def test_a_frame_larger_than_the_room_goes_alone() -> None:

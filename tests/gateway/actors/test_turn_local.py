@@ -274,6 +274,16 @@ async def test_choices_run_on_one_worker_with_seeds_of_their_own() -> None:
         assert sorted(later) == sorted(seeds * 2)
 
 
+async def test_others_begin_though_the_first_choice_has_no_token() -> None:
+    """Its end is the beginning that they wait for."""
+    fake = FakeWorker("w1", text="")
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(n=2)
+        assert asked.reasons == ["stop"] * 2
+        assert asked.usage.completion_tokens == 2
+
+
 async def test_seeds_are_drawn_for_those_who_give_none() -> None:
     """Two requests without a seed get different ones."""
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:

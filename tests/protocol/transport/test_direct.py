@@ -155,6 +155,8 @@ def test_who_withdrew_is_not_called() -> None:
             theirs.send(b"x")
             with trio.fail_after(PATIENCE_S):
                 await trio.lowlevel.wait_readable(ours)
+            _reads().offer(number, lambda: taken.append("again"))
+            _reads().withdraw(number)
         with socket_pair() as (ours, theirs):
             assert ours.fileno() == number
             _reads().offer(number, lambda: taken.append("second"))

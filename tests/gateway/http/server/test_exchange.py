@@ -139,6 +139,38 @@ async def test_a_step_leaves_in_one_piece(autojump_clock: MockClock) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_within_a_step_all_holds_that_holds_without(autojump_clock: MockClock) -> None:
+    """Nothing is a part of no length, which would be the end; nothing follows the end; the time is
+    noted; and a whole response leaves at once.
+    """
+    told: list[object] = []
+
+    async def work(push: Push) -> None:
+        step = peers[0].step
+        if told:
+            with step:
+                push.respond(200, HEADERS, b"whole")
+                told.append(list(step.corked))
+            return
+        push.open(200, HEADERS)
+        push.write(b"one")
+        await trio.sleep(1)
+        with step as now:
+            push.write(b"")
+            push.write(b"two")
+            told.append(push.wrote_at - now)
+            push.end()
+            with pytest.raises(ValueError, match="between"):
+                push.write(b"three")
+
+    peers: list[Peer] = []
+    async with wired(_pushing(work)) as peer:
+        peers.append(peer)
+        await peer.send(GET + CLOSE)
+        assert parsed(await peer.rest(), "GET", "GET") == [(200, b"onetwo"), (200, b"whole")]
+    assert told == [0.0, []]
+
+
 async def test_a_response_is_looked_after_until_its_end(autojump_clock: MockClock) -> None:
     """At the time that was asked for, or up to a second later, again and again; never once it has
     ended, though the connection lives on.
@@ -158,6 +190,7 @@ async def test_a_response_is_looked_after_until_its_end(autojump_clock: MockCloc
         push.watch(look, began_at + 5.5)
         await trio.sleep(20.25)
         push.end()
+        await trio.sleep(10)  # the turn's books
 
     async with wired(_pushing(work)) as peer:
         await peer.send(GET)

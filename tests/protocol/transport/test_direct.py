@@ -158,12 +158,13 @@ def test_who_withdrew_is_not_called() -> None:
             _reads().offer(number, lambda: taken.append("again"))
             _reads().withdraw(number)
         with socket_pair() as (ours, theirs):
-            assert ours.fileno() == number
+            os.dup2(ours.fileno(), number)
             _reads().offer(number, lambda: taken.append("second"))
             theirs.send(b"x")
             with trio.move_on_after(0.01):
                 await trio.sleep_forever()
             _reads().withdraw(number)
+            os.close(number)
         assert set(taken) == {"second"}
 
     run_reading(main)

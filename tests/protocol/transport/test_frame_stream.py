@@ -107,7 +107,7 @@ def test_what_on_frame_raises_is_raised_by_the_streams_task(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run)
                 await _until_it_waits()
-                theirs.send(_frame(b"a") + _frame(b"b"))
+                theirs.send(_frame(b"a") + _frame(b"b") + _frame(bytes(20_000)))
             assert len(raised) == 1
             assert stream.is_closed
             await trio.lowlevel.checkpoint()
@@ -139,3 +139,33 @@ def test_a_stream_may_be_closed_while_it_delivers() -> None:
     run_reading(main)
     assert received == [b"a"]
     assert not pauses
+
+
+def test_a_frame_that_comes_in_the_loops_sleep_is_read_there(has_insides: bool) -> None:
+    """By no task, and then the pause; where that cannot be, by the stream's."""
+    told: list[str] = []
+
+    def on_frame(_frame: bytes) -> None:
+        try:
+            told.append("by " + trio.lowlevel.current_task().name.rpartition(".")[2])
+        except RuntimeError:
+            told.append("by none")
+
+    async def main() -> None:
+        with socket_pair() as (ours, theirs):
+            over = trio.Event()
+
+            def on_pause() -> None:
+                told.append("pause")
+                over.set()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(FrameStream(ours, on_frame, on_pause).run)
+                await _until_it_waits()
+                theirs.send(_frame(b"a"))
+                with trio.fail_after(30):
+                    await over.wait()
+                nursery.cancel_scope.cancel()
+
+    run_reading(main)
+    assert told == ["by none" if has_insides else "by run", "pause"]

@@ -156,9 +156,9 @@ async def test_within_a_step_all_holds_that_holds_without(autojump_clock: MockCl
         push.write(b"one")
         await trio.sleep(1)
         with step as now:
-            push.write(b"")
             push.write(b"two")
             told.append(push.wrote_at - now)
+            push.write(b"")
             push.end()
             with pytest.raises(ValueError, match="between"):
                 push.write(b"three")

@@ -147,20 +147,19 @@ def test_who_withdrew_is_not_called() -> None:
 
     async def main() -> None:
         taken: list[str] = []
-        with socket_pair() as (ours, theirs):
-            number = ours.fileno()
+        with socket_pair() as (first, its_peer), socket_pair() as (second, other_peer):
+            number = os.dup(first.fileno())
             _reads().offer(number, lambda: taken.append("first"))
             _reads().withdraw(number)
             _reads().withdraw(number)
-            theirs.send(b"x")
+            its_peer.send(b"x")
             with trio.fail_after(PATIENCE_S):
-                await trio.lowlevel.wait_readable(ours)
+                await trio.lowlevel.wait_readable(first)
             _reads().offer(number, lambda: taken.append("again"))
             _reads().withdraw(number)
-        with socket_pair() as (ours, theirs):
-            os.dup2(ours.fileno(), number)
+            os.dup2(second.fileno(), number)
             _reads().offer(number, lambda: taken.append("second"))
-            theirs.send(b"x")
+            other_peer.send(b"x")
             with trio.move_on_after(0.01):
                 await trio.sleep_forever()
             _reads().withdraw(number)

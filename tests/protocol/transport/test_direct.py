@@ -5,7 +5,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -236,6 +236,15 @@ def test_threads_wake_a_loop_that_reads_in_its_sleep() -> None:
     run_reading(main)
 
 
+@pytest.fixture(name="interruptible")
+def _interruptible() -> Iterator[None]:
+    """A process in the background was born ignoring interrupts, and so would trio."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_ends_the_sleep() -> None:
     """And finds who waits for it; an interrupt ends the run as ever."""
 

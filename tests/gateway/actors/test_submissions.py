@@ -1,6 +1,7 @@
 """What turns submit in one moment leaves together, but for those that are over by then."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,18 +89,23 @@ async def test_who_loses_its_worker_by_sending_hears_of_it_at_once() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_fault_in_sending_is_not_swallowed() -> None:
-    """It ends the link, as any other of its faults; trio only logs what an instrument raises."""
-
-    def send(_worker: WorkerId, _frames: list[bytes]) -> None:
-        raise RuntimeError("the socket is confused")
-
+async def _fails_to_send(send: Callable[[WorkerId, list[bytes]], None]) -> None:
+    """`send` raises, and so does what runs it."""
     submissions = Submissions(send, _nothing_waits)
     with trio.fail_after(60), pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="confused")):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(submissions.run)
             await wait_all_tasks_blocked()
             submissions.add(_attempt(1), b"1")
+
+
+async def test_a_fault_in_sending_is_not_swallowed() -> None:
+    """It ends the link, as any other of its faults; trio only logs what an instrument raises."""
+
+    def send(_worker: WorkerId, _frames: list[bytes]) -> None:
+        raise RuntimeError("the socket is confused")
+
+    await _fails_to_send(send)
 
 
 async def test_a_fault_that_passes_is_none_the_less_told() -> None:
@@ -111,12 +117,7 @@ async def test_a_fault_that_passes_is_none_the_less_told() -> None:
             sent.extend(frames)
             raise RuntimeError("the socket is confused")
 
-    submissions = Submissions(send, _nothing_waits)
-    with trio.fail_after(60), pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="confused")):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(submissions.run)
-            await wait_all_tasks_blocked()
-            submissions.add(_attempt(1), b"1")
+    await _fails_to_send(send)
     assert sent == [b"1"]
 
 

@@ -16,7 +16,7 @@ from protocol import wire
 from protocol.messages import Abort, Accepted, Finished, Rejected, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
-from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frame
+from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frames
 
 MODEL: Final = "model"
 LINK: Final = 1
@@ -82,7 +82,7 @@ class MemoryChannel:
         """What the engine says, with the moment at which it said so."""
         if not frames:
             return
-        data = b"".join(encode_frame(link, payload) for link, payload in frames)
+        data = encode_frames(frames)
         self._outbox.append((time.perf_counter(), data))
         for link, payload in frames:
             if link != SUPERVISOR and wire.peek_tag(payload) in _ENDINGS:
@@ -90,7 +90,7 @@ class MemoryChannel:
 
     def put(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Hand frames to the engine, in one go."""
-        data = b"".join(encode_frame(link, payload) for link, payload in frames)
+        data = encode_frames(frames)
         with self._filled:
             self._idle.clear()
             self._inbox.append(data)

@@ -12,10 +12,10 @@ from typing import final
 
 from benchmarks.engine.client import MODEL, Client, MemoryChannel
 from benchmarks.engine.trace import Trace
-from workers.core.block_manager import BlockManager
 from workers.core.control import Shutdown, encode_control
 from workers.core.framing import SUPERVISOR
-from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.core.scheduler import Scheduler
+from workers.engine.assembly import scheduler_for
 from workers.engine.beats import EngineStatus
 from workers.engine.loop import EngineLoop
 from workers.engine.runner import Runner, largest_id
@@ -44,18 +44,12 @@ class Engine:
 
     def __init__(self, runner: Runner, *, max_waiting: int, trace: Trace | None = None) -> None:
         """With `trace` every step is noted down in it."""
-        facts = runner.facts
-        limits = SchedulerLimits(
-            max_seqs=facts.max_seqs,
-            token_budget=facts.token_budget,
-            context_length=facts.context_length,
+        scheduler = scheduler_for(
+            runner,
+            MODEL,
             max_waiting=max_waiting,
             vocab_size=runner.model.config.vocab_size,
-        )
-        blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
-        ids, lookahead = runner.eos_ids, runner.lookahead
-        scheduler = Scheduler(
-            limits, blocks, (MODEL,), ids, lookahead=lookahead, largest=largest_id
+            largest=largest_id,
         )
         self.books = Books(scheduler, runner)
         self.prepared_s = 0.0

@@ -83,10 +83,11 @@ class BlockManager:
         packed, stride = pack_tokens(token_ids[:num_tokens]), self.block_size * TOKEN_BYTES
         # A thousand blocks of a long prompt wait here for their first token: no call for each.
         blocks = [packed[start : start + stride] for start in range(0, len(packed), stride)]
+        self._add_digests(table, blocks[len(table.digests) :])
         cached_at, found_at = self._cached, self._by_digest.get
         block_ids: list[int] = []
         parent: Parent = table.root
-        for block, digest in zip(blocks, self._digests(table, blocks), strict=False):
+        for block, digest in zip(blocks, table.digests, strict=False):
             if (block_id := found_at(digest)) is None:
                 break
             cached = cached_at[block_id]
@@ -167,18 +168,16 @@ class BlockManager:
 
     def _digest(self, table: BlockTable, index: int, block: bytes) -> BlockDigest:
         if index == len(table.digests):
-            parent = table.digests[-1] if index else table.root
-            table.digests.append(self._next_digest(parent, block))
+            self._add_digests(table, (block,))
         return table.digests[index]
 
-    def _digests(self, table: BlockTable, blocks: Sequence[bytes]) -> list[BlockDigest]:
-        """At least those of `blocks`, the first of the table."""
+    def _add_digests(self, table: BlockTable, blocks: Sequence[bytes]) -> None:
+        """Those of `blocks`, which follow the ones that have theirs."""
         digests, digest = table.digests, self._next_digest
         parent = digests[-1] if digests else table.root
-        for block in blocks[len(digests) :]:
+        for block in blocks:
             parent = digest(parent, block)
             digests.append(parent)
-        return digests
 
     def _holds(self, block_id: int, block: bytes, parent: Parent) -> bool:
         cached = self._cached[block_id]

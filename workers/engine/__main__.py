@@ -23,7 +23,6 @@ from setproctitle import setproctitle
 from config import WorkerConfig
 from protocol.errors import ConfigError, WireError
 from protocol.lifeline import die_with_parent
-from workers.core.block_manager import BlockManager
 from workers.core.control import (
     EngineFailed,
     EngineReady,
@@ -33,7 +32,7 @@ from workers.core.control import (
 )
 from workers.core.framing import SUPERVISOR
 from workers.core.intake import largest_id
-from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.engine.assembly import scheduler_for
 from workers.engine.beats import EngineStatus, Reporter, start_beats
 from workers.engine.channel import EngineChannel
 from workers.engine.compile_ahead import start_compiling
@@ -74,7 +73,13 @@ def _serve(channel: EngineChannel) -> None:
     start_beats(channel, status)
     report = Reporter(channel, status)
     runner, inbox, largest = _load(config, report, channel, start.epoch)
-    scheduler = _scheduler(config, runner, largest)
+    scheduler = scheduler_for(
+        runner,
+        config.serves,
+        max_waiting=config.max_waiting,
+        vocab_size=read_vocab_size(runner.model_dir),
+        largest=largest,
+    )
     status.phase = ""
     ready = EngineReady(runner.facts, str(runner.model_dir))
     channel.send([(SUPERVISOR, encode_control(ready))])
@@ -110,28 +115,6 @@ def _load(
             return load_runner(config, report, ahead), channel, runner.largest_id
         case _:
             assert_never(config.engine)
-
-
-def _scheduler(
-    config: WorkerConfig, runner: Runner[Any], largest: Callable[[array[int]], int]
-) -> Scheduler:
-    facts = runner.facts
-    limits = SchedulerLimits(
-        max_seqs=facts.max_seqs,
-        token_budget=facts.token_budget,
-        context_length=facts.context_length,
-        max_waiting=config.max_waiting,
-        vocab_size=read_vocab_size(runner.model_dir),
-    )
-    blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
-    return Scheduler(
-        limits,
-        blocks,
-        (config.serves,),
-        runner.eos_ids,
-        lookahead=runner.lookahead,
-        largest=largest,
-    )
 
 
 def _first_frame(channel: EngineChannel) -> EngineStart:

@@ -20,7 +20,6 @@ from ctypes import CDLL
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,7 +29,7 @@ from config import WorkerConfig
 from protocol.lifeline import die_with_parent
 from workers.engine.card import LIBRARY
 from workers.engine.compiler_words import Listed, Ready, Word, line_of
-from workers.engine.kernel_cache import mark_complete, watch_kernel_cache
+from workers.engine.kernel_cache import hash_compiler, mark_complete, watch_kernel_cache
 
 if TYPE_CHECKING:
     from kernels.noted import Noted
@@ -62,16 +61,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
-    from triton.runtime.cache import triton_key
-
-    # It hashes Triton's 460 MB while torch is imported: the interpreter is needed for each of them,
-    # and would come 5 ms later each time.
+    # Torch is imported meanwhile: the hash needs the interpreter for each MB, and would get it 5 ms
+    # later each time.
     sys.setswitchinterval(_SWITCH_S)
-    identity = Thread(target=triton_key)
-    identity.start()
+    hashed = hash_compiler()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     first, later = _rehearsed(config, arch)
-    identity.join()
+    hashed.join()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
     # The first submission makes all forks: they inherit what is imported and hashed by now.

@@ -6,6 +6,7 @@ its norms; never the embedding nor the head. Must not know files nor how a produ
 Three mantissa bits make a weight 2^-4 of itself wrong at the most; `kernels.fp8` has the rule.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -53,12 +54,17 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
 
 def quantised(layer: "LayerWeights") -> "LayerWeights":
     """The layer with its products in 8 bits, scaled by row, one after the other."""
+    return with_products(layer, _quantised)
+
+
+def with_products(layer: "LayerWeights", change: Callable[[Weight], Weight]) -> "LayerWeights":
+    """The layer with each of its products changed."""
     return replace(
         layer,
-        qkv=_quantised(layer.qkv),
-        out=_quantised(layer.out),
-        gate_up=_quantised(layer.gate_up),
-        down=_quantised(layer.down),
+        qkv=change(layer.qkv),
+        out=change(layer.out),
+        gate_up=change(layer.gate_up),
+        down=change(layer.down),
     )
 
 

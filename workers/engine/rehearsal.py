@@ -28,12 +28,12 @@ from workers.engine.kv_cache import KvCache
 from workers.engine.model_config import Qwen3Config, read_model_config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.probe import largest_plan
-from workers.engine.quantize import Stored
+from workers.engine.quantize import Stored, with_products
 from workers.engine.runner import Runner
 from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts
 from workers.engine.shapes_only import ShapesOnly
 from workers.engine.warm_up import prepare_first, warm_up_plans
-from workers.engine.weights import LayerWeights, Qwen3Weights
+from workers.engine.weights import Qwen3Weights
 
 _NOWHERE: Final = torch.device("meta")
 
@@ -105,18 +105,9 @@ def _weights(config: WorkerConfig, shape: Qwen3Config, dtype: torch.dtype) -> Qw
     weights = draw_weights(shape, _NOWHERE, dtype, fp8=fp8)
     if not by_block:
         return weights
-    return replace(weights, layers=tuple([_by_block(layer) for layer in weights.layers]))
-
-
-def _by_block(layer: LayerWeights) -> LayerWeights:
-    """As `weights.py` reads it from a checkpoint of this kind."""
-    return replace(
-        layer,
-        qkv=_blocks(layer.qkv),
-        out=_blocks(layer.out),
-        gate_up=_blocks(layer.gate_up),
-        down=_blocks(layer.down),
-    )
+    # As `weights.py` reads them from a checkpoint of this kind.
+    layers = tuple([with_products(layer, _blocks) for layer in weights.layers])
+    return replace(weights, layers=layers)
 
 
 def _blocks(weight: Weight) -> Fp8Weight:

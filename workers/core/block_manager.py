@@ -13,10 +13,10 @@ the least recently freed block is evicted first.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, final
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, TypeAlias, final
 
-from protocol.hashing import next_digest
+from protocol.hashing import block_digests
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksSnapshot
 from protocol.tokens import TOKEN_BYTES, pack_tokens
@@ -24,6 +24,9 @@ from workers.core.block_events import BlockEvent, BlockEvents
 from workers.core.block_table import BlockTable
 from workers.core.free_list import FreeList
 from workers.core.integrity import CachedBlock, Parent, check_blocks
+
+Digests: TypeAlias = Callable[[BlockDigest, bytes, int], list[BlockDigest]]
+"""What `protocol.hashing.block_digests` does."""
 
 
 class PrefixHit(NamedTuple):
@@ -35,19 +38,18 @@ class PrefixHit(NamedTuple):
 
 @final
 class BlockManager:
-    """`num_blocks` blocks of `block_size` tokens. `digest` chains a block's packed ids."""
+    """`num_blocks` blocks of `block_size` tokens.
 
-    def __init__(
-        self,
-        num_blocks: int,
-        block_size: int,
-        digest: Callable[[BlockDigest, bytes], BlockDigest] = next_digest,
-    ) -> None:
+    A thousand blocks of a long prompt wait here for their first token and give way to the next
+    when it has come: what is done to several blocks is one loop, without a call for each.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, digests: Digests = block_digests) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._next_digest = digest
+        self._chain = digests
         self._num_holders = [0] * num_blocks
         self._cached: list[CachedBlock | None] = [None] * num_blocks
         self._by_digest: dict[BlockDigest, int] = {}
@@ -80,10 +82,9 @@ class BlockManager:
         hash collision ends the prefix.
         """
         num_tokens = (len(token_ids) - 1) // self.block_size * self.block_size
-        packed, stride = pack_tokens(token_ids[:num_tokens]), self.block_size * TOKEN_BYTES
-        # A thousand blocks of a long prompt wait here for their first token: no call for each.
-        blocks = [packed[start : start + stride] for start in range(0, len(packed), stride)]
-        self._add_digests(table, blocks[len(table.digests) :])
+        packed = pack_tokens(token_ids[:num_tokens])
+        blocks = self._blocks(packed)
+        self._add_digests(table, packed[len(table.digests) * self.block_size * TOKEN_BYTES :])
         cached_at, found_at = self._cached, self._by_digest.get
         block_ids: list[int] = []
         parent: Parent = table.root
@@ -108,10 +109,9 @@ class BlockManager:
 
         Ask `can_admit` first.
         """
-        for block_id in hit.block_ids:
-            self._hold(block_id)
+        self._hold(hit.block_ids)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
-        table.extend([*hit.block_ids, *(self._allocate() for _ in range(num_new))])
+        table.extend([*hit.block_ids, *self._allocate(num_new)])
         table.num_stored = len(hit.block_ids)
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
@@ -120,22 +120,25 @@ class BlockManager:
         if num_new > len(self._free):
             return False
         if num_new > 0:
-            table.extend([self._allocate() for _ in range(num_new)])
+            table.extend(self._allocate(num_new))
         return True
 
     def store(self, table: BlockTable, token_ids: array[int], num_computed: int) -> None:
         """Put the full blocks below position `num_computed` into the prefix cache."""
-        size = self.block_size
-        for index in range(table.num_stored, num_computed // size):
+        if not table.is_cacheable:
+            return
+        size, first = self.block_size, table.num_stored
+        packed = pack_tokens(token_ids[first * size : num_computed // size * size])
+        self._add_digests(table, packed[(len(table.digests) - first) * size * TOKEN_BYTES :])
+        for index, block in enumerate(self._blocks(packed), first):
+            table.is_cacheable = self._store_block(table, index, block)
             if not table.is_cacheable:
                 return
-            block = pack_tokens(token_ids[index * size : (index + 1) * size])
-            self._store_block(table, index, block)
+            table.num_stored = index + 1
 
     def release(self, table: BlockTable) -> None:
         """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
-        for block_id in reversed(table.clear()):
-            self._let_go(block_id)
+        self._let_go(reversed(table.clear()))
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         """What changed in the prefix cache since the last call, oldest first."""
@@ -149,8 +152,9 @@ class BlockManager:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
         check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
 
-    def _store_block(self, table: BlockTable, index: int, block: bytes) -> None:
-        digest = self._digest(table, index, block)
+    def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
+        """False for a block whose digest is that of another one."""
+        digest = table.digests[index]
         parent = table.block_ids[index - 1] if index else table.root
         twin = self._by_digest.get(digest)
         if twin is None:
@@ -159,50 +163,52 @@ class BlockManager:
             self._by_digest[digest] = block_id
             self._events.stored(digest)
         elif self._holds(twin, block, parent):
-            self._hold(twin)
-            self._let_go(table.replace(index, twin))
+            self._hold((twin,))
+            self._let_go((table.replace(index, twin),))
         else:
-            table.is_cacheable = False
-            return
-        table.num_stored = index + 1
+            return False
+        return True
 
-    def _digest(self, table: BlockTable, index: int, block: bytes) -> BlockDigest:
-        if index == len(table.digests):
-            self._add_digests(table, (block,))
-        return table.digests[index]
+    def _blocks(self, packed: bytes) -> list[bytes]:
+        stride = self.block_size * TOKEN_BYTES
+        return [packed[start : start + stride] for start in range(0, len(packed), stride)]
 
-    def _add_digests(self, table: BlockTable, blocks: Sequence[bytes]) -> None:
-        """Those of `blocks`, which follow the ones that have theirs."""
-        digests, digest = table.digests, self._next_digest
+    def _add_digests(self, table: BlockTable, packed: bytes) -> None:
+        """Those of the full blocks `packed`, which follow the ones that have theirs."""
+        digests = table.digests
         parent = digests[-1] if digests else table.root
-        for block in blocks:
-            parent = digest(parent, block)
-            digests.append(parent)
+        digests += self._chain(parent, packed, self.block_size)
 
     def _holds(self, block_id: int, block: bytes, parent: Parent) -> bool:
         cached = self._cached[block_id]
         return cached is not None and cached.packed_ids == block and cached.parent == parent
 
-    def _hold(self, block_id: int) -> None:
-        if self._num_holders[block_id] == 0:
-            self._free.remove(block_id)
-        self._num_holders[block_id] += 1
+    def _hold(self, block_ids: Iterable[int]) -> None:
+        num_holders, remove = self._num_holders, self._free.remove
+        for block_id in block_ids:
+            if num_holders[block_id] == 0:
+                remove(block_id)
+            num_holders[block_id] += 1
 
-    def _allocate(self) -> int:
-        block_id = self._free.pop()
-        evicted = self._cached[block_id]
-        if evicted is not None:
-            del self._by_digest[evicted.digest]
-            self._cached[block_id] = None
-            self._events.dropped(evicted.digest)
-        self._num_holders[block_id] = 1
-        return block_id
+    def _allocate(self, count: int) -> list[int]:
+        """The blocks that are reused next, each of them held once."""
+        block_ids = [self._free.pop() for _ in range(count)]
+        for block_id in block_ids:
+            evicted = self._cached[block_id]
+            if evicted is not None:
+                del self._by_digest[evicted.digest]
+                self._cached[block_id] = None
+                self._events.dropped(evicted.digest)
+            self._num_holders[block_id] = 1
+        return block_ids
 
-    def _let_go(self, block_id: int) -> None:
-        self._num_holders[block_id] -= 1
-        if self._num_holders[block_id] > 0:
-            return
-        if self._cached[block_id] is None:
-            self._free.prepend(block_id)
-        else:
-            self._free.append(block_id)
+    def _let_go(self, block_ids: Iterable[int]) -> None:
+        num_holders, cached_at, free = self._num_holders, self._cached, self._free
+        for block_id in block_ids:
+            num_holders[block_id] = num_left = num_holders[block_id] - 1
+            if num_left > 0:
+                continue
+            if cached_at[block_id] is None:
+                free.prepend(block_id)
+            else:
+                free.append(block_id)

@@ -11,11 +11,17 @@ from typing import Final, NamedTuple
 
 from workers.core.plan import Chunk
 
-_SIZES: Final = ((16, 48), (16, 112), (64, 64), (64, 192), (192, 64), (256, 256))
-"""Rows of decodes and of spans, in the order of capture: a second turn of an agent beside a few
-others is what is met most."""
-
-_MAX_SPANS: Final = 16
+_SIZES: Final = (
+    (0, 32, 1),
+    (16, 48, 16),
+    (16, 112, 16),
+    (64, 64, 16),
+    (64, 192, 16),
+    (192, 64, 16),
+    (256, 256, 16),
+)
+"""Rows of decodes and of spans, and spans, in the order of capture: the next turn of an agent alone
+on the card, who waits for nothing else, then one beside a few others, which is met most."""
 
 _LAUNCHED_WEIGHTS: Final = 6e10
 """Rows times weights of a layer that a card multiplies while the host launches the layer: 0.2 ms
@@ -50,9 +56,8 @@ def rooms(max_rows: int, layer_weights: int) -> tuple[Room, ...]:
     in which they are wanted.
     """
     found: list[Room] = []
-    for num_decodes, span_rows in _SIZES:
-        num_spans = min(_MAX_SPANS, span_rows // 2, max_rows)
-        room = Room(min(num_decodes, max_rows), span_rows, num_spans)
+    for num_decodes, span_rows, num_spans in _SIZES:
+        room = Room(min(num_decodes, max_rows), span_rows, min(num_spans, max_rows))
         is_worth_it = room.num_rows * layer_weights <= _LAUNCHED_WEIGHTS
         if is_worth_it and not any(other.holds(room) for other in found):
             found.append(room)

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from protocol.hashing import block_digests, next_digest, root_digest
+from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksDropped, BlocksStored
 from protocol.tokens import pack_tokens
@@ -144,11 +144,12 @@ def test_a_twin_takes_the_cached_block_in_its_place() -> None:
 def test_digests_may_collide() -> None:
     """When two blocks have one digest, the ids decide: no wrong hit, and no chain below it."""
 
-    def colliding(parent: BlockDigest, packed_block: bytes) -> BlockDigest:
-        clash = {pack_tokens([5, 6]): pack_tokens([1, 2])}
-        return next_digest(parent, clash.get(packed_block, packed_block))
+    def colliding(parent: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
+        return block_digests(
+            parent, packed.replace(pack_tokens([5, 6]), pack_tokens([1, 2])), block_size
+        )
 
-    blocks = BlockManager(8, 2, digest=colliding)
+    blocks = BlockManager(8, 2, digests=colliding)
     blocks.release(hold(blocks, tokens(1, 2, 3, 4, 0)))
     assert num_hit(blocks, tokens(5, 6, 3, 4, 0)) == 0
     table = hold(blocks, tokens(5, 6, 7, 8, 0))
@@ -160,7 +161,11 @@ def test_digests_may_collide() -> None:
 
 def test_a_constant_digest_is_only_useless() -> None:
     """Even when every block has the same digest, nothing wrong is found."""
-    blocks = BlockManager(8, 2, digest=lambda _parent, _block: BlockDigest(bytes(16)))
+
+    def constant(_parent: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
+        return [BlockDigest(bytes(16))] * (len(packed) // (4 * block_size))
+
+    blocks = BlockManager(8, 2, digests=constant)
     table = hold(blocks, tokens(1, 1, 1, 1, 1, 1, 1))
     assert len(set(table.block_ids)) == 4
     assert num_hit(blocks, tokens(1, 1, 1, 1, 1)) == 1

@@ -186,6 +186,7 @@ class DeviceSteps:
     ) -> Picked:
         picked = self._sampler.sample(logits, members, positions)
         self._tables.last_token.index_copy_(0, table_rows.long(), picked.ids.int())
+        self._sampler.count(picked)
         return picked
 
 

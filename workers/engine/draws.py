@@ -39,7 +39,6 @@ class DrawTable:
         self.kind = Kind.PLAIN
         self.filtered = False
         self._vocab_size = vocab_size
-        self._device = device
         self._seqs: tuple[int, ...] = ()
         self._seeds = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self._floats = torch.zeros((3, aligned(num_rows)), dtype=torch.float32, device=device)
@@ -55,25 +54,28 @@ class DrawTable:
         seqs = tuple([state.seq for state in states])
         if seqs == self._seqs:
             return
+        # Unknown, until all is sent: memory may run out in between.
+        self._seqs = ()
         params = [state.sampling for state in states]
-        self._seqs = seqs
         self.filtered = any(self._is_filtered(p) for p in params)
         general = any(is_penalised(p) or p.logprobs is not None for p in params)
         self.kind = Kind.GENERAL if general else Kind.FILTERED if self.filtered else Kind.PLAIN
-        self._send(self._seeds, np.array([state.seed for state in states], np.int64))
+        send_columns(self._seeds, np.array([state.seed for state in states], np.int64))
         temperatures = [p.temperature if p.temperature >= _MIN_TEMPERATURE else 0.0 for p in params]
         floats = [temperatures, [p.top_p for p in params], [p.min_p for p in params]]
-        self._send(self._floats, np.array(floats, np.float32))
+        send_columns(self._floats, np.array(floats, np.float32))
         top_k = [p.top_k if p.top_k < self._vocab_size else 0 for p in params]
-        self._send(self._top_k, np.array(top_k, np.int32))
+        send_columns(self._top_k, np.array(top_k, np.int32))
+        self._seqs = seqs
 
-    def rows(self, num_rows: int, *, filtered: bool) -> Draws:
-        """The parameters of the first `num_rows` rows: views of the fixed tensors."""
-        temperature, top_p, min_p = self._floats[:, :num_rows].unbind()
+    def rows(self, num_rows: int, *, filtered: bool, first: int = 0) -> Draws:
+        """The parameters of `num_rows` rows from the `first` on: views of the fixed tensors."""
+        end = first + num_rows
+        temperature, top_p, min_p = self._floats[:, first:end].unbind()
         return Draws(
-            self._seeds[:num_rows],
+            self._seeds[first:end],
             temperature,
-            self._top_k[:num_rows],
+            self._top_k[first:end],
             top_p,
             min_p,
             filtered=filtered,
@@ -84,14 +86,13 @@ class DrawTable:
             0 < params.top_k < self._vocab_size or params.top_p < 1.0 or params.min_p > 0.0
         ) and params.temperature >= _MIN_TEMPERATURE
 
-    def _send(
-        self, target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
-    ) -> None:
-        """Copy into the leading columns; on a card after the steps in flight, which read them."""
-        source = torch.from_numpy(values)
-        if self._device.type == "cuda":
-            source = source.pin_memory()
-        target[..., : values.shape[-1]].copy_(source, non_blocking=True)
+
+def send_columns(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
+    """Copy into the leading columns; on a card after the steps in flight, which read them."""
+    source = torch.from_numpy(values)
+    if target.is_cuda:
+        source = source.pin_memory()
+    target[..., : values.shape[-1]].copy_(source, non_blocking=True)
 
 
 def is_penalised(params: SamplingParams) -> bool:

@@ -45,7 +45,9 @@ class HostSteps:
             return None
         logits = self._model.logits(hidden)
         rows = [states[chunk.seq] for chunk in batch.sampling]
-        return Launched(self._sampler.sample(logits, rows, batch.sampled_positions))
+        picked = self._sampler.sample(logits, rows, batch.sampled_positions)
+        self._sampler.count(picked)
+        return Launched(picked)
 
     @property
     def used_graph(self) -> bool:

@@ -18,11 +18,9 @@ from config import WorkerConfig
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.linear import Weight
 from kernels.noted import Noted, noting
-from kernels.sample import pick
 from protocol.sampling import SamplingParams
 from workers.engine.capture import run_again
 from workers.engine.device_steps import DeviceSteps
-from workers.engine.draws import DrawTable
 from workers.engine.dummy import draw_weights
 from workers.engine.kv_cache import KvCache
 from workers.engine.model_config import Qwen3Config, read_model_config
@@ -41,7 +39,13 @@ _LAYERS: Final = 2
 """The last layer of a step may have fewer rows than the others, which are all alike."""
 
 
-_FILTERED: Final = SamplingParams(max_tokens=2, top_p=0.5)
+_OTHERS: Final = (
+    SamplingParams(max_tokens=2, top_p=0.5),
+    SamplingParams(max_tokens=2, presence_penalty=1.0),
+    SamplingParams(max_tokens=2, presence_penalty=1.0, top_p=0.5),
+)
+"""Penalties leave float32, for which the draw has kernels of its own: six with filters, more than a
+second, for which the first such request would hold up all others."""
 
 
 def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
@@ -67,22 +71,10 @@ def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
         while runner.prepare(wished_only=False):
             yield list(noted.values())[known:]
             known = len(noted)
-        for plan in islice(warm_up_plans(runner.facts, _FILTERED), 2):  # a prompt and a token
-            runner.launch(plan)
-        _draw_penalised(shape)
+        for sampling in _OTHERS:
+            for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
+                runner.launch(plan)
         yield list(noted.values())[known:]
-
-
-def _draw_penalised(shape: Qwen3Config) -> None:
-    """Penalties leave float32, for which the draw has kernels of its own: six with filters, more
-    than a second, for which the first such request would hold up all others. Without the penalties
-    themselves, as torch would import its compiler for them.
-    """
-    logits = torch.empty(1, shape.vocab_size, dtype=torch.float32, device=_NOWHERE)
-    positions = torch.empty(1, dtype=torch.int32, device=_NOWHERE)
-    table = DrawTable(shape.vocab_size, 1, _NOWHERE)
-    for filtered in (False, True):
-        pick(logits, table.rows(1, filtered=filtered), positions)
 
 
 def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:

@@ -1,12 +1,12 @@
 """From logits to tokens, for the sequences of one step, without waiting for the device.
 
-Owns penalties and log-probabilities and what is read back of a step. Must not know the network; the
-draw itself is `kernels.sample`.
+Owns which logits are drawn from, log-probabilities, and what is read back of a step. Must not know
+the network; the draw itself is `kernels.sample`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,6 +19,7 @@ from protocol.messages import TokenLogprobs
 from workers.core.plan import Sampled
 from workers.engine.batch import to_device
 from workers.engine.draws import DrawTable, is_penalised
+from workers.engine.penalties import PenaltyTable
 from workers.engine.sequences import SequenceState
 
 
@@ -36,77 +37,62 @@ class Picked:
     scores: tuple[Tensor, Tensor, Tensor] | None = None
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Over the vocabulary: outputs so far (float32), and tokens seen at all (bool)."""
-
-    outputs: Tensor
-    seen: Tensor
-
-
 @final
 class Sampler:
-    """Samples rows of logits; keeps token counts of sequences with penalties until `forget`."""
+    """Samples rows of logits; knows of sequences what was said until `forget`."""
 
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
         self.draws = DrawTable(vocab_size, max_rows, device)
+        # How the penalised rows of a step are drawn, where there are others beside them.
+        self._drawn_apart = DrawTable(vocab_size, max_rows, device)
+        self._penalties = PenaltyTable(vocab_size, max_rows, device)
         self._vocab_size = vocab_size
         self._device = device
-        self._counts: dict[int, _Counts] = {}
 
     def forget(self, seqs: Sequence[int]) -> None:
         """Drop what is known of ended sequences: their numbers may be given to others."""
         self.draws.forget(seqs)
-        for seq in seqs:
-            self._counts.pop(seq, None)
+        self._drawn_apart.forget(seqs)
+        self._penalties.forget(seqs)
 
     def sample(self, logits: Tensor, states: Sequence[SequenceState], positions: Tensor) -> Picked:
         """One token for each row of logits [S, vocab], at its absolute position (int [S])."""
         self.draws.arrange(states)
-        penalised = [row for row, state in enumerate(states) if is_penalised(state.sampling)]
-        adjusted = self._penalise(logits, penalised, states)
-        draws = self.draws.rows(len(states), filtered=self.draws.filtered)
-        ids = pick(adjusted, draws, positions)
-        # Ahead of the counts: a step that runs out of memory here is repeated.
+        penalised = self._penalties.arrange(states)
+        if not penalised.shape[0]:
+            ids = self._pick(logits, positions)
+        elif penalised.shape[0] == len(states):
+            ids = self._pick_penalised(logits, self.draws, positions)
+        else:
+            self._drawn_apart.arrange([s for s in states if is_penalised(s.sampling)])
+            # The penalised rows are among them in vain: taking the others out would cost more.
+            ids = self._pick(logits, positions)
+            own = self._pick_penalised(logits, self._drawn_apart, positions[penalised])
+            ids.index_copy_(0, penalised, own)
         scores = self._scores(logits, ids, states)
-        for row in penalised:
-            counts = self._counts[states[row].seq]
-            own = ids[row : row + 1]  # an index without dimensions would be read back
-            counts.outputs[own] += 1
-            counts.seen[own] = True
         return Picked(tuple([state.seq for state in states]), ids, *scores)
 
-    def _penalise(
-        self, logits: Tensor, penalised: Iterable[int], states: Sequence[SequenceState]
-    ) -> Tensor:
-        """Repetition first, as everywhere; then presence and frequency (OpenAI's definition)."""
-        adjusted = logits
-        for row in penalised:
-            if adjusted is logits:
-                adjusted = logits.float().clone()
-            params, counts = states[row].sampling, self._counts_of(states[row])
-            values = adjusted[row]
-            if params.repetition_penalty != 1.0:
-                factor = params.repetition_penalty
-                repeated = torch.where(values > 0, values / factor, values * factor)
-                values = torch.where(counts.seen, repeated, values)
-            values = values - params.frequency_penalty * counts.outputs
-            adjusted[row] = values - params.presence_penalty * (counts.outputs > 0)
-        return adjusted
+    def count(self, picked: Picked) -> None:
+        """What was just sampled is said now. Call it last of all: a step that runs out of memory
+        is repeated, and must find the counts as they were.
+        """
+        self._penalties.count(picked.ids)
 
-    def _counts_of(self, state: SequenceState) -> _Counts:
-        """Made with the first token: until then the host knows every token of the sequence."""
-        counts = self._counts.get(state.seq)
-        if counts is None:
-            tokens = to_device(np.array(state.tokens, np.int32), self._device).long()
-            said = tokens[state.num_prompt :]
-            # bincount would wait for the device to learn its size.
-            outputs = torch.zeros(self._vocab_size, dtype=torch.float32, device=self._device)
-            outputs.index_add_(0, said, torch.ones_like(said, dtype=torch.float32))
-            seen = torch.zeros(self._vocab_size, dtype=torch.bool, device=self._device)
-            seen[tokens] = True
-            counts = self._counts[state.seq] = _Counts(outputs, seen)
-        return counts
+    def _pick(self, logits: Tensor, positions: Tensor) -> Tensor:
+        draws = self.draws.rows(logits.shape[0], filtered=self.draws.filtered)
+        return pick(logits, draws, positions)
+
+    def _pick_penalised(self, logits: Tensor, draws: DrawTable, positions: Tensor) -> Tensor:
+        """Of the penalised rows, of which `draws` and `positions` are."""
+        parts = [
+            pick(
+                adjusted,
+                draws.rows(end - begin, filtered=draws.filtered, first=begin),
+                positions[begin:end],
+            )
+            for begin, end, adjusted in self._penalties.adjust(logits)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _scores(
         self, logits: Tensor, ids: Tensor, states: Sequence[SequenceState]

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import Sampled, SequenceStart
+from workers.engine.draws import send_columns
 from workers.engine.sampler import Sampler, read
 from workers.engine.sequences import SequenceState
 
@@ -28,7 +29,9 @@ def _sampler() -> Sampler:
 def _sample(
     sampler: Sampler, logits: torch.Tensor, states: list[SequenceState], positions: list[int]
 ) -> tuple[list[Sampled], list[int]]:
-    return read(sampler.sample(logits, states, torch.tensor(positions)))
+    picked = sampler.sample(logits, states, torch.tensor(positions))
+    sampler.count(picked)
+    return read(picked)
 
 
 def _greedy_run(state: SequenceState, steps: int) -> list[int]:
@@ -57,14 +60,6 @@ def test_repetition_penalty_counts_the_prompt_too() -> None:
 def test_outputs_of_an_earlier_attempt_count() -> None:
     """A resumed sequence is penalised for what it already said."""
     assert _greedy_run(_state(1, [0, 1], 1, presence_penalty=0.8), 1)[-1] == 2
-
-
-def test_counts_are_forgotten_with_the_sequence() -> None:
-    """Nothing is kept of an ended sequence."""
-    sampler = _sampler()
-    _sample(sampler, LOGITS[None], [_state(1, [0], 1, presence_penalty=1.0)], [1])
-    sampler.forget([1])
-    assert not sampler._counts
 
 
 def test_a_number_may_be_given_to_another_sequence() -> None:
@@ -137,6 +132,7 @@ def test_nothing_is_read_back_before_the_step_is_over() -> None:
     for _ in range(2):
         with _ReadBacks() as counted:
             picked = sampler.sample(LOGITS[None], [state], positions)
+            sampler.count(picked)
         assert counted.count == 0
         sampled, _ = read(picked)
         state.tokens.extend(sampled[0].ids)
@@ -145,14 +141,49 @@ def test_nothing_is_read_back_before_the_step_is_over() -> None:
 
 def test_a_step_that_is_repeated_counts_its_tokens_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may run out while log-probabilities are computed: the runner tries again."""
-    state, sampler = _state(1, [0], 1, presence_penalty=0.8, logprobs=1), _sampler()
+    state, sampler = _state(1, [0], 1, frequency_penalty=0.8, logprobs=1), _sampler()
     with monkeypatch.context() as patch:
         patch.setattr("workers.engine.sampler.logprobs", _no_memory)
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError):
+                sampler.sample(LOGITS[None], [state], torch.tensor([1]))
+    said = [_sample(sampler, LOGITS[None], [state], [1])[0][0].ids[0] for _ in range(5)]
+    assert said == [1, 2, 1, 5, 2]
+
+
+@pytest.mark.parametrize("num_sent", range(5))
+def test_rows_that_were_sent_in_part_are_sent_again(
+    num_sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory may run out between two transfers: the repeated step must not take them for done."""
+
+    def drawn(sampler: Sampler) -> list[int]:
+        state = _state(2, [3, 0], 1, presence_penalty=-2.0, temperature=3.0, top_k=5)
+        positions = torch.arange(40)
+        return [int(sampler.sample(LOGITS[None], [state], at[None]).ids) for at in positions]
+
+    sampler = _sampler()
+    _sample(sampler, LOGITS[None], [_state(1, [0], 1, repetition_penalty=1.1)], [1])
+    with monkeypatch.context() as patch:
+        sends = _Sends(num_sent)
+        for table in ("draws", "penalties"):
+            patch.setattr(f"workers.engine.{table}.send_columns", sends)
         with pytest.raises(torch.OutOfMemoryError):
-            sampler.sample(LOGITS[None], [state], torch.tensor([1]))
-    sampled, _ = _sample(sampler, LOGITS[None], [state], [1])
-    assert sampled[0].ids == (1,)
-    assert sampler._counts[1].outputs.tolist() == [0, 1, 0, 0, 0, 0]
+            drawn(sampler)
+    assert drawn(sampler) == drawn(_sampler())
+
+
+class _Sends:
+    """All but the first few find no memory."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    def __call__(self, target: torch.Tensor, values: Any) -> None:
+        self._left -= 1
+        if self._left < 0:
+            _no_memory()
+        send_columns(target, values)
 
 
 def _no_memory(*_: object) -> None:

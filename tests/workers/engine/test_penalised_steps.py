@@ -1,0 +1,94 @@
+"""Penalties in whole steps: a step ahead of the host, and in steps that are repeated."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from protocol.sampling import SamplingParams
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.workers.engine.step_cases import BLOCK, as_on_card, start_of
+from workers.core.plan import Chunk, StepPlan
+from workers.engine.capture import Capture, run_again
+from workers.engine.runner import Runner
+
+PENALISED = SamplingParams(
+    max_tokens=50, temperature=0.0, frequency_penalty=1.5, repetition_penalty=1.5
+)
+LENGTH = 8
+
+
+@pytest.fixture(name="host")
+def _host(tmp_path: Path) -> Runner:
+    return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
+
+
+def _prompt(seq: int, blocks: tuple[int, ...], ended: tuple[int, ...] = ()) -> StepPlan:
+    start = start_of(seq, PENALISED, [seq] * LENGTH)
+    return StepPlan(1, (start,), (Chunk(seq, 0, LENGTH, blocks, samples=True),), ended)
+
+
+def _next(seq: int, number: int, blocks: tuple[int, ...]) -> StepPlan:
+    return StepPlan(2, (), (Chunk(seq, LENGTH + number, 1, blocks, samples=True),), ())
+
+
+def _said(runner: Runner, seq: int, count: int) -> list[int]:
+    plans = [_prompt(seq, (0, 1)), *[_next(seq, number, (0, 1)) for number in range(count - 1)]]
+    said = [runner.run(plan).sampled[0].ids[0] for plan in plans]
+    runner.run(StepPlan(9, (), (), (seq,)))
+    return said
+
+
+@pytest.mark.parametrize("capture", [None, run_again], ids=["unpadded", "padded"])
+def test_a_stray_step_leaves_nothing_to_the_next_owner_of_a_slot(
+    host: Runner, capture: Capture | None
+) -> None:
+    """It counts after its sequence has ended for the host, and before the slot is cleared."""
+    expected = _said(host, 2, 6)
+    runner = as_on_card(host, capture)
+    flying = [runner.launch(plan) for plan in (_prompt(1, (4, 5)), _next(1, 0, (4, 5)))]
+    runner.collect(flying.pop(0))  # and with that token sequence 1 ends
+    flying.append(runner.launch(_prompt(2, (0, 1), ended=(1,))))
+    found = []
+    for number in range(5):
+        flying.append(runner.launch(_next(2, number, (0, 1))))
+        found.append(runner.collect(flying.pop(0)))
+    found += [runner.collect(step) for step in flying]
+    assert [result.sampled[0].ids[0] for result in found[1:]] == expected
+
+
+def test_a_repeated_step_counts_once(host: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may run out behind the draw, when the tokens are kept for the next step."""
+    expected = _said(host, 1, 12)
+    runner = as_on_card(host)
+    said = [runner.run(_prompt(1, (0, 1))).sampled[0].ids[0]]
+    for number in range(11):
+        seq = 10 + number
+        hungry = StepPlan(
+            3,
+            (start_of(seq, PENALISED, [3] * 20),),
+            (*_next(1, number, (0, 1)).chunks, Chunk(seq, 0, 20, (6, 7), samples=True)),
+            (seq - 1,),
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "index_copy_", _Once(torch.Tensor.index_copy_))
+            result = runner.run(hungry)
+        assert [failed for failed, _ in result.failed] == [seq]
+        said.append(result.sampled[0].ids[0])
+    assert said == expected
+    assert len(set(said)) > 1
+
+
+class _Once:
+    """Finds no memory the first time."""
+
+    def __init__(self, copy: Any) -> None:
+        self._copy = copy
+        self._has_failed = False
+
+    def __get__(self, tensor: Any, _: object) -> Any:
+        if not self._has_failed:
+            self._has_failed = True
+            raise torch.OutOfMemoryError("no more")
+        return self._copy.__get__(tensor)

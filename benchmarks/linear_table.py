@@ -1,7 +1,8 @@
 """From a sweep to data: `python -m benchmarks.linear_table FILE...` prints a new `tuned.py`.
 
-FILE is what `python -m benchmarks.kernels linear_sweep --json FILE` wrote; a later file's figures
-replace an earlier one's. A case's entry is its fastest variant, or None where that is the library.
+FILE is what `python -m benchmarks.kernels linear_sweep --json FILE` wrote, or `wide_sweep`; a later
+file's figures replace an earlier one's. A case's entry is its fastest variant, or None where that
+is the library.
 With `--fp8` first it takes what `fp8_sweep` wrote and prints a new `tuned_fp8.py`.
 """
 
@@ -10,16 +11,18 @@ import re
 import sys
 from pathlib import Path
 
+from kernels.linear.choose import TUNED_ROWS, TUNED_ROWS_FP8
+
 HEAD = '''"""Measured configurations{what}: exceptions to the rule of `choose`.
 
 Owns data that `python -m benchmarks.linear_table{option}` writes; do not edit by hand. A key is the
-operation, the rows (the next of 1, 2, 4, ... 128), and the weight's shape; None means the library.
+operation, the rows (the next of 1, 2, 4, ... 256), and the weight's shape; None means the library.
 Measured on {machine}.
 """
 
 from typing import Final
 
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.config import Config, Gemv, Skinny{wide}
 
 TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {{'''
 
@@ -35,12 +38,16 @@ def main() -> None:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         machine = report["machine"]
         for result in report["results"]:
-            if result["times_us"] and result["case"].endswith("fp8") == is_fp8:
+            if not result["times_us"] or result["case"].endswith("fp8") != is_fp8:
+                continue
+            key = _key(result["case"])
+            if key[1] in (TUNED_ROWS_FP8 if is_fp8 else TUNED_ROWS):
                 best = min(result["times_us"], key=result["times_us"].__getitem__)
                 known = "None" if best in result["peers"] else best
-                entries[_key(result["case"])] = known, result["times_us"][best]
+                entries[key] = known, result["times_us"][best]
     what, option = (" of weights in 8 bits", " --fp8") if is_fp8 else ("", "")
-    print(HEAD.format(machine=machine, what=what, option=option))
+    wide = "" if is_fp8 else ", Wide"
+    print(HEAD.format(machine=machine, what=what, option=option, wide=wide))
     for (op, rows, num_weight_rows, depth), (config, time_us) in entries.items():
         print(f'    ("{op}", {rows}, {num_weight_rows}, {depth}): {config},  # {time_us:.1f} us')
     print("}")

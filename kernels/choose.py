@@ -33,11 +33,12 @@ def has_pdl(device: torch.device) -> bool:
 
     Pass it as the kernel's `PDL` and as `launch_pdl`. False on a CPU, so in the interpreter.
     """
-    return is_card(device) and _capability(device) >= _PDL_CAPABILITY
+    return is_card(device) and capability(device) >= _PDL_CAPABILITY
 
 
 @cache
-def _capability(device: torch.device) -> tuple[int, int]:
+def capability(device: torch.device) -> tuple[int, int]:
+    """Of a card, or of the one that is not there."""
     if device.type == "meta":
         from triton.runtime import driver
 

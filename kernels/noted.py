@@ -99,18 +99,30 @@ def before_compiling(call: Callable[[Noted], bool]) -> None:
     if it says True, Triton does neither and launches nothing.
     """
 
-    def hook(*, fn: Any, compile: dict[str, Any], **_: object) -> bool:  # noqa: A002, ANN401
-        return call(Noted(fn.module, fn.name, compile["specialization_data"]))
+    knobs.runtime.jit_cache_hook = _Hook(call)
 
-    knobs.runtime.jit_cache_hook = hook
+
+def tell(kernel: Noted) -> None:
+    """Of a kernel that is not Triton's, before it is compiled or looked for in the cache."""
+    hook = knobs.runtime.jit_cache_hook
+    if isinstance(hook, _Hook):
+        hook.call(kernel)
+
+
+class _Hook:
+    def __init__(self, call: Callable[[Noted], bool]) -> None:
+        self.call = call
+
+    def __call__(self, *, fn: Any, compile: dict[str, Any], **_: object) -> bool:  # noqa: A002, ANN401
+        return self.call(Noted(fn.module, fn.name, compile["specialization_data"]))
 
 
 def compile_noted(kernel: Noted, *, with_launcher: bool) -> None:
     """Bring it into Triton's cache, unless it is there, and what launches it. Raises what Triton
-    raises. Linking a launcher takes an NVIDIA driver.
+    raises. Linking a launcher takes an NVIDIA driver; kernels that are not Triton's have none.
     """
     compiled = _function(kernel).preload(kernel.specialisation)
-    if with_launcher and hasattr(nvidia, "make_launcher"):
+    if compiled is not None and with_launcher and hasattr(nvidia, "make_launcher"):
         # Triton 3.6 has the C compiler make one for every signature; 3.7 has one for all.
         nvidia.CudaLauncher(compiled.src, compiled.metadata)
 

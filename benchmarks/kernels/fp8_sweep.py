@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.fp8 import SHAPES, case
-from kernels.linear.choose import TUNED_ROWS, Op, even_splits
+from kernels.linear.choose import TUNED_ROWS_FP8, Op, even_splits
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 
 SMS = 132
@@ -36,7 +36,7 @@ def cases(device: torch.device) -> Iterator[Case]:
     """Every candidate of every shape at every tuned number of rows."""
     shapes = SHAPES if device.type == "cuda" else [(Op.LINEAR_ADD, 64, 96)]
     for op, num_weight_rows, depth in shapes:
-        for num_rows in TUNED_ROWS:
+        for num_rows in TUNED_ROWS_FP8:
             configs = [*_gemvs(op, num_rows, num_weight_rows, depth)] if num_rows <= 2 else []
             if num_rows > 1:
                 configs += _skinnies(op, num_rows, num_weight_rows, depth)

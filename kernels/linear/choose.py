@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny, Wide
 from kernels.linear.tuned import TUNED
 from kernels.linear.tuned_fp8 import TUNED as TUNED_FP8
 
@@ -21,11 +21,30 @@ MAX_BLOCKED_ROWS: Final = 512
 """Of weights with scales by block: 128 rows at once read one byte per weight and multiply it at the
 rate of 16 bits, the library's way costs 5 bytes per weight before it does."""
 
-TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
+TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128, 160, 208, 256)
 """Rows that are measured; other numbers use the next one's configuration, of the same padding up to
-128."""
+128. 160 and 208 are the sizes of decode graphs."""
+
+TUNED_ROWS_FP8: Final = (1, 2, 4, 16, 32, 64, 128, 192, 256)
+"""The same for weights in 8 bits."""
 
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
+
+_UNKNOWN: Final = Wide(0, 0)
+"""No entry."""
+
+_LONG: Final = Wide(3, 1, reads_once=False, band=8)
+"""Of a prompt's gates and ups: the library's product alone is 2 to 3 % faster, and leaves them to a
+kernel that reads them once more (`benchmarks/results/kernels_wide_h200.json`, docs/log.md)."""
+
+_NARROW_ROWS: Final = 32
+
+_WIDE_WEIGHTS: Final = 2**23
+"""A product of 3 million weights is over before its programs have begun well."""
+
+_HEAD_ROWS: Final = 2**15
+
+_LONG_DEPTH: Final = 2048
 
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
@@ -47,27 +66,38 @@ def choose(
     depth: int,
     dtype: torch.dtype,
     scale_block: int = 0,
+    *,
+    has_wide: bool = False,
 ) -> Config | None:
     """How to multiply rows [num_rows, depth] by a weight [num_weight_rows, depth]; None: library.
 
     `scale_block` 0 is a weight in `dtype`, 1 one in 8 bits with scales by row, more by block.
-    float32 goes to the library: the tensor cores would round it to 10 bits.
+    float32 goes to the library: the tensor cores would round it to 10 bits. `has_wide` says whether
+    `kernels.linear.wide` serves this product here.
     """
     if num_rows == 0 or dtype not in _HALVES:
         return None
     if scale_block > 1:
         return _choose_blocked(op, num_rows, num_weight_rows, depth, scale_block)
-    if num_rows > TUNED_ROWS[-1]:
-        return None
-    return _choose(op, num_rows, num_weight_rows, depth, scale_block == 1)
+    return _choose(op, num_rows, num_weight_rows, depth, scale_block == 1, has_wide)
 
 
 @cache
-def _choose(op: Op, num_rows: int, num_weight_rows: int, depth: int, is_fp8: bool) -> Config | None:
-    rows = next(tuned for tuned in TUNED_ROWS if tuned >= num_rows)
-    key = (op.value, rows, num_weight_rows, depth)
-    table = TUNED_FP8 if is_fp8 else TUNED
-    return table[key] if key in table else rule(op, rows, num_weight_rows, depth, is_fp8=is_fp8)
+def _choose(
+    op: Op,
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    is_fp8: bool,
+    has_wide: bool = False,
+) -> Config | None:
+    if num_rows > TUNED_ROWS[-1]:
+        return _LONG if has_wide and _is_deep_swiglu(op, depth) else None
+    rows = next(tuned for tuned in (TUNED_ROWS_FP8 if is_fp8 else TUNED_ROWS) if tuned >= num_rows)
+    found = (TUNED_FP8 if is_fp8 else TUNED).get((op.value, rows, num_weight_rows, depth), _UNKNOWN)
+    if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
+        return rule(op, rows, num_weight_rows, depth, is_fp8=is_fp8, has_wide=has_wide)
+    return found
 
 
 @cache
@@ -80,22 +110,43 @@ def _choose_blocked(
     config = _choose(op, min(num_rows, MAX_TILE_ROWS), num_weight_rows, depth, is_fp8=True)
     if isinstance(config, Gemv):
         return config
-    if config is None:
+    if not isinstance(config, Skinny):
         config = _skinny(min(num_rows, MAX_TILE_ROWS), num_weight_rows, depth, is_fp8=True)
     block_n, block_k = min(config.block_n, scale_block), min(config.block_k, scale_block)
     splits = even_splits(depth, block_k, config.splits)
     return config._replace(block_n=block_n, block_k=block_k, splits=splits, quantises=False)
 
 
+def _is_deep_swiglu(op: Op, depth: int) -> bool:
+    return op is Op.NORM_SWIGLU and depth >= _LONG_DEPTH
+
+
 def rule(
-    op: Op, num_rows: int, num_weight_rows: int, depth: int, *, is_fp8: bool = False
+    op: Op,
+    num_rows: int,
+    num_weight_rows: int,
+    depth: int,
+    *,
+    is_fp8: bool = False,
+    has_wide: bool = False,
 ) -> Config | None:
     """The configuration of a shape that nobody has measured."""
+    if has_wide and num_rows > _NARROW_ROWS and num_weight_rows * depth >= _WIDE_WEIGHTS:
+        return _wide(op, num_weight_rows)
     if num_rows > MAX_ROWS:
         return None
     if num_rows == 1 and depth <= _MAX_GEMV_DEPTH:
         return _gemv(op, num_weight_rows, depth, is_fp8=is_fp8)
     return _skinny(num_rows, num_weight_rows, depth, is_fp8=is_fp8)
+
+
+def _wide(op: Op, num_weight_rows: int) -> Wide | None:
+    """What is best, or nearly, for all of Qwen3-8B's layers at 64 to 256 rows."""
+    if op is Op.NORM_SWIGLU:
+        return Wide(3, 1)
+    if op is Op.LINEAR_ADD:
+        return Wide(1, 2, reads_once=True)
+    return None if num_weight_rows > _HEAD_ROWS else Wide(2, 2, reads_once=True)
 
 
 def _gemv(op: Op, num_weight_rows: int, depth: int, *, is_fp8: bool) -> Gemv:

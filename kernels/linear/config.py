@@ -39,4 +39,18 @@ class Skinny(NamedTuple):
     block_rows: int = 0
 
 
-Config = Gemv | Skinny
+class Wide(NamedTuple):
+    """Tiles of 64 x `groups` weight rows, a warp group for each 64, by all rows of x up to 256.
+
+    `splits` programs of a cluster share the columns of a tile and add up in their order. With
+    `reads_once` a weight may leave the cache first. More rows than a tile's take a `band`: so many
+    tiles of rows are multiplied side by side.
+    """
+
+    groups: int
+    splits: int
+    reads_once: bool = False
+    band: int = 0
+
+
+Config = Gemv | Skinny | Wide

@@ -6,19 +6,20 @@ Owns the way from an operation to its kernel. Must not know why a configuration 
 import torch
 from torch import Tensor
 
-from kernels.fp8 import quantize_rows
+from kernels.fp8 import Fp8Weight, quantize_rows
 from kernels.linear import library
 from kernels.linear.choose import Op, choose
-from kernels.linear.config import Config, Gemv
+from kernels.linear.config import Config, Gemv, Wide
 from kernels.linear.gemv import gemv
 from kernels.linear.skinny import skinny
 from kernels.linear.weight import Weight, parts_of
+from kernels.linear.wide import serves, wide
 from kernels.rms_norm import rms_norm
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.linear`."""
-    config = _chosen(Op.LINEAR, x, weight)
+    config = _chosen(Op.LINEAR, x, weight, bias)
     if config is None:
         return library.linear(x, weight, bias)
     return product(config, x, weight, bias=bias)
@@ -26,7 +27,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
 
 def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.norm_linear`."""
-    config = _chosen(Op.NORM_LINEAR, x, weight)
+    config = _chosen(Op.NORM_LINEAR, x, weight, bias)
     if config is None:
         return library.norm_linear(x, norm, eps, weight, bias)
     return product(config, x, weight, norm=norm, eps=eps, bias=bias)
@@ -42,7 +43,7 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
 
 def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.linear_add`."""
-    config = _chosen(Op.LINEAR_ADD, x, weight)
+    config = _chosen(Op.LINEAR_ADD, x, weight, bias)
     if config is None:
         return library.linear_add(x, weight, residual, bias)
     return product(config, x, weight, residual=residual, bias=bias)
@@ -64,6 +65,11 @@ def product(
         return gemv(
             x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
         )
+    if isinstance(config, Wide):
+        if isinstance(weight, Fp8Weight) or bias is not None:
+            raise ValueError(f"{config} has neither biases nor weights in 8 bits")
+        x = x if norm is None else rms_norm(x, norm, eps)
+        return wide(x, weight, config, residual=residual, swiglu=swiglu)
     if config.quantises:
         values, scales = quantize_rows(x, norm, eps)
         return skinny(
@@ -78,7 +84,8 @@ def product(
     )
 
 
-def _chosen(op: Op, x: Tensor, weight: Weight) -> Config | None:
+def _chosen(op: Op, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Config | None:
     scale_block = parts_of(weight)[2]
     num_weight_rows, depth = weight.shape
-    return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block)
+    has_wide = scale_block == 0 and bias is None and serves(x, depth, num_weight_rows)
+    return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block, has_wide=has_wide)

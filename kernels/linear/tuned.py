@@ -1,13 +1,13 @@
 """Measured configurations: exceptions to the rule of `choose`.
 
 Owns data that `python -m benchmarks.linear_table` writes; do not edit by hand. A key is the
-operation, the rows (the next of 1, 2, 4, ... 128), and the weight's shape; None means the library.
+operation, the rows (the next of 1, 2, 4, ... 256), and the weight's shape; None means the library.
 Measured on NVIDIA H200, torch 2.11.0+cu130, triton 3.6.0.
 """
 
 from typing import Final
 
-from kernels.linear.config import Config, Gemv, Skinny
+from kernels.linear.config import Config, Gemv, Skinny, Wide
 
 TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("linear", 1, 12288, 4096): Gemv(4, 2048, 8),  # 23.6 us
@@ -21,89 +21,99 @@ TUNED: Final[dict[tuple[str, int, int, int], Config | None]] = {
     ("norm_linear", 4, 4096, 1024): Skinny(64, 256, 2, 4, 3),  # 5.2 us
     ("norm_linear", 16, 4096, 1024): Skinny(64, 256, 1, 4, 3),  # 5.0 us
     ("norm_linear", 32, 4096, 1024): Skinny(128, 128, 4, 8, 3),  # 6.6 us
-    ("norm_linear", 64, 4096, 1024): None,  # 7.7 us
+    ("norm_linear", 64, 4096, 1024): Skinny(64, 64, 1, 4, 5, False, 32768, False, 128),  # 6.0 us
     ("norm_linear", 128, 4096, 1024): Skinny(64, 64, 1, 4, 5, False, 32768, False, 64),  # 6.4 us
-    ("norm_linear", 192, 4096, 1024): Skinny(128, 64, 1, 8, 4, False, 32768, False, 64),  # 7.8 us
-    ("norm_linear", 256, 4096, 1024): Skinny(64, 64, 1, 4, 5, False, 32768, False, 128),  # 7.1 us
+    ("norm_linear", 256, 4096, 1024): Skinny(64, 64, 1, 4, 5, False, 32768, False, 128),  # 7.2 us
     ("linear_add", 1, 1024, 2048): Gemv(2, 2048, 8),  # 2.1 us
     ("linear_add", 2, 1024, 2048): Gemv(1, 1024, 4),  # 2.9 us
     ("linear_add", 4, 1024, 2048): Gemv(1, 1024, 4),  # 4.2 us
     ("linear_add", 16, 1024, 2048): Skinny(64, 256, 4, 4, 3),  # 4.3 us
     ("linear_add", 32, 1024, 2048): None,  # 5.9 us
-    ("linear_add", 64, 1024, 2048): None,  # 5.8 us
+    ("linear_add", 64, 1024, 2048): Wide(2, 3, True),  # 4.7 us
     ("linear_add", 128, 1024, 2048): None,  # 6.2 us
-    ("linear_add", 192, 1024, 2048): None,  # 6.4 us
     ("linear_add", 256, 1024, 2048): None,  # 6.6 us
     ("norm_swiglu", 1, 6144, 1024): Gemv(4, 512, 2),  # 3.9 us
     ("norm_swiglu", 2, 6144, 1024): Gemv(4, 1024, 4),  # 5.9 us
     ("norm_swiglu", 4, 6144, 1024): Skinny(64, 256, 1, 4, 3),  # 6.7 us
     ("norm_swiglu", 16, 6144, 1024): Skinny(64, 256, 1, 4, 3, False),  # 6.0 us
     ("norm_swiglu", 32, 6144, 1024): Skinny(64, 64, 4, 4, 6),  # 7.6 us
-    ("norm_swiglu", 64, 6144, 1024): Skinny(128, 128, 2, 8, 3, False),  # 9.2 us
+    ("norm_swiglu", 64, 6144, 1024): Skinny(64, 64, 1, 4, 5, False, 32768, False, 128),  # 7.0 us
     ("norm_swiglu", 128, 6144, 1024): Skinny(64, 64, 1, 4, 5, False, 32768, False, 128),  # 7.6 us
-    ("norm_swiglu", 192, 6144, 1024): Skinny(128, 64, 1, 4, 4, False, 32768, False, 64),  # 10.0 us
-    ("norm_swiglu", 256, 6144, 1024): Skinny(128, 64, 1, 8, 4, False, 32768, False, 128),  # 9.6 us
+    ("norm_swiglu", 256, 6144, 1024): Skinny(128, 64, 1, 8, 4, False, 32768, False, 128),  # 9.7 us
     ("linear_add", 1, 1024, 3072): Gemv(1, 1024, 4),  # 2.7 us
     ("linear_add", 2, 1024, 3072): Gemv(1, 1024, 4),  # 3.3 us
     ("linear_add", 4, 1024, 3072): Gemv(1, 1024, 4),  # 5.0 us
     ("linear_add", 16, 1024, 3072): Skinny(64, 256, 6, 4, 3),  # 5.1 us
     ("linear_add", 32, 1024, 3072): Skinny(128, 128, 6, 8, 3),  # 6.8 us
-    ("linear_add", 64, 1024, 3072): None,  # 7.6 us
-    ("linear_add", 128, 1024, 3072): None,  # 8.9 us
-    ("linear_add", 192, 1024, 3072): None,  # 7.8 us
+    ("linear_add", 64, 1024, 3072): Wide(2, 3, True),  # 5.6 us
+    ("linear_add", 128, 1024, 3072): Wide(1, 2, True),  # 8.1 us
     ("linear_add", 256, 1024, 3072): None,  # 7.7 us
     ("norm_linear", 1, 151936, 1024): Gemv(8, 512, 2),  # 70.4 us
     ("norm_linear", 2, 151936, 1024): Skinny(128, 128, 1, 8, 3),  # 77.2 us
     ("norm_linear", 4, 151936, 1024): Skinny(128, 128, 1, 8, 3),  # 76.6 us
     ("norm_linear", 16, 151936, 1024): Skinny(64, 128, 1, 4, 3, False),  # 77.0 us
     ("norm_linear", 32, 151936, 1024): Skinny(64, 128, 1, 4, 3, False),  # 78.8 us
-    ("norm_linear", 64, 151936, 1024): Skinny(64, 64, 1, 4, 4, False),  # 83.4 us
-    ("norm_linear", 128, 151936, 1024): None,  # 94.4 us
-    ("norm_linear", 192, 151936, 1024): None,  # 105.0 us
-    ("norm_linear", 256, 151936, 1024): None,  # 132.8 us
+    ("norm_linear", 64, 151936, 1024): Wide(3, 1),  # 81.8 us
+    ("norm_linear", 128, 151936, 1024): None,  # 91.1 us
+    ("norm_linear", 256, 151936, 1024): None,  # 120.6 us
     ("norm_linear", 1, 6144, 4096): Gemv(8, 2048, 8),  # 12.8 us
     ("norm_linear", 2, 6144, 4096): Gemv(4, 1024, 4),  # 17.8 us
     ("norm_linear", 4, 6144, 4096): Skinny(128, 128, 5, 8, 3),  # 17.8 us
     ("norm_linear", 16, 6144, 4096): Skinny(64, 256, 1, 4, 3, False),  # 15.9 us
     ("norm_linear", 32, 6144, 4096): Skinny(64, 128, 2, 4, 4, False),  # 17.4 us
-    ("norm_linear", 64, 6144, 4096): None,  # 18.8 us
-    ("norm_linear", 128, 6144, 4096): None,  # 19.6 us
-    ("norm_linear", 192, 6144, 4096): None,  # 23.9 us
-    ("norm_linear", 256, 6144, 4096): None,  # 24.2 us
+    ("norm_linear", 64, 6144, 4096): Wide(2, 2, True),  # 16.7 us
+    ("norm_linear", 128, 6144, 4096): Wide(2, 2, True),  # 19.3 us
+    ("norm_linear", 256, 6144, 4096): None,  # 24.4 us
     ("linear_add", 1, 4096, 4096): Gemv(2, 1024, 4),  # 9.1 us
     ("linear_add", 2, 4096, 4096): Gemv(4, 1024, 4),  # 11.1 us
     ("linear_add", 4, 4096, 4096): Skinny(64, 128, 4, 4, 4),  # 11.6 us
     ("linear_add", 16, 4096, 4096): Skinny(64, 256, 2, 4, 3),  # 11.1 us
     ("linear_add", 32, 4096, 4096): Skinny(64, 128, 2, 4, 4),  # 12.3 us
-    ("linear_add", 64, 4096, 4096): None,  # 12.4 us
-    ("linear_add", 128, 4096, 4096): None,  # 13.9 us
-    ("linear_add", 192, 4096, 4096): None,  # 17.4 us
-    ("linear_add", 256, 4096, 4096): None,  # 16.4 us
+    ("linear_add", 64, 4096, 4096): Wide(1, 2, True),  # 10.8 us
+    ("linear_add", 128, 4096, 4096): Wide(1, 2, True),  # 12.7 us
+    ("linear_add", 256, 4096, 4096): None,  # 18.4 us
     ("norm_swiglu", 1, 24576, 4096): Gemv(4, 1024, 4),  # 45.5 us
     ("norm_swiglu", 2, 24576, 4096): None,  # 52.8 us
     ("norm_swiglu", 4, 24576, 4096): None,  # 53.1 us
     ("norm_swiglu", 16, 24576, 4096): Skinny(64, 128, 1, 4, 3, False),  # 49.9 us
     ("norm_swiglu", 32, 24576, 4096): Skinny(64, 128, 1, 4, 3, False),  # 50.7 us
-    ("norm_swiglu", 64, 24576, 4096): Skinny(64, 64, 1, 4, 4, False),  # 53.2 us
-    ("norm_swiglu", 128, 24576, 4096): None,  # 61.5 us
-    ("norm_swiglu", 192, 24576, 4096): None,  # 68.1 us
-    ("norm_swiglu", 256, 24576, 4096): None,  # 81.7 us
+    ("norm_swiglu", 64, 24576, 4096): Wide(3, 1),  # 51.8 us
+    ("norm_swiglu", 128, 24576, 4096): Wide(3, 1),  # 55.4 us
+    ("norm_swiglu", 256, 24576, 4096): Wide(3, 1),  # 78.0 us
     ("linear_add", 1, 4096, 12288): Gemv(2, 2048, 8),  # 23.6 us
     ("linear_add", 2, 4096, 12288): Skinny(64, 128, 4, 4, 4),  # 28.1 us
     ("linear_add", 4, 4096, 12288): Skinny(64, 256, 2, 4, 3),  # 28.0 us
     ("linear_add", 16, 4096, 12288): Skinny(64, 128, 4, 4, 4),  # 27.1 us
     ("linear_add", 32, 4096, 12288): Skinny(64, 128, 4, 4, 4),  # 28.7 us
-    ("linear_add", 64, 4096, 12288): Skinny(64, 128, 4, 4, 3),  # 30.5 us
-    ("linear_add", 128, 4096, 12288): None,  # 34.3 us
-    ("linear_add", 192, 4096, 12288): None,  # 50.6 us
-    ("linear_add", 256, 4096, 12288): None,  # 44.5 us
+    ("linear_add", 64, 4096, 12288): Wide(1, 2, True),  # 26.3 us
+    ("linear_add", 128, 4096, 12288): Wide(1, 2, True),  # 29.8 us
+    ("linear_add", 256, 4096, 12288): Wide(1, 2, True),  # 43.2 us
     ("norm_linear", 1, 151936, 4096): Gemv(8, 1024, 4),  # 272.6 us
     ("norm_linear", 2, 151936, 4096): Skinny(128, 128, 1, 8, 3),  # 286.8 us
     ("norm_linear", 4, 151936, 4096): Skinny(128, 128, 1, 8, 3),  # 285.9 us
     ("norm_linear", 16, 151936, 4096): Skinny(128, 128, 1, 8, 3, False),  # 286.3 us
     ("norm_linear", 32, 151936, 4096): Skinny(64, 128, 1, 4, 3, False),  # 293.3 us
-    ("norm_linear", 64, 151936, 4096): Skinny(64, 128, 1, 4, 3, False),  # 304.7 us
-    ("norm_linear", 128, 151936, 4096): None,  # 331.0 us
-    ("norm_linear", 192, 151936, 4096): None,  # 359.6 us
-    ("norm_linear", 256, 151936, 4096): None,  # 500.7 us
+    ("norm_linear", 64, 151936, 4096): Wide(2, 1),  # 295.7 us
+    ("norm_linear", 128, 151936, 4096): Wide(3, 1),  # 317.5 us
+    ("norm_linear", 256, 151936, 4096): None,  # 432.2 us
+    ("norm_linear", 160, 4096, 1024): None,  # 7.9 us
+    ("norm_linear", 208, 4096, 1024): None,  # 8.7 us
+    ("linear_add", 160, 1024, 2048): None,  # 6.5 us
+    ("linear_add", 208, 1024, 2048): None,  # 6.7 us
+    ("norm_swiglu", 160, 6144, 1024): Wide(1, 1),  # 8.8 us
+    ("norm_swiglu", 208, 6144, 1024): Wide(1, 1),  # 9.7 us
+    ("linear_add", 160, 1024, 3072): None,  # 7.8 us
+    ("linear_add", 208, 1024, 3072): None,  # 8.0 us
+    ("norm_linear", 160, 151936, 1024): None,  # 97.3 us
+    ("norm_linear", 208, 151936, 1024): None,  # 107.1 us
+    ("norm_linear", 160, 6144, 4096): Wide(2, 2, True),  # 20.0 us
+    ("norm_linear", 208, 6144, 4096): Wide(2, 2, True),  # 24.0 us
+    ("linear_add", 160, 4096, 4096): Wide(1, 2, True),  # 13.4 us
+    ("linear_add", 208, 4096, 4096): Wide(1, 2, True),  # 15.2 us
+    ("norm_swiglu", 160, 24576, 4096): Wide(3, 1),  # 58.4 us
+    ("norm_swiglu", 208, 24576, 4096): Wide(3, 1),  # 65.4 us
+    ("linear_add", 160, 4096, 12288): Wide(2, 3, True),  # 31.4 us
+    ("linear_add", 208, 4096, 12288): Wide(1, 2, True),  # 36.0 us
+    ("norm_linear", 160, 151936, 4096): None,  # 327.5 us
+    ("norm_linear", 208, 151936, 4096): None,  # 370.9 us
 }

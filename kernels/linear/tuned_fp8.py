@@ -1,7 +1,7 @@
 """Measured configurations of weights in 8 bits: exceptions to the rule of `choose`.
 
 Owns data that `python -m benchmarks.linear_table --fp8` writes; do not edit by hand. A key is the
-operation, the rows (the next of 1, 2, 4, ... 128), and the weight's shape; None means the library.
+operation, the rows (the next of 1, 2, 4, ... 256), and the weight's shape; None means the library.
 Measured on NVIDIA H200, torch 2.11.0+cu130, triton 3.6.0.
 """
 

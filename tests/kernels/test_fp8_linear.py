@@ -9,7 +9,7 @@ import torch
 from kernels import linear as entries
 from kernels.fp8 import Fp8Weight, quantize_rows
 from kernels.linear import library
-from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS, Op, choose, even_splits, rule
+from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, even_splits, rule
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 from kernels.linear.skinny import skinny
 from kernels.linear.tuned_fp8 import TUNED
@@ -197,7 +197,7 @@ def test_configurations_fit_the_card() -> None:
     chosen = [(key[1], key[3], config) for key, config in TUNED.items() if config is not None]
     for op in Op:
         for num_weight_rows, depth in [(6144, 4096), (24576, 4096), (4096, 12288), (256, 768)]:
-            for rows in TUNED_ROWS:
+            for rows in TUNED_ROWS_FP8:
                 config = rule(op, rows, num_weight_rows, depth, is_fp8=True)
                 if config is not None:
                     chosen.append((rows, depth, config))

@@ -102,7 +102,8 @@ def _mark(config: WorkerConfig, arch: int) -> Path:
     parts = [msgspec.json.encode(config), b"%d" % arch]
     parts += [version(name).encode() for name in ("torch", "triton")]
     for package in _PACKAGES:
-        parts += [path.read_bytes() for path in sorted(package.rglob("*.py"))]
+        paths = [*package.rglob("*.py"), *package.rglob("*.cu")]
+        parts += [path.read_bytes() for path in sorted(paths)]
     digest = sha256()
     for part in parts:
         digest.update(b"%d:" % len(part) + part)

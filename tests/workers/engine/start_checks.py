@@ -24,7 +24,7 @@ from tests.fakes.triton_card import TritonCard
 # Before anything else of ours is imported: modules take these functions by name.
 choose.uses_triton = lambda _: True
 choose.is_card = lambda _: True
-choose._capability = lambda _: (9, 0)
+choose.capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
 from kernels.noted import Noted, noting, pretend_card  # noqa: E402

@@ -1,0 +1,43 @@
+"""Which configuration of `kernels.linear.wide` is best for which shape, beside the library and what
+`linear_sweep` found best.
+
+`python -m benchmarks.kernels wide_sweep --jobs 16 --json FILE`; see `linear_sweep` for the table.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.linear import LAYERS, case
+from kernels.linear.choose import TUNED_ROWS, Op
+from kernels.linear.config import Config, Skinny, Wide
+from kernels.linear.tuned import TUNED
+
+_FEWEST_ROWS = 64
+_CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))
+"""Groups and splits; at most 30 clusters of 4 programs are on an H200 at once."""
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    """Every candidate of every shape from 64 rows on; none where it does not run."""
+    if device.type != "cuda":
+        return
+    for op, num_weight_rows, depth in LAYERS:
+        known = {
+            config
+            for key, config in TUNED.items()
+            if (key[0], *key[2:]) == (op.value, num_weight_rows, depth)
+            and key[1] >= _FEWEST_ROWS
+            and isinstance(config, Skinny)
+        }
+        for num_rows in TUNED_ROWS:
+            if num_rows >= _FEWEST_ROWS:
+                configs = [*sorted(known), *_wides(op)]
+                yield case(op, num_rows, num_weight_rows, depth, configs, device)
+
+
+def _wides(op: Op) -> Iterator[Config]:
+    for groups, splits in _CLUSTERS:
+        if op is not Op.NORM_SWIGLU or splits == 1:
+            yield Wide(groups, splits, reads_once=splits > 1)

@@ -1,0 +1,102 @@
+"""Machine code on a card: loaded once, launched by the driver.
+
+Owns the driver's calls, and the maps by which the card's copy engine finds tiles. Must not know any
+kernel.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from cuda.bindings import driver
+from torch import Tensor
+
+COLUMNS: Final = 64
+"""Of bfloat16 in one tile of a map: 128 bytes, swizzled as the tensor cores read them."""
+
+_KEPT_MAPS: Final = 8192
+
+
+class Function(NamedTuple):
+    """A kernel with what is the same at every launch."""
+
+    handle: Any
+    num_threads: int
+    shared_bytes: int
+
+
+class DriverError(RuntimeError):
+    """The driver refused; the text says what was asked."""
+
+
+def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int) -> Function:
+    """Load a kernel into the current context. Raises `DriverError`."""
+    module = _done(driver.cuModuleLoadData(cubin), f"load {name}")
+    handle = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
+    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _done(driver.cuFuncSetAttribute(handle, most, shared_bytes), f"{shared_bytes} shared bytes")
+    return Function(handle, num_threads, shared_bytes)
+
+
+@lru_cache(_KEPT_MAPS)
+def tile_map(address: int, num_rows: int, depth: int, box_rows: int) -> Any:  # noqa: ANN401
+    """How bfloat16 [num_rows, depth] at `address`, a multiple of 16, is read in tiles of `box_rows`
+    rows by `COLUMNS`; zeros behind its end. It says nothing of what lies there, so it stays true.
+    """
+    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    result = driver.cuTensorMapEncodeTiled(
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        2,
+        address,
+        [wide(depth), wide(num_rows)],
+        [wide(2 * depth)],
+        [narrow(COLUMNS), narrow(box_rows)],
+        [narrow(1), narrow(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return _done(result, f"map {num_rows} x {depth} at {address:#x} in tiles of {box_rows} rows")
+
+
+def launch(
+    function: Function,
+    grid: int,
+    stream: int,
+    maps: Sequence[Any],
+    tensors: Sequence[Tensor],
+    numbers: Sequence[int],
+) -> None:
+    """Launch so many programs: parameters are the maps, then addresses, then 32-bit integers.
+
+    May begin before the kernel ahead of it has ended (`griddepcontrol`). Raises `DriverError`.
+    """
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = function.num_threads, 1, 1
+    config.sharedMemBytes, config.hStream = function.shared_bytes, stream
+    config.attrs, config.numAttrs = [_dependent()], 1
+    addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
+    integers = [ctypes.c_int32(number) for number in numbers]
+    places = [tile.getPtr() for tile in maps]
+    places += [ctypes.addressof(value) for value in (*addresses, *integers)]
+    parameters = (ctypes.c_uint64 * len(places))(*places)
+    result = driver.cuLaunchKernelEx(config, function.handle, ctypes.addressof(parameters), 0)
+    _done(result, f"launch {grid} programs")
+
+
+@lru_cache(1)
+def _dependent() -> Any:  # noqa: ANN401
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def _done(result: tuple[Any, ...], what: str) -> Any:  # noqa: ANN401
+    error, *values = result
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise DriverError(f"the driver could not {what}: {error!r}")
+    return values[0] if values else None

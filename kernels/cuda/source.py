@@ -1,0 +1,134 @@
+"""CUDA C++ becomes machine code, once: what was compiled lies in Triton's cache.
+
+Owns the compiler's call and the words by which a compilation is known, so that it can be done ahead
+like one of Triton's (`kernels.noted`). Must not know cards: no driver is needed to compile.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, final
+
+import msgspec
+from triton import knobs
+from triton.runtime.cache import get_cache_manager
+
+from kernels.noted import Noted, tell
+
+ARCH: Final = "sm_90a"
+"""With what only Hopper has: the matrix products of a warp group."""
+
+Headers = Callable[[Mapping[str, int]], Mapping[str, str]]
+"""What the source includes, by name, for these constants."""
+
+
+class CompileError(RuntimeError):
+    """The source is wrong; the text is the compiler's."""
+
+
+@final
+class CudaSource:
+    """A kernel `name` of the module `module`, to be found there under that name.
+
+    `constants` of a call are its macros.
+    """
+
+    arg_names: Final = ()
+
+    def __init__(self, module: str, name: str, path: Path, headers: Headers) -> None:
+        self.name = name
+        self._module = module
+        self._path = path
+        self._headers = headers
+
+    def note(self, constants: Mapping[str, int]) -> None:
+        """A launch on a card that is not there would have needed this."""
+        tell(self._noted(constants))
+
+    def cubin(self, constants: Mapping[str, int]) -> bytes:
+        """Machine code, from the cache or compiled now, some 0.3 s. Raises `CompileError`."""
+        tell(self._noted(constants))
+        return self._compiled(constants)
+
+    def preload(self, specialisation: str) -> None:
+        """Bring into the cache what `note` said. Raises `CompileError`."""
+        self._compiled(msgspec.json.decode(specialisation, type=dict[str, int]))
+
+    def _noted(self, constants: Mapping[str, int]) -> Noted:
+        words = msgspec.json.encode(constants, order="sorted").decode()
+        return Noted(self._module, self.name, words)
+
+    def _compiled(self, constants: Mapping[str, int]) -> bytes:
+        defines = [f"-D{name}={value}" for name, value in sorted(constants.items())]
+        headers = self._headers(constants)
+        source = self._path.read_text(encoding="utf-8")
+        parts = [ARCH, _version(), source, *defines, *headers, *headers.values()]
+        cache = get_cache_manager(sha256("\0".join(parts).encode()).hexdigest())
+        file_name = f"{self.name}.cubin"
+        begun_at = time.perf_counter()
+        found = cache.get_file(file_name)
+        if found is None:
+            cubin = _compile(source, self._path.name, defines, headers)
+            cache.put(cubin, file_name, binary=True)
+        else:
+            cubin = Path(found).read_bytes()
+        _count(cache_hit=found is not None, seconds=time.perf_counter() - begun_at)
+        return cubin
+
+
+class _Times(msgspec.Struct):
+    """As Triton tells them: microseconds."""
+
+    total: float
+
+
+def _count(*, cache_hit: bool, seconds: float) -> None:
+    """Who counts compilations hears of this one too."""
+    if (listener := knobs.compilation.listener) is not None:
+        listener(
+            src=None, metadata={}, metadata_group={}, times=_Times(1e6 * seconds),
+            cache_hit=cache_hit,
+        )  # fmt: skip
+
+
+def _version() -> str:
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"nvrtc {major}.{minor}"
+
+
+def _compile(source: str, name: str, defines: list[str], headers: Mapping[str, str]) -> bytes:
+    from cuda.bindings import nvrtc
+
+    error, program = nvrtc.nvrtcCreateProgram(
+        source.encode(), name.encode(), len(headers),
+        [text.encode() for text in headers.values()], [key.encode() for key in headers],
+    )  # fmt: skip
+    _check(nvrtc, error)
+    options = [f"--gpu-architecture={ARCH}", "-std=c++17", *defines]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
+    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{name} {' '.join(defines)}: {_log(nvrtc, program)}")
+    error, size = nvrtc.nvrtcGetCUBINSize(program)
+    _check(nvrtc, error)
+    cubin = bytearray(size)
+    (error,) = nvrtc.nvrtcGetCUBIN(program, cubin)
+    _check(nvrtc, error)
+    nvrtc.nvrtcDestroyProgram(program)
+    return bytes(cubin)
+
+
+def _log(nvrtc: Any, program: Any) -> str:  # noqa: ANN401 -- bindings are not typed
+    error, size = nvrtc.nvrtcGetProgramLogSize(program)
+    _check(nvrtc, error)
+    log = bytearray(size)
+    (error,) = nvrtc.nvrtcGetProgramLog(program, log)
+    _check(nvrtc, error)
+    return log.rstrip(b"\0").decode(errors="replace")
+
+
+def _check(nvrtc: Any, error: Any) -> None:  # noqa: ANN401
+    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"the compiler of CUDA C++: {error!r}")

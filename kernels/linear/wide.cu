@@ -1,0 +1,253 @@
+// A product of rows with a matrix, in tiles that the card's copy engine brings and the tensor cores
+// of a warp group multiply: `out = x W^T`, with a residual, or the SwiGLU of it.
+//
+// Owns what one program does. Must not know which shape wants which constants (macros):
+//   GROUPS   warp groups that multiply, 64 rows of the weight each; one warp more fetches
+//   ROWS     of x in a tile, a multiple of 16 up to 256, rows behind the last are zeros
+//   STAGES   tiles of 64 columns on their way at once
+//   SPLITS   programs of one cluster that share the columns of a tile and add up in their order
+//   SWIGLU   half of a tile are gate rows, half the up rows that belong to them
+//   RESIDUAL `residual` is added to the finished sums, which are rounded once
+//   ONCE     nobody else reads the weight: it may leave the cache first
+//   BAND     row tiles that programs take side by side, so that they share weights in the cache
+//
+// Sums are float32. They leave through shared memory, which the tiles no longer need by then.
+
+#include "multiply.h"
+
+struct alignas(64) Map {
+  char bytes[128];
+};
+
+constexpr int COLUMNS = 64;
+constexpr int TILE = 64 * GROUPS;
+constexpr int WEIGHT_BYTES = TILE * COLUMNS * 2;
+constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * COLUMNS * 2;
+constexpr int FEATURES = SWIGLU ? TILE / 2 : TILE;
+// Of floats of one row of x: four more than the tile, so that the 32 lanes of a store meet 32 banks.
+constexpr int PITCH = TILE + 4;
+
+__device__ __forceinline__ u32 shared_address(const void* place) {
+  return (u32)__cvta_generic_to_shared(place);
+}
+
+__device__ __forceinline__ void init_barrier(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void expect_stage(u32 barrier) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+               "r"(STAGE_BYTES)
+               : "memory");
+}
+
+__device__ __forceinline__ void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra again;\nready:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+
+__device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column,
+                                           int row) {
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+
+__device__ __forceinline__ void fetch_weight(u32 to, const Map* map, u32 barrier, int column,
+                                             int row) {
+  if (ONCE) fetch_once(to, map, barrier, column, row);
+  else fetch(to, map, barrier, column, row);
+}
+
+__device__ __forceinline__ void fetch_weights(u32 to, const Map* map, u32 barrier, int column,
+                                              int tile, int num_out) {
+  fetch_weight(to, map, barrier, column, tile * FEATURES);
+  if (SWIGLU)
+    fetch_weight(to + WEIGHT_BYTES / 2, map, barrier, column, num_out + tile * FEATURES);
+}
+
+// What the tensor cores are told of a tile in shared memory: rows of 128 bytes in swizzled groups
+// of eight, one group every 1024 bytes.
+__device__ __forceinline__ u64 matrix(u32 address) {
+  return (u64)((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+__device__ __forceinline__ float4 load_shared(u32 address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address));
+  return v;
+}
+
+// From the same place of another program of the cluster.
+__device__ __forceinline__ float4 load_of(u32 program, u32 address) {
+  float4 v;
+  asm volatile(
+      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "r"(address), "r"(program));
+  return v;
+}
+
+__device__ __forceinline__ u32 packed(float low, float high) {
+  u32 both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xFFFF0000u); }
+__device__ __forceinline__ float silu(float v) { return __fdividef(v, 1.0f + __expf(-v)); }
+
+// Four features of one row, finished but for the residual.
+__device__ __forceinline__ float4 gathered(u32 staged, int row, int quad) {
+  const u32 at = staged + (row * PITCH + 4 * quad) * 4;
+  float4 v = SPLITS > 1 ? load_of(0, at) : load_shared(at);
+#pragma unroll
+  for (int split = 1; split < SPLITS; ++split) {
+    const float4 more = load_of(split, at);
+    v.x += more.x, v.y += more.y, v.z += more.z, v.w += more.w;
+  }
+  if (SWIGLU) {
+    const float4 up = load_shared(at + FEATURES * 4);
+    v.x = silu(v.x) * up.x, v.y = silu(v.y) * up.y;
+    v.z = silu(v.z) * up.z, v.w = silu(v.w) * up.w;
+  }
+  return v;
+}
+
+extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_dims__(SPLITS, 1, 1)
+    product(const __grid_constant__ Map weight_map, const __grid_constant__ Map x_map,
+            const uint2* residual, uint2* out, int num_rows, int num_out, int depth) {
+  extern __shared__ __align__(1024) char memory[];
+  const u32 base = shared_address(memory);
+  const u32 full = base + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+  u32 rank = 0;
+  if (SPLITS > 1) asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  const int split = rank;
+  int tile = blockIdx.x / SPLITS, first_row = 0;
+  if (BAND > 0) {
+    const int row_tiles = (num_rows + ROWS - 1) / ROWS;
+    const int tiles = (num_out + FEATURES - 1) / FEATURES;
+    const int band = tile / (BAND * tiles), left = tile - band * BAND * tiles;
+    const int height = min(BAND, row_tiles - band * BAND);
+    tile = left / height;
+    first_row = (band * BAND + left % height) * ROWS;
+  }
+  const int all_steps = depth / COLUMNS;
+  const int first = all_steps * split / SPLITS;
+  const int steps = all_steps * (split + 1) / SPLITS - first;
+  // A whole warp group agrees on what it is.
+  const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) init_barrier(full + 8 * s, 1), init_barrier(empty + 8 * s, GROUPS);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    // Weights are parameters: they are on their way before the kernel ahead has ended.
+    for (int i = 0; i < min(steps, STAGES); ++i) {
+      expect_stage(full + 8 * i);
+      fetch_weights(base + i * STAGE_BYTES, &weight_map, full + 8 * i, (first + i) * COLUMNS, tile,
+                    num_out);
+    }
+  }
+  __syncthreads();
+
+  if (group == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FETCH_REGISTERS));
+    if (threadIdx.x == 0) {
+      asm volatile("griddepcontrol.wait;" ::: "memory");
+      for (int i = 0; i < steps; ++i) {
+        const int s = i % STAGES, column = (first + i) * COLUMNS;
+        const u32 to = base + s * STAGE_BYTES;
+        if (i >= STAGES) {
+          wait(empty + 8 * s, (i / STAGES - 1) & 1);
+          expect_stage(full + 8 * s);
+          fetch_weights(to, &weight_map, full + 8 * s, column, tile, num_out);
+        }
+        fetch(to + WEIGHT_BYTES, &x_map, full + 8 * s, column, first_row);
+      }
+    }
+    __syncwarp();
+    if (SPLITS > 1) {
+      asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+      asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
+    const int own = group - 1;
+    float sums[ROWS / 2];
+#pragma unroll
+    for (int j = 0; j < ROWS / 2; ++j) sums[j] = 0.0f;
+    for (int i = 0; i < steps; ++i) {
+      const int s = i % STAGES;
+      wait(full + 8 * s, (i / STAGES) & 1);
+      const u64 weights = matrix(base + s * STAGE_BYTES + own * (64 * COLUMNS * 2));
+      const u64 x = matrix(base + s * STAGE_BYTES + WEIGHT_BYTES);
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+      for (int k = 0; k < COLUMNS / 16; ++k) multiply(sums, weights + 2 * k, x + 2 * k);
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      if (i > 0) {
+        // The products before these are done with their stage.
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (threadIdx.x % 128 == 0) arrive(empty + 8 * ((i - 1) % STAGES));
+      }
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
+    const int thread = threadIdx.x - 128, lane = thread % 32;
+    float* staged = (float*)memory + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; ++j) {
+      float* at = staged + (8 * j + 2 * (lane % 4)) * PITCH;
+      at[0] = sums[4 * j], at[PITCH] = sums[4 * j + 1];
+      at[8] = sums[4 * j + 2], at[PITCH + 8] = sums[4 * j + 3];
+    }
+    if (SPLITS > 1)
+      asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    else
+      asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
+    // Each program of the cluster finishes its share of the rows.
+    constexpr int QUADS = FEATURES / 4;
+    const int begin = ROWS * split / SPLITS;
+    const int end = min(ROWS * (split + 1) / SPLITS, num_rows - first_row);
+#pragma unroll 4
+    for (int i = begin * QUADS + thread; i < end * QUADS; i += 128 * GROUPS) {
+      const int row = i / QUADS, quad = i % QUADS, feature = tile * FEATURES + 4 * quad;
+      if (feature >= num_out) continue;
+      float4 v = gathered(base, row, quad);
+      const long place = ((long)(first_row + row) * num_out + feature) / 4;
+      if (RESIDUAL) {
+        const uint2 r = residual[place];
+        v.x += low(r.x), v.y += high(r.x), v.z += low(r.y), v.w += high(r.y);
+      }
+      out[place] = make_uint2(packed(v.x, v.y), packed(v.z, v.w));
+    }
+    // Nobody leaves while others still read what he staged.
+    if (SPLITS > 1)
+      asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  }
+}

@@ -1,0 +1,172 @@
+"""Products of some tens to thousands of rows in CUDA C++, for Hopper: `wide.cu`.
+
+Owns the kernel's constants, its one generated instruction, and the launch. Must not know which
+shape wants which configuration.
+
+The weight is the product's left side, in tiles of 64 rows per warp group, and x the right one, in
+as many columns as there are rows, to 16 exactly: 160 rows cost 160, where Triton's tiles are powers
+of two. A warp of its own keeps as many tiles on their way as shared memory holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from kernels.choose import capability, is_card
+from kernels.cuda.source import CudaSource
+from kernels.linear.config import Wide
+
+if TYPE_CHECKING:
+    from kernels.cuda.driver import Function
+
+MAX_TILE_ROWS: Final = 256
+"""The widest instruction: its sums are 128 registers of each thread."""
+
+_COLUMNS: Final = 64
+_SHARED_BYTES: Final = 227 * 1024
+_BARRIER_BYTES: Final = 16
+_MAX_STAGES: Final = 8
+
+_MOST_ROWS_OF_THREE_GROUPS: Final = 192
+"""In one instruction of a program of 512 threads, each of which begins with 128 registers."""
+
+_REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
+"""By groups: of each thread that fetches, and of each that multiplies, of 65,536 in all."""
+
+
+def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
+    """`multiply(sums, weights, x)`: adds 64 rows of weights by all of x, 16 columns deep.
+
+    D = A B of PTX's `wgmma`, m64nNk16; N in two halves where one has too many registers.
+    """
+    rows, groups = constants["ROWS"], constants["GROUPS"]
+    parts = 2 if groups == 3 and rows > _MOST_ROWS_OF_THREE_GROUPS else 1
+    n = rows // parts
+    calls = []
+    for part in range(parts):
+        first = part * n // 2
+        numbers = range(n // 2)
+        places = ", ".join([f"%{number}" for number in numbers])
+        sums = ", ".join([f'"+f"(sums[{first + number}])' for number in numbers])
+        calls.append(f"""
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{places}}}, "
+      "%{n // 2}, %{n // 2 + 1}, 1, 1, 1, 0, 0;\\n"
+      : {sums} : "l"(weights), "l"(x + {part * n * _COLUMNS * 2 // 16}));""")
+    head = "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
+    signature = f"multiply(float (&sums)[{rows // 2}], u64 weights, u64 x)"
+    body = "".join(calls)
+    text = f"{head}__device__ __forceinline__ void {signature} {{{body}\n}}\n"
+    return {"multiply.h": text}
+
+
+product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instruction)
+
+
+def serves(x: Tensor, depth: int, num_out: int) -> bool:
+    """Whether this card runs it, and for such a product."""
+    fits = x.dtype == torch.bfloat16 and depth % _COLUMNS == 0 and num_out % 4 == 0
+    return fits and is_card(x.device) and _is_hopper(x.device)
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    return capability(device) == (9, 0) and _has_bindings()
+
+
+@cache
+def _has_bindings() -> bool:
+    """They come with torch for CUDA."""
+    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+
+
+def wide(
+    x: Tensor,
+    weight: Tensor,
+    config: Wide,
+    *,
+    residual: Tensor | None = None,
+    swiglu: bool = False,
+) -> Tensor:
+    """`residual + x W^T`, or the SwiGLU of it: x [T, K], weight [N, K], bfloat16 -> [T, N] or
+    [T, N / 2].
+
+    Ask `serves` first; without a band T is at most `MAX_TILE_ROWS`. The result is the same every
+    time. Raises `CompileError` and `DriverError`.
+    """
+    num_rows = x.shape[0]
+    num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    out = x.new_empty(num_rows, num_out)
+    tile_rows = min(MAX_TILE_ROWS, -(-num_rows // 16) * 16)
+    constants = constants_of(config, tile_rows, has_residual=residual is not None, swiglu=swiglu)
+    if x.is_meta:
+        product.note(constants)
+        return out
+    _launch(constants, x, weight, x if residual is None else residual, out, num_rows)
+    return out
+
+
+def constants_of(
+    config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool
+) -> dict[str, int]:
+    """The kernel's macros."""
+    stage_bytes = (64 * config.groups + tile_rows) * _COLUMNS * 2
+    stages = min(_MAX_STAGES, _SHARED_BYTES // (stage_bytes + _BARRIER_BYTES))
+    fetching, multiplying = _REGISTERS[config.groups]
+    return {
+        "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,
+        "SWIGLU": int(swiglu), "RESIDUAL": int(has_residual), "ONCE": int(config.reads_once),
+        "BAND": config.band, "FETCH_REGISTERS": fetching, "MULTIPLY_REGISTERS": multiplying,
+    }  # fmt: skip
+
+
+def shared_bytes(constants: Mapping[str, int]) -> int:
+    """What a program takes: its stages, and two barriers for each."""
+    stage_bytes = (64 * constants["GROUPS"] + constants["ROWS"]) * _COLUMNS * 2
+    return constants["STAGES"] * (stage_bytes + _BARRIER_BYTES)
+
+
+def _launch(
+    constants: dict[str, int],
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor,
+    out: Tensor,
+    num_rows: int,
+) -> None:
+    from kernels.cuda.driver import launch, tile_map
+
+    depth, num_out = x.shape[1], out.shape[1]
+    features = 64 * constants["GROUPS"] // (1 + constants["SWIGLU"])
+    row_tiles = -(-num_rows // constants["ROWS"])
+    maps = (
+        tile_map(weight.data_ptr(), weight.shape[0], depth, features),
+        tile_map(x.data_ptr(), num_rows, depth, constants["ROWS"]),
+    )
+    launch(
+        _loaded(tuple(constants.items()), x.get_device()),
+        -(-num_out // features) * row_tiles * constants["SPLITS"],
+        torch.cuda.current_stream(x.device).cuda_stream,
+        maps,
+        (residual, out),
+        (num_rows, num_out, depth),
+    )
+
+
+@cache
+def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
+    """In the context of that device, which must be the current one."""
+    from kernels.cuda.driver import load
+
+    if torch.cuda.current_device() != device:
+        raise ValueError(f"tensors on device {device}, not on the current one")
+    macros = dict(constants)
+    threads = 128 * (macros["GROUPS"] + 1)
+    return load(product.cubin(macros), product.name, threads, shared_bytes(macros))

@@ -1,0 +1,136 @@
+"""Wide products: what is asked of the kernel on a CPU, and on a Hopper card what it answers."""
+
+from importlib.util import find_spec
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.linear.choose import Op, choose
+from kernels.linear.config import Gemv, Skinny, Wide
+from kernels.linear.wide import MAX_TILE_ROWS, constants_of, serves, shared_bytes, wide
+from kernels.noted import noting
+
+CONFIGS = [
+    *(Wide(1, 1), Wide(1, 2, reads_once=True), Wide(2, 1), Wide(2, 2, reads_once=True)),
+    *(Wide(2, 3), Wide(3, 1), Wide(3, 3, reads_once=True)),
+]
+ROWS = range(16, MAX_TILE_ROWS + 1, 16)
+
+_IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+on_hopper = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _IS_HOPPER or find_spec("cuda") is None, reason="needs a Hopper card"),
+]
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, Wide(3, 1, band=8)])
+def test_every_program_fits_the_card(config: Wide) -> None:
+    """Shared memory, which at last holds the sums in float32, and registers of all threads."""
+    for rows in ROWS:
+        macros = constants_of(config, rows, has_residual=False, swiglu=False)
+        assert macros["STAGES"] >= 2
+        assert shared_bytes(macros) <= 227 * 1024
+        tile = 64 * config.groups
+        assert rows * (tile + 4) * 4 <= macros["STAGES"] * (tile + rows) * 128
+        fetching, multiplying = macros["FETCH_REGISTERS"], macros["MULTIPLY_REGISTERS"]
+        assert 128 * (fetching + config.groups * multiplying) <= 65536
+        assert multiplying >= rows // 2 + 26
+        assert fetching % 8 == multiplying % 8 == 0
+
+
+def test_where_it_does_not_run_the_rule_chooses() -> None:
+    """A tuned entry of this kind is for cards that have it."""
+    shape = 208, 24576, 4096, torch.bfloat16
+    assert choose(Op.NORM_SWIGLU, *shape) is None
+    few = choose(Op.LINEAR_ADD, 64, 4096, 12288, torch.bfloat16)
+    assert few is None or isinstance(few, Skinny | Gemv)
+    assert choose(Op.NORM_SWIGLU, 8192, *shape[1:]) is None
+    assert isinstance(choose(Op.NORM_SWIGLU, 8192, *shape[1:], has_wide=True), Wide)
+    assert not serves(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
+
+
+def test_on_a_card_that_is_not_there_its_compilation_is_noted() -> None:
+    """So that it is compiled ahead, once for the same constants."""
+    x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
+    weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")
+    with noting() as noted:
+        assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
+        assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
+        assert wide(x, weight, Wide(1, 2)).shape == (100, 384)
+    assert [kernel.name for kernel in noted.values()] == ["product", "product"]
+    assert all(kernel.module == "kernels.linear.wide" for kernel in noted.values())
+
+
+def _problem(num_rows: int, num_weight_rows: int, depth: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(num_rows * depth)
+    shapes = (num_rows, depth), (num_weight_rows, depth)
+    x, weight = (torch.randn(shape, generator=generator, device="cuda") for shape in shapes)
+    return x.bfloat16(), (weight * depth**-0.5).bfloat16()
+
+
+def _close(out: Tensor, expected: Tensor) -> bool:
+    return bool((out.double() - expected).norm() <= 4e-3 * expected.norm())
+
+
+class TestOnHopper:
+    """Parity with float64; each answer twice."""
+
+    pytestmark = on_hopper
+
+    @pytest.mark.parametrize(("config", "num_rows"), list(product(CONFIGS, [1, 16, 77, 160, 256])))
+    def test_products(self, config: Wide, num_rows: int) -> None:
+        """A last tile that is not full, rows that are no multiple of 16, few and odd steps."""
+        for num_weight_rows, depth in ((4, 64), (388, 64 * 5), (1024, 64 * 33)):
+            x, weight = _problem(num_rows, num_weight_rows, depth)
+            exact = x.double() @ weight.double().T
+            residual = torch.randn_like(exact).bfloat16()
+            out = wide(x, weight, config)
+            assert _close(out, exact)
+            assert torch.equal(out, wide(x, weight, config))
+            assert _close(wide(x, weight, config, residual=residual), exact + residual.double())
+
+    @pytest.mark.parametrize(("groups", "num_rows"), list(product([1, 2, 3], [1, 96, 208, 256])))
+    def test_swiglu(self, groups: int, num_rows: int) -> None:
+        """A last tile behind whose gates the ups begin."""
+        for inner, depth in ((8, 64), (388, 64 * 9)):
+            x, weight = _problem(num_rows, 2 * inner, depth)
+            gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
+            expected = functional.silu(gate) * up
+            assert _close(wide(x, weight, Wide(groups, 1), swiglu=True), expected)
+
+    @pytest.mark.parametrize("num_rows", [1, 256, 257, 1000, 2300])
+    def test_bands(self, num_rows: int) -> None:
+        """The last band is lower, the last tile of rows not full."""
+        x, weight = _problem(num_rows, 2 * 200, 320)
+        gate, up = (x.double() @ weight.double().T).chunk(2, dim=1)
+        out = wide(x, weight, Wide(3, 1, band=4), swiglu=True)
+        assert _close(out, functional.silu(gate) * up)
+
+    def test_nothing_but_the_result_is_written(self) -> None:
+        """And what lies behind the rows, were it NaN, is not read."""
+        x, weight = _problem(80, 388, 320)
+        wider = torch.full((96, 320), float("nan"), device="cuda", dtype=torch.bfloat16)
+        wider[:80] = x
+        assert torch.equal(wide(wider[:80], weight, Wide(2, 2)), wide(x, weight, Wide(2, 2)))
+        assert bool(wider[80:].isnan().all())
+
+    def test_products_follow_each_other(self) -> None:
+        """Each reads what the one before wrote, though it may begin before that has ended."""
+        x, weight = _problem(160, 512, 512)
+        expected = x
+        for _ in range(20):
+            expected = (expected.double() @ weight.double().T).bfloat16()
+        graph = torch.cuda.CUDAGraph()
+        wide(x, weight, Wide(1, 2))
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            out = x
+            for _ in range(20):
+                out = wide(out, weight, Wide(1, 2))
+        for _ in range(10):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert float((out.float() - expected.float()).norm() / expected.float().norm()) < 2e-2

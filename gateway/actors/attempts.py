@@ -48,6 +48,13 @@ class Attempts:
         if self._attempts.get(attempt.request_id) is attempt:
             del self._attempts[attempt.request_id]
 
+    def accepted(self, worker_id: WorkerId, message: Accepted) -> None:
+        """Of interest to its turn alone: a place is counted from its decision on."""
+        attempt = self.of(worker_id, message)
+        if attempt is not None:
+            with _Ended(attempt):
+                attempt.on_accepted(message)
+
     def tokens(self, worker_id: WorkerId, items: tuple[TokenItem, ...]) -> str | None:
         """Hand on the tokens of one step; what is wrong with the worker, if tokens are missing."""
         attempts = self._attempts

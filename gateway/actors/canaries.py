@@ -69,12 +69,14 @@ class Canaries:
 
     def _tell(self, probe: Probe, outcome: Outcome | None, *, came: bool) -> None:
         match outcome:
-            case Finished(reason="stop" | "length") if came:
+            case Finished(reason="stop" | "length") | None if came:
+                # It is held to nothing but tokens: where steps are slow not all are here in time.
                 self._dispatcher.canary_passed(probe)
             case Rejected(reason="busy"):
                 self._dispatcher.canary_busy(probe)
             case None:
-                self._failed(probe, f"no tokens in {CANARY_S:g} s")
+                name = self._link.worker_name(probe.worker_id)
+                self._dispatcher.canary_late(probe, name, f"no tokens in {CANARY_S:g} s")
             case Rejected(reason=reason):
                 self._failed(probe, f"rejected: {reason}")
             case _:

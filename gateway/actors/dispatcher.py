@@ -41,7 +41,9 @@ from protocol.messages import Register, RejectReason
 
 TICK_S: Final = 0.1
 IDLE_TICK_S: Final = 0.2
-"""While nobody waits: a process that has nothing else to do wakes for 0.4 ms of CPU each time."""
+"""While nobody waits."""
+REST_TICK_S: Final = 0.4
+"""While nothing runs either: a process that rests wakes for 0.4 ms of CPU each time."""
 MAX_PROBES: Final = 64
 """Canaries that wait to be sent: at most one per model, so that many models fall back at once."""
 
@@ -105,7 +107,7 @@ class Dispatcher:
         self._core.start(self._now())
         task_status.started()
         while True:
-            await beat(TICK_S if self._core.num_waiting else IDLE_TICK_S)
+            await beat(self._tick_s())
             self._perform(self._core.tick(self._now()))
 
     # What turns ask.
@@ -161,6 +163,11 @@ class Dispatcher:
         """There was no room for it."""
         self._perform(self._core.canary_busy(probe.model, probe.serial, self._now()))
 
+    def canary_late(self, probe: Probe, worker: str, why: str) -> None:
+        """It is not back in time."""
+        now = self._now()
+        self._perform(self._core.canary_late(probe.model, probe.serial, worker, why, now))
+
     def canary_failed(self, probe: Probe, worker: str, why: str) -> None:
         """It did not come back."""
         now = self._now()
@@ -197,6 +204,11 @@ class Dispatcher:
     def ask_files(self, model: str) -> None:
         """The text files of the model are not here."""
         self._perform(self._core.ask_files(model))
+
+    def _tick_s(self) -> float:
+        if self._core.num_waiting:
+            return TICK_S
+        return REST_TICK_S if self._core.is_at_rest else IDLE_TICK_S
 
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         if waiter.answer is None:

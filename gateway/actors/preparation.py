@@ -20,6 +20,7 @@ import trio
 
 from gateway.actors.caller import Caller
 from gateway.actors.services import Services
+from gateway.actors.texts import coming_text
 from gateway.core.answer_format import AUTO, NONE, AnswerFormat
 from gateway.core.chat_request import ChatRequest, Message
 from gateway.core.errors import context_length_exceeded
@@ -98,12 +99,6 @@ class Job(msgspec.Struct, frozen=True):
         return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
 
 
-def _has_files(services: Services, view: ModelView) -> bool:
-    """Whether a ready worker has the text files that `view` tells of."""
-    now = services.dispatcher.model(view.name)
-    return now is not None and now.ready_workers > 0 and now.files_digest == view.files_digest
-
-
 async def prepare(
     services: Services, request: ChatRequest, caller: Caller, view: ModelView
 ) -> Job | None:
@@ -117,12 +112,8 @@ async def prepare(
         return None
     text = services.files.known(view.files_digest)
     if text is None:
-        if view.files_digest not in services.files:
-            services.dispatcher.ask_files(view.name)
         with services.open_turns.interruptible():
-            text = await services.files.text_while(
-                view.files_digest, lambda: _has_files(services, view)
-            )
+            text = await coming_text(services, view.name, view.files_digest)
         if text is None:
             return None
     form = _form(services, request, view, text)

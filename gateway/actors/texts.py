@@ -1,4 +1,4 @@
-"""The text half of a model, for those who ask for nothing else of it.
+"""The text half of a model.
 
 Owns how a tokenizer is found and where long texts are encoded. Must not know requests or HTTP.
 """
@@ -32,17 +32,39 @@ class KnownText(NamedTuple):
 
 async def known_text(services: Services, name: str) -> KnownText:
     """What the model that answers to `name` speaks. Raises `ApiError` 404 for no such model, 503
-    while no worker has told its tokenizer.
+    while nobody is there who could tell its tokenizer.
     """
-    view = services.dispatcher.model(name)
-    if view is None:
-        raise model_not_found(name)
-    if view.files_digest is None:
-        text = f"No worker of {view.name} has brought its tokenizer yet."
-        raise unavailable(text, FILES_RETRY_AFTER_S)
-    if view.files_digest not in services.files:
-        services.dispatcher.ask_files(view.name)
-    return KnownText(view, await services.files.text(view.files_digest))
+    while True:
+        view = services.dispatcher.model(name)
+        if view is None:
+            raise model_not_found(name)
+        if view.files_digest is None:
+            text = f"No worker of {view.name} has brought its tokenizer yet."
+            raise unavailable(text, FILES_RETRY_AFTER_S)
+        found = await coming_text(services, view.name, view.files_digest)
+        if found is not None:
+            return KnownText(view, found)
+        if not _is_ready(services, view.name):
+            text = f"No worker of {view.name} is ready that could tell its tokenizer."
+            raise unavailable(text, FILES_RETRY_AFTER_S)
+
+
+async def coming_text(services: Services, model: str, digest: bytes) -> ModelText | None:
+    """The text half of the model (its own name) that has those files; None once no worker is ready
+    that would send them: all are gone, or have come back with others. Raises `ApiError` as
+    `ModelFiles.text` does.
+    """
+    if digest not in services.files:
+        services.dispatcher.ask_files(model)
+    return await services.files.text_while(digest, lambda: _is_ready(services, model, digest))
+
+
+def _is_ready(services: Services, model: str, digest: bytes | None = None) -> bool:
+    """Whether a worker of the model is, with the files of the digest if one is given."""
+    view = services.dispatcher.model(model)
+    if view is None or view.ready_workers == 0:
+        return False
+    return digest is None or view.files_digest == digest
 
 
 async def beside_the_loop(size: int, work: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ Owns the count of canaries that came back. A canary is a short sequence that rea
 worker: being registered, or answering pings, proves nothing. Must not know how one is run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from protocol.ids import WorkerId
@@ -18,13 +18,14 @@ BUSY_PAUSE_S: Final = 0.1
 class Canaries:
     """Of one model while its fallback is on. `needed` must come back in a row."""
 
-    __slots__ = ("_flying", "_not_before", "_passed", "_serial", "needed")
+    __slots__ = ("_flying", "_is_excused", "_not_before", "_passed", "_serial", "needed")
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
         self._passed = 0
         self._serial = 0
         self._flying: WorkerId | None = None
+        self._is_excused = False
         self._not_before = float("-inf")
 
     @property
@@ -32,18 +33,28 @@ class Canaries:
         """Whether workers have proved themselves."""
         return self._passed >= self.needed
 
-    def next(self, ready: Sequence[WorkerId], now: float) -> tuple[WorkerId, int] | None:
-        """The worker that is tried now and the canary's number; None while one flies or none is
-        due. A canary whose worker is not ready any more is forgotten, and all before it.
+    def next(self, free: Sequence[WorkerId], now: float) -> tuple[WorkerId, int] | None:
+        """The worker that is tried now, one of those with a free place, and the canary's number;
+        None while one flies or none is due.
         """
-        if self._flying is not None and self._flying not in ready:
-            self._reset(now)
-        if not ready or self._flying is not None or self.is_enough or now < self._not_before:
+        if not free or self._flying is not None or self.is_enough or now < self._not_before:
             return None
         self._serial += 1
         # In turn, so that every worker of a fleet that comes back is tried.
-        self._flying = ready[self._serial % len(ready)]
+        self._flying = free[self._serial % len(free)]
+        self._is_excused = False
         return self._flying, self._serial
+
+    def look(self, ready: Mapping[WorkerId, bool], now: float) -> None:
+        """Which workers are ready, and whether each is so crowded that a canary has to wait there.
+        One whose worker is not ready any more is forgotten, and all before it.
+        """
+        if self._flying is None:
+            return
+        if self._flying not in ready:
+            self._reset(now)
+        elif ready[self._flying]:
+            self._is_excused = True
 
     def passed(self, serial: int) -> None:
         """That canary came back. Old ones are ignored, here and below."""
@@ -51,11 +62,28 @@ class Canaries:
             self._flying = None
             self._passed += 1
 
+    def served(self) -> None:
+        """A user was served by a worker that has no place for a canary: this proves as much."""
+        self._passed += 1
+
+    def not_served(self) -> None:
+        """Nor was that user."""
+        self._passed = 0
+
     def busy(self, serial: int, now: float) -> None:
         """The worker had no room for it."""
         if self._flying is not None and serial == self._serial:
             self._flying = None
             self._not_before = now + BUSY_PAUSE_S
+
+    def late(self, serial: int, now: float) -> bool:
+        """It is not back in time; True if that is a failure. Where others had all places meanwhile
+        it waited for one, and is as good as sent away.
+        """
+        if not self._is_excused:
+            return self.failed(serial, now)
+        self.busy(serial, now)
+        return False
 
     def failed(self, serial: int, now: float) -> bool:
         """It did not come back; True if it was awaited."""

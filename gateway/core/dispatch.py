@@ -172,7 +172,7 @@ class Dispatch:
 
     def failed(self, ticket: int, now: float, reason: str) -> Effects:
         """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
-        worker = self._placement.worker_of(ticket)
+        worker = self._placement.failed(ticket)
         return tuple(self._count_failure(worker, now, reason)) if worker is not None else ()
 
     def canary_passed(self, model: str, serial: int, now: float) -> Effects:
@@ -187,6 +187,11 @@ class Dispatch:
             found.fallback.busy(serial, now)
         return ()
 
+    def canary_late(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
+        """It is not back in time; where all places are taken that is as good as busy."""
+        found = self._models.find(model)
+        return tuple(found.fallback.late(serial, worker, why, now)) if found is not None else ()
+
     def canary_failed(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
         """It did not come back."""
         found = self._models.find(model)
@@ -200,7 +205,7 @@ class Dispatch:
         return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
 
     def tick(self, now: float) -> Effects:
-        """Deadlines and expiries; call it every 50 to 250 ms."""
+        """Deadlines and expiries; call it every 50 to 250 ms, and twice as seldom `is_at_rest`."""
         self._index.sweep()
         overdue = self._index.overdue_snapshots(now)
         for worker in self._fleet:
@@ -228,6 +233,13 @@ class Dispatch:
     def num_waiting(self) -> int:
         """Tickets without a place."""
         return self._placement.num_waiting
+
+    @property
+    def is_at_rest(self) -> bool:
+        """No ticket is here and no canary due: nothing has a deadline of less than a second."""
+        if self._placement.num_placed or self.num_waiting:
+            return False
+        return not any(model.fallback.is_on for model in self._models)
 
     def statistics(self) -> DispatchStatistics:
         """What metrics read."""

@@ -32,7 +32,7 @@ class Fallback:
         return [Notice(FallbackOn(self._config.name, providers, reason))]
 
     def step(self, ready: Sequence[Worker], now: float) -> list[Effect]:
-        """Off if enough canaries came back and a worker is ready; else the next canary."""
+        """Off if enough canaries came back and a worker is ready."""
         canaries = self._canaries
         if canaries is None:
             return []
@@ -42,8 +42,27 @@ class Fallback:
         if canaries.is_enough:
             self._canaries, self.is_on = None, False
             return [Notice(FallbackOff(self._config.name, canaries.needed))]
-        found = canaries.next([worker.worker_id for worker in ready], now)
+        canaries.look({worker.worker_id: worker.is_crowded for worker in ready}, now)
+        return []
+
+    def next_canary(self, ready: Sequence[Worker], now: float) -> list[Effect]:
+        """The next canary, if one is due: after those users got their places who wait for one."""
+        if self._canaries is None:
+            return []
+        free = [worker.worker_id for worker in ready if worker.num_free_places]
+        found = self._canaries.next(free, now)
         return [Probe(self._config.name, *found)] if found is not None else []
+
+    def judge_by_user(self, worker: Worker, *, is_well: bool) -> None:
+        """The worker has served a user, or has failed him. While our users have all its places no
+        canary is sent there: they are what proves it.
+        """
+        if self._canaries is None or not worker.ready or worker.num_free_places:
+            return
+        if is_well:
+            self._canaries.served()
+        else:
+            self._canaries.not_served()
 
     def passed(self, serial: int) -> None:
         """A canary came back."""
@@ -55,8 +74,12 @@ class Fallback:
         if self._canaries is not None:
             self._canaries.busy(serial, now)
 
+    def late(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
+        """A canary is not back in time."""
+        is_failure = self._canaries is not None and self._canaries.late(serial, now)
+        return [Notice(CanaryFailed(self._config.name, worker, reason))] if is_failure else []
+
     def failed(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
         """A canary did not come back."""
-        if self._canaries is None or not self._canaries.failed(serial, now):
-            return []
-        return [Notice(CanaryFailed(self._config.name, worker, reason))]
+        is_failure = self._canaries is not None and self._canaries.failed(serial, now)
+        return [Notice(CanaryFailed(self._config.name, worker, reason))] if is_failure else []

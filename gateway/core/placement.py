@@ -116,10 +116,13 @@ class Placement:
         reservation.worker.started(reservation, now)
         return self.settle_all(reservation.worker.models, now)
 
-    def worker_of(self, ticket: int) -> Worker | None:
-        """The worker on which the ticket has its place, if it has one."""
-        reservation = self._placed.get(ticket)
-        return reservation.worker if reservation is not None else None
+    def failed(self, ticket: int) -> Worker | None:
+        """The worker that failed the ticket; None if it has no place."""
+        if ticket not in self._placed:
+            return None
+        worker = self._placed[ticket].worker
+        self._model_of[ticket].fallback.judge_by_user(worker, is_well=False)
+        return worker
 
     def proven(self, ticket: int, now: float) -> Effects:
         """The ticket got enough tokens to be no suspect: its worker does what it should, and the
@@ -133,8 +136,10 @@ class Placement:
             effects = (Notice(BreakerClosed("worker", worker.name)),)
         if model.trial == ticket:
             model.trial = None
-            effects += self.settle(model, now)
-        return effects
+        elif not model.fallback.is_on:
+            return effects
+        _judge_well(model, self._placed[ticket])
+        return effects + self.settle(model, now)
 
     def release(
         self, ticket: int, now: float, output_tokens: int | None = None, *, is_proven: bool = False
@@ -153,6 +158,8 @@ class Placement:
         reservation = self._placed[ticket]
         if output_tokens is not None:
             _learn(model, reservation, output_tokens, now)
+        if is_proven:
+            _judge_well(model, reservation)
         self._vacate(model, reservation, now)
         worker = reservation.worker
         if is_proven and worker.breaker.succeeded():
@@ -213,6 +220,8 @@ class Placement:
                 break
             model.queue.pop(pick.waiting.request.ticket)
             effects.append(self._place(model, pick, now))
+        if model.fallback.is_on:
+            effects += model.fallback.next_canary(ready, now)
         return tuple(effects)
 
     def _wake(self, model: Model) -> list[Effect]:
@@ -370,6 +379,13 @@ def _learn(model: Model, reservation: Reservation, output_tokens: int, now: floa
     model.shares.charge(request.key, reservation.session, request.weight, OUTPUT_COST * over)
     model.output_tokens.add(output_tokens)
     model.service_s.add(now - reservation.assigned_at)
+
+
+def _judge_well(model: Model, reservation: Reservation) -> None:
+    """Its worker has served a user, which counts once."""
+    if not reservation.is_proof:
+        reservation.is_proof = True
+        model.fallback.judge_by_user(reservation.worker, is_well=True)
 
 
 def _refund(model: Model, reservation: Reservation) -> None:

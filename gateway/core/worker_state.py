@@ -31,7 +31,7 @@ class Reservation(msgspec.Struct, eq=False):
     """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
     paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
     space that it shares with nobody; `is_beside`: its prefill began beside a long one's; `arrival`
-    is its place among those that waited.
+    is its place among those that waited; `is_proof`: it has got what proves its worker.
     """
 
     request: RouteRequest
@@ -49,6 +49,7 @@ class Reservation(msgspec.Struct, eq=False):
     started: bool = False
     is_beside: bool = False
     arrival: int = 0
+    is_proof: bool = False
 
 
 WorkerState = Literal["ready", "draining", "starting", "down"]
@@ -135,6 +136,19 @@ class Worker:
     def num_free_places(self) -> int:
         """Sequences that it could take besides ours."""
         return max(0, self.engine.max_seqs - len(self.reservations)) if self.engine else 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether one sequence that is there besides our tickets' may have to wait for them and for
+        those of other gateways: they have all places, or all blocks.
+        """
+        if self.engine is None:
+            return False
+        # The engine's `Load` counts that one too.
+        num_others = max(self.num_running - 1, len(self.reservations))
+        has_no_block = self.load is not None and self.load.free_blocks == 0 < self.load.num_blocks
+        is_full = num_others >= self.engine.max_seqs or self.full_since is not None
+        return is_full or has_no_block
 
     @property
     def kv_reserved_tokens(self) -> int:

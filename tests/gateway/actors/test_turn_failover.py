@@ -8,11 +8,12 @@ import msgspec
 import pytest
 import trio
 
+from gateway.actors import canaries
 from gateway.actors.caller import Caller
 from gateway.core import retry_budget
 from gateway.core.breaker import FAILURES
 from gateway.core.retry_budget import MOST
-from protocol.messages import Files, FromWorker, GetFiles, Submit
+from protocol.messages import Abort, Files, FromWorker, GetFiles, Load, Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -121,6 +122,51 @@ async def test_the_way_to_the_cloud_and_back_is_told_once() -> None:
             assert local.started.served_by == "worker"
             assert begun.upstream == b"".join(fake.events("p0-large"))
             assert counts(gateway, "fallback on", "fallback off", "worker back") == [1, 1, 1]
+
+
+@asynccontextmanager
+async def open_with_canary(max_seqs: int) -> AsyncIterator[tuple[RunningGateway, FakeWorker]]:
+    """A provider answers, and a worker that is ready again keeps a canary waiting."""
+    fake, worker = FakeProvider(), FakeWorker(max_seqs=max_seqs)
+    worker.pause_after = 0
+    async with open_provider(fake):
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            open_worker(gateway.address, worker, ready=False),
+        ):
+            await gateway.wait_state("starting")
+            assert (await gateway.ask()).started.served_by == "cloud:p0"
+            worker.register()
+            await worker.wait(Submit)
+            yield gateway, worker
+
+
+async def test_a_canary_at_the_door_of_a_full_engine_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others (here: of another gateway) have all places; it is withdrawn, and tried again."""
+    monkeypatch.setattr(canaries, "CANARY_S", 1.5)
+    async with open_with_canary(max_seqs=2) as (gateway, worker):
+        worker.say(Load(worker.epoch, 2, 1, 100, 100, 0, 0, 1.0, 1e4))
+        await worker.wait(Abort)
+        await worker.wait(Submit, count=2)
+        worker.load()
+        worker.resume()
+        await gateway.wait_local()
+        assert counts(gateway, "canary failed", "fallback off") == [0, 1]
+
+
+async def test_a_canary_without_tokens_in_time_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With places free; one of which some tokens are here, and not all, has not."""
+    monkeypatch.setattr(canaries, "CANARY_S", 0.3)
+    async with open_with_canary(max_seqs=2) as (gateway, worker):
+        worker.load()
+        await worker.wait(Abort)
+        await wait_until(lambda: counts(gateway, "canary failed") != [0])
+        worker.pause_after = 1
+        await gateway.wait_local()
+        assert counts(gateway, "fallback off") == [1]
 
 
 class WithoutFiles(FakeWorker):

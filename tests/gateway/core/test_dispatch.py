@@ -184,6 +184,24 @@ def test_without_workers_the_chain_serves_and_is_announced_once() -> None:
     assert placed(fleet.ask(request(5), 1.2)) == {5: W1}
 
 
+def test_the_fleet_rests_when_nobody_is_there_and_no_canary_is_due() -> None:
+    """Neither with a place nor without one."""
+    fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD)
+    assert fleet.is_at_rest
+    fleet.ask(request(1), 0.0)
+    assert not fleet.is_at_rest
+    fleet.release(1, 0.1)
+    assert fleet.is_at_rest
+    fleet.lost(W1, 0.2)
+    fleet.ask(request(2, resumed=True), 0.3)
+    assert fleet.statistics().queued == 1
+    assert not fleet.is_at_rest
+    fleet.release(2, 0.4)
+    assert fleet.is_at_rest
+    fleet.ask(request(3), 0.5)
+    assert not fleet.is_at_rest
+
+
 def test_nothing_serves_and_nothing_starts_is_a_503_at_once() -> None:
     """With Retry-After, in whole seconds."""
     error = only(dispatch().ask(request(1), 0.0), Refuse).error

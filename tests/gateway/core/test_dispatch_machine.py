@@ -78,6 +78,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.running: dict[int, WorkerId] = {}
         self.auxiliary: set[int] = set()
         self.suspects: set[int] = set()
+        self.proven: set[int] = set()
         self.connected: dict[WorkerId, int] = {}
         self.engines: dict[WorkerId, _Engine] = {}
         self.full: dict[WorkerId, float] = {}
@@ -208,22 +209,22 @@ class DispatchMachine(RuleBasedStateMachine):
         self.take(self.fleet.ask(ask, self.now))
 
     @precondition(lambda self: self.running or self.waiting)
-    @rule(data=st.data(), tokens=st.sampled_from([None, 0, 100, 3000]))
-    def release(self, data: st.DataObject, tokens: int | None) -> None:
+    @rule(data=st.data(), tokens=st.sampled_from([None, 0, 100, 3000]), well=st.booleans())
+    def release(self, data: st.DataObject, tokens: int | None, well: bool) -> None:
         """A turn ends, whether it ran or waited; telling it twice changes nothing."""
         ticket = data.draw(st.sampled_from(sorted([*self.running, *self.waiting])))
         worker_id = self.running.pop(ticket, None)
         if worker_id is not None:
             self.full.pop(worker_id, None)
         self.waiting.pop(ticket, None)
-        self.take(self.fleet.release(ticket, self.now, tokens))
+        self.take(self.fleet.release(ticket, self.now, tokens, is_proven=well))
         assert self.fleet.release(ticket, self.now, tokens) == ()
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.running.keys() - self.proven)
     @rule(data=st.data())
     def busy(self, data: st.DataObject) -> None:
-        """A worker refuses for load."""
-        ticket = data.draw(st.sampled_from(sorted(self.running)))
+        """A worker refuses for load, which none does after tokens."""
+        ticket = data.draw(st.sampled_from(sorted(self.running.keys() - self.proven)))
         self.full[self.running.pop(ticket)] = self.now
         self.waiting[ticket] = self.now
         self.take(self.fleet.busy(ticket, self.now))
@@ -231,11 +232,13 @@ class DispatchMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def started(self, data: st.DataObject) -> None:
-        """A first token comes."""
-        self.take(self.fleet.started(data.draw(st.sampled_from(sorted(self.running))), self.now))
+        """A first token comes. Where its prompt waited another may: a full worker is tried."""
+        ticket = data.draw(st.sampled_from(sorted(self.running)))
+        self.full.pop(self.running[ticket], None)
+        self.take(self.fleet.started(ticket, self.now))
 
     @precondition(lambda self: self.probe is not None)
-    @rule(end=st.sampled_from(["passed", "busy", "failed"]))
+    @rule(end=st.sampled_from(["passed", "busy", "late", "failed"]))
     def canary_ends(self, end: str) -> None:
         """What became of the last canary; it may be told twice, and long after."""
         assert self.probe is not None
@@ -245,6 +248,8 @@ class DispatchMachine(RuleBasedStateMachine):
                 self.take(self.fleet.canary_passed(model, serial, self.now))
             case "busy":
                 self.take(self.fleet.canary_busy(model, serial, self.now))
+            case "late":
+                self.take(self.fleet.canary_late(model, serial, "w", "late", self.now))
             case _:
                 self.take(self.fleet.canary_failed(model, serial, "w", "late", self.now))
 
@@ -255,6 +260,7 @@ class DispatchMachine(RuleBasedStateMachine):
         ticket = data.draw(st.sampled_from(sorted(self.running)))
         if proven:
             self.suspects.discard(ticket)
+            self.proven.add(ticket)
             self.take(self.fleet.proven(ticket, self.now))
         else:
             self.take(self.fleet.failed(ticket, self.now, "it failed"))

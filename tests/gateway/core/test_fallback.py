@@ -1,11 +1,14 @@
 """The way to providers and back, and who is suspected of killing engines."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ModelConfig
 from gateway.core.canary import BUSY_PAUSE_S, PAUSE_S, Canaries
-from gateway.core.effects import Assign, Notice, Probe, UseProvider
+from gateway.core.dispatch import Dispatch
+from gateway.core.effects import Assign, Effects, Notice, Probe, UseProvider
 from gateway.core.fallback import Fallback
 from gateway.core.fleet_events import (
     BreakerClosed,
@@ -14,13 +17,14 @@ from gateway.core.fleet_events import (
     EngineFault,
     FallbackOff,
     FallbackOn,
+    FleetEvent,
     WorkerBack,
     WorkerReady,
 )
 from gateway.core.suspects import MEMORY_S, MOST, POISON_STRIKES, TRIAL_STRIKES, Suspects
 from gateway.core.worker_state import Worker
-from protocol.messages import Fault
-from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, only, placed, request
+from protocol.messages import BlocksSnapshot, Fault, Load
+from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only, placed, request
 
 READY = [Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()), 0.0)]
 ENDS = ["passed", "busy", "failed", "lost", "wait"]
@@ -56,7 +60,7 @@ def test_a_fallback_ends_with_so_many_canaries_in_a_row(
     for end, seconds, stale in steps:
         now += seconds
         ready = [] if end == "lost" else READY
-        effects = fallback.step(ready, now)
+        effects = fallback.step(ready, now) + fallback.next_canary(ready, now)
         if not ready:
             passed, flying = 0, None
         for effect in effects:
@@ -93,6 +97,142 @@ def test_a_failed_canary_is_told() -> None:
     assert only(told, Notice).event == CanaryFailed("m", "w1", "no tokens")
     assert isinstance(only(fleet.ask(request(2), 1.1), UseProvider), UseProvider)
     assert only(fleet.tick(1.0 + PAUSE_S), Probe).worker_id == W1
+
+
+def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
+    """Providers answer, a worker is ready again, and the first canary is on its way to it."""
+    fleet = dispatch(fallback=CLOUD)
+    fleet.ask(request(1), 0.0)
+    probe = only(fleet.register(W1, hello("w1", facts(max_seqs=max_seqs)), 0.0), Probe)
+    fleet.heard(W1, BlocksSnapshot(seq=0, digests=b""), 0.0)
+    return fleet, probe
+
+
+def events(effects: Effects) -> list[FleetEvent]:
+    """What is told."""
+    return [effect.event for effect in effects if isinstance(effect, Notice)]
+
+
+@pytest.mark.parametrize(
+    "crowded",
+    [load(running=2, waiting=1), load(running=2), msgspec.structs.replace(load(), num_blocks=9)],
+)
+def test_a_canary_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) -> None:
+    """All places, or all blocks, were others' while it waited, at least for a time. It is tried
+    anew, and those that came back before it still count.
+    """
+    fleet, probe = fallen_back(max_seqs=1)
+    probe = only(fleet.canary_passed("m", probe.serial, 0.1), Probe)
+    fleet.heard(W1, crowded, 0.2)
+    fleet.tick(0.3)
+    fleet.heard(W1, load(), 9.0)
+    assert events(fleet.canary_late("m", probe.serial, "w1", "no tokens", 10.1)) == []
+    assert fleet.tick(10.1) == ()
+    probe = only(fleet.tick(10.1 + BUSY_PAUSE_S), Probe)
+    probe = only(fleet.canary_passed("m", probe.serial, 10.3), Probe)
+    assert events(fleet.canary_passed("m", probe.serial, 10.4)) == [FallbackOff("m", 3)]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_our_own_users_may_keep_a_canary_waiting_too(is_refused: bool) -> None:
+    """One of them has the last place, or was refused one; no counter of the engine says so yet."""
+    fleet, probe = fallen_back(max_seqs=1)
+    assert placed(fleet.ask(request(2, cloud=False), 0.1)) == {2: W1}
+    if is_refused:
+        fleet.busy(2, 0.2)
+    fleet.tick(0.3)
+    fleet.release(2, 9.0)
+    assert events(fleet.canary_late("m", probe.serial, "w1", "no tokens", 10.0)) == []
+
+
+@pytest.mark.parametrize("num_others", [0, 1])
+def test_a_canary_that_is_late_where_there_was_a_place_has_failed(num_others: int) -> None:
+    """The engine's counters hold the canary too: it is not what keeps itself waiting."""
+    fleet, probe = fallen_back(max_seqs=1 + num_others)
+    fleet.heard(W1, load(running=1 + num_others), 0.2)
+    fleet.tick(0.3)
+    told = events(fleet.canary_late("m", probe.serial, "w1", "no tokens", 10.0))
+    assert told == [CanaryFailed("m", "w1", "no tokens")]
+
+
+def test_what_crowded_one_canary_excuses_no_other() -> None:
+    """It is asked anew for each."""
+    fleet, probe = fallen_back(max_seqs=1)
+    fleet.heard(W1, load(running=2), 0.2)
+    fleet.tick(0.3)
+    fleet.heard(W1, load(), 0.4)
+    fleet.canary_late("m", probe.serial, "w1", "no tokens", 10.0)
+    probe = only(fleet.tick(11.0), Probe)
+    fleet.tick(12.0)
+    assert len(events(fleet.canary_late("m", probe.serial, "w1", "no tokens", 21.0))) == 1
+
+
+def test_users_have_the_places_before_canaries() -> None:
+    """Who waits for the worker gets its last place, and the canary flies when there is another."""
+    fleet = dispatch(fallback=CLOUD)
+    fleet.ask(request(1), 0.0)
+    fleet.register(W1, hello("w1"), 0.0)
+    fleet.ask(request(2, cloud=False), 0.1)
+    back = fleet.register(W1, hello("w1", facts(max_seqs=1)), 0.2)
+    assert placed(back) == {2: W1}
+    assert not [effect for effect in (*back, *fleet.tick(0.3)) if isinstance(effect, Probe)]
+    assert only(fleet.release(2, 0.4), Probe).worker_id == W1
+
+
+def test_where_users_have_all_places_they_are_the_canaries() -> None:
+    """Each counts once, by its first tokens or its end; one that is failed begins the count anew.
+    No canary takes a place from them, and the fallback of a worker that is never idle ends.
+    """
+    fleet, probe = fallen_back(max_seqs=1)
+    fleet.ask(request(2, cloud=False), 0.0)
+    fleet.canary_busy("m", probe.serial, 0.0)
+    told: list[FleetEvent] = []
+    for ticket in range(2, 10):
+        now = float(ticket)
+        fleet.ask(request(ticket + 1, cloud=False), now)
+        if ticket in (2, 3, 7, 9):
+            assert events(fleet.proven(ticket, now)) == []
+        if ticket == 4:
+            fleet.failed(ticket, now, "it failed")
+        effects = fleet.release(ticket, now, 1, is_proven=ticket not in (4, 5))
+        assert not [effect for effect in effects if isinstance(effect, Probe)]
+        told += events(effects)
+        if ticket < 8:
+            assert told == []
+    assert told == [FallbackOff("m", 3)]
+
+
+def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -> None:
+    """Whoever comes next need not go to a provider."""
+    fleet, probe = fallen_back(max_seqs=1)
+    for _ in range(2):
+        probe = only(fleet.canary_passed("m", probe.serial, 0.0), Probe)
+    fleet.ask(request(2, cloud=False), 0.1)
+    assert events(fleet.proven(2, 0.2)) == [FallbackOff("m", 3)]
+
+
+def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
+    """It takes no more work: what it still does says nothing of the others."""
+    fleet, probe = fallen_back(max_seqs=1)
+    fleet.ask(request(2, cloud=False), 0.0)
+    fleet.ask(request(3, cloud=False, auxiliary=True), 0.0)
+    fleet.register(W2, hello("w2", facts()), 0.1)
+    fleet.canary_busy("m", probe.serial, 0.1)
+    fleet.busy(3, 0.1, "draining")
+    probe = only(fleet.tick(1.0), Probe)
+    for _ in range(2):
+        probe = only(fleet.canary_passed("m", probe.serial, 1.0), Probe)
+    assert events(fleet.proven(2, 1.1)) == []
+    assert events(fleet.canary_passed("m", probe.serial, 1.2)) == [FallbackOff("m", 3)]
+
+
+def test_users_prove_nothing_where_canaries_can() -> None:
+    """While there is a free place it takes canaries, which fly one by one."""
+    fleet, _ = fallen_back(max_seqs=4)
+    for ticket in (2, 3, 4):
+        fleet.ask(request(ticket, cloud=False), 0.0)
+        assert events(fleet.proven(ticket, 0.1)) == []
+    assert isinstance(only(fleet.ask(request(5), 0.2), UseProvider), UseProvider)
 
 
 def test_a_long_queue_is_no_fallback() -> None:

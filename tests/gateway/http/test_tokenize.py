@@ -2,16 +2,19 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+import trio
 
+from gateway.actors import model_files
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
-from protocol.messages import Submit
-from tests.fakes.running_gateway import open_gateway
-from tests.fakes.served import ask, served
+from protocol.messages import Files, FromWorker, GetFiles, Submit
+from tests.fakes.running_gateway import open_gateway, wait_until
+from tests.fakes.served import PATIENCE_S, Reply, ask, served
 from tests.fakes.text_files import make_tokenizer
 from tests.fakes.whole_gateway import whole_gateway
-from tests.fakes.worker import prompt_ids
+from tests.fakes.worker import DIGEST, FakeWorker, prompt_ids
 
 USER = [{"role": "user", "content": "Hi, what is the weather?"}]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
@@ -93,3 +96,77 @@ async def test_a_model_whose_tokenizer_is_not_here_yet_is_503() -> None:
         reply = await ask(url, "POST", "/tokenize", b'{"prompt":"a"}')
     assert reply.status == 503
     assert int(reply.headers["retry-after"]) > 0
+
+
+class WithoutFiles(FakeWorker):
+    """It owes the gateway the model's text files."""
+
+    def say(self, message: FromWorker) -> None:
+        """Anything else."""
+        if not isinstance(message, Files):
+            super().say(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})]
+)
+@pytest.mark.parametrize("is_there_first", [True, False])
+async def test_a_tokenizer_that_nobody_can_give_any_more_is_503_at_once(
+    path: str, fields: dict[str, Any], is_there_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its worker goes while it is waited for or was gone before; it says when to come
+    back. Nobody waits for files that nobody sends.
+    """
+    monkeypatch.setattr(model_files, "WAIT_S", 10 * PATIENCE_S)
+    async with (
+        whole_gateway(WithoutFiles()) as whole,
+        trio.open_nursery() as nursery,
+    ):
+        replies: list[Reply] = []
+
+        async def post() -> None:
+            replies.append(await whole.post(path, **fields))
+
+        if is_there_first:
+            nursery.start_soon(post)
+            files = whole.gateway.services.files
+            await wait_until(lambda: DIGEST in files._entries)
+        whole.worker.fail_engine()
+        await whole.gateway.wait_state("starting")
+        if not is_there_first:
+            nursery.start_soon(post)
+        await wait_until(lambda: bool(replies))
+    (reply,) = replies
+    assert reply.status == 503
+    assert reply.json["error"]["code"] == "unavailable"
+    assert int(reply.headers["retry-after"]) > 0
+
+
+async def test_a_tokenizer_is_waited_for_while_its_worker_is_there() -> None:
+    """Also when the worker comes back with another one meanwhile: nobody has the old one."""
+    worker = WithoutFiles()
+    async with whole_gateway(worker) as whole, trio.open_nursery() as nursery:
+        replies: list[Reply] = []
+
+        async def post() -> None:
+            replies.append(await whole.post("/tokenize", prompt="a"))
+
+        nursery.start_soon(post)
+        files = whole.gateway.services.files
+        await wait_until(lambda: DIGEST in files._entries)
+        worker.fail_engine()
+        worker.facts = msgspec.structs.replace(worker.facts, files_digest=b"other-text-files")
+        worker.register()
+        await worker.wait(GetFiles, count=2)
+        FakeWorker.say(worker, Files(worker.facts.files_digest, worker.files))
+        await wait_until(lambda: bool(replies))
+    assert replies[0].json["tokens"] == make_tokenizer().encode("a").ids
+
+
+async def test_a_tokenizer_that_is_here_outlasts_its_worker() -> None:
+    """Nobody is asked for it any more."""
+    async with whole_gateway() as whole:
+        assert (await whole.post("/tokenize", prompt="a")).status == 200
+        whole.worker.die()
+        await whole.gateway.wait_state("down")
+        assert (await whole.post("/tokenize", prompt="a")).status == 200

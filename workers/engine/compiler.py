@@ -71,13 +71,12 @@ def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
     ordered = long_ones_first(first, processes // 2)
-    tasks = [(_compile, kernel) for kernel in ordered]
-    tasks += [(_compile_later, kernel) for kernel in later]
+    tasks = [*[(_compile, kernel) for kernel in ordered], *[(_compile_later, x) for x in later]]
     # The first submission makes all forks: they inherit what is imported and hashed by now.
     with _forks(max(1, processes // 4)) as others, _forks(processes) as forks:
-        answers = {others.submit(*task): task[1] for task in tasks if not _is_tritons(task[1])}
+        answers = {others.submit(do, x): x for do, x in tasks if not _is_tritons(x)}
         driver = forks.submit(_compile_driver)
-        answers |= {forks.submit(*task): task[1] for task in tasks if _is_tritons(task[1])}
+        answers |= {forks.submit(do, x): x for do, x in tasks if _is_tritons(x)}
         errors = 0
         for answer in as_completed(answers):
             word = _word(answer, answers[answer])

@@ -24,8 +24,7 @@ _CROWD: Final = 1.25
 _ABORT_SHARE: Final = 0.15
 _GREEDY_KEPT: Final = 24
 _MAX_GROWN_BYTES: Final = 16 * 2**20
-"""In use while idle, from the second quarter on: by then every graph has been captured. One
-forgotten table of a sequence's penalties is 0.7 MB."""
+"""In use while idle, from the second quarter on: by then every graph has been captured."""
 
 _MAX_RESERVED: Final = 1.02
 """What the allocator holds, against the second quarter: the largest step comes when it comes."""

@@ -19,8 +19,7 @@ _NUM_PREFIXES = 4
 _ABORT_EVERY_STEPS = 6
 _CHECK_EVERY_STEPS = 16
 _MAX_GROWN_BYTES = 2**20
-"""Far less than what one sequence leaves behind if it is forgotten: its penalties alone count
-every token of the vocabulary."""
+"""What sequences have on the card lies in tables of fixed size."""
 
 _MAX_RESERVED = 1.05
 """The halves are not the same steps, so their largest temporaries differ a little."""

@@ -35,7 +35,7 @@ _UNKNOWN: Final = Wide(0, 0)
 
 _LONG: Final = Wide(3, 1, reads_once=False, band=8)
 """Of a prompt's gates and ups: the library's product alone is 2 to 3 % faster, and leaves them to a
-kernel that reads them once more (`benchmarks/results/kernels_wide_h200.json`, docs/log.md)."""
+kernel that reads them once more (decision 0016)."""
 
 _NARROW_ROWS: Final = 32
 
@@ -45,6 +45,9 @@ _WIDE_WEIGHTS: Final = 2**23
 _HEAD_ROWS: Final = 2**15
 
 _LONG_DEPTH: Final = 2048
+_LONG_TILE: Final = 256
+_LONG_PADDING: Final = 32
+"""One row of padding to so many takes as much as is won."""
 
 _MAX_GEMV_DEPTH: Final = 32768
 _SMS: Final = 132
@@ -79,6 +82,8 @@ def choose(
         return None
     if scale_block > 1:
         return _choose_blocked(op, num_rows, num_weight_rows, depth, scale_block)
+    if num_rows > TUNED_ROWS[-1]:
+        return _LONG if has_wide and _suits_long(op, num_rows, depth) else None
     return _choose(op, num_rows, num_weight_rows, depth, scale_block == 1, has_wide)
 
 
@@ -91,8 +96,6 @@ def _choose(
     is_fp8: bool,
     has_wide: bool = False,
 ) -> Config | None:
-    if num_rows > TUNED_ROWS[-1]:
-        return _LONG if has_wide and _is_deep_swiglu(op, depth) else None
     rows = next(tuned for tuned in (TUNED_ROWS_FP8 if is_fp8 else TUNED_ROWS) if tuned >= num_rows)
     found = (TUNED_FP8 if is_fp8 else TUNED).get((op.value, rows, num_weight_rows, depth), _UNKNOWN)
     if found is _UNKNOWN or (isinstance(found, Wide) and not has_wide):
@@ -117,8 +120,11 @@ def _choose_blocked(
     return config._replace(block_n=block_n, block_k=block_k, splits=splits, quantises=False)
 
 
-def _is_deep_swiglu(op: Op, depth: int) -> bool:
-    return op is Op.NORM_SWIGLU and depth >= _LONG_DEPTH
+def _suits_long(op: Op, num_rows: int, depth: int) -> bool:
+    """Rows are multiplied by the 256: 300 as 512, which takes half as long again as the library."""
+    padded = -(-num_rows // _LONG_TILE) * _LONG_TILE
+    is_deep_swiglu = op is Op.NORM_SWIGLU and depth >= _LONG_DEPTH
+    return is_deep_swiglu and padded - num_rows <= num_rows // _LONG_PADDING
 
 
 def rule(

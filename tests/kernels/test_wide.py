@@ -49,6 +49,8 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert few is None or isinstance(few, Skinny | Gemv)
     assert choose(Op.NORM_SWIGLU, 8192, *shape[1:]) is None
     assert isinstance(choose(Op.NORM_SWIGLU, 8192, *shape[1:], has_wide=True), Wide)
+    assert isinstance(choose(Op.NORM_SWIGLU, 1000, *shape[1:], has_wide=True), Wide)
+    assert choose(Op.NORM_SWIGLU, 300, *shape[1:], has_wide=True) is None
     assert not serves(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
 
 

@@ -93,6 +93,7 @@ def _counts(num_rows: int, vocab_size: int, device: torch.device) -> torch.Tenso
 
 def _count(num_rows: int, vocab_size: int, device: torch.device) -> Case:
     rows, nothing = torch.arange(num_rows, device=device), torch.zeros(num_rows, device=device)
+    one = torch.ones(1, dtype=torch.int16, device=device)
     penalties = Penalties(rows, rows, nothing, nothing, nothing)
 
     def make() -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,8 +111,8 @@ def _count(num_rows: int, vocab_size: int, device: torch.device) -> Case:
     def by_row(ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         for row in range(num_rows):
             own = ids[row : row + 1]
-            counts[row][own] += 1
-            counts[row][own] = True
+            counts[row].index_add_(0, own, one)
+            counts[row].index_fill_(0, own, 1)
         return counts
 
     return Case(
@@ -142,8 +143,8 @@ def _mark(num_tokens: int, vocab_size: int, device: torch.device) -> Case:
         return counts
 
     def expected(entries: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        counts[1] = 0
-        counts[1, entries.view(-1, 3)[:, 1].long()] = reference.IN_PROMPT
+        counts[1].zero_()
+        counts[1].index_fill_(0, entries.view(-1, 3)[:, 1].long(), reference.IN_PROMPT)
         return counts
 
     return Case(

@@ -72,7 +72,7 @@ class Canaries:
             case Finished(reason="stop" | "length") | None if came:
                 # It is held to nothing but tokens: where steps are slow not all are here in time.
                 self._dispatcher.canary_passed(probe)
-            case Rejected(reason="busy"):
+            case Rejected(reason="busy" | "draining" | "not_ready"):
                 self._dispatcher.canary_busy(probe)
             case None:
                 name = self._link.worker_name(probe.worker_id)

@@ -13,7 +13,7 @@ from typing import Final, Protocol, assert_never
 import msgspec
 import trio
 
-from gateway.actors.beat import beat
+from gateway.actors.beat import next_beat
 from gateway.actors.bell import Bell
 from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
@@ -86,6 +86,7 @@ class Dispatcher:
         self._placed: dict[int, Placement] = {}
         self._effects: deque[Effect] = deque()
         self._performing = False
+        self._until_tick = trio.CancelScope()
         self._now: Callable[[], float] = trio.current_time
         self._probes, self.probes = trio.open_memory_channel[Probe](MAX_PROBES)
         self.has_ready = trio.Event()
@@ -107,7 +108,9 @@ class Dispatcher:
         self._core.start(self._now())
         task_status.started()
         while True:
-            await beat(self._tick_s())
+            due = next_beat(trio.current_time(), self._tick_s())
+            with trio.CancelScope(deadline=due) as self._until_tick:
+                await trio.sleep_forever()
             self._perform(self._core.tick(self._now()))
 
     # What turns ask.
@@ -213,6 +216,9 @@ class Dispatcher:
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         if waiter.answer is None:
             waiter.answered = Bell()
+            # A rest may have begun just now.
+            sleep, soon = self._until_tick, next_beat(self._now(), TICK_S)
+            sleep.deadline = min(sleep.deadline, soon)
             try:
                 await waiter.answered.wait()
             except (trio.Cancelled, ApiError):

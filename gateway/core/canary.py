@@ -45,6 +45,11 @@ class Canaries:
         self._is_excused = False
         return self._flying, self._serial
 
+    @property
+    def is_excused(self) -> bool:
+        """Whether the one that flies, or flew last, found no place."""
+        return self._is_excused
+
     def look(self, ready: Mapping[WorkerId, bool], now: float) -> None:
         """Which workers are ready, and whether each is so crowded that a canary has to wait there.
         One whose worker is not ready any more is forgotten, and all before it.
@@ -63,7 +68,7 @@ class Canaries:
             self._passed += 1
 
     def served(self) -> None:
-        """A user was served by a worker that has no place for a canary: this proves as much."""
+        """A user was served where no canary finds a place: this proves as much."""
         self._passed += 1
 
     def not_served(self) -> None:
@@ -74,6 +79,7 @@ class Canaries:
         """The worker had no room for it."""
         if self._flying is not None and serial == self._serial:
             self._flying = None
+            self._is_excused = True
             self._not_before = now + BUSY_PAUSE_S
 
     def late(self, serial: int, now: float) -> bool:
@@ -93,11 +99,14 @@ class Canaries:
         self._not_before = now + PAUSE_S
         return True
 
-    def gone(self, now: float) -> None:
-        """No worker is ready: count anew."""
+    def begin(self, now: float) -> None:
+        """Count anew: no worker is ready, or they answer again. Numbers go on, so that one that
+        still flies is never taken for a later one.
+        """
         self._reset(now)
 
     def _reset(self, now: float) -> None:
         self._flying = None
+        self._is_excused = False
         self._passed = 0
         self._not_before = now

@@ -19,67 +19,66 @@ class Fallback:
 
     def __init__(self, config: ModelConfig, canaries: int) -> None:
         self._config = config
-        self._needed = canaries
-        self._canaries: Canaries | None = None
+        self._canaries = Canaries(canaries)
         self.is_on = False
 
     def turn_on(self, reason: str) -> list[Effect]:
         """No worker is ready, and a request cannot wait for one."""
-        if self._canaries is not None:
+        if self.is_on:
             return []
-        self._canaries, self.is_on = Canaries(self._needed), True
+        self.is_on = True
         providers = tuple(target.provider for target in self._config.fallback)
         return [Notice(FallbackOn(self._config.name, providers, reason))]
 
     def step(self, ready: Sequence[Worker], now: float) -> list[Effect]:
         """Off if enough canaries came back and a worker is ready."""
         canaries = self._canaries
-        if canaries is None:
+        if not self.is_on:
             return []
         if not ready:
-            canaries.gone(now)
+            canaries.begin(now)
             return []
         if canaries.is_enough:
-            self._canaries, self.is_on = None, False
+            self.is_on = False
+            canaries.begin(now)
             return [Notice(FallbackOff(self._config.name, canaries.needed))]
         canaries.look({worker.worker_id: worker.is_crowded for worker in ready}, now)
         return []
 
     def next_canary(self, ready: Sequence[Worker], now: float) -> list[Effect]:
         """The next canary, if one is due: after those users got their places who wait for one."""
-        if self._canaries is None:
+        if not self.is_on:
             return []
         free = [worker.worker_id for worker in ready if worker.num_free_places]
         found = self._canaries.next(free, now)
         return [Probe(self._config.name, *found)] if found is not None else []
 
-    def judge_by_user(self, worker: Worker, *, is_well: bool) -> None:
+    def judge_by_user(self, worker: Worker, ready: Sequence[Worker], *, is_well: bool) -> None:
         """The worker has served a user, or has failed him. While our users have all its places no
-        canary is sent there: they are what proves it.
+        canary is sent there: they are what proves it. They do not speak for others of the ready
+        ones: where a canary can fly it has to come back.
         """
-        if self._canaries is None or not worker.ready or worker.num_free_places:
+        if not self.is_on or not worker.ready or worker.num_free_places:
             return
-        if is_well:
-            self._canaries.served()
-        else:
+        if not is_well:
             self._canaries.not_served()
+        elif self._canaries.is_excused or not any(other.num_free_places for other in ready):
+            self._canaries.served()
 
     def passed(self, serial: int) -> None:
         """A canary came back."""
-        if self._canaries is not None:
-            self._canaries.passed(serial)
+        self._canaries.passed(serial)
 
     def busy(self, serial: int, now: float) -> None:
         """A worker had no room for a canary."""
-        if self._canaries is not None:
-            self._canaries.busy(serial, now)
+        self._canaries.busy(serial, now)
 
     def late(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
         """A canary is not back in time."""
-        is_failure = self._canaries is not None and self._canaries.late(serial, now)
+        is_failure = self._canaries.late(serial, now)
         return [Notice(CanaryFailed(self._config.name, worker, reason))] if is_failure else []
 
     def failed(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
         """A canary did not come back."""
-        is_failure = self._canaries is not None and self._canaries.failed(serial, now)
+        is_failure = self._canaries.failed(serial, now)
         return [Notice(CanaryFailed(self._config.name, worker, reason))] if is_failure else []

@@ -87,6 +87,16 @@ class Fleet:
             self._ready[model.name] = tuple(w for w in self.serving(model) if w.ready)
         return self._ready[model.name]
 
+    def judge_by_user(self, worker: Worker, *, is_well: bool) -> bool:
+        """The worker has served a user, or has failed him: all its names are of one engine. True
+        if providers answer for one of them, whose time that may end.
+        """
+        models = [model for name in worker.models if (model := self._models.find(name))]
+        away = [model for model in models if model.fallback.is_on]
+        for model in away:
+            model.fallback.judge_by_user(worker, self.ready(model), is_well=is_well)
+        return bool(away)
+
     def starting(self, model: Model) -> list[Worker]:
         """Those whose engine is on its way."""
         return [worker for worker in self.serving(model) if worker.state == "starting"]

@@ -121,7 +121,7 @@ class Placement:
         if ticket not in self._placed:
             return None
         worker = self._placed[ticket].worker
-        self._model_of[ticket].fallback.judge_by_user(worker, is_well=False)
+        self._fleet.judge_by_user(worker, is_well=False)
         return worker
 
     def proven(self, ticket: int, now: float) -> Effects:
@@ -134,12 +134,12 @@ class Placement:
         effects: Effects = ()
         if worker.breaker.succeeded():
             effects = (Notice(BreakerClosed("worker", worker.name)),)
+        may_end_fallback = self._judge_well(self._placed[ticket])
         if model.trial == ticket:
             model.trial = None
-        elif not model.fallback.is_on:
+        elif not may_end_fallback:
             return effects
-        _judge_well(model, self._placed[ticket])
-        return effects + self.settle(model, now)
+        return effects + self.settle_all(worker.models, now)
 
     def release(
         self, ticket: int, now: float, output_tokens: int | None = None, *, is_proven: bool = False
@@ -159,7 +159,7 @@ class Placement:
         if output_tokens is not None:
             _learn(model, reservation, output_tokens, now)
         if is_proven:
-            _judge_well(model, reservation)
+            self._judge_well(reservation)
         self._vacate(model, reservation, now)
         worker = reservation.worker
         if is_proven and worker.breaker.succeeded():
@@ -363,6 +363,11 @@ class Placement:
         self._dequeue(model, ticket)
         return UseProvider(ticket, chain, reason)
 
+    def _judge_well(self, reservation: Reservation) -> bool:
+        """Its worker has served a user, which counts once. True if that may end a fallback."""
+        is_first, reservation.is_proof = not reservation.is_proof, True
+        return is_first and self._fleet.judge_by_user(reservation.worker, is_well=True)
+
     def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
         """Free the place; the key's account stands as it is."""
         request = reservation.request
@@ -379,13 +384,6 @@ def _learn(model: Model, reservation: Reservation, output_tokens: int, now: floa
     model.shares.charge(request.key, reservation.session, request.weight, OUTPUT_COST * over)
     model.output_tokens.add(output_tokens)
     model.service_s.add(now - reservation.assigned_at)
-
-
-def _judge_well(model: Model, reservation: Reservation) -> None:
-    """Its worker has served a user, which counts once."""
-    if not reservation.is_proof:
-        reservation.is_proof = True
-        model.fallback.judge_by_user(reservation.worker, is_well=True)
 
 
 def _refund(model: Model, reservation: Reservation) -> None:

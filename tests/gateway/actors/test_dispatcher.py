@@ -1,15 +1,18 @@
 """The dispatcher as turns and the link see it, in virtual time."""
 
+import math
+
+import msgspec
 import pytest
 import trio
 import trio.testing
 
 from config import ModelConfig
-from gateway.actors.dispatcher import Dispatcher
+from gateway.actors.dispatcher import IDLE_TICK_S, REST_TICK_S, TICK_S, Dispatcher
 from gateway.actors.event_feed import EventFeed
 from gateway.actors.placement import Placement
 from gateway.core.dispatch import Dispatch
-from gateway.core.effects import RouteRequest
+from gateway.core.effects import Effects, RouteRequest
 from gateway.core.errors import ApiError
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, EngineFacts, Register
@@ -123,3 +126,55 @@ async def test_patience_ends_in_a_refusal(autojump_clock: trio.testing.MockClock
         nursery.cancel_scope.cancel()
     assert caught.value.status == 503
     assert 119 < trio.current_time() < 121
+
+
+class Ticked(Dispatch):
+    """It notes when it is told the time."""
+
+    def __init__(self) -> None:
+        super().__init__((ModelConfig(name="alpha"),), max_queue=400, resume_wait_s=120.0)
+        self.ticks: list[float] = []
+
+    def tick(self, now: float) -> Effects:
+        self.ticks.append(now)
+        return super().tick(now)
+
+
+async def test_how_often_the_time_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """By what is under way; those who begin to wait just before a beat do not put it off."""
+    core = Ticked()
+    dispatcher = Dispatcher(core, EventFeed())
+    dispatcher.attach(Port())
+    register(dispatcher)
+    rates = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(dispatcher.run)
+        for what in ("nothing", "one runs", "one waits", "more come to wait"):
+            if what == "one runs":
+                await route(dispatcher)
+            elif what == "one waits":
+                nursery.start_soon(route, dispatcher)
+            await trio.sleep_until(math.ceil(trio.current_time()) + 0.99 * TICK_S)
+            core.ticks.clear()
+            for _ in range(100):
+                if what == "more come to wait":
+                    nursery.start_soon(route, dispatcher)
+                await trio.sleep(TICK_S)
+            rates.append(len(core.ticks) / 10.0)
+        nursery.cancel_scope.cancel()
+    expected = [1 / REST_TICK_S, 1 / IDLE_TICK_S, 1 / TICK_S, 1 / TICK_S]
+    assert rates == pytest.approx(expected, abs=0.11)
+
+
+async def test_who_waits_ends_the_rest_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    """What is due soon for those that wait is not put off to the end of a slow beat."""
+    dispatcher, _ = make_dispatcher()
+    register(dispatcher, ready=False)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(dispatcher.run)
+        await trio.sleep_until(10 * REST_TICK_S + TICK_S / 2)
+        late = msgspec.structs.replace(request(dispatcher), deadline_at=trio.current_time() + 0.01)
+        with pytest.raises(ApiError):
+            await dispatcher.route(late)
+        assert trio.current_time() < 10 * REST_TICK_S + 2 * TICK_S
+        nursery.cancel_scope.cancel()

@@ -169,6 +169,18 @@ async def test_a_canary_without_tokens_in_time_has_failed(monkeypatch: pytest.Mo
         assert counts(gateway, "fallback off") == [1]
 
 
+async def test_a_canary_that_is_refused_for_load_has_not_failed() -> None:
+    """One worker that leaves, or is not ready yet after all, must not keep providers answering
+    where others have proved themselves.
+    """
+    async with open_with_canary(max_seqs=2) as (gateway, worker):
+        worker.rejections = ["draining", "not_ready", "busy"]
+        worker.resume()
+        await gateway.wait_local()
+        assert not worker.rejections
+        assert counts(gateway, "canary failed", "fallback off") == [0, 1]
+
+
 class WithoutFiles(FakeWorker):
     """It owes the gateway the model's text files."""
 

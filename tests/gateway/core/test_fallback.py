@@ -222,16 +222,19 @@ def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
     probe = only(fleet.tick(1.0), Probe)
     for _ in range(2):
         probe = only(fleet.canary_passed("m", probe.serial, 1.0), Probe)
+    fleet.canary_busy("m", probe.serial, 1.1)
     assert events(fleet.proven(2, 1.1)) == []
-    assert events(fleet.canary_passed("m", probe.serial, 1.2)) == [FallbackOff("m", 3)]
+    probe = only(fleet.tick(2.0), Probe)
+    assert events(fleet.canary_passed("m", probe.serial, 2.1)) == [FallbackOff("m", 3)]
 
 
 def test_users_prove_nothing_where_canaries_can() -> None:
     """While there is a free place it takes canaries, which fly one by one."""
-    fleet, _ = fallen_back(max_seqs=4)
+    fleet, probe = fallen_back(max_seqs=4)
+    fleet.canary_busy("m", probe.serial, 0.0)
     for ticket in (2, 3, 4):
         fleet.ask(request(ticket, cloud=False), 0.0)
-        assert events(fleet.proven(ticket, 0.1)) == []
+        assert events(fleet.proven(ticket, 0.05)) == []
     assert isinstance(only(fleet.ask(request(5), 0.2), UseProvider), UseProvider)
 
 

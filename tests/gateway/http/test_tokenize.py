@@ -163,6 +163,15 @@ async def test_a_tokenizer_is_waited_for_while_its_worker_is_there() -> None:
     assert replies[0].json["tokens"] == make_tokenizer().encode("a").ids
 
 
+async def test_a_tokenizer_that_was_forgotten_is_asked_for_again() -> None:
+    """A fleet of many models keeps those that are used."""
+    async with whole_gateway() as whole:
+        assert (await whole.post("/tokenize", prompt="a")).status == 200
+        whole.gateway.services.files._entries.clear()
+        assert (await whole.post("/tokenize", prompt="a")).status == 200
+        assert len(whole.worker.all_of(GetFiles)) == 2
+
+
 async def test_a_tokenizer_that_is_here_outlasts_its_worker() -> None:
     """Nobody is asked for it any more."""
     async with whole_gateway() as whole:

@@ -16,6 +16,7 @@ COLUMNS: Final = 64
 """Of bfloat16 in one tile of a map: 128 bytes, swizzled as the tensor cores read them."""
 
 _KEPT_MAPS: Final = 8192
+_KEPT_CONFIGS: Final = 1024
 
 
 class Function(NamedTuple):
@@ -73,11 +74,7 @@ def launch(
 
     May begin before the kernel ahead of it has ended (`griddepcontrol`). Raises `DriverError`.
     """
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = function.num_threads, 1, 1
-    config.sharedMemBytes, config.hStream = function.shared_bytes, stream
-    config.attrs, config.numAttrs = [_dependent()], 1
+    config = _config(grid, function.num_threads, function.shared_bytes, stream)
     addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
     integers = [ctypes.c_int32(number) for number in numbers]
     places = [tile.getPtr() for tile in maps]
@@ -87,12 +84,17 @@ def launch(
     _done(result, f"launch {grid} programs")
 
 
-@lru_cache(1)
-def _dependent() -> Any:  # noqa: ANN401
+@lru_cache(_KEPT_CONFIGS)
+def _config(grid: int, num_threads: int, shared_bytes: int, stream: int) -> Any:  # noqa: ANN401
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = num_threads, 1, 1
+    config.sharedMemBytes, config.hStream = shared_bytes, stream
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
-    return attribute
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
 
 
 def _done(result: tuple[Any, ...], what: str) -> Any:  # noqa: ANN401

@@ -43,7 +43,7 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
 
 def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:
     """See `kernels.linear.linear_add`."""
-    config = _chosen(Op.LINEAR_ADD, x, weight, bias)
+    config = _chosen(Op.LINEAR_ADD, x, weight, bias, residual)
     if config is None:
         return library.linear_add(x, weight, residual, bias)
     return product(config, x, weight, residual=residual, bias=bias)
@@ -84,8 +84,15 @@ def product(
     )
 
 
-def _chosen(op: Op, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Config | None:
+def _chosen(
+    op: Op,
+    x: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> Config | None:
     scale_block = parts_of(weight)[2]
     num_weight_rows, depth = weight.shape
-    has_wide = scale_block == 0 and bias is None and serves(x, depth, num_weight_rows)
+    num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
+    has_wide = scale_block == 0 and bias is None and serves(x, depth, num_out, residual)
     return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block, has_wide=has_wide)

@@ -30,6 +30,9 @@ MAX_TILE_ROWS: Final = 256
 """The widest instruction: its sums are 128 registers of each thread."""
 
 _COLUMNS: Final = 64
+_ALIGNED: Final = 16
+"""Bytes: the copy engine takes no other addresses. A weight is an allocation's beginning."""
+
 _SHARED_BYTES: Final = 227 * 1024
 _BARRIER_BYTES: Final = 16
 _MAX_STAGES: Final = 8
@@ -70,10 +73,13 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
 product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instruction)
 
 
-def serves(x: Tensor, depth: int, num_out: int) -> bool:
-    """Whether this card runs it, and for such a product."""
+def serves(x: Tensor, depth: int, num_out: int, residual: Tensor | None = None) -> bool:
+    """Whether this card runs it, and for such a product: `num_out` features of the result."""
     fits = x.dtype == torch.bfloat16 and depth % _COLUMNS == 0 and num_out % 4 == 0
-    return fits and is_card(x.device) and _is_hopper(x.device)
+    if not (fits and is_card(x.device) and _is_hopper(x.device)):
+        return False
+    addresses = x.data_ptr() if residual is None else x.data_ptr() | residual.data_ptr()
+    return addresses % _ALIGNED == 0
 
 
 @cache
@@ -98,10 +104,12 @@ def wide(
     """`residual + x W^T`, or the SwiGLU of it: x [T, K], weight [N, K], bfloat16 -> [T, N] or
     [T, N / 2].
 
-    Ask `serves` first; without a band T is at most `MAX_TILE_ROWS`. The result is the same every
-    time. Raises `CompileError` and `DriverError`.
+    Ask `serves` first. The result is the same every time. Raises `CompileError`, `DriverError`, and
+    `ValueError` for a SwiGLU in splits, or more than `MAX_TILE_ROWS` without a band.
     """
     num_rows = x.shape[0]
+    if (swiglu and config.splits > 1) or (num_rows > MAX_TILE_ROWS and not config.band):
+        raise ValueError(f"{config} for {num_rows} rows, {swiglu=}")
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
     out = x.new_empty(num_rows, num_out)
     tile_rows = min(MAX_TILE_ROWS, -(-num_rows // 16) * 16)

@@ -1,7 +1,11 @@
 """Wide products: what is asked of the kernel on a CPU, and on a Hopper card what it answers."""
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,6 +56,31 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert isinstance(choose(Op.NORM_SWIGLU, 1000, *shape[1:], has_wide=True), Wide)
     assert choose(Op.NORM_SWIGLU, 300, *shape[1:], has_wide=True) is None
     assert not serves(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
+
+
+@pytest.mark.parametrize("check", ["check_features", "check_addresses"])
+def test_what_it_cannot_compute_goes_elsewhere(check: str) -> None:
+    """In a process of its own, where Triton compiles; see `wide_checks`."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.wide_checks", check],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "num_rows", "swiglu"), [(Wide(3, 2), 64, True), (Wide(3, 1), 257, False)]
+)
+def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swiglu: bool) -> None:
+    """Ups are not added over a cluster; without a band nobody takes rows behind the first tile."""
+    x = torch.empty(num_rows, 128, dtype=torch.bfloat16, device="meta")
+    with pytest.raises(ValueError, match="Wide"):
+        wide(x, torch.empty_like(x), config, swiglu=swiglu)
 
 
 def test_on_a_card_that_is_not_there_its_compilation_is_noted() -> None:

@@ -39,6 +39,10 @@ _LAYERS: Final = 2
 """The last layer of a step may have fewer rows than the others, which are all alike."""
 
 
+_PROMPTS: Final = range(48, 257, 16)
+"""Tokens. Steps of so many rows that no graph holds have wide products of their own, up to four for
+each 16 rows: an engine that compiles them, 0.3 to 0.5 s each, stands still meanwhile."""
+
 _OTHERS: Final = (
     SamplingParams(max_tokens=2, top_p=0.5),
     SamplingParams(max_tokens=2, presence_penalty=1.0),
@@ -50,8 +54,8 @@ second, for which the first such request would hold up all others."""
 
 def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
     """The kernels that the start of this worker needs before its first answer, in the order of
-    need; then, one list for each, those that every further graph adds; at last those of filters
-    and penalties.
+    need; then, one list for each, those that every further graph adds; those of other prompts
+    without a graph; at last those of filters and penalties.
 
     Triton's driver stands for a card (`kernels.noted.pretend_card`). Raises `ConfigError`.
     """
@@ -71,6 +75,11 @@ def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
         while runner.prepare(wished_only=False):
             yield list(noted.values())[known:]
             known = len(noted)
+        bare = _runner(config, model, model_dir)
+        for plan in warm_up_plans(bare.facts, prompts=_PROMPTS):
+            bare.launch(plan)
+        yield list(noted.values())[known:]
+        known = len(noted)
         for sampling in _OTHERS:
             for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
                 runner.launch(plan)

@@ -5,7 +5,7 @@ request, and not by the prefill rate that routers go by. Must not know where the
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from protocol.errors import ConfigError
@@ -34,10 +34,12 @@ def warm_up(runner: Runner) -> None:
     prepare_first(runner)
 
 
-def warm_up_plans(facts: EngineFacts, sampling: SamplingParams = _SAMPLING) -> Iterator[StepPlan]:
+def warm_up_plans(
+    facts: EngineFacts, sampling: SamplingParams = _SAMPLING, prompts: Sequence[int] = _PROMPTS
+) -> Iterator[StepPlan]:
     """Each imagined sequence with its prompt, one token behind it, and its end."""
     longest = min(facts.token_budget, facts.context_length - 1)
-    for seq, wanted in enumerate(_PROMPTS):
+    for seq, wanted in enumerate(prompts):
         length = min(wanted, longest)
         blocks = tuple(range(-(-(length + 1) // facts.block_size)))
         start = SequenceStart(seq, array("I", bytes(4 * length)), length, sampling, seed=0)

@@ -27,7 +27,8 @@ choose.is_card = lambda _: True
 choose.capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
-from kernels.noted import Noted, noting, pretend_card  # noqa: E402
+from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
+from kernels.noted import Noted, is_tritons, noting, pretend_card  # noqa: E402
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
@@ -36,6 +37,7 @@ from workers.core.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 from workers.engine.capture import run_again  # noqa: E402
 from workers.engine.compile_ahead import CompileAhead, compiler_command  # noqa: E402
 from workers.engine.device_steps import DeviceSteps  # noqa: E402
+from workers.engine.dummy import draw_weights  # noqa: E402
 from workers.engine.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
 from workers.engine.kv_cache import KvCache  # noqa: E402
 from workers.engine.model_config import read_model_config  # noqa: E402
@@ -49,6 +51,8 @@ from workers.engine.weights import load_weights  # noqa: E402
 
 H200 = 90
 CPU = torch.device("cpu")
+META = torch.device("meta")
+LARGE = Path(__file__).parents[3] / "config" / "dummy" / "qwen3-8b"
 
 
 def _worker(model_dir: Path, **changes: Any) -> WorkerConfig:
@@ -139,6 +143,34 @@ def check_rehearsal() -> None:
         assert not known & others
         missing = [kernel for kernel in served.values() if kernel.id not in known | others]
         assert not missing, (config, missing)
+
+
+def check_products_of_all_rows() -> None:
+    """Those of a large model, whose rows no graph of a small batch holds."""
+    wide._has_bindings = lambda: True
+    pretend_card(H200)
+    lists = list(rehearse(_worker(LARGE, token_budget=2048), LARGE))
+    known = {kernel.id for kernels in lists for kernel in kernels}
+    for num_rows in (*range(1, 272), 512, 1024):
+        with noting() as noted:
+            _multiply(num_rows)
+        missing = [kernel for kernel in noted.values() if kernel.id not in known]
+        assert not missing, (num_rows, missing)
+        assert num_rows != 240 or sum(not is_tritons(kernel) for kernel in noted.values()) == 2
+
+
+def _multiply(num_rows: int) -> None:
+    """The products of a layer but the last, of which fewer rows are wanted."""
+    shape = msgspec.structs.replace(read_model_config(LARGE), num_layers=1)
+    layer = draw_weights(shape, META, torch.bfloat16).layers[0]
+    hidden, mixed, gated = [
+        torch.empty(num_rows, weight.shape[1], dtype=torch.bfloat16, device=META)
+        for weight in (layer.qkv, layer.out, layer.down)
+    ]
+    norm_linear(hidden, layer.input_norm, 1e-6, layer.qkv)
+    linear_add(mixed, layer.out, hidden)
+    norm_swiglu(hidden, layer.post_norm, 1e-6, layer.gate_up)
+    linear_add(gated, layer.down, hidden)
 
 
 def check_compiled_ahead() -> None:

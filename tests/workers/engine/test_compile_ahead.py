@@ -47,6 +47,11 @@ def test_a_start_launches_what_its_rehearsal_launched(tmp_path: Path) -> None:
     _checked("check_rehearsal", tmp_path)
 
 
+def test_steps_of_all_sizes_launch_what_the_rehearsal_launched(tmp_path: Path) -> None:
+    """Wide products are compiled for each 16 rows, of which graphs hold some only."""
+    _checked("check_products_of_all_rows", tmp_path)
+
+
 def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
     """For a whole start every kernel is found in the cache, and then the cache is complete."""
     num_found, num_compiled = json.loads(_checked("check_compiled_ahead", tmp_path))

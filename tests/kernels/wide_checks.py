@@ -1,0 +1,53 @@
+"""Which products become CUDA C++, on a Hopper card that only notes what would be launched.
+
+Run as a program, without the interpreter: the test's own process has Triton interpret.
+"""
+
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kernels.linear import linear, linear_add, norm_swiglu, wide
+from kernels.noted import is_tritons, noting, pretend_card
+
+H200 = 90
+META = torch.device("meta")
+ROWS, DEPTH, FEATURES = 100, 4096, 2056
+WEIGHT = torch.empty(FEATURES, DEPTH, dtype=torch.bfloat16, device=META)
+
+
+def _rows(width: int, first: int = 0) -> Tensor:
+    """Contiguous, from the element `first` of an allocation on."""
+    room = torch.empty(ROWS * width + first, dtype=torch.bfloat16, device=META)
+    return room[first:].view(ROWS, width)
+
+
+def _is_wide(product: Callable[[], Tensor]) -> bool:
+    with noting() as noted:
+        product()
+    return not all(is_tritons(kernel) for kernel in noted.values())
+
+
+def check_features() -> None:
+    """A SwiGLU's are half of the weight's rows; the kernel stores four at once."""
+    norm = torch.empty(DEPTH, dtype=torch.bfloat16, device=META)
+    assert _is_wide(lambda: norm_swiglu(_rows(DEPTH), norm, 1e-6, WEIGHT))
+    assert not _is_wide(lambda: norm_swiglu(_rows(DEPTH), norm, 1e-6, WEIGHT[:-4]))
+    assert _is_wide(lambda: linear(_rows(DEPTH), WEIGHT[:-4]))
+    assert not _is_wide(lambda: linear(_rows(DEPTH), WEIGHT[:-6]))
+
+
+def check_addresses() -> None:
+    """The copy engine reads from multiples of 16 bytes, and residuals are read eight at once."""
+    assert _is_wide(lambda: linear(_rows(DEPTH, 8), WEIGHT))
+    assert not _is_wide(lambda: linear(_rows(DEPTH, 4), WEIGHT))
+    assert _is_wide(lambda: linear_add(_rows(DEPTH), WEIGHT, _rows(FEATURES)))
+    assert not _is_wide(lambda: linear_add(_rows(DEPTH), WEIGHT, _rows(FEATURES, 2)))
+
+
+if __name__ == "__main__":
+    wide._has_bindings = lambda: True
+    pretend_card(H200)
+    globals()[sys.argv[1]]()

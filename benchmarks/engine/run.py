@@ -185,13 +185,7 @@ def _tests(
 
 def _soak(options: Options, engine: Engine, progress: Progress) -> Soak:
     progress.begin("soak")
-    result = soak(
-        engine,
-        options.scale,
-        options.seconds,
-        _SOAK_SEED,
-        lambda share: progress.begin(f"soak {100 * share:.0f} %"),
-    )
+    result = soak(engine, options.scale, options.seconds, _SOAK_SEED, progress.say)
     progress.end()
     return result
 

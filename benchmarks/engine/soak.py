@@ -22,7 +22,9 @@ _CROWD: Final = 1.25
 """Times `max_seqs`: some wait, and the blocks of those who run are too few now and then."""
 
 _ABORT_SHARE: Final = 0.15
-_GREEDY_KEPT: Final = 24
+_GREEDY_KEPT: Final = 12
+"""Each is asked once more, and checked with that: some 10 s of an H200 for one of 30k tokens."""
+
 _MAX_GROWN_BYTES: Final = 16 * 2**20
 """In use while idle, from the second quarter on: by then every graph has been captured."""
 
@@ -47,10 +49,11 @@ class Soak:
 
 
 def soak(
-    engine: Engine, scale: Scale, seconds: float, seed: int, progress: Callable[[float], None]
+    engine: Engine, scale: Scale, seconds: float, seed: int, say: Callable[[str], None]
 ) -> Soak:
-    """Load for `seconds`, in four parts with an idle moment after each; then the greedy answers
-    once more, one at a time and without a cached prefix.
+    """Load for `seconds`, in four parts, at the end of each of which all cancel what they still
+    wait for, with an idle moment; then the greedy answers once more, one at a time and without a
+    cached prefix. `say` gets a line at each end.
     """
     result, rng = Soak(), random.Random(seed)
     for part in range(4):
@@ -58,11 +61,22 @@ def soak(
         load = partial(_load, engine=engine, scale=scale, rng=rng, until=until, result=result)
         engine.serve(load)
         _look(engine, result)
-        progress((part + 1) / 4)
+        say(_told(f"soak {25 * (part + 1)} %", result))
     engine.serve(partial(_again, result=result))
     _look(engine, result)
     _judge(engine, result, scale.soak_needs)
+    say(_told("soak: answers again", result))
     return result
+
+
+def _told(what: str, result: Soak) -> str:
+    """For whoever sees no end of it."""
+    memory = f", device memory {result.memory[-1]}" if result.memory else ""
+    return (
+        f"{what}: {result.num_requests} requests, {result.num_aborted} cancelled, "
+        f"{result.num_cached_tokens} tokens cached, {result.num_output_tokens} out, "
+        f"{result.num_preemptions} preemptions{memory}, {len(result.wrong)} wrong"
+    )
 
 
 def _load(
@@ -80,8 +94,12 @@ def _load(
         for number in [number for number in live if client.answers[number].ending]:
             _end(client.answers.pop(number), live.pop(number), result)
         running = [number for number, aborted in live.items() if not aborted]
-        if running and rng.random() < _ABORT_SHARE:
-            live[number := rng.choice(running)] = True
+        is_over = time.monotonic() >= until
+        leaving = running if is_over else running[:0]
+        if running and not is_over and rng.random() < _ABORT_SHARE:
+            leaving = [rng.choice(running)]
+        for number in leaving:
+            live[number] = True
             client.abort(number)
             result.num_aborted += 1
     result.num_preemptions = engine.books.scheduler.load(0, 0.0, 0.0).preemptions

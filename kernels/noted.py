@@ -20,7 +20,7 @@ from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia import driver as nvidia
-from triton.runtime import JITFunction, driver
+from triton.runtime import driver
 
 _WARP_SIZE = 32
 
@@ -125,11 +125,6 @@ def compile_noted(kernel: Noted, *, with_launcher: bool) -> None:
     if compiled is not None and with_launcher and hasattr(nvidia, "make_launcher"):
         # Triton 3.6 has the C compiler make one for every signature; 3.7 has one for all.
         nvidia.CudaLauncher(compiled.src, compiled.metadata)
-
-
-def is_tritons(kernel: Noted) -> bool:
-    """Else it is CUDA C++ (`kernels.cuda`)."""
-    return isinstance(_function(kernel), JITFunction)
 
 
 def compile_driver() -> None:

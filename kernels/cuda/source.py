@@ -4,11 +4,14 @@ Owns the compiler's call and the words by which a compilation is known, so that 
 like one of Triton's (`kernels.noted`). Must not know cards: no driver is needed to compile.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 import msgspec
 from triton import knobs
@@ -24,7 +27,7 @@ Headers = Callable[[Mapping[str, int]], Mapping[str, str]]
 
 
 class CompileError(RuntimeError):
-    """The source is wrong; the text is the compiler's."""
+    """The source is wrong, or there is no compiler; the text is its own."""
 
 
 @final
@@ -47,7 +50,7 @@ class CudaSource:
         tell(self._noted(constants))
 
     def cubin(self, constants: Mapping[str, int]) -> bytes:
-        """Machine code, from the cache or compiled now, some 0.3 s. Raises `CompileError`."""
+        """Machine code, from the cache or compiled now, some 0.5 s. Raises `CompileError`."""
         tell(self._noted(constants))
         return self._compiled(constants)
 
@@ -60,17 +63,18 @@ class CudaSource:
         return Noted(self._module, self.name, words)
 
     def _compiled(self, constants: Mapping[str, int]) -> bytes:
-        defines = [f"-D{name}={value}" for name, value in sorted(constants.items())]
+        options = [f"--gpu-architecture={ARCH}", "-std=c++17"]
+        options += [f"-D{name}={value}" for name, value in sorted(constants.items())]
         headers = self._headers(constants)
         source = self._path.read_text(encoding="utf-8")
-        parts = [ARCH, _version(), source, *defines, *headers, *headers.values()]
-        cache = get_cache_manager(sha256("\0".join(parts).encode()).hexdigest())
+        parts = [compiler_version(), source, *options, *headers, *headers.values()]
+        kept = get_cache_manager(sha256("\0".join(parts).encode()).hexdigest())
         file_name = f"{self.name}.cubin"
         begun_at = time.perf_counter()
-        found = cache.get_file(file_name)
+        found = kept.get_file(file_name)
         if found is None:
-            cubin = _compile(source, self._path.name, defines, headers)
-            cache.put(cubin, file_name, binary=True)
+            cubin = _compile(source, self._path.name, options, headers)
+            kept.put(cubin, file_name, binary=True)
         else:
             cubin = Path(found).read_bytes()
         _count(cache_hit=found is not None, seconds=time.perf_counter() - begun_at)
@@ -92,43 +96,23 @@ def _count(*, cache_hit: bool, seconds: float) -> None:
         )  # fmt: skip
 
 
-def _version() -> str:
-    from cuda.bindings import nvrtc
-
-    _, major, minor = nvrtc.nvrtcVersion()
-    return f"nvrtc {major}.{minor}"
-
-
-def _compile(source: str, name: str, defines: list[str], headers: Mapping[str, str]) -> bytes:
-    from cuda.bindings import nvrtc
-
-    error, program = nvrtc.nvrtcCreateProgram(
-        source.encode(), name.encode(), len(headers),
-        [text.encode() for text in headers.values()], [key.encode() for key in headers],
-    )  # fmt: skip
-    _check(nvrtc, error)
-    options = [f"--gpu-architecture={ARCH}", "-std=c++17", *defines]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
-    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError(f"{name} {' '.join(defines)}: {_log(nvrtc, program)}")
-    error, size = nvrtc.nvrtcGetCUBINSize(program)
-    _check(nvrtc, error)
-    cubin = bytearray(size)
-    (error,) = nvrtc.nvrtcGetCUBIN(program, cubin)
-    _check(nvrtc, error)
-    nvrtc.nvrtcDestroyProgram(program)
-    return bytes(cubin)
+@cache
+def compiler_version() -> str:
+    """Of the one that is here. Raises `CompileError` if there is none that works."""
+    return _answer({}, "no compiler of CUDA C++").decode()
 
 
-def _log(nvrtc: Any, program: Any) -> str:  # noqa: ANN401 -- bindings are not typed
-    error, size = nvrtc.nvrtcGetProgramLogSize(program)
-    _check(nvrtc, error)
-    log = bytearray(size)
-    (error,) = nvrtc.nvrtcGetProgramLog(program, log)
-    _check(nvrtc, error)
-    return log.rstrip(b"\0").decode(errors="replace")
+def _compile(source: str, name: str, options: list[str], headers: Mapping[str, str]) -> bytes:
+    words = {"source": source, "name": name, "options": options, "headers": dict(headers)}
+    return _answer(words, f"{name} {' '.join(options)}")
 
 
-def _check(nvrtc: Any, error: Any) -> None:  # noqa: ANN401
-    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError(f"the compiler of CUDA C++: {error!r}")
+def _answer(words: Mapping[str, object], what: str) -> bytes:
+    # Without the folder of that program on the path: our names there are not meant.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("nvrtc.py"))]
+    said = msgspec.json.encode(words)
+    done = subprocess.run(command, input=said, capture_output=True, check=False)
+    if done.returncode:
+        why = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
+        raise CompileError(f"{what}: {why}")
+    return done.stdout

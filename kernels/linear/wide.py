@@ -10,9 +10,9 @@ of two. A warp of its own keeps as many tiles on their way as shared memory hold
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels.choose import capability, is_card
-from kernels.cuda.source import CudaSource
+from kernels.cuda.source import CompileError, CudaSource, compiler_version
 from kernels.linear.config import Wide
 
 if TYPE_CHECKING:
@@ -84,13 +84,19 @@ def serves(x: Tensor, depth: int, num_out: int, residual: Tensor | None = None) 
 
 @cache
 def _is_hopper(device: torch.device) -> bool:
-    return capability(device) == (9, 0) and _has_bindings()
+    return capability(device) == (9, 0) and _has_compiler()
 
 
 @cache
-def _has_bindings() -> bool:
-    """They come with torch for CUDA."""
-    return find_spec("cuda") is not None and find_spec("cuda.bindings") is not None
+def _has_compiler() -> bool:
+    """It comes with torch for CUDA."""
+    try:
+        compiler_version()
+    except CompileError as error:
+        why = str(error).splitlines()[-1]
+        print(f"products of many rows are left to the library: {why}", file=sys.stderr)
+        return False
+    return True
 
 
 def wide(

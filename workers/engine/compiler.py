@@ -71,12 +71,12 @@ def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
     ordered = long_ones_first(first, processes // 2)
-    tasks = [*[(_compile, kernel) for kernel in ordered], *[(_compile_later, x) for x in later]]
     # The first submission makes all forks: they inherit what is imported and hashed by now.
-    with _forks(max(1, processes // 4)) as others, _forks(processes) as forks:
-        answers = {others.submit(do, x): x for do, x in tasks if not _is_tritons(x)}
-        driver = forks.submit(_compile_driver)
-        answers |= {forks.submit(do, x): x for do, x in tasks if _is_tritons(x)}
+    begin = (os.getpid(),)
+    with ProcessPoolExecutor(processes, get_context("fork"), _begin, begin) as pool:
+        driver = pool.submit(_compile_driver)
+        answers = {pool.submit(_compile, kernel): kernel for kernel in ordered}
+        answers |= {pool.submit(_compile_later, kernel): kernel for kernel in later}
         errors = 0
         for answer in as_completed(answers):
             word = _word(answer, answers[answer])
@@ -87,13 +87,6 @@ def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
         return 1
     mark_complete(config, arch)
     return 0
-
-
-def _forks(number: int) -> ProcessPoolExecutor:
-    """CUDA C++ has some of its own: its compiler has died (a segmentation fault in NVRTC 13.0) in
-    those where Triton 3.6 had compiled before, and with one of them all are lost.
-    """
-    return ProcessPoolExecutor(number, get_context("fork"), _begin, (os.getpid(),))
 
 
 def _rehearsed(config: WorkerConfig, arch: int) -> tuple[list["Noted"], list["Noted"]]:
@@ -129,12 +122,6 @@ def _word(answer: "Future[Ready]", kernel: "Noted") -> Ready:
         return answer.result()
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     return Ready(kernel.id, kernel.name, seconds=0.0, error=text)
-
-
-def _is_tritons(kernel: "Noted") -> bool:
-    from kernels.noted import is_tritons
-
-    return is_tritons(kernel)
 
 
 def _begin(parent: int) -> None:

@@ -2,9 +2,6 @@
 
 # ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,18 +10,12 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Launch
+from tests.fakes.uninterpreted import run_uninterpreted
 
 
 def test_against_triton_itself(tmp_path: Path) -> None:
     """In a process of its own, where Triton compiles; see `launch_checks`."""
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.kernels.launch_checks"]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        command, env=environment, cwd=root, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_uninterpreted("tests.kernels.launch_checks", cache=tmp_path)
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -1,11 +1,7 @@
 """Wide products: what is asked of the kernel on a CPU, and on a Hopper card what it answers."""
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +12,7 @@ from kernels.linear.choose import Op, choose
 from kernels.linear.config import Gemv, Skinny, Wide
 from kernels.linear.wide import MAX_TILE_ROWS, constants_of, serves, shared_bytes, wide
 from kernels.noted import noting
+from tests.fakes.uninterpreted import run_uninterpreted
 
 CONFIGS = [
     *(Wide(1, 1), Wide(1, 2, reads_once=True), Wide(2, 1), Wide(2, 2, reads_once=True)),
@@ -61,16 +58,7 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
 @pytest.mark.parametrize("check", ["check_features", "check_addresses"])
 def test_what_it_cannot_compute_goes_elsewhere(check: str) -> None:
     """In a process of its own, where Triton compiles; see `wide_checks`."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.wide_checks", check],
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_uninterpreted("tests.kernels.wide_checks", check)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from triton.runtime.cache import triton_key
 from config import WorkerConfig
 from kernels.noted import Noted
 from tests.fakes.tiny_models import write_tiny_model
+from tests.fakes.uninterpreted import run_uninterpreted
 from workers.engine import compile_ahead
 from workers.engine.compile_ahead import SWITCH, CompileAhead, compiler_command, start_compiling
 from workers.engine.compiler import long_ones_first
@@ -32,14 +33,7 @@ KERNELS = [Noted("kernels", name, "{}") for name in ("first", "second", "third")
 
 def _checked(check: str, room: Path) -> str:
     """In a process of its own, where Triton compiles; see `start_checks`."""
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(room)}
-    environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "tests.workers.engine.start_checks", check]
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_uninterpreted("tests.workers.engine.start_checks", check, cache=room)
 
 
 def test_a_start_launches_what_its_rehearsal_launched(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 Owns the compiler's calls. A process of its own, and one that has imported nothing else: in forks of
 one that knew torch and Triton this compiler (NVRTC 13.0) ended with a segmentation fault, which
 must happen to nobody's engine. What is read is JSON: `source`, `name`, `options`, `headers` by
-name; of nothing the answer is the compiler's version. What is wrong stands on stderr, and the
-status is 1.
+name; if there are only options, the answer is the compiler's version, once it has compiled nothing
+with them. What is wrong stands on stderr, and the status is 1.
 """
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cuda.bindings import nvrtc
@@ -17,31 +18,39 @@ from cuda.bindings import nvrtc
 def main() -> int:
     """Do what stdin says."""
     words = json.load(sys.stdin)
-    if not words:
+    headers = words.get("headers", {})
+    name, source = words.get("name", "nothing.cu"), words.get("source", "")
+    try:
+        cubin = _compiled(source, name, words["options"], headers)
+    except SyntaxError as error:
+        sys.stderr.write(str(error))
+        return 1
+    if "source" not in words:
         _, major, minor = nvrtc.nvrtcVersion()
-        print(f"NVRTC {major}.{minor}", end="")
-        return 0
-    headers: dict[str, str] = words["headers"]
+        cubin = f"NVRTC {major}.{minor}".encode()
+    sys.stdout.buffer.write(cubin)
+    return 0
+
+
+def _compiled(source: str, name: str, options: Sequence[str], headers: Mapping[str, str]) -> bytes:
+    """Raises `SyntaxError` in the compiler's words."""
     program = _done(
         nvrtc.nvrtcCreateProgram(
-            words["source"].encode(),
-            words["name"].encode(),
+            source.encode(),
+            name.encode(),
             len(headers),
             [text.encode() for text in headers.values()],
             [name.encode() for name in headers],
         )
     )
-    options = [option.encode() for option in words["options"]]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [x.encode() for x in options])
     if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = bytearray(_done(nvrtc.nvrtcGetProgramLogSize(program)))
         _done(nvrtc.nvrtcGetProgramLog(program, log))
-        sys.stderr.write(log.rstrip(b"\0").decode(errors="replace"))
-        return 1
+        raise SyntaxError(log.rstrip(b"\0").decode(errors="replace"))
     cubin = bytearray(_done(nvrtc.nvrtcGetCUBINSize(program)))
     _done(nvrtc.nvrtcGetCUBIN(program, cubin))
-    sys.stdout.buffer.write(cubin)
-    return 0
+    return bytes(cubin)
 
 
 def _done(result: tuple[Any, ...]) -> Any:  # noqa: ANN401 -- the bindings are not typed

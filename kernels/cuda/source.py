@@ -19,7 +19,7 @@ from triton.runtime.cache import get_cache_manager
 
 from kernels.noted import Noted, tell
 
-ARCH: Final = "sm_90a"
+_OPTIONS: Final = ("--gpu-architecture=sm_90a", "-std=c++17")
 """With what only Hopper has: the matrix products of a warp group."""
 
 Headers = Callable[[Mapping[str, int]], Mapping[str, str]]
@@ -63,8 +63,8 @@ class CudaSource:
         return Noted(self._module, self.name, words)
 
     def _compiled(self, constants: Mapping[str, int]) -> bytes:
-        options = [f"--gpu-architecture={ARCH}", "-std=c++17"]
-        options += [f"-D{name}={value}" for name, value in sorted(constants.items())]
+        macros = [f"-D{name}={value}" for name, value in sorted(constants.items())]
+        options = [*_OPTIONS, *macros]
         headers = self._headers(constants)
         source = self._path.read_text(encoding="utf-8")
         parts = [compiler_version(), source, *options, *headers, *headers.values()]
@@ -99,7 +99,7 @@ def _count(*, cache_hit: bool, seconds: float) -> None:
 @cache
 def compiler_version() -> str:
     """Of the one that is here. Raises `CompileError` if there is none that works."""
-    return _answer({}, "no compiler of CUDA C++").decode()
+    return _answer({"options": _OPTIONS}, "no compiler of CUDA C++").decode()
 
 
 def _compile(source: str, name: str, options: list[str], headers: Mapping[str, str]) -> bytes:

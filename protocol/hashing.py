@@ -32,19 +32,15 @@ def root_digest(model: str, adapter: str = "", salt: bytes = b"") -> BlockDigest
     return _digest(seed)
 
 
-def next_digest(parent: BlockDigest, packed_block: bytes) -> BlockDigest:
-    """The digest of a full block whose ids are `packed_block`, after `parent`."""
-    return _digest(parent + packed_block)
-
-
 def block_digests(root: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
-    """Digests of the full blocks of `packed` (u32 ids); a partial last block has none.
+    """Digests of the full blocks of `packed` (u32 ids): each is that of its predecessor's, or of
+    `root`, and its own ids. A partial last block has none.
 
     155 us for 15k tokens in blocks of 16, so about 80 us in blocks of 32.
     """
     stride = block_size * TOKEN_BYTES
     parent = root
-    # `next_digest` written out: to call it takes as long as the hash.
+    # Without a call for each: it takes as long as the hash.
     return [
         parent := _digest(parent + packed[start : start + stride])
         for start in range(0, len(packed) - stride + 1, stride)

@@ -94,9 +94,10 @@ def _load(
         for number in [number for number in live if client.answers[number].ending]:
             _end(client.answers.pop(number), live.pop(number), result)
         running = [number for number, aborted in live.items() if not aborted]
-        is_over = time.monotonic() >= until
-        leaving = running if is_over else running[:0]
-        if running and not is_over and rng.random() < _ABORT_SHARE:
+        leaving: list[int] = []
+        if time.monotonic() >= until:
+            leaving = running
+        elif running and rng.random() < _ABORT_SHARE:
             leaving = [rng.choice(running)]
         for number in leaving:
             live[number] = True

@@ -75,10 +75,11 @@ class Fallback:
 
     def late(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
         """A canary is not back in time."""
-        is_failure = self._canaries.late(serial, now)
-        return [Notice(CanaryFailed(self._config.name, worker, reason))] if is_failure else []
+        return self._told(worker, reason) if self._canaries.late(serial, now) else []
 
     def failed(self, serial: int, worker: str, reason: str, now: float) -> list[Effect]:
         """A canary did not come back."""
-        is_failure = self._canaries.failed(serial, now)
-        return [Notice(CanaryFailed(self._config.name, worker, reason))] if is_failure else []
+        return self._told(worker, reason) if self._canaries.failed(serial, now) else []
+
+    def _told(self, worker: str, reason: str) -> list[Effect]:
+        return [Notice(CanaryFailed(self._config.name, worker, reason))]

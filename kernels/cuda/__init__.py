@@ -1,4 +1,4 @@
 """Kernels in CUDA C++, for what Triton cannot say: from source to a launch, by NVIDIA's bindings.
 
-Nothing here is imported before such a kernel is wanted on a card that runs it.
+`source` and the program `nvrtc` need no card; `driver` is imported where one is about to be used.
 """

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny, Wide
+from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Gemv, Skinny, Wide
 from kernels.linear.tuned import TUNED
 from kernels.linear.tuned_fp8 import TUNED as TUNED_FP8
 
@@ -45,7 +45,6 @@ _WIDE_WEIGHTS: Final = 2**23
 _HEAD_ROWS: Final = 2**15
 
 _LONG_DEPTH: Final = 2048
-_LONG_TILE: Final = 256
 _LONG_PADDING: Final = 32
 """One row of padding to so many takes as much as is won."""
 
@@ -122,7 +121,7 @@ def _choose_blocked(
 
 def _suits_long(op: Op, num_rows: int, depth: int) -> bool:
     """Rows are multiplied by the 256: 300 as 512, which takes half as long again as the library."""
-    padded = -(-num_rows // _LONG_TILE) * _LONG_TILE
+    padded = -(-num_rows // MAX_WIDE_ROWS) * MAX_WIDE_ROWS
     is_deep_swiglu = op is Op.NORM_SWIGLU and depth >= _LONG_DEPTH
     return is_deep_swiglu and padded - num_rows <= num_rows // _LONG_PADDING
 

@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 MAX_TILE_ROWS: Final = 128
 """Of x in one program, unless its configuration says otherwise: their sums lie in registers."""
 
+MAX_WIDE_ROWS: Final = 256
+"""The same of `Wide`, by its widest instruction: sums in 128 registers of each thread."""
+
 
 class Gemv(NamedTuple):
     """`block_n` weight rows per program (two per output of a SwiGLU), in chunks of `block_k`."""

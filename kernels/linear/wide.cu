@@ -54,6 +54,11 @@ __device__ __forceinline__ void wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
+// All programs of the cluster, nothing of whose memory is meant.
+__device__ __forceinline__ void meet() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
 __device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -190,10 +195,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
       }
     }
     __syncwarp();
-    if (SPLITS > 1) {
-      asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
-      asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
-    }
+    if (SPLITS > 1) meet(), meet();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGISTERS));
     const int own = group - 1;
@@ -247,7 +249,6 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
       out[place] = make_uint2(packed(v.x, v.y), packed(v.z, v.w));
     }
     // Nobody leaves while others still read what he staged.
-    if (SPLITS > 1)
-      asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    if (SPLITS > 1) meet();
   }
 }

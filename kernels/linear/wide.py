@@ -21,13 +21,10 @@ from torch import Tensor
 
 from kernels.choose import capability, is_card
 from kernels.cuda.source import CompileError, CudaSource, compiler_version
-from kernels.linear.config import Wide
+from kernels.linear.config import MAX_WIDE_ROWS, Wide
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
-
-MAX_TILE_ROWS: Final = 256
-"""The widest instruction: its sums are 128 registers of each thread."""
 
 _COLUMNS: Final = 64
 _ALIGNED: Final = 16
@@ -111,19 +108,34 @@ def wide(
     [T, N / 2].
 
     Ask `serves` first. The result is the same every time. Raises `CompileError`, `DriverError`, and
-    `ValueError` for a SwiGLU in splits, or more than `MAX_TILE_ROWS` without a band.
+    `ValueError` for a SwiGLU in splits, or more than `MAX_WIDE_ROWS` without a band.
     """
     num_rows = x.shape[0]
-    if (swiglu and config.splits > 1) or (num_rows > MAX_TILE_ROWS and not config.band):
+    if (swiglu and config.splits > 1) or (num_rows > MAX_WIDE_ROWS and not config.band):
         raise ValueError(f"{config} for {num_rows} rows, {swiglu=}")
     num_out = weight.shape[0] // 2 if swiglu else weight.shape[0]
     out = x.new_empty(num_rows, num_out)
-    tile_rows = min(MAX_TILE_ROWS, -(-num_rows // 16) * 16)
-    constants = constants_of(config, tile_rows, has_residual=residual is not None, swiglu=swiglu)
+    tile_rows = min(MAX_WIDE_ROWS, -(-num_rows // 16) * 16)
+    has_residual = residual is not None
     if x.is_meta:
-        product.note(constants)
+        product.note(constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu))
         return out
-    _launch(constants, x, weight, x if residual is None else residual, out, num_rows)
+    from kernels.cuda.driver import launch, tile_map
+
+    depth = x.shape[1]
+    features = 64 * config.groups // (1 + swiglu)
+    tiles = -(-num_out // features) * -(-num_rows // tile_rows)
+    launch(
+        _loaded(config, tile_rows, has_residual, swiglu, x.get_device()),
+        tiles * config.splits,
+        torch.cuda.current_stream(x.device).cuda_stream,
+        (
+            tile_map(weight.data_ptr(), weight.shape[0], depth, features),
+            tile_map(x.data_ptr(), num_rows, depth, tile_rows),
+        ),
+        (x if residual is None else residual, out),
+        (num_rows, num_out, depth),
+    )
     return out
 
 
@@ -131,8 +143,7 @@ def constants_of(
     config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool
 ) -> dict[str, int]:
     """The kernel's macros."""
-    stage_bytes = (64 * config.groups + tile_rows) * _COLUMNS * 2
-    stages = min(_MAX_STAGES, _SHARED_BYTES // (stage_bytes + _BARRIER_BYTES))
+    stages = min(_MAX_STAGES, _SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
     fetching, multiplying = _REGISTERS[config.groups]
     return {
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,
@@ -142,45 +153,24 @@ def constants_of(
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:
-    """What a program takes: its stages, and two barriers for each."""
-    stage_bytes = (64 * constants["GROUPS"] + constants["ROWS"]) * _COLUMNS * 2
-    return constants["STAGES"] * (stage_bytes + _BARRIER_BYTES)
+    """What a program takes."""
+    return constants["STAGES"] * _stage_bytes(constants["GROUPS"], constants["ROWS"])
 
 
-def _launch(
-    constants: dict[str, int],
-    x: Tensor,
-    weight: Tensor,
-    residual: Tensor,
-    out: Tensor,
-    num_rows: int,
-) -> None:
-    from kernels.cuda.driver import launch, tile_map
-
-    depth, num_out = x.shape[1], out.shape[1]
-    features = 64 * constants["GROUPS"] // (1 + constants["SWIGLU"])
-    row_tiles = -(-num_rows // constants["ROWS"])
-    maps = (
-        tile_map(weight.data_ptr(), weight.shape[0], depth, features),
-        tile_map(x.data_ptr(), num_rows, depth, constants["ROWS"]),
-    )
-    launch(
-        _loaded(tuple(constants.items()), x.get_device()),
-        -(-num_out // features) * row_tiles * constants["SPLITS"],
-        torch.cuda.current_stream(x.device).cuda_stream,
-        maps,
-        (residual, out),
-        (num_rows, num_out, depth),
-    )
+def _stage_bytes(groups: int, tile_rows: int) -> int:
+    """Two tiles, and two barriers."""
+    return (64 * groups + tile_rows) * _COLUMNS * 2 + _BARRIER_BYTES
 
 
 @cache
-def _loaded(constants: tuple[tuple[str, int], ...], device: int) -> Function:
+def _loaded(
+    config: Wide, tile_rows: int, has_residual: bool, swiglu: bool, device: int
+) -> Function:
     """In the context of that device, which must be the current one."""
     from kernels.cuda.driver import load
 
     if torch.cuda.current_device() != device:
         raise ValueError(f"tensors on device {device}, not on the current one")
-    macros = dict(constants)
-    threads = 128 * (macros["GROUPS"] + 1)
-    return load(product.cubin(macros), product.name, threads, shared_bytes(macros))
+    constants = constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu)
+    threads = 128 * (config.groups + 1)
+    return load(product.cubin(constants), product.name, threads, shared_bytes(constants))

@@ -3,8 +3,6 @@
 Owns the arguments of a step. Must not know how they are applied.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -23,13 +21,3 @@ class Penalties:
     repetition: Tensor
     frequency: Tensor
     presence: Tensor
-
-    def part(self, begin: int, end: int) -> Penalties:
-        """Those of the penalised rows [begin, end)."""
-        return Penalties(
-            self.rows[begin:end],
-            self.slots[begin:end],
-            self.repetition[begin:end],
-            self.frequency[begin:end],
-            self.presence[begin:end],
-        )

@@ -12,7 +12,7 @@ import xxhash
 from config import FallbackConfig, ModelConfig
 from gateway.core.dispatch import Dispatch
 from gateway.core.effects import Assign, Effect, Effects, RouteRequest
-from protocol.hashing import next_digest, root_digest
+from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
     PROTOCOL_VERSION,
@@ -95,13 +95,10 @@ def load(
 
 def chain(*parts: tuple[str, int]) -> tuple[BlockDigest, ...]:
     """Digests of a prompt made of named parts of so many blocks each."""
-    digests: list[BlockDigest] = []
-    parent = root_digest("m")
-    for name, num_blocks in parts:
-        for index in range(num_blocks):
-            parent = next_digest(parent, xxhash.xxh3_64_digest(f"{name}:{index}".encode()))
-            digests.append(parent)
-    return tuple(digests)
+    blocks = [f"{name}:{index}" for name, num_blocks in parts for index in range(num_blocks)]
+    packed = b"".join([xxhash.xxh3_64_digest(block.encode()) for block in blocks])
+    # Eight bytes each: two tokens.
+    return tuple(block_digests(root_digest("m"), packed, 2))
 
 
 def request(

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.linear.choose import Op, choose
-from kernels.linear.config import Gemv, Skinny, Wide
-from kernels.linear.wide import MAX_TILE_ROWS, constants_of, serves, shared_bytes, wide
+from kernels.linear.config import MAX_WIDE_ROWS, Gemv, Skinny, Wide
+from kernels.linear.wide import constants_of, serves, shared_bytes, wide
 from kernels.noted import noting
 from tests.fakes.uninterpreted import run_uninterpreted
 
@@ -18,7 +18,7 @@ CONFIGS = [
     *(Wide(1, 1), Wide(1, 2, reads_once=True), Wide(2, 1), Wide(2, 2, reads_once=True)),
     *(Wide(2, 3), Wide(3, 1), Wide(3, 3, reads_once=True)),
 ]
-ROWS = range(16, MAX_TILE_ROWS + 1, 16)
+ROWS = range(16, MAX_WIDE_ROWS + 1, 16)
 
 _IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 on_hopper = [

@@ -203,7 +203,7 @@ def to_device(
     return source.to(device, non_blocking=True)
 
 
-def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> None:
+def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
     """The same into a tensor that steps in flight may still read: they do so before."""
     source = torch.from_numpy(values)
     target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels.sample import Draws
 from protocol.sampling import SamplingParams
-from workers.engine.batch import aligned
+from workers.engine.batch import aligned, send_into
 from workers.engine.sequences import SequenceState
 
 _MIN_TEMPERATURE: Final = 1e-5
@@ -89,10 +89,7 @@ class DrawTable:
 
 def send_columns(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
     """Copy into the leading columns; on a card after the steps in flight, which read them."""
-    source = torch.from_numpy(values)
-    if target.is_cuda:
-        source = source.pin_memory()
-    target[..., : values.shape[-1]].copy_(source, non_blocking=True)
+    send_into(target[..., : values.shape[-1]], values)
 
 
 def is_penalised(params: SamplingParams) -> bool:

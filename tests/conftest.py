@@ -1,8 +1,10 @@
-"""What every test shares: hypothesis profiles, threads that fit a small shared machine, and
-Triton's interpreter, which runs our kernels where no GPU is."""
+"""What every test shares: hypothesis profiles, threads that fit a small shared machine, drawn
+tensors that stay the same, and Triton's interpreter, which runs our kernels where no GPU is."""
 
 import atexit
 import os
+import sys
+import zlib
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -26,6 +28,16 @@ settings.register_profile(
     "fuzz", deadline=None, max_examples=20_000, suppress_health_check=_SLOW_IS_FINE
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+_SEED = os.environ.get("HERMA_TEST_SEED", "")
+"""Anything: other numbers for every test."""
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers(request: pytest.FixtureRequest) -> None:
+    """Torch draws what this test drew before, whichever tests this process ran ahead of it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(zlib.crc32(f"{_SEED}{request.node.nodeid}".encode()))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,10 +6,10 @@ Owns which tests a name stands for. Must not know how they are made.
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from benchmarks.engine.plot import plot_decode
+from benchmarks.engine.report import Report
 from benchmarks.engine.run import ALL, TESTS, Options, run
 from benchmarks.engine.trace import Trace
 from protocol.errors import ConfigError
@@ -31,19 +31,14 @@ def run_command(arguments: argparse.Namespace) -> int:
         tests = (*ALL, "soak")
         options = replace(options, tests=tests, is_smoke=True, seconds=_SMOKE_SOAK_S)
     trace = None if arguments.trace is None else Trace()
-    report, is_right = run(options, trace)
-    if arguments.json is not None:
-        _write(arguments.json, json.dumps(report, indent=2))
+    report = Report(arguments.json)
+    is_right = run(options, report, trace)
     if trace is not None:
-        _write(arguments.trace, json.dumps(trace.as_json()))
+        arguments.trace.parent.mkdir(parents=True, exist_ok=True)
+        arguments.trace.write_text(f"{json.dumps(trace.as_json())}\n", encoding="utf-8")
     if arguments.plot is not None:
-        plot_decode(report, arguments.plot)
+        plot_decode(report.parts, arguments.plot)
     return 0 if is_right else 1
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _tests(text: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from benchmarks.engine.figure import Figure, table
 from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.progress import Progress
+from benchmarks.engine.report import Report
 from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
@@ -63,47 +64,48 @@ class Options:
         return Path(self.model).name.lower()
 
 
-def run(options: Options, trace: Trace | None = None) -> tuple[dict[str, Any], bool]:
-    """The report, and whether every answer was right. Prints as it goes. Raises `ConfigError`.
+def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
+    """Whether every answer was right; what was found is in the report. Prints as it goes.
 
     With `trace` the steps of each test are noted down, and summed up beside its figures.
+    Raises `ConfigError`.
     """
     began_at = time.perf_counter()
     config = worker_config(options)
     progress = Progress(len(options.tests) + 2)
     figures: list[Figure] = []
-    report: dict[str, Any] = {"model": options.name, "fp8": options.fp8}
+    report.note(model=options.name, fp8=options.fp8, figures=[])
     if "start" in options.tests:
         # First, while the card is empty.
         progress.begin("start to ready")
-        report["starts"] = _starts(options, config, figures, progress)
+        report.note(starts=_starts(options, config, figures, progress))
+        report.note(figures=[one.as_json() for one in figures])
         progress.end()
     progress.begin("loading the model")
     runner = load_runner(config, lambda _phase, _fraction, _detail: None)
     progress.end()
-    report |= {"machine": _machine(runner), "engine": _facts(runner)}
+    report.note(machine=_machine(runner), engine=_facts(runner))
     engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace)
     wrong: list[str] = []
-    bench = _tests(options, engine, figures, progress, trace)
+    bench = _tests(options, engine, figures, progress, report, trace)
     samples = list(bench.samples) if bench else []
     if "soak" in options.tests:
-        result = _soak(options, engine, progress)
+        result = _soak(options, engine, progress, report)
         samples += [*result.kept, *result.alone]
         wrong += result.wrong
-        report["soak"] = _soak_json(result)
     progress.begin("checking answers")
     checked = check_answers(runner, samples) if samples else []
     wrong += failures(checked) if samples else []
     progress.end()
-    report |= {
-        "figures": [figure.as_json() for figure in figures],
-        "prepared_s": round(engine.prepared_s, 3),
-        "checks": [one.as_json() for one in checked],
-        "wrong": wrong,
-        "seconds": round(time.perf_counter() - began_at, 1),
-    }
-    progress.say(_summary(report, figures, summary(checked)))
-    return report, not wrong
+    report.note(
+        prepared_s=round(engine.prepared_s, 3),
+        checks=[one.as_json() for one in checked],
+        wrong=wrong,
+        seconds=round(time.perf_counter() - began_at, 1),
+        finished=True,
+    )
+    progress.say(_summary(report.parts, figures, summary(checked)))
+    return not wrong
 
 
 def worker_config(options: Options) -> WorkerConfig:
@@ -154,6 +156,7 @@ def _tests(
     engine: Engine,
     figures: list[Figure],
     progress: Progress,
+    report: Report,
     trace: Trace | None,
 ) -> Bench | None:
     names = [name for name in options.tests if name in CASES]
@@ -173,6 +176,7 @@ def _tests(
             progress.begin(name)
             for figure in CASES[name](bench):
                 figures.append(figure)
+                report.note(figures=[one.as_json() for one in figures])
                 progress.say(f"{figure.name}: {figure.value:.4g} {figure.unit}")
                 if trace is not None and trace.has_steps:
                     progress.say(trace.end(figure.key))
@@ -183,16 +187,15 @@ def _tests(
     return made[0]
 
 
-def _soak(options: Options, engine: Engine, progress: Progress) -> Soak:
+def _soak(options: Options, engine: Engine, progress: Progress, report: Report) -> Soak:
+    def look(line: str, so_far: Soak) -> None:
+        progress.say(line)
+        report.note(soak=so_far.as_json())
+
     progress.begin("soak")
-    result = soak(engine, options.scale, options.seconds, _SOAK_SEED, progress.say)
+    result = soak(engine, options.scale, options.seconds, _SOAK_SEED, look)
     progress.end()
     return result
-
-
-def _soak_json(result: Soak) -> dict[str, Any]:
-    numbers = {name: value for name, value in vars(result).items() if name not in ("kept", "alone")}
-    return {**numbers, "greedy_again": len(result.alone)}
 
 
 def _facts(runner: Runner) -> dict[str, Any]:

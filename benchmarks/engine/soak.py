@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -46,26 +46,34 @@ class Soak:
     alone: list[Answer] = field(default_factory=list)
     num_different: int = 0
     wrong: list[str] = field(default_factory=list)
+    load_s: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the answers, for the result file."""
+        known = {name: value for name, value in vars(self).items() if name not in ("kept", "alone")}
+        return {**known, "load_s": round(self.load_s, 1), "greedy_again": len(self.alone)}
 
 
 def soak(
-    engine: Engine, scale: Scale, seconds: float, seed: int, say: Callable[[str], None]
+    engine: Engine, scale: Scale, seconds: float, seed: int, look: Callable[[str, Soak], None]
 ) -> Soak:
     """Load for `seconds`, in four parts, at the end of each of which all cancel what they still
     wait for, with an idle moment; then the greedy answers once more, one at a time and without a
-    cached prefix. `say` gets a line at each end.
+    cached prefix. `look` gets a line, and what there is so far, at each end.
     """
     result, rng = Soak(), random.Random(seed)
     for part in range(4):
-        until = time.monotonic() + seconds / 4
+        began_at = time.monotonic()
+        until = began_at + seconds / 4
         load = partial(_load, engine=engine, scale=scale, rng=rng, until=until, result=result)
         engine.serve(load)
+        result.load_s += time.monotonic() - began_at
         _look(engine, result)
-        say(_told(f"soak {25 * (part + 1)} %", result))
+        look(_told(f"soak {25 * (part + 1)} %", result), result)
     engine.serve(partial(_again, result=result))
     _look(engine, result)
     _judge(engine, result, scale.soak_needs)
-    say(_told("soak: answers again", result))
+    look(_told("soak: answers again", result), result)
     return result
 
 

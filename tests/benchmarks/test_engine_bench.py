@@ -18,6 +18,9 @@ from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.loading import measure_starts
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.plot import plot_decode
+from benchmarks.engine.report import Report
+from benchmarks.engine.scale import SMOKE
+from benchmarks.engine.soak import soak
 from benchmarks.engine.verdict import failures
 from config import WorkerConfig
 from herma.cli import main
@@ -82,7 +85,35 @@ def test_the_whole_benchmark_runs_on_a_cpu(
     assert all(one["is_right"] for one in report["checks"])
     assert list(report["starts"][0]["phases"])[-1] == "canary"
     assert report["soak"]["num_requests"] > 0
+    assert report["soak"]["load_s"] >= 1
+    assert report["finished"]
+    assert [path.name for path in result.parent.iterdir()] == ["smoke.json"]
     _check_trace(json.loads(steps.read_text()), keys)
+
+
+def test_a_run_that_is_cut_off_leaves_what_it_knew(tmp_path: Path) -> None:
+    """Each part replaces the file as a whole; only the last one says that all is there."""
+    path = tmp_path / "new/report.json"
+    report = Report(path)
+    report.note(model="tiny", figures=[])
+    assert json.loads(path.read_text()) == {"finished": False, "model": "tiny", "figures": []}
+    with pytest.raises(TypeError):
+        report.note(figures=object())
+    assert json.loads(path.read_text())["figures"] == []
+    report.note(figures=[1], finished=True)
+    assert json.loads(path.read_text()) == {"finished": True, "model": "tiny", "figures": [1]}
+
+
+def test_a_soak_tells_each_of_its_parts(runner: Runner) -> None:
+    """Four of load, then the answers again; nobody need wait for the end to know of requests."""
+    engine = Engine(runner, max_waiting=2 * SMOKE.max_seqs)
+    told: list[tuple[str, int]] = []
+    soak(engine, SMOKE, 0.4, 0, lambda line, so_far: told.append((line, so_far.num_requests)))
+    assert [line.partition(":")[0] for line, _ in told] == [
+        "soak 25 %", "soak 50 %", "soak 75 %", "soak 100 %", "soak",
+    ]  # fmt: skip
+    numbers = [number for _, number in told]
+    assert 0 < numbers[0] < numbers[1] < numbers[3] == numbers[4]
 
 
 def _check_trace(trace: dict[str, Any], keys: set[str]) -> None:

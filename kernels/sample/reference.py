@@ -53,7 +53,7 @@ def pick(logits: Tensor, draws: Draws, positions: Tensor) -> Tensor:
 
 def logprobs(logits: Tensor, ids: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor]:
     """See `kernels.sample.logprobs`."""
-    scores = logits.float().log_softmax(dim=-1)
+    scores = logits.log_softmax(dim=-1, dtype=torch.float32)
     own = scores.gather(1, ids.clamp(min=0).unsqueeze(1)).squeeze(1)
     values, top = scores.topk(min(num_top, scores.shape[1]), dim=-1)
     return own, values, top

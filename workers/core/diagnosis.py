@@ -68,6 +68,7 @@ def _sign(pattern: str, kind: FaultKind, remedy: str) -> _Sign:
 _SIGNS: Final = (
     _sign(
         r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+        r"|CUDA error: out of memory|\[CUDA\]: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
         r"|does not fit into the memory of cuda",
         "gpu_memory",
         "end what else holds the GPU's memory (nvidia-smi), or lower kv_tokens or token_budget",
@@ -102,7 +103,8 @@ _SIGNS: Final = (
         "end the program that holds the port (ss -ltnp) or choose another",
     ),
     _sign(
-        r"\bMemoryError\b|cannot allocate memory|std::bad_alloc|DefaultCPUAllocator",
+        r"\bMemoryError\b|cannot allocate memory|std::bad_alloc|DefaultCPUAllocator"
+        r"|does not fit into the memory of cpu",
         "memory",
         "the host's memory is too small for it: end other programs or take a smaller model",
     ),

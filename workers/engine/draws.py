@@ -1,7 +1,7 @@
 """How each row of a step is drawn, on the device, at fixed addresses.
 
-Owns the tensors that a captured graph reads, and when they are sent anew: only when other
-sequences, or in another order, are sampled. Must not know logits.
+Owns the tensors that a captured graph reads. Must not know logits, nor when rows change
+(`row_tables.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, final
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kernels.sample import Draws
 from protocol.sampling import SamplingParams
-from workers.engine.batch import aligned, send_into
+from workers.engine.batch import aligned
+from workers.engine.row_tables import RowOrder, send_columns
 from workers.engine.sequences import SequenceState
 
 _MIN_TEMPERATURE: Final = 1e-5
@@ -39,23 +39,19 @@ class DrawTable:
         self.kind = Kind.PLAIN
         self.filtered = False
         self._vocab_size = vocab_size
-        self._seqs: tuple[int, ...] = ()
+        self._order = RowOrder()
         self._seeds = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self._floats = torch.zeros((3, aligned(num_rows)), dtype=torch.float32, device=device)
         self._top_k = torch.zeros(num_rows, dtype=torch.int32, device=device)
 
     def forget(self, seqs: Sequence[int]) -> None:
         """Their numbers may be given to others."""
-        if not set(seqs).isdisjoint(self._seqs):
-            self._seqs = ()
+        self._order.forget(seqs)
 
     def arrange(self, states: Sequence[SequenceState]) -> None:
         """The rows of the next step are these sequences, in this order."""
-        seqs = tuple([state.seq for state in states])
-        if seqs == self._seqs:
+        if not self._order.is_new(states):
             return
-        # Unknown, until all is sent: memory may run out in between.
-        self._seqs = ()
         params = [state.sampling for state in states]
         self.filtered = any(self._is_filtered(p) for p in params)
         general = any(is_penalised(p) or p.logprobs is not None for p in params)
@@ -66,7 +62,7 @@ class DrawTable:
         send_columns(self._floats, np.array(floats, np.float32))
         top_k = [p.top_k if p.top_k < self._vocab_size else 0 for p in params]
         send_columns(self._top_k, np.array(top_k, np.int32))
-        self._seqs = seqs
+        self._order.sent()
 
     def rows(self, num_rows: int, *, filtered: bool, first: int = 0) -> Draws:
         """The parameters of `num_rows` rows from the `first` on: views of the fixed tensors."""
@@ -85,11 +81,6 @@ class DrawTable:
         return (
             0 < params.top_k < self._vocab_size or params.top_p < 1.0 or params.min_p > 0.0
         ) and params.temperature >= _MIN_TEMPERATURE
-
-
-def send_columns(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
-    """Copy into the leading columns; on a card after the steps in flight, which read them."""
-    send_into(target[..., : values.shape[-1]], values)
 
 
 def is_penalised(params: SamplingParams) -> bool:

@@ -10,7 +10,6 @@ import sys
 from functools import partial
 from typing import final
 
-import torch
 from torch import Tensor
 
 from workers.engine.capture import Capture, Replay
@@ -18,6 +17,7 @@ from workers.engine.capture_order import CaptureOrder, Decode, Graph
 from workers.engine.decode_step import DecodeStep
 from workers.engine.draws import Kind
 from workers.engine.mixed_step import MixedStep
+from workers.engine.out_of_memory import is_out_of_memory
 from workers.engine.rooms import Room
 
 
@@ -52,7 +52,9 @@ class Graphs:
         try:
             self._clear(graph)
             self._replays[graph] = self._capture(partial(self._step, graph))
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             print(f"no memory for more graphs: {error}", file=sys.stderr)
             self._is_full = True
             return False

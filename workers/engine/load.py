@@ -24,6 +24,7 @@ from workers.engine.kv_size import KvDemand, choose_blocks
 from workers.engine.memory import num_processors
 from workers.engine.model_config import read_model_config
 from workers.engine.models.qwen3 import Qwen3
+from workers.engine.out_of_memory import is_out_of_memory
 from workers.engine.probe import PeakMeter, room, run_largest_step
 from workers.engine.runner import Runner
 from workers.engine.settings import (
@@ -77,7 +78,9 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
         with _phase(report, "memory", "measuring room for keys and values"):
             num_blocks = _num_blocks(config, model, model_dir)
             cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise ConfigError(
             f"{config.model} does not fit into the memory of {device}: take a smaller model, "
             "lower token_budget or kv_tokens, or end what else runs there"

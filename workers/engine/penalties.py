@@ -1,7 +1,7 @@
 """What each sequence with penalties has said, on the device, and how its logits are adjusted.
 
-Owns the counts, which of their rows (a slot) is whose, and when the penalties of a step's rows are
-sent: only when other sequences, or in another order, are sampled. Must not know draws.
+Owns the counts, and which of their rows (a slot) is whose. Must not know draws, nor when rows
+change (`row_tables.py`).
 
 All memory is taken at once, at the start: whoever measures the largest step has it in the figure,
 and no request with penalties can run out of it. A sequence that ended may still have a step in
@@ -11,7 +11,7 @@ flight, which counts into its slot; whoever has that slot next clears it behind 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
@@ -27,13 +27,9 @@ from kernels.penalise import (
     penalise,
 )
 from workers.engine.batch import aligned, to_device
-from workers.engine.draws import is_penalised, send_columns
+from workers.engine.draws import is_penalised
+from workers.engine.row_tables import WIDENED_ROWS, RowOrder, send_columns
 from workers.engine.sequences import SequenceState
-
-_ROWS_AT_ONCE: Final = 64
-"""Adjusted logits are float32: of 151,936 tokens and 64 rows 39 MB, which a Hopper's L2 holds while
-they are drawn from. A multiple of 4, so that parts of the tensors begin at multiples of 16 bytes.
-"""
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -60,14 +56,14 @@ class PenaltyTable:
 
     def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
         self._device = device
-        shape = min(num_rows, _ROWS_AT_ONCE), vocab_size
+        shape = min(num_rows, WIDENED_ROWS), vocab_size
         self._adjusted = torch.empty(shape, dtype=torch.float32, device=device)
         self._counts = torch.empty((num_rows, vocab_size), dtype=torch.int16, device=device)
         self._places = torch.zeros((2, aligned(num_rows)), dtype=torch.int64, device=device)
         self._amounts = torch.zeros((3, aligned(num_rows)), dtype=torch.float32, device=device)
         self._slots: dict[int, int] = {}
         self._free = list(range(num_rows - 1, -1, -1))
-        self._seqs: tuple[int, ...] = ()
+        self._order = RowOrder()
         self._penalised = self._rows(0, 0)
         self._parts: list[_Part] = []
 
@@ -76,8 +72,7 @@ class PenaltyTable:
 
     def forget(self, seqs: Sequence[int]) -> None:
         """Their numbers and their slots may be given to others."""
-        if not set(seqs).isdisjoint(self._seqs):
-            self._seqs = ()
+        self._order.forget(seqs)
         for seq in seqs:
             slot = self._slots.pop(seq, None)
             if slot is not None:
@@ -87,11 +82,8 @@ class PenaltyTable:
         """The rows of the next step are these sequences, in this order; returns which of them are
         penalised, int64. Their tokens are those that the host knows when they come first.
         """
-        seqs = tuple([state.seq for state in states])
-        if seqs == self._seqs:
+        if not self._order.is_new(states):
             return self._penalised.rows
-        # Unknown, until all is sent: memory may run out in between.
-        self._seqs = ()
         rows = [row for row, state in enumerate(states) if is_penalised(state.sampling)]
         members = [states[row] for row in rows]
         self._set_up([state for state in members if state.seq not in self._slots])
@@ -106,8 +98,8 @@ class PenaltyTable:
             send_columns(self._places, np.array([rows, slots], np.int64))
             send_columns(self._amounts, np.array(amounts, np.float32))
         self._penalised = self._rows(0, len(rows))
-        self._parts = [self._part(begin, len(rows)) for begin in range(0, len(rows), _ROWS_AT_ONCE)]
-        self._seqs = seqs
+        self._parts = [self._part(begin, len(rows)) for begin in range(0, len(rows), WIDENED_ROWS)]
+        self._order.sent()
         return self._penalised.rows
 
     def adjust(self, logits: Tensor) -> Iterator[Adjusted]:
@@ -138,7 +130,7 @@ class PenaltyTable:
         self._slots.update({state.seq: slot for slot, state in taken})
 
     def _part(self, begin: int, num_rows: int) -> _Part:
-        end = min(begin + _ROWS_AT_ONCE, num_rows)
+        end = min(begin + WIDENED_ROWS, num_rows)
         return _Part(begin, end, self._rows(begin, end))
 
     def _rows(self, begin: int, end: int) -> Penalties:

@@ -10,7 +10,7 @@ from array import array
 import torch
 
 from protocol.messages import EngineFacts
-from protocol.sampling import SamplingParams
+from protocol.sampling import MAX_LOGPROBS, SamplingParams
 from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.memory import CardReading, Room, card_room, host_room, vgpu_limit
 from workers.engine.runner import Runner
@@ -47,11 +47,15 @@ def run_largest_step(runner: Runner) -> None:
 
 
 def largest_plan(facts: EngineFacts) -> StepPlan:
-    """`token_budget` tokens in `max_seqs` chunks, every one sampled with all filters on."""
+    """`token_budget` tokens in `max_seqs` chunks, every one sampled with all filters on, and with
+    as many log-probabilities as can be asked for.
+    """
     num_seqs = min(facts.max_seqs, facts.token_budget)
     long = min(facts.token_budget - num_seqs + 1, facts.context_length - 1)
     spans = [(facts.context_length - 1 - long, long), *[(0, 1)] * (num_seqs - 1)]
-    sampling = SamplingParams(max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01)
+    sampling = SamplingParams(
+        max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, logprobs=MAX_LOGPROBS
+    )
     starts, chunks = [], []
     for seq, (start, length) in enumerate(spans):
         tokens = array("I", bytes(4 * (start + length)))

@@ -21,6 +21,7 @@ from workers.engine.device_steps import DeviceSteps
 from workers.engine.host_steps import HostSteps
 from workers.engine.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
+from workers.engine.out_of_memory import is_out_of_memory
 from workers.engine.sampler import read
 from workers.engine.sequences import SequencePool
 from workers.engine.steps import Launched, Steps
@@ -157,13 +158,6 @@ def _steps(model: Qwen3, cache: KvCache, facts: EngineFacts) -> Steps:
     if model.device.type == "cuda":
         return DeviceSteps(model, cache, facts.max_seqs, facts.context_length)
     return HostSteps(model, cache, facts.max_seqs)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed. torch has a type for that on CUDA only."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def largest_id(ids: array[int]) -> int:

@@ -20,6 +20,7 @@ from workers.core.plan import Sampled
 from workers.engine.batch import to_device
 from workers.engine.draws import DrawTable, is_penalised
 from workers.engine.penalties import PenaltyTable
+from workers.engine.row_tables import WIDENED_ROWS
 from workers.engine.sequences import SequenceState
 
 
@@ -107,7 +108,11 @@ class Sampler:
             return (), None
         rows = to_device(np.array([row for row, _ in wanted], np.int32), self._device).long()
         num_top = min(max(num for _, num in wanted), self._vocab_size)
-        return wanted, logprobs(logits[rows], ids[rows], num_top)
+        parts = [
+            logprobs(logits[part], ids[part], num_top) for part in torch.split(rows, WIDENED_ROWS)
+        ]
+        own, values, top = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return wanted, (own, values, top)
 
 
 def read(picked: Picked) -> tuple[list[Sampled], list[int]]:

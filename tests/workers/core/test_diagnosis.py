@@ -41,6 +41,10 @@ def test_exit_codes_are_named(returncode: int, code: int, kind: str, says: str) 
     ("line", "kind"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu_memory"),
+        ("torch.AcceleratorError: CUDA error: out of memory", "gpu_memory"),
+        ("RuntimeError: Triton Error [CUDA]: out of memory", "gpu_memory"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `x`", "gpu_memory"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED", "gpu_error"),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu_error"),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", "gpu_error"),
         ("Failed to initialize NVML: Driver/library version mismatch", "driver"),
@@ -79,6 +83,7 @@ def test_old_lines_do_not_explain_a_kill() -> None:
         ("device = 'cuda', but torch finds 0 CUDA devices", "import", True, "driver", False),
         ("model 'x' cannot be fetched (timeout)", "download", True, "configuration", False),
         ("x does not fit into the memory of cuda:0", "memory", True, "gpu_memory", False),
+        ("x does not fit into the memory of cpu", "load", True, "memory", False),
         ("KeyError: 'x'", "import", False, "error", False),
     ],
 )

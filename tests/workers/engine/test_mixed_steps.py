@@ -152,23 +152,34 @@ def test_a_capture_between_two_steps_changes_nothing(host: Runner) -> None:
 
 
 class _SmallMemory:
-    """Captures so many steps, then memory is used up."""
+    """Captures so many steps, then memory is used up, as `error` says."""
 
-    def __init__(self, num_left: int) -> None:
+    def __init__(self, num_left: int, error: Exception) -> None:
         self.num_left = num_left
+        self._error = error
 
     def __call__(self, step: Callable[[], Tensor]) -> Replay:
         if self.num_left == 0:
-            raise torch.OutOfMemoryError("no more")
+            raise self._error
         self.num_left -= 1
         return run_again(step)
 
 
+def test_another_error_of_a_capture_is_not_hidden(host: Runner) -> None:
+    """Only lack of memory is survivable."""
+    runner = _uncaptured(host, _SmallMemory(0, RuntimeError("a wrong shape")))
+    with pytest.raises(RuntimeError, match="a wrong shape"):
+        runner.prepare(wished_only=False)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no more"), RuntimeError("Triton Error [CUDA]: out of memory")]
+)
 def test_memory_that_runs_out_ends_the_captures(
-    host: Runner, capfd: pytest.CaptureFixture[str]
+    host: Runner, capfd: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     """One line says so; what there is serves on, the rest runs at its own size."""
-    capture = _SmallMemory(1)
+    capture = _SmallMemory(1, error)
     runner = _uncaptured(host, capture)
     assert not _launched(runner, (20, 1))
     assert runner.prepare(wished_only=True)

@@ -108,7 +108,7 @@ def test_any_company_changes_nothing(seed: int) -> None:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     lives: dict[int, _Life] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(penalties, "_ROWS_AT_ONCE", 2)
+        patch.setattr(penalties, "WIDENED_ROWS", 2)
         sampler = Sampler(VOCAB_SIZE, MAX_SEQS, CPU)
         for _ in range(25):
             while len(lives) < rng.randrange(1, MAX_SEQS + 1):
@@ -147,7 +147,7 @@ def test_rows_are_drawn_as_if_alone(
     """With seeds, positions, temperatures and filters of their own, penalised or not; nor is
     anything left of those who had their numbers before.
     """
-    monkeypatch.setattr(penalties, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(penalties, "WIDENED_ROWS", 2)
     logits = torch.randn(8, VOCAB_SIZE, generator=torch.Generator().manual_seed(1))
     together = Sampler(VOCAB_SIZE, 8, CPU)
     for heat in (0.5, 40.0):

@@ -53,6 +53,10 @@ def _fails_over(
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("the driver could not load product: <CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         MemoryError(),
     ],
 )
@@ -75,11 +79,14 @@ def test_out_of_memory_fails_the_largest_chunk(
     assert "out of memory" in result.failed[0][1]
 
 
-def test_another_error_is_not_hidden(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", ["a wrong shape", "out of resource: shared memory, Required: 9"])
+def test_another_error_is_not_hidden(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     """Only lack of memory is survivable here."""
-    forward = _fails_over(0, RuntimeError("a wrong shape"), runner.model.forward)
+    forward = _fails_over(0, RuntimeError(text), runner.model.forward)
     monkeypatch.setattr(runner.model, "forward", forward)
-    with pytest.raises(RuntimeError, match="a wrong shape"):
+    with pytest.raises(RuntimeError, match=text):
         runner.run(StepPlan(1, (_start(1, [5]),), (_prefill(1, 1),), ()))
 
 

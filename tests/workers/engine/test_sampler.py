@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import Sampled, SequenceStart
-from workers.engine.draws import send_columns
+from workers.engine.row_tables import WIDENED_ROWS, send_columns
 from workers.engine.sampler import Sampler, read
 from workers.engine.sequences import SequenceState
 
@@ -109,6 +109,25 @@ def test_logprobs_are_of_the_raw_logits() -> None:
     assert first[0].top == ((1, float(expected[1])), (2, float(expected[2])))
     assert bare[0].top == ()
     assert [token for token, _ in every[0].top] == [1, 2, 5, 0, 4, 3]
+
+
+def test_logprobs_of_many_rows_are_those_of_each() -> None:
+    """They are made part by part, each with as many alternatives as anybody asks for."""
+    num_rows = 2 * WIDENED_ROWS + 1
+    logits = torch.randn(num_rows, 6)
+    asks = [None if row % 7 == 3 else row % 5 for row in range(num_rows)]
+    states = [_state(row, [1], 1, logprobs=ask) for row, ask in enumerate(asks)]
+    sampled, _ = _sample(Sampler(6, num_rows, CPU), logits, states, [1] * num_rows)
+    for row, ask, item in zip(logits.log_softmax(1), asks, sampled, strict=True):
+        if ask is None:
+            assert item.logprobs == ()
+            continue
+        (found,) = item.logprobs
+        values, ids = row.topk(ask)
+        assert item.ids == (int(row.argmax()),)
+        assert found.logprob == pytest.approx(float(row.max()))
+        assert [token for token, _ in found.top] == ids.tolist()
+        assert [value for _, value in found.top] == pytest.approx(values.tolist())
 
 
 class _ReadBacks(TorchDispatchMode):

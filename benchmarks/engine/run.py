@@ -3,6 +3,7 @@
 Owns the order and what the report holds. Must not know how a test measures.
 """
 
+import gc
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -85,6 +86,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     runner = load_runner(config, lambda _phase, _fraction, _detail: None)
     progress.end()
     report.note(machine=_machine(runner), engine=_facts(runner))
+    gc.freeze()  # as an engine process does
     engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace)
     wrong: list[str] = []
     bench = _tests(options, engine, figures, progress, report, trace)

@@ -12,11 +12,14 @@ the least recently freed block is evicted first.
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, TypeAlias, final
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
+from operator import ne
+from typing import Final, NamedTuple, TypeAlias, final
 
-from protocol.hashing import block_digests
+from protocol.hashing import chained_digests
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksSnapshot
 from protocol.tokens import TOKEN_BYTES, pack_tokens
@@ -25,8 +28,10 @@ from workers.core.block_table import BlockTable
 from workers.core.free_list import FreeList
 from workers.core.integrity import CachedBlock, Parent, check_blocks
 
-Digests: TypeAlias = Callable[[BlockDigest, bytes, int], list[BlockDigest]]
-"""What `protocol.hashing.block_digests` does."""
+_NOT_CACHED: Final = -1
+
+Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
+"""What `protocol.hashing.chained_digests` does."""
 
 
 class PrefixHit(NamedTuple):
@@ -44,7 +49,9 @@ class BlockManager:
     when it has come: what is done to several blocks is one loop, without a call for each.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, digests: Digests = block_digests) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, digests: Digests = chained_digests
+    ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
         self.num_blocks = num_blocks
@@ -82,22 +89,14 @@ class BlockManager:
         hash collision ends the prefix.
         """
         num_tokens = (len(token_ids) - 1) // self.block_size * self.block_size
-        packed = pack_tokens(token_ids[:num_tokens])
-        blocks = self._blocks(packed)
-        self._add_digests(table, packed[len(table.digests) * self.block_size * TOKEN_BYTES :])
-        cached_at, found_at = self._cached, self._by_digest.get
-        block_ids: list[int] = []
-        parent: Parent = table.root
-        for block, digest in zip(blocks, table.digests, strict=False):
-            if (block_id := found_at(digest)) is None:
-                break
-            cached = cached_at[block_id]
-            if cached is None or cached.packed_ids != block or cached.parent != parent:
-                break
-            block_ids.append(block_id)
-            parent = block_id
-        num_held = self._num_holders
-        return PrefixHit(tuple(block_ids), [num_held[block_id] for block_id in block_ids].count(0))
+        blocks = self._blocks(pack_tokens(token_ids[:num_tokens]))
+        self._add_digests(table, blocks[len(table.digests) :])
+        held, block_ids = self._cached, self._found(table.digests[: len(blocks)])
+        contents = [cached for id_ in block_ids if (cached := held[id_]) is not None]
+        _, packed, parents = zip(*contents, strict=True) if contents else ((), (), ())
+        num_equal = min(_num_equal(packed, blocks), _num_equal(parents, (table.root, *block_ids)))
+        hit = tuple(block_ids[:num_equal])
+        return PrefixHit(hit, [self._num_holders[block_id] for block_id in hit].count(0))
 
     def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
         """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free."""
@@ -128,9 +127,9 @@ class BlockManager:
         if not table.is_cacheable:
             return
         size, first = self.block_size, table.num_stored
-        packed = pack_tokens(token_ids[first * size : num_computed // size * size])
-        self._add_digests(table, packed[(len(table.digests) - first) * size * TOKEN_BYTES :])
-        for index, block in enumerate(self._blocks(packed), first):
+        blocks = self._blocks(pack_tokens(token_ids[first * size : num_computed // size * size]))
+        self._add_digests(table, blocks[len(table.digests) - first :])
+        for index, block in enumerate(blocks, first):
             table.is_cacheable = self._store_block(table, index, block)
             if not table.is_cacheable:
                 return
@@ -138,7 +137,7 @@ class BlockManager:
 
     def release(self, table: BlockTable) -> None:
         """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
-        self._let_go(reversed(table.clear()))
+        self._let_go(table.clear()[::-1])
 
     def take_events(self) -> tuple[BlockEvent, ...]:
         """What changed in the prefix cache since the last call, oldest first."""
@@ -169,26 +168,35 @@ class BlockManager:
             return False
         return True
 
-    def _blocks(self, packed: bytes) -> list[bytes]:
-        stride = self.block_size * TOKEN_BYTES
-        return [packed[start : start + stride] for start in range(0, len(packed), stride)]
+    def _found(self, digests: Sequence[BlockDigest]) -> list[int]:
+        """The cached blocks of the leading digests, as far as there are any."""
+        found = list(map(self._by_digest.get, digests, repeat(_NOT_CACHED)))
+        return found[: found.index(_NOT_CACHED)] if _NOT_CACHED in found else found
 
-    def _add_digests(self, table: BlockTable, packed: bytes) -> None:
-        """Those of the full blocks `packed`, which follow the ones that have theirs."""
+    def _blocks(self, packed: bytes) -> tuple[bytes, ...]:
+        stride = self.block_size * TOKEN_BYTES
+        # A slice for each takes four times as long.
+        return struct.unpack(f"{stride}s" * (len(packed) // stride), packed)
+
+    def _add_digests(self, table: BlockTable, blocks: Sequence[bytes]) -> None:
+        """Those of the blocks that follow the ones that have theirs."""
         digests = table.digests
         parent = digests[-1] if digests else table.root
-        digests += self._chain(parent, packed, self.block_size)
+        digests += self._chain(parent, blocks)
 
     def _holds(self, block_id: int, block: bytes, parent: Parent) -> bool:
         cached = self._cached[block_id]
         return cached is not None and cached.packed_ids == block and cached.parent == parent
 
-    def _hold(self, block_ids: Iterable[int]) -> None:
-        num_holders, remove = self._num_holders, self._free.remove
+    def _hold(self, block_ids: Sequence[int]) -> None:
+        num_holders = self._num_holders
+        taken = []
         for block_id in block_ids:
-            if num_holders[block_id] == 0:
-                remove(block_id)
-            num_holders[block_id] += 1
+            num_held = num_holders[block_id]
+            if num_held == 0:
+                taken.append(block_id)
+            num_holders[block_id] = num_held + 1
+        self._free.remove(taken)
 
     def _allocate(self, count: int) -> list[int]:
         """The blocks that are reused next, each of them held once."""
@@ -202,13 +210,20 @@ class BlockManager:
             self._num_holders[block_id] = 1
         return block_ids
 
-    def _let_go(self, block_ids: Iterable[int]) -> None:
-        num_holders, cached_at, free = self._num_holders, self._cached, self._free
+    def _let_go(self, block_ids: Sequence[int]) -> None:
+        num_holders, cached_at = self._num_holders, self._cached
+        kept: list[int] = []
+        bare: list[int] = []
         for block_id in block_ids:
             num_holders[block_id] = num_left = num_holders[block_id] - 1
-            if num_left > 0:
-                continue
-            if cached_at[block_id] is None:
-                free.prepend(block_id)
-            else:
-                free.append(block_id)
+            if num_left == 0:
+                (bare if cached_at[block_id] is None else kept).append(block_id)
+        self._free.append(kept)
+        self._free.prepend(bare)
+
+
+def _num_equal(these: tuple[object, ...], those: tuple[object, ...]) -> int:
+    """How many of `these` lead `those`. At once, for all or nothing: else digests have collided."""
+    if these == those[: len(these)]:
+        return len(these)
+    return list(map(ne, these, those)).index(True)

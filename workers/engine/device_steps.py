@@ -31,7 +31,7 @@ from workers.engine.rooms import need_of, rooms
 from workers.engine.sampler import Picked, Sampler
 from workers.engine.sequences import SequenceState
 from workers.engine.steps import Launched, fetch
-from workers.engine.tables import SequenceTables, TableRow
+from workers.engine.tables import SequenceTables, TableRow, no_updates
 
 
 @final
@@ -115,7 +115,7 @@ class DeviceSteps:
 
     def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
         """The tables' rows of the chunks; what changed in them is sent."""
-        updates: list[int] = []
+        updates = no_updates()
         rows = []
         for chunk in chunks:
             row = self._tables.rows[chunk.seq]
@@ -123,7 +123,7 @@ class DeviceSteps:
                 row.change(chunk.block_ids, updates)
             rows.append(row)
         if updates:
-            self._tables.write(to_device(np.array(updates, np.int32), self._device))
+            self._tables.write(to_device(np.frombuffer(updates, np.int32), self._device))
         return rows
 
     def _decode(

@@ -9,13 +9,23 @@ sequence ever gets.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
-from typing import final
+from typing import Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.embed_rows import write_tables
+from kernels.embed_rows import UPDATE_WORDS, write_tables
+
+_WORD: Final = "i"
+"""int32."""
+
+
+def no_updates() -> array[int]:
+    """To be filled by `TableRow.change`."""
+    return array(_WORD)
 
 
 @final
@@ -31,21 +41,32 @@ class TableRow:
         self.block_ids: tuple[int, ...] = ()
         self.next_position = -1
 
-    def change(self, block_ids: tuple[int, ...], updates: list[int]) -> None:
+    def change(self, block_ids: tuple[int, ...], updates: array[int]) -> None:
         """Append to `updates` what turns the card's table into `block_ids`."""
         old = self.block_ids
         self.block_ids = block_ids
         known = len(old)
         if block_ids[:known] == old[: len(block_ids)]:
-            for index in range(known, len(block_ids)):
-                updates += (self.index, index, block_ids[index])
+            if len(block_ids) == known + 1:  # of a decode: often, and alone
+                updates.extend((self.index, known, block_ids[known]))
+            else:
+                updates.frombytes(self._from(known, block_ids))
             if known > len(block_ids):
                 # The rest of the longer table stays true: the sequence still holds those blocks.
                 self.block_ids = old
             return
         for index, block_id in enumerate(block_ids):
             if index >= known or old[index] != block_id:
-                updates += (self.index, index, block_id)
+                updates.extend((self.index, index, block_id))
+
+    def _from(self, known: int, block_ids: tuple[int, ...]) -> bytes:
+        """All from there on: a thousand of a long prompt in a third of the time of one by one."""
+        count = max(0, len(block_ids) - known)
+        updates = np.empty((count, UPDATE_WORDS), np.int32)
+        updates[:, 0] = self.index
+        updates[:, 1] = np.arange(known, known + count)
+        updates[:, 2] = array(_WORD, block_ids[known:])
+        return updates.tobytes()
 
 
 @final

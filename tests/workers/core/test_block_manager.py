@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 import pytest
 
-from protocol.hashing import block_digests, root_digest
+from protocol.hashing import block_digests, chained_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksDropped, BlocksStored
 from protocol.tokens import pack_tokens
@@ -144,10 +145,9 @@ def test_a_twin_takes_the_cached_block_in_its_place() -> None:
 def test_digests_may_collide() -> None:
     """When two blocks have one digest, the ids decide: no wrong hit, and no chain below it."""
 
-    def colliding(parent: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
-        return block_digests(
-            parent, packed.replace(pack_tokens([5, 6]), pack_tokens([1, 2])), block_size
-        )
+    def colliding(parent: BlockDigest, contents: Iterable[bytes]) -> list[BlockDigest]:
+        one, other = pack_tokens([5, 6]), pack_tokens([1, 2])
+        return chained_digests(parent, [content.replace(one, other) for content in contents])
 
     blocks = BlockManager(8, 2, digests=colliding)
     blocks.release(hold(blocks, tokens(1, 2, 3, 4, 0)))
@@ -162,8 +162,8 @@ def test_digests_may_collide() -> None:
 def test_a_constant_digest_is_only_useless() -> None:
     """Even when every block has the same digest, nothing wrong is found."""
 
-    def constant(_parent: BlockDigest, packed: bytes, block_size: int) -> list[BlockDigest]:
-        return [BlockDigest(bytes(16))] * (len(packed) // (4 * block_size))
+    def constant(_parent: BlockDigest, contents: Iterable[bytes]) -> list[BlockDigest]:
+        return [BlockDigest(bytes(16)) for _ in contents]
 
     blocks = BlockManager(8, 2, digests=constant)
     table = hold(blocks, tokens(1, 1, 1, 1, 1, 1, 1))

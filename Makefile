@@ -54,9 +54,11 @@ format: $(DEV)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-# On a machine with an NVIDIA GPU.
+# On a machine with an NVIDIA GPU. Tests of kernels are mostly the compilers' time, so several
+# processes share the card; those of the engine measure its memory and have it alone.
 gpu: $(DEV)
-	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile -m gpu tests/kernels $(ARGS)
+	$(BIN)/python -m pytest -q -m gpu --ignore tests/kernels $(ARGS)
 	$(BIN)/python -m benchmarks.gpu_parity
 
 # The same properties as in `make test`, with many more examples.

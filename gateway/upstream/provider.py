@@ -275,6 +275,6 @@ def _seconds_until(date: str) -> float:
     """Until a date as HTTP writes it; NaN for what is none."""
     try:
         at = parsedate_to_datetime(date)
-    except ValueError:
+    except (ValueError, OverflowError):
         return math.nan
     return (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()

@@ -31,8 +31,10 @@ from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
 
-_OURS: Final = frozenset({401, 402, 403, 404, 407, 408, 429})
-"""Statuses below 500 that speak of the provider or our account there, not of the request."""
+_OURS: Final = frozenset({401, 402, 403, 404, 407, 408, 429, 499})
+"""Statuses below 500 that speak of the provider or our account there, not of the request. 499: a
+server there took us for gone.
+"""
 
 _UNCHARGED: Final = frozenset({500, 501, 503, 529})
 """Nobody charges for these, nor for any 4xx. Others (502, 504) may come from a server in between

@@ -64,7 +64,7 @@ async def test_a_whole_answer_passes_unchanged() -> None:
 
 async def test_the_next_provider_answers_for_one_that_fails() -> None:
     """Failures before the first byte are not seen by the client."""
-    for status in (401, 403, 404, 408, 429, 500, 503):
+    for status in (401, 403, 404, 408, 429, 499, 500, 503):
         asked = await ask_chain(FakeProvider(status=status), FakeProvider(), stream=True)
         assert asked.started.served_by == "cloud:p1", status
         assert asked.error is None

@@ -15,7 +15,9 @@ import trio
 from gateway.http.reply import Header
 
 MAX_PENDING_BYTES: Final = 2**20
-"""What is kept for a client that reads slowly: about a minute of text."""
+"""What is kept for a client that reads slowly: about a minute of text. One part that is larger, as
+an image in a provider's event, is kept beside it.
+"""
 
 EXTENSION: Final = "herma.push"
 """Its name in `scope["extensions"]`; only our own server offers it."""

@@ -54,6 +54,7 @@ class Exchange:
         "_look_at",
         "_num_sends",
         "_outlet",
+        "_room",
         "has_ended",
         "has_started",
         "request",
@@ -80,6 +81,7 @@ class Exchange:
         self._num_sends = 0
         self._look: Look | None = None
         self._look_at = 0.0
+        self._room = MAX_PENDING_BYTES
         self.has_started = False
         self.has_ended = False
         self.wrote_at = 0.0
@@ -208,7 +210,9 @@ class Exchange:
         outlet = self._outlet
         step = outlet.step
         num_bytes = len(chunk)
-        if outlet.is_gone or len(outlet.waiting) + num_bytes > MAX_PENDING_BYTES:
+        if outlet.is_gone:
+            return False
+        if len(outlet.waiting) + num_bytes > self._room and not self._has_room(num_bytes):
             return False
         if step.is_open and self._is_flowing and num_bytes:
             # Every token comes this way: as below, without asking again what has been answered.
@@ -232,6 +236,15 @@ class Exchange:
     async def flushed(self) -> None:
         """Return once everything is with the kernel, or the peer is gone."""
         await self._outlet.flushed()
+
+    def _has_room(self, num_bytes: int) -> bool:
+        """Whether a part that goes over the bound is taken all the same; what may wait behind it
+        stays the same then.
+        """
+        if num_bytes <= MAX_PENDING_BYTES or len(self._outlet.waiting) > MAX_PENDING_BYTES:
+            return False
+        self._room = 2 * MAX_PENDING_BYTES + num_bytes
+        return True
 
     def _put(self, part: bytes, *, is_last: bool) -> None:
         if (self._held is None and not self.has_started) or self.has_ended:

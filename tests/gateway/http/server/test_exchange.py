@@ -230,6 +230,28 @@ async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock
     assert answer == (200, bytes(taken) + b"last")
 
 
+async def test_a_part_over_the_bound_makes_no_slow_reader(autojump_clock: MockClock) -> None:
+    """It is no fault of the client's. Others may follow while it is read, but no second one."""
+    large, refused = bytes(8 * MAX_PENDING_BYTES), trio.Event()
+
+    async def work(push: Push) -> None:
+        push.open(200, HEADERS)
+        assert push.write(b"first")
+        assert push.write(large)
+        assert push.write(b"next")
+        assert not push.write(large)
+        refused.set()
+        await push.flushed()
+        assert push.write(large)
+        push.end(b"last")
+
+    async with wired(_pushing(work)) as peer:
+        await peer.send(CLOSE)
+        await refused.wait()
+        (answer,) = parsed(await peer.rest(), "GET")
+    assert answer == (200, b"first" + large + b"next" + large + b"last")
+
+
 @pytest.mark.parametrize("is_pushed", [True, False])
 async def test_a_peer_that_reads_nothing_is_given_up(
     autojump_clock: MockClock, is_pushed: bool

@@ -79,6 +79,9 @@ class Orphanage:
 
     def _adopt(self, claim: Claim) -> "_Hosted | None":
         hosted = self._orphans.pop(claim, None)
+        if hosted is not None and hosted.scope.cancel_called:
+            # It was ended for what it wrote, and what is kept of it is no whole answer.
+            return None
         if hosted is not None:
             after_s = trio.current_time() - hosted.left_at
             self._feed.publish(TakenOver(claim.model, claim.key, round(after_s, 3)))

@@ -215,6 +215,30 @@ async def test_orphans_and_what_they_write_are_bounded(
     assert turns[0].was_cancelled
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_an_orphan_that_was_ended_is_taken_over_by_nobody(
+    is_over: bool, orphanage: Orphanage, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """What is kept of it is no whole answer: the client's second try begins anew."""
+    turn, again = Turn(), Turn()
+    client = Client(orphanage, nursery).ask(turn)
+    await wait_all_tasks_blocked()
+    await client.leave()
+    for _ in range(MAX_KEPT + 1):
+        turn.emit(TextDelta(0, "x"))
+    if is_over:
+        await wait_all_tasks_blocked()
+    second = Client(orphanage, nursery).ask(again)
+    await wait_all_tasks_blocked()
+    again.emit(STARTED)
+    again.done.set()
+    await wait_all_tasks_blocked()
+    assert turn.was_cancelled
+    assert second.over
+    assert second.events == [STARTED]
+    assert len(orphanage) == 0
+
+
 async def test_the_end_of_the_gateway_is_told(autojump_clock: MockClock) -> None:
     """Who is connected when all is cancelled gets an error that clients try again on."""
     async with trio.open_nursery() as nursery:

@@ -162,7 +162,8 @@ class RequestParser:
         if not self.is_in_head:
             self._count_trailer()
             return
-        self._headers.append((name.lower(), value))
+        # llhttp takes the space in front of a value away, but not the one behind it.
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         if self._is_told:

@@ -122,6 +122,18 @@ def test_a_head_at_its_limits_is_taken() -> None:
     assert len(parser.waiting) == 1
 
 
+def test_the_space_around_a_value_is_none_of_it() -> None:
+    """RFC 9110 5.5. A length behind which it stands is one, and who writes the value again, as for
+    a provider, may not write it.
+    """
+    parser = RequestParser(Limits())
+    parser.feed(HEAD + b"content-length: \t3 \t\r\na:\t b \t c \t \r\nd: \t\r\n\r\nabc")
+    request = parser.take()
+    assert request is not None
+    assert request.headers[1:] == [(b"content-length", b"3"), (b"a", b"b \t c"), (b"d", b"")]
+    assert request.take() == b"abc"
+
+
 def test_a_packet_of_requests_stops_soon_after_the_bound() -> None:
     """What is pipelined beyond the bound stays unread until there is room, and is not lost."""
     parser = parse(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 2_000)

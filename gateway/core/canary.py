@@ -61,6 +61,11 @@ class Canaries:
         elif ready[self._flying]:
             self._is_excused = True
 
+    def began_anew(self, worker_id: WorkerId, now: float) -> None:
+        """That worker has nothing left of what it had, a canary included."""
+        if self._flying == worker_id:
+            self._reset(now)
+
     def passed(self, serial: int) -> None:
         """That canary came back. Old ones are ignored, here and below."""
         if self._flying is not None and serial == self._serial:

@@ -121,6 +121,9 @@ class Dispatch:
         previous = self._fleet.get(worker_id)
         if previous is not None:
             effects += self._placement.evict(previous, now)
+            for name in previous.models:
+                if (model := self._models.find(name)) is not None:
+                    model.fallback.began_anew(previous, now)
         self._models.add(message.models)
         worker = Worker(worker_id, message, now)
         self._fleet.put(worker)

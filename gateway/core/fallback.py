@@ -65,6 +65,10 @@ class Fallback:
         elif self._canaries.is_excused or not any(other.num_free_places for other in ready):
             self._canaries.served()
 
+    def began_anew(self, worker: Worker, now: float) -> None:
+        """The worker has nothing left of what it had."""
+        self._canaries.began_anew(worker.worker_id, now)
+
     def passed(self, serial: int) -> None:
         """A canary came back."""
         self._canaries.passed(serial)

@@ -155,6 +155,19 @@ def test_a_canary_that_is_late_where_there_was_a_place_has_failed(num_others: in
     assert told == [CanaryFailed("m", "w1", "no tokens")]
 
 
+def test_a_canary_does_not_outlive_its_workers_registration() -> None:
+    """A worker that dials in anew has nothing of it left: the next one does not wait until that one
+    is late, and what is told of it then is ignored.
+    """
+    fleet, probe = fallen_back(max_seqs=2)
+    probe = only(fleet.canary_passed("m", probe.serial, 0.1), Probe)
+    again = only(fleet.register(W1, hello("w1", facts(max_seqs=2)), 0.2), Probe)
+    assert fleet.canary_late("m", probe.serial, "w1", "no tokens", 10.1) == ()
+    for _ in range(2):
+        again = only(fleet.canary_passed("m", again.serial, 10.2), Probe)
+    assert events(fleet.canary_passed("m", again.serial, 10.2)) == [FallbackOff("m", 3)]
+
+
 def test_what_crowded_one_canary_excuses_no_other() -> None:
     """It is asked anew for each."""
     fleet, probe = fallen_back(max_seqs=1)

@@ -25,7 +25,7 @@ from gateway.core.detokenize import (
 )
 from gateway.core.errors import invalid
 from gateway.core.prompt_encoder import PromptEncoder
-from gateway.core.tokenization import Encoder, is_byte_level
+from gateway.core.tokenization import Encoder, TokenizerFaults, is_byte_level
 from gateway.core.tools import Opening
 from protocol.errors import ConfigError
 
@@ -171,7 +171,8 @@ class ModelText:
 def read_model_text(files: Mapping[str, bytes]) -> ModelText:
     """The `ModelText` of files that a stranger sent. Raises `ConfigError` whatever their shape."""
     try:
-        return ModelText(files)
+        with TokenizerFaults():
+            return ModelText(files)
     except _MISSHAPEN as error:
         text = f"the model's text files have a shape that is not known ({error!r})"
         raise ConfigError(text) from error

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gateway.core.errors import invalid
 from gateway.core.model_text import ModelText
+from gateway.core.tokenization import encode_batch
 
 
 def encode_raw(
@@ -22,9 +23,8 @@ def encode_raw(
     if not isinstance(prompt, str):
         ids = array("I", checked_ids(text, prompt, "prompt"))
     else:
-        encodings = text.encoder.tokenizer.encode_batch_fast(
-            [prompt], add_special_tokens=add_special_tokens
-        )
+        tokenizer = text.encoder.tokenizer
+        encodings = encode_batch(tokenizer, [prompt], add_special_tokens=add_special_tokens)
         ids = array("I", encodings[0].ids)
     if not ids:
         raise invalid("prompt", "'prompt' has no tokens; a model needs at least one to go on from.")

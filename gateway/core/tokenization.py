@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 from gateway.core.control_tokens import Piece, Prompt
 from protocol.errors import ConfigError
@@ -53,24 +53,24 @@ class Encoder:
     def encode(self, prompt: Prompt) -> "array[int]":
         """The ids of a prompt, as `array("I")`; about 1.3 us per token."""
         if prompt.pieces is None:
-            encodings = self.tokenizer.encode_batch_fast([prompt.text], add_special_tokens=False)
+            encodings = encode_batch(self.tokenizer, [prompt.text])
             return array("I", encodings[0].ids)
         return array("I", chain.from_iterable(self._encode_pieces(prompt.pieces)))
 
     def encode_text(self, text: str) -> "array[int]":
         """The ids of text in which nothing is a control token."""
-        encodings = self._plain.encode_batch_fast([text], add_special_tokens=False)
+        encodings = encode_batch(self._plain, [text])
         return array("I", encodings[0].ids)
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, as `encode_text` has them; an empty text has none."""
         full = [text for text in texts if text]
-        encodings = iter(self._plain.encode_batch_fast(full, add_special_tokens=False))
+        encodings = iter(encode_batch(self._plain, full))
         return [next(encodings).ids if text else [] for text in texts]
 
     def _encode_pieces(self, pieces: tuple[Piece, ...]) -> list[list[int]]:
         texts = self._stripped(pieces)
-        encodings = iter(self._plain.encode_batch_fast(texts, add_special_tokens=False))
+        encodings = iter(encode_batch(self._plain, texts))
         return [
             [self.control[piece.text].id] if piece.is_control else next(encodings).ids
             for piece in pieces
@@ -91,6 +91,28 @@ class Encoder:
                 text = text.rstrip()
             texts.append(text)
         return texts
+
+
+class TokenizerFaults:
+    """What the tokenizers' library raises in the block becomes a `ConfigError`. What it takes for
+    impossible, as damaged files have it, it tells by a panic that has no public name and is no
+    `Exception`: nobody else would catch it, and the process would end.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if type(error) is Exception or type(error).__name__ == "PanicException":
+            raise ConfigError(f"the model's tokenizer fails: {error}") from error
+
+
+def encode_batch(
+    tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool = False
+) -> list[Encoding]:
+    """The encoding of each text. Raises `ConfigError` for a tokenizer that cannot encode them."""
+    with TokenizerFaults():
+        return tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
 
 def _load(tokenizer_json: bytes, declared: Mapping[str, Any]) -> Tokenizer:

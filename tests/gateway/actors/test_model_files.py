@@ -42,6 +42,33 @@ async def test_files_of_an_unknown_shape_cost_their_model_only(config: dict[str,
         assert (await gateway.ask()).reasons == ["stop"]
 
 
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("model", {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": [["a", "b"]]}),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ],
+)
+async def test_a_damaged_tokenizer_costs_its_model_only(
+    part: str, value: dict[str, object]
+) -> None:
+    """Its library panics when it reads it, which is no `Exception`; the gateway lives."""
+    files = make_text_files()
+    tokenizer = {**json.loads(files["tokenizer.json"]), part: value}
+    files["tokenizer.json"] = json.dumps(tokenizer).encode()
+    odd = FakeWorker("odd", model="odd", files=files, digest=b"odd-text-files!!")
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address),
+        open_worker(gateway.address, odd),
+    ):
+        await gateway.wait_workers(2)
+        asked = await gateway.ask(model="odd")
+        assert asked.error is not None
+        assert asked.error.status == 500
+        assert (await gateway.ask()).reasons == ["stop"]
+
+
 async def test_more_files_than_can_wait_are_refused() -> None:
     """A flood of files is an error of its sender."""
     files = ModelFiles()

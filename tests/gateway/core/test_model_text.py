@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from gateway.core.chat_request import Message
 from gateway.core.control_tokens import MARK
 from gateway.core.errors import ApiError
-from gateway.core.model_text import ModelText
+from gateway.core.model_text import ModelText, read_model_text
 from gateway.core.openai import parse_chat_request
+from gateway.core.raw_text import encode_raw
 from protocol.errors import ConfigError
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
 
@@ -236,6 +239,30 @@ def test_a_broken_file_is_named(name: str, data: bytes) -> None:
     """The operator reads which file of the model is wrong."""
     with pytest.raises(ConfigError, match=name.partition(".")[0].replace("_", "[_ ]")):
         ModelText({**make_text_files(), name: data})
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("normalizer", {"type": "Prepend", "prepend": ""}),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}),
+        ("model", {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}),
+    ],
+)
+def test_a_tokenizer_that_cannot_encode_is_an_error_of_its_files(
+    part: str, value: dict[str, object]
+) -> None:
+    """Its library panics, or raises what has no name: no request may end the process by that."""
+    files = make_text_files()
+    files["tokenizer.json"] = json.dumps(
+        {**json.loads(files["tokenizer.json"]), part: value}
+    ).encode()
+    text = read_model_text(files)
+    for encode in (text.encoder.encode_text, partial(encode_raw, text)):
+        with pytest.raises(ConfigError, match="the model's tokenizer fails"):
+            encode("Hi")
+    with pytest.raises(ConfigError, match="the model's tokenizer fails"):
+        text.encode_chat([Message("user", "Hi")], (), {}, NOW)
 
 
 def test_a_model_without_tokenizer_is_refused() -> None:

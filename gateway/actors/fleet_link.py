@@ -345,7 +345,8 @@ class FleetLink:
         """Send, or lose the worker that cannot be reached."""
         self._send_frames(worker_id, [encode(message)])
 
-    def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> None:
+    def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> bool:
+        """Whether the worker is lost by it."""
         try:
             self._router.send_all(worker_id, frames)
         except LinkFull as error:
@@ -353,6 +354,9 @@ class FleetLink:
             self._lose(worker_id, str(error))
         except LinkError:
             self._on_unroutable(worker_id)
+        else:
+            return False
+        return True
 
     def _waiting_bytes(self, worker_id: WorkerId) -> int:
         return self._router.waiting_bytes(worker_id)

@@ -33,12 +33,13 @@ LOOK_AGAIN_S: Final = 0.002
 @final
 class Submissions(trio.abc.Instrument):
     """`send` is called for each worker with those that still wait for it, in order, and no more at
-    once than there is room for; `waiting_bytes` tells how much its link has not taken yet.
+    once than there is room for; it tells whether the worker is lost by that. `waiting_bytes` tells
+    how much its link has not taken yet.
     """
 
     def __init__(
         self,
-        send: Callable[[WorkerId, list[bytes]], None],
+        send: Callable[[WorkerId, list[bytes]], bool | None],
         waiting_bytes: Callable[[WorkerId], int],
     ) -> None:
         self._send = send
@@ -100,8 +101,9 @@ class Submissions(trio.abc.Instrument):
         for worker_id, due in by_worker.items():
             leaving = self._leaving(due, ROOM_BYTES - self._waiting_bytes(worker_id))
             if leaving:
-                self._send(worker_id, [self._waiting[attempt] for attempt in leaving])
-                is_lost |= leaving[0].outcome is not None
+                # Not told by those that leave: a canary hears of nothing, others have work there.
+                frames = [self._waiting[attempt] for attempt in leaving]
+                is_lost |= bool(self._send(worker_id, frames))
                 for attempt in leaving:
                     self._waiting.pop(attempt, None)
         return not self._waiting and not is_lost

@@ -74,16 +74,24 @@ async def test_they_leave_before_anything_else_is_done() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_who_loses_its_worker_by_sending_hears_of_it_at_once() -> None:
-    """The loop is about to sleep, with nothing to wake it for a long time."""
-    submissions = Submissions(lambda _worker, _frames: attempt.lose(), _nothing_waits)
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_who_loses_its_worker_by_sending_hears_of_it_at_once(is_sent: bool) -> None:
+    """The loop is about to sleep, with nothing to wake it for a long time. What is sent may be
+    another's, who does not hear of it: a canary.
+    """
     attempt = _attempt(1)
+
+    def lose(_worker: WorkerId, _frames: list[bytes]) -> bool:
+        attempt.lose()
+        return True
+
+    submissions = Submissions(lose, _nothing_waits)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(submissions.run)
         await wait_all_tasks_blocked()
         began_at = trio.current_time()
         with trio.move_on_after(60):
-            submissions.add(attempt, b"1")
+            submissions.add(attempt if is_sent else _attempt(2), b"1")
             await attempt.wait()
         assert trio.current_time() - began_at < 30
         nursery.cancel_scope.cancel()

@@ -45,9 +45,9 @@ class ProviderHealth:
 
     def busy(self, name: str, retry_after_s: int | None) -> None:
         """It is at its limit, which is no failure; it may have said for how long."""
-        if retry_after_s is not None and self._breakers[name].cool(
-            trio.current_time(), retry_after_s
-        ):
+        breaker = self._breakers[name]
+        breaker.refused()
+        if retry_after_s is not None and breaker.cool(trio.current_time(), retry_after_s):
             reason = "it asks to be left alone"
             event = BreakerOpen("provider", name, retry_after_s, reason, cooling=True)
             self._feed.publish(event)

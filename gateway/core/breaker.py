@@ -78,6 +78,10 @@ class Breaker:
             self._open(now)
         return False
 
+    def refused(self) -> None:
+        """It was busy: a trial that it has sent away told nothing, and the next one may come."""
+        self._trial_until = float("-inf")
+
     def cool(self, now: float, seconds: float) -> bool:
         """It has asked to be left alone for so long. True if that is news."""
         was_cooling = bool(self.cooling_s(now))

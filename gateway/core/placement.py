@@ -177,6 +177,7 @@ class Placement:
         _refund(model, reservation)
         self._vacate(model, reservation, now)
         worker.refused(now)
+        worker.breaker.refused()
         if draining:
             self._fleet.drain(worker)
         waiting = self._enter(model, reservation.request, reservation.session, first=True)

@@ -44,6 +44,17 @@ def test_one_request_tries_it_when_its_time_is_over() -> None:
     assert breaker.is_good(FIRST_OPEN_S)
 
 
+def test_a_trial_that_is_sent_away_leaves_its_turn_to_the_next() -> None:
+    """A busy answer is no end of a trial: it told nothing, and nobody need wait for it."""
+    breaker = opened()
+    breaker.asked(FIRST_OPEN_S)
+    breaker.refused()
+    breaker.cool(FIRST_OPEN_S, 1.0)
+    assert not breaker.is_good(FIRST_OPEN_S + 0.9)
+    assert breaker.is_good(FIRST_OPEN_S + 1.0)
+    assert breaker.is_open
+
+
 def test_failed_trials_wait_longer_up_to_a_bound() -> None:
     """Twice as long each time; late failures of old requests change nothing."""
     breaker, now, waits = opened(), 0.0, []

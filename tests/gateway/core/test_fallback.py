@@ -286,6 +286,20 @@ def test_a_worker_that_fails_is_asked_last() -> None:
     assert only(fleet.proven(5, 2.0), Notice).event == BreakerClosed("worker", "w1")
 
 
+def test_a_worker_that_was_too_busy_for_its_trial_is_tried_again() -> None:
+    """As soon as it has room: what it sent away has told nothing."""
+    fleet = dispatch((W1, facts()), (W2, facts()))
+    for ticket in range(3):
+        fleet.ask(request(ticket, excluded=frozenset({W2})), 0.0)
+        fleet.failed(ticket, 0.0, "it failed")
+        fleet.release(ticket, 0.0)
+    assert placed(fleet.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
+    fleet.busy(3, 6.0)
+    fleet.release(3, 6.0)
+    fleet.heard(W1, load(), 6.1)
+    assert placed(fleet.ask(request(4, prefer=W1), 6.2)) == {4: W1}
+
+
 def test_who_waits_for_a_worker_on_trial_gets_it_when_its_trial_ends_well() -> None:
     """In the same step: the trial's end frees the place and proves the worker."""
     fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))

@@ -90,9 +90,11 @@ class ChoiceOutput:
 
     def take(self, packed: bytes, logprobs: Sequence[TokenLogprobs] = ()) -> bool:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
-        more than were ordered.
+        more than were ordered, and for log-probabilities that are not one for each.
         """
         ids = unpack_tokens(packed)
+        if logprobs and len(logprobs) != len(ids):
+            raise WireError(f"{len(logprobs)} log-probabilities came for {len(ids)} tokens")
         if len(self.packed) + len(packed) > self._max_bytes:
             num_ordered = self._max_bytes // TOKEN_BYTES
             raise WireError(f"over {num_ordered} tokens came, against the order")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import trio
 
-from protocol.messages import RejectReason, Submit, TokenItem, Tokens
+from protocol.messages import RejectReason, Submit, TokenItem, TokenLogprobs, Tokens
 from protocol.tokens import pack_tokens
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -79,6 +79,26 @@ async def test_more_tokens_than_ordered_fail_that_request_alone() -> None:
         assert flooded.error.message == "upstream connection lost"
         assert other.text == TEXT
         assert gateway.services.dispatcher.statistics().running == 0
+
+
+@pytest.mark.parametrize("num_scores", [1, 3])
+async def test_log_probabilities_that_are_not_one_for_each_token_are_the_workers_fault(
+    num_scores: int,
+) -> None:
+    """The client hears what makes it ask again, not that the gateway failed."""
+    fake = FakeWorker("w1", text=TEXT)
+    fake.pause_after = 2
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start(logprobs=True)
+        await asked.wait_text()
+        (submit,) = fake.all_of(Submit)
+        scores = (TokenLogprobs(-1.0),) * num_scores
+        item = TokenItem(submit.request_id, submit.attempt, 2, pack_tokens((5, 6)), scores)
+        fake.say(Tokens(99, (item,)))
+        await wait_until(asked.over.is_set)
+        assert asked.error is not None
+        assert asked.error.message == "upstream connection lost"
 
 
 @pytest.mark.parametrize("reason", ["too_long", "invalid", "unknown_model"])

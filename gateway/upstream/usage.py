@@ -7,7 +7,7 @@ many index `choices[0]` of every chunk. Must not know prices.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from gateway.core.events import Usage
 from gateway.upstream.sse import data_of, split_events
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+
+T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
@@ -49,15 +51,20 @@ class _Usage(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     usage: _Usage | None = None
+
+
+class _Chunk(msgspec.Struct):
+    usage: dict[str, msgspec.Raw] | None = None
     choices: list[msgspec.Raw] | None = None
 
 
 _decode: Final = msgspec.json.Decoder(_Answer).decode
+_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 def usage_of(body: bytes) -> Usage | None:
     """The usage in a whole answer or a chunk, if it holds one that can be read."""
-    answer = _read(body)
+    answer = _read(_decode, body)
     return answer.usage.checked() if answer is not None and answer.usage is not None else None
 
 
@@ -89,16 +96,16 @@ class StreamUsage:
         return b"".join(event for event in split_events(events) if self._is_for_client(event))
 
     def _is_for_client(self, event: bytes) -> bool:
-        answer = _read(data_of(event))
-        if answer is None or answer.usage is None:
-            return True
-        if (usage := answer.usage.checked()) is not None:
+        data = data_of(event)
+        if (usage := usage_of(data)) is not None:
             self._on_usage(usage)
-        return not (self._is_ours and answer.choices == [])
+        # One that cannot be read is there because of us all the same.
+        chunk = _read(_decode_chunk, data) if self._is_ours else None
+        return chunk is None or chunk.usage is None or chunk.choices != []
 
 
-def _read(data: bytes) -> _Answer | None:
+def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:
     try:
-        return _decode(data)
+        return decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -71,6 +71,16 @@ def test_the_chunk_that_only_we_wanted_is_kept_back(end: str) -> None:
     assert StreamUsage(told.append, is_ours=False).take(events) == events
 
 
+def test_a_chunk_that_only_we_wanted_is_kept_back_though_it_cannot_be_read() -> None:
+    """Many clients look at the first choice of every chunk."""
+    told: list[Usage] = []
+    only = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":null}}\n\n'
+    done = b"data: [DONE]\n\n"
+    assert StreamUsage(told.append, is_ours=True).take(only + done) == done
+    assert StreamUsage(told.append, is_ours=False).take(only + done) == only + done
+    assert told == []
+
+
 @pytest.mark.parametrize("asked", [True, False])
 async def test_the_client_gets_what_it_asked_for(asked: bool) -> None:
     """Through the real client: the usage chunk only if the client wanted it."""

@@ -142,6 +142,10 @@ class Dispatcher:
         """What would happen to the request now; None for a model that nobody knows."""
         return self._core.preview(request, self._now())
 
+    def is_missed(self, model: str) -> bool:
+        """Whether a worker of the model has vanished and may dial in again."""
+        return self._core.is_missed(model, self._now())
+
     def started(self, ticket: int) -> None:
         """The ticket's first token came."""
         if effects := self._core.started(ticket, self._now()):

@@ -129,7 +129,9 @@ class Turn:
             )
         if error is None:
             return
-        is_hopeless = self._is_unshowable or self._view().state == "down"
+        view = self._view()
+        is_gone = view.state == "down" and not self._services.dispatcher.is_missed(view.name)
+        is_hopeless = self._is_unshowable or is_gone
         if is_hopeless or await self._try_locally(cloud=False) is not None:
             raise error
 

@@ -222,6 +222,13 @@ class Dispatch:
         model = self._models.find(name)
         return self._fleet.view(model) if model is not None else None
 
+    def is_missed(self, name: str, now: float) -> bool:
+        """Whether a worker of the model was here, has vanished and may dial in again."""
+        model = self._models.find(name)
+        if model is None or model.files_digest is None:
+            return False
+        return now < model.awaited_until
+
     def models(self) -> tuple[ModelView, ...]:
         """All models, configured ones first."""
         return tuple(self._fleet.view(model) for model in self._models)

@@ -9,7 +9,13 @@ import trio
 from gateway.actors.caller import Caller
 from protocol.messages import Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
-from tests.fakes.running_gateway import Asked, RunningGateway, chain_of, open_gateway
+from tests.fakes.running_gateway import (
+    Asked,
+    RunningGateway,
+    chain_of,
+    open_gateway,
+    wait_until,
+)
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
@@ -300,3 +306,20 @@ async def test_failing_providers_leave_the_request_to_the_worker_that_is_coming(
                 await asked.over.wait()
             assert asked.started.served_by == "worker"
             assert gateway.services.counters.cloud_failures == 1
+
+
+async def test_failing_providers_leave_the_request_to_the_worker_that_has_vanished() -> None:
+    """It may dial in again: until then the request is held, as it is where there is no provider."""
+    async with open_provider(FakeProvider(status=500)) as fake:
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            async with open_worker(gateway.address):
+                await gateway.wait_state("ready")
+            await gateway.wait_state("down")
+            asked = gateway.start()
+            await wait_until(lambda: gateway.services.counters.cloud_failures == 1)
+            async with open_worker(gateway.address):
+                with trio.fail_after(PATIENCE_S):
+                    await asked.over.wait()
+            assert asked.started.served_by == "worker"
+            assert asked.reasons == ["stop"]

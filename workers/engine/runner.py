@@ -60,6 +60,7 @@ class Runner:
         self._steps = steps or _steps(model, cache, facts)
         self._vocab_size = model.config.vocab_size
         self._pool = SequencePool()
+        self._lost: dict[int, str] = {}
 
     @property
     def lookahead(self) -> int:
@@ -79,19 +80,23 @@ class Runner:
         """Start computing the plan.
 
         A sequence with ids outside the vocabulary, or whose chunk does not fit into memory, will be
-        in `failed` of the result; the others of the plan are not affected.
+        in `failed` of the result; the others of the plan are not affected. It fails in the next
+        plan too, which may be made before that is known and counts on the missing chunk.
         """
         self._move(plan)
-        failed = dict(self._invalid(plan.started))
-        chunks = [chunk for chunk in plan.chunks if chunk.seq not in failed]
+        lost = self._lost
+        lost.update(self._invalid(plan.started))
+        chunks = [chunk for chunk in plan.chunks if chunk.seq not in lost]
+        launched: Launched | None = None
         while chunks:
             launched, fits = self._try(chunks)
             if fits:
-                return InFlight(plan.step, launched, failed)
+                break
             culprit = max(chunks, key=_appetite)
             chunks.remove(culprit)
-            failed[culprit.seq] = _out_of_memory_text(culprit)
-        return InFlight(plan.step, None, failed)
+            lost[culprit.seq] = _out_of_memory_text(culprit)
+        failed = {chunk.seq: lost[chunk.seq] for chunk in plan.chunks if chunk.seq in lost}
+        return InFlight(plan.step, launched, failed)
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the tokens of a step and append them to the sequences that still live.
@@ -128,6 +133,8 @@ class Runner:
 
     def _move(self, plan: StepPlan) -> None:
         """Forget and get to know sequences."""
+        for seq in plan.ended:
+            self._lost.pop(seq, None)
         self._pool.end(plan.ended)
         self._steps.end(plan.ended)
         self._pool.start(plan.started)

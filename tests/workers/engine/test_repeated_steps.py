@@ -1,0 +1,70 @@
+"""A step that memory runs out in is repeated with fewer chunks: the others never notice."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.workers.engine.step_cases import BLOCK, GREEDY, as_on_card, sampled_by, start_of
+from workers.core.plan import Chunk, StepPlan
+from workers.engine.capture import Capture, run_again
+from workers.engine.runner import Runner
+
+LENGTH = 40
+"""Of the prompt for which there is no memory."""
+
+
+@pytest.fixture(name="host")
+def _host(tmp_path: Path) -> Runner:
+    return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
+
+
+@pytest.fixture(name="capture", params=[None, run_again], ids=["unpadded", "padded"])
+def _capture(request: pytest.FixtureRequest) -> Capture | None:
+    capture: Capture | None = request.param
+    return capture
+
+
+def _decode(seq: int, position: int, blocks: tuple[int, ...]) -> Chunk:
+    return Chunk(seq, position, 1, blocks, samples=True)
+
+
+def _with_room_for(num_rows: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A forward pass that has memory for so many rows."""
+
+    def limited(hidden: Tensor, *rest: Any) -> Tensor:
+        if hidden.shape[0] > num_rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(hidden, *rest)
+
+    return limited
+
+
+def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
+    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was planned before anybody knew, and begins with a token that was never sampled."""
+    prompt = StepPlan(1, (start_of(1, GREEDY, [5, 9]),), (Chunk(1, 0, 2, (0,), samples=True),), ())
+    alone = [StepPlan(step, (), (_decode(1, step, (0,)),), ()) for step in (2, 3, 4)]
+    expected = sampled_by(host, [prompt, *alone], ahead=0)
+    runner = as_on_card(host, capture)
+    forward = _with_room_for(LENGTH, runner.model.forward)
+    monkeypatch.setattr(runner.model, "forward", forward)
+    large = start_of(2, GREEDY, [7] * LENGTH)
+    chunks = (_decode(1, 2, (0,)), Chunk(2, 0, LENGTH, (1, 2, 3), samples=True))
+    strays = (_decode(1, 3, (0,)), _decode(2, LENGTH, (1, 2, 3)))
+    plans = [
+        prompt,
+        StepPlan(2, (large,), chunks, ()),
+        StepPlan(3, (), strays, ()),
+        StepPlan(4, (), (_decode(1, 4, (0,)),), (2,)),
+    ]
+    first, second, third = [runner.launch(plan) for plan in plans[:3]]
+    results = [runner.collect(step) for step in (first, second, third)]
+    results.append(runner.run(plans[3]))
+    assert [{item.seq: item for item in result.sampled} for result in results] == expected
+    assert [[seq for seq, _ in result.failed] for result in results] == [[], [2], [2], []]

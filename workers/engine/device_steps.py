@@ -7,6 +7,7 @@ tables; the host reads a copy of them a step later.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import partial
 from math import prod
@@ -123,8 +124,19 @@ class DeviceSteps:
                 row.change(chunk.block_ids, updates)
             rows.append(row)
         if updates:
-            self._tables.write(to_device(np.frombuffer(updates, np.int32), self._device))
+            self._send(updates, rows)
         return rows
+
+    def _send(self, updates: array[int], rows: Sequence[TableRow]) -> None:
+        """Write to the tables. If memory runs out nobody knows what they hold: the step is repeated
+        and sends all of it.
+        """
+        try:
+            self._tables.write(to_device(np.frombuffer(updates, np.int32), self._device))
+        except (RuntimeError, MemoryError):
+            for row in rows:
+                row.block_ids = ()
+            raise
 
     def _decode(
         self, chunks: Sequence[Chunk], rows: Sequence[TableRow], states: dict[int, SequenceState]

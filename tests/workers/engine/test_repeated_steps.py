@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import BLOCK, GREEDY, as_on_card, sampled_by, start_of
 from workers.core.plan import Chunk, StepPlan
+from workers.engine import device_steps
 from workers.engine.capture import Capture, run_again
 from workers.engine.runner import Runner
 
@@ -68,3 +69,39 @@ def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
     results.append(runner.run(plans[3]))
     assert [{item.seq: item for item in result.sampled} for result in results] == expected
     assert [[seq for seq, _ in result.failed] for result in results] == [[], [2], [2], []]
+
+
+def _once_without_memory(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Finds none the first time."""
+    errors = [RuntimeError("CUDA error: out of memory")]
+
+    def limited(*args: Any, **named: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return call(*args, **named)
+
+    return limited
+
+
+def test_block_tables_that_could_not_be_sent_are_sent_again(
+    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a sequence that was preempted would go on in a block that is another's by now."""
+    starts = [start_of(seq, GREEDY, [seq, 9, 4]) for seq in (1, 2)]
+    prompts = [Chunk(seq, 0, 3, (0,), samples=True) for seq in (1, 2)]
+    plans = [StepPlan(seq, (starts[seq - 1],), (prompts[seq - 1],), ()) for seq in (1, 2)]
+    back = Chunk(1, 0, 4, (5,), samples=True)
+    plans.append(StepPlan(3, (), (back, _decode(2, 3, (0,))), ()))
+    for position in range(4, 9):
+        chunks = (_decode(1, position, (5,)), _decode(2, position, (0,)))
+        plans.append(StepPlan(position, (), chunks, ()))
+    expected = sampled_by(host, plans, ahead=0)
+    runner = as_on_card(host, capture)
+    found = sampled_by(runner, plans[:2], ahead=0)
+    large, chunk = start_of(3, GREEDY, [7] * LENGTH), Chunk(3, 0, LENGTH, (1, 2, 3), samples=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(device_steps, "to_device", _once_without_memory(device_steps.to_device))
+        result = runner.run(StepPlan(3, (large,), (*plans[2].chunks, chunk), ()))
+    assert [seq for seq, _ in result.failed] == [3]
+    found.append({item.seq: item for item in result.sampled})
+    assert found + sampled_by(runner, plans[3:], ahead=0) == expected

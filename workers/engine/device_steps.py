@@ -197,8 +197,10 @@ class DeviceSteps:
         table_rows: Tensor,
     ) -> Picked:
         picked = self._sampler.sample(logits, members, positions)
-        self._tables.last_token.index_copy_(0, table_rows.long(), picked.ids.int())
+        rows, tokens = table_rows.long(), picked.ids.int()
         self._sampler.count(picked)
+        # Behind all that takes memory: a step that is repeated begins with the tokens before.
+        self._tables.last_token.index_copy_(0, rows, tokens)
         return picked
 
 

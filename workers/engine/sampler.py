@@ -74,8 +74,8 @@ class Sampler:
         return Picked(tuple([state.seq for state in states]), ids, *scores)
 
     def count(self, picked: Picked) -> None:
-        """What was just sampled is said now. Call it last of all: a step that runs out of memory
-        is repeated, and must find the counts as they were.
+        """What was just sampled is said now. Call it behind all else that takes memory: a step that
+        runs out of it is repeated, and must find the counts as they were.
         """
         self._penalties.count(picked.ids)
 

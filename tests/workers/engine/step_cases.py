@@ -1,8 +1,8 @@
 """Plans of a few sequences, and runners that compute as on a card."""
 
 from array import array
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from protocol.sampling import SamplingParams
 from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
@@ -120,3 +120,15 @@ def sampled_by(runner: Runner, plans: Sequence[StepPlan], ahead: int) -> list[di
     found += [runner.collect(step) for step in flying]
     assert not any(result.failed for result in found)
     return [{item.seq: item for item in result.sampled} for result in found]
+
+
+def without_memory_once(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, but the first time there is no memory for it."""
+    errors = [RuntimeError("CUDA error: out of memory")]
+
+    def limited(*args: Any, **named: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return call(*args, **named)
+
+    return limited

@@ -1,15 +1,15 @@
 """Penalties in whole steps: a step ahead of the host, and in steps that are repeated."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from tests.workers.engine.step_cases import BLOCK, as_on_card, start_of
+from tests.workers.engine.step_cases import BLOCK, as_on_card, start_of, without_memory_once
 from workers.core.plan import Chunk, StepPlan
+from workers.engine import penalties
 from workers.engine.capture import Capture, run_again
 from workers.engine.runner import Runner
 
@@ -58,8 +58,11 @@ def test_a_stray_step_leaves_nothing_to_the_next_owner_of_a_slot(
     assert [result.sampled[0].ids[0] for result in found[1:]] == expected
 
 
-def test_a_repeated_step_counts_once(host: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory may run out behind the draw, when the tokens are kept for the next step."""
+@pytest.mark.parametrize("what", ["int", "count"])
+def test_a_repeated_step_counts_once(
+    host: Runner, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Memory may run out behind the draw, until the tokens are kept for the next step."""
     expected = _said(host, 1, 12)
     runner = as_on_card(host)
     said = [runner.run(_prompt(1, (0, 1))).sampled[0].ids[0]]
@@ -71,24 +74,11 @@ def test_a_repeated_step_counts_once(host: Runner, monkeypatch: pytest.MonkeyPat
             (*_next(1, number, (0, 1)).chunks, Chunk(seq, 0, 20, (6, 7), samples=True)),
             (seq - 1,),
         )
+        owner = torch.Tensor if what == "int" else penalties
         with monkeypatch.context() as patch:
-            patch.setattr(torch.Tensor, "index_copy_", _Once(torch.Tensor.index_copy_))
+            patch.setattr(owner, what, without_memory_once(getattr(owner, what)))
             result = runner.run(hungry)
         assert [failed for failed, _ in result.failed] == [seq]
         said.append(result.sampled[0].ids[0])
     assert said == expected
     assert len(set(said)) > 1
-
-
-class _Once:
-    """Finds no memory the first time."""
-
-    def __init__(self, copy: Any) -> None:
-        self._copy = copy
-        self._has_failed = False
-
-    def __get__(self, tensor: Any, _: object) -> Any:
-        if not self._has_failed:
-            self._has_failed = True
-            raise torch.OutOfMemoryError("no more")
-        return self._copy.__get__(tensor)

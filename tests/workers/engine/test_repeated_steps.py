@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from tests.workers.engine.step_cases import BLOCK, GREEDY, as_on_card, sampled_by, start_of
+from tests.workers.engine.step_cases import (
+    BLOCK,
+    GREEDY,
+    as_on_card,
+    sampled_by,
+    start_of,
+    without_memory_once,
+)
 from workers.core.plan import Chunk, StepPlan
 from workers.engine import device_steps
 from workers.engine.capture import Capture, run_again
@@ -71,18 +78,6 @@ def test_the_next_step_of_a_failed_sequence_fails_nobody_else(
     assert [[seq for seq, _ in result.failed] for result in results] == [[], [2], [2], []]
 
 
-def _once_without_memory(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Finds none the first time."""
-    errors = [RuntimeError("CUDA error: out of memory")]
-
-    def limited(*args: Any, **named: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return call(*args, **named)
-
-    return limited
-
-
 def test_block_tables_that_could_not_be_sent_are_sent_again(
     host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +95,7 @@ def test_block_tables_that_could_not_be_sent_are_sent_again(
     found = sampled_by(runner, plans[:2], ahead=0)
     large, chunk = start_of(3, GREEDY, [7] * LENGTH), Chunk(3, 0, LENGTH, (1, 2, 3), samples=True)
     with monkeypatch.context() as patch:
-        patch.setattr(device_steps, "to_device", _once_without_memory(device_steps.to_device))
+        patch.setattr(device_steps, "to_device", without_memory_once(device_steps.to_device))
         result = runner.run(StepPlan(3, (large,), (*plans[2].chunks, chunk), ()))
     assert [seq for seq, _ in result.failed] == [3]
     found.append({item.seq: item for item in result.sampled})

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+import msgspec
+
 from config import WorkerConfig
 from workers.engine.card import compute_capability
 from workers.engine.compiler_words import Listed, Ready, Word, line_of, read_word
@@ -131,10 +133,16 @@ class CompileAhead:
             self._to_it.flush()
 
     def _listen(self) -> None:
-        """Until the compiler ends."""
+        """Until the compiler ends, or says what is no word: it may die in the middle of one."""
         with self._from_it as lines:
             for line in lines:
-                word = read_word(line)
+                try:
+                    word = read_word(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    self._process.kill()
+                    with self._heard:
+                        self.errors.append(f"not a word of the compiler: {error}")
+                    break
                 with self._heard:
                     self._hear(word)
                     self._heard.notify_all()

@@ -100,6 +100,8 @@ def test_a_kernel_is_waited_for_until_it_is_ready() -> None:
         ((), "sys.exit(3)", "status 3"),
         ((_listed(*KERNELS),), "import os; os.kill(os.getpid(), 9)", "status -9"),
         ((_listed(*KERNELS), _ready(KERNELS[1], error="ptxas died")), "sys.exit(1)", "ptxas died"),
+        ((_listed(*KERNELS),), "sys.stdout.write('[\"ready')", "not a word of the compiler"),
+        ((), "print('hello', flush=True); sys.stdin.readline()", "not a word of the compiler"),
     ],
 )
 def test_a_compiler_that_fails_is_told_and_does_no_harm(

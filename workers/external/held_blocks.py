@@ -116,11 +116,8 @@ class HeldBlocks:
 
     def clear(self) -> None:
         """Nothing is held, or nobody knows what is."""
-        self._blocks.clear()
-        self._children.clear()
-        self._held.clear()
+        self._forget()
         self._group = None
-        self._changes.cleared()
 
     def take(self) -> tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...]:
         """The changes since the last call; after `clear` one snapshot in place of them."""
@@ -129,6 +126,13 @@ class HeldBlocks:
     def snapshot(self) -> BlocksSnapshot:
         """All that is held, for a gateway that asks."""
         return self._changes.snapshot(self._held)
+
+    def _forget(self) -> None:
+        """All blocks; it is still the same engine."""
+        self._blocks.clear()
+        self._children.clear()
+        self._held.clear()
+        self._changes.cleared()
 
     def _is_our_cache(self, event: BlockStored | BlockRemoved) -> bool:
         """Whether it is about the cache in the GPU's memory that holds whole prefixes.
@@ -198,7 +202,7 @@ class HeldBlocks:
             return
         if len(self._blocks) >= self._max_blocks:
             self.left_out["overflow"] += 1
-            self.clear()
+            self._forget()
         before = None if parent is None else self._blocks.get(parent)
         self._blocks[block_hash] = _Block(parent, tokens)
         if parent is not None:

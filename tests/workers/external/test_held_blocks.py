@@ -234,6 +234,16 @@ def test_more_blocks_than_an_engine_has_are_a_fresh_start() -> None:
     assert _snapshot(held) == set().union(*(_digests([name] * 32) for name in range(20, 25)))
 
 
+def test_a_removal_right_behind_a_fresh_start_counts() -> None:
+    """It is about the same cache: what is gone must not be promised."""
+    held = _held(max_blocks=1)
+    held.apply(_stored([1], None, [1] * 32))
+    held.apply(_stored([2], None, [2] * 32))
+    held.apply(BlockRemoved((2,)))
+    assert (len(held), _snapshot(held)) == (0, set())
+    assert held.left_out == {"overflow": 1}
+
+
 def test_nonsense_relations_harm_nobody() -> None:
     """Blocks that are their own parent, circles, removals of strangers."""
     held = _held()

@@ -31,7 +31,7 @@ from workers.engine.models.qwen3 import Qwen3
 from workers.engine.rooms import need_of, rooms
 from workers.engine.sampler import Picked, Sampler
 from workers.engine.sequences import SequenceState
-from workers.engine.steps import Launched, fetch
+from workers.engine.steps import Launched, TokensLost, fetch
 from workers.engine.tables import SequenceTables, TableRow, no_updates
 
 
@@ -92,7 +92,10 @@ class DeviceSteps:
             picked = self._mixed(chunks, states)
         for chunk, row in zip(chunks, rows, strict=True):
             row.next_position = chunk.start + chunk.length if chunk.samples else -1
-        return fetch(picked)
+        try:
+            return fetch(picked)
+        except (RuntimeError, MemoryError) as error:
+            raise TokensLost(f"the tokens of a step cannot be read: {error}") from error
 
     @property
     def is_wishing(self) -> bool:

@@ -10,9 +10,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from protocol.errors import HermaError
 from workers.core.plan import Chunk
 from workers.engine.sampler import Picked
 from workers.engine.sequences import SequenceState
+
+
+class TokensLost(HermaError):
+    """A step was computed, but what it sampled cannot be read: it must not be repeated."""
 
 
 class Steps(Protocol):
@@ -31,9 +36,9 @@ class Steps(Protocol):
     def launch(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
     ) -> "Launched | None":
-        """Start the step; None if it is over and has sampled nothing. Raises
-        `torch.OutOfMemoryError` and what the network raises; the same chunks, or some of them, may
-        then be launched again.
+        """Start the step; None if it is over and has sampled nothing. Raises `TokensLost`,
+        `torch.OutOfMemoryError` and what the network raises; but for the first, the same chunks,
+        or some of them, may then be launched again.
         """
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import (
     BLOCK,
+    GENERAL,
     GREEDY,
     as_on_card,
     sampled_by,
@@ -21,6 +22,7 @@ from workers.core.plan import Chunk, StepPlan
 from workers.engine import device_steps
 from workers.engine.capture import Capture, run_again
 from workers.engine.runner import Runner
+from workers.engine.steps import TokensLost
 
 LENGTH = 40
 """Of the prompt for which there is no memory."""
@@ -100,3 +102,16 @@ def test_block_tables_that_could_not_be_sent_are_sent_again(
     assert [seq for seq, _ in result.failed] == [3]
     found.append({item.seq: item for item in result.sampled})
     assert found + sampled_by(runner, plans[3:], ahead=0) == expected
+
+
+def test_a_step_whose_tokens_cannot_be_read_is_not_repeated(
+    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted and kept already: it fails, where else it would be computed upon itself."""
+    runner = as_on_card(host, capture)
+    start = start_of(1, GENERAL, [5, 9])
+    sampled_by(runner, [StepPlan(1, (start,), (Chunk(1, 0, 2, (0,), samples=True),), ())], ahead=0)
+    large, chunk = start_of(2, GREEDY, [7] * LENGTH), Chunk(2, 0, LENGTH, (1, 2, 3), samples=True)
+    monkeypatch.setattr(device_steps, "fetch", without_memory_once(device_steps.fetch))
+    with pytest.raises(TokensLost, match="CUDA error: out of memory"):
+        runner.run(StepPlan(2, (large,), (_decode(1, 2, (0,)), chunk), ()))

@@ -118,10 +118,12 @@ class EngineKeeper:
             raise ConfigError("the worker is leaving")
         self._policy.reset()
         life, epoch = self._life, self._relay.epoch
+        is_counted = life is not None and life is self._replaced
         if life is None or life.ended.is_set():
             self._wake.set()
-            is_counted = life is not None and life is self._replaced
             return epoch if is_counted or self._state == "waiting" else epoch + 1
+        if is_counted:
+            return epoch  # it is leaving already
         if force:
             self._finishing.cancel()
         if self._state == "draining":

@@ -261,6 +261,24 @@ async def test_a_restart_that_waits_can_be_hurried(tmp_path: Path) -> None:
             assert len(worker.engine_pids()) == 2
 
 
+async def test_a_restart_beside_one_that_is_under_way_is_the_same(tmp_path: Path) -> None:
+    """The old engine takes its time to leave; whoever asks meanwhile waits for the one next start,
+    and the worker takes new work then.
+    """
+    async with open_gateway_end() as gateway, trio.open_nursery() as nursery:
+        with worker_process(tmp_path, gateway.address) as worker:
+            await gateway.wait_ready()
+            os.kill(worker.engine_pids()[0], signal.SIGSTOP)
+            nursery.start_soon(worker.command, "restart", "w", "--force")
+            await worker.wait_line("restarting the engine, as asked for")
+            status, said = await worker.command("restart", "w")
+            assert (status, "w is ready (epoch 2," in said) == (0, True), said
+            await gateway.wait_ready(epoch=2)
+            gateway.send(submission(b"a" * 16))
+            await gateway.wait(Tokens)
+            assert not gateway.all_of(Rejected)
+
+
 async def test_others_are_not_let_in(tmp_path: Path) -> None:
     """A runtime directory that others may read is refused; the worker serves without."""
     folder = tmp_path / "open"

@@ -11,6 +11,7 @@ from config import WorkerConfig
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
+from workers.core.canary import CANARY_PROMPT, CANARY_TOKENS
 from workers.engine.model_config import Qwen3Config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.quantize import Stored
@@ -20,6 +21,9 @@ _DTYPES: Final = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+_SHORTEST_WINDOW: Final = len(CANARY_PROMPT) + CANARY_TOKENS
+"""An engine with less cannot answer its supervisor's first request."""
 
 UNKNOWN_DIGEST: Final = bytes(16)
 """The supervisor, who reads the model's files, fills it in."""
@@ -56,7 +60,13 @@ def window(config: WorkerConfig, shape: Qwen3Config) -> int:
             f"context_length = {config.context_length} is over the window of {config.model}: "
             f"at most {largest}"
         )
-    return config.context_length or min(largest, config.max_context or largest)
+    longest = config.context_length or min(largest, config.max_context or largest)
+    if longest < _SHORTEST_WINDOW:
+        raise ConfigError(
+            f"a window of {longest} tokens holds no request: set context_length to at least "
+            f"{_SHORTEST_WINDOW}"
+        )
+    return longest
 
 
 def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: int) -> EngineFacts:

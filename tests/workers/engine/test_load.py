@@ -57,6 +57,16 @@ def test_the_window_is_the_smallest_of_all_limits(tmp_path: Path) -> None:
     assert "at most 1024" in _refusal(model_dir, context_length=4000)
 
 
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_a_window_without_room_for_the_first_request_is_refused(
+    tmp_path: Path, tokens: int
+) -> None:
+    """Such an engine would start again and again, and never say why."""
+    model_dir = write_tiny_model(tmp_path)
+    assert "context_length to at least 8" in _refusal(model_dir, context_length=tokens)
+    assert load_tiny(model_dir, context_length=8).facts.context_length == 8
+
+
 def test_more_keys_and_values_than_memory_are_refused(tmp_path: Path) -> None:
     """The line says how much would fit."""
     text = _refusal(write_tiny_model(tmp_path), kv_tokens=2**31 - 1)

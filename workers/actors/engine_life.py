@@ -145,9 +145,9 @@ class EngineLife:
         while True:
             await trio.sleep(TICK_S)
             now = trio.current_time()
-            if self.process.is_held:
-                self.hang_watch.unheard(now)
             watch = self.hang_watch if self.is_ready else self._start_watch
+            if self.process.is_held:
+                watch.unheard(now)
             if (verdict := watch.verdict(now)) is not None:
                 self.process.kill(verdict)
 

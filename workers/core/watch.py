@@ -82,6 +82,10 @@ class StartWatch:
             self._last = (phase, fraction, detail)
             self._patience.sign(now)
 
+    def unheard(self, now: float) -> None:
+        """The engine is not listened to, so that it cannot be blamed."""
+        self._patience.sign(now)
+
     def verdict(self, now: float) -> str | None:
         """Why the start has failed, or None."""
         if self._patience.silent_s(now) < self._stall_s:

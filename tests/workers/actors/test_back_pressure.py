@@ -1,5 +1,7 @@
 """A gateway that does not take what it is told makes the engine wait, and loses nothing."""
 
+import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,7 @@ from workers.core.watch import MIN_HANG_S
 
 NUM_SEQUENCES = 24
 NUM_TOKENS = 4000
+STALL_S = 3.0
 SLACK_BYTES = 2**19
 """Of what is in the pipe when it is closed: what one read of the engine's channel brings."""
 
@@ -47,4 +50,22 @@ async def test_an_engine_waits_for_its_gateway_and_goes_on(tmp_path: Path) -> No
                 assert offsets == list(range(NUM_TOKENS))
             assert gateway.received_bytes > MAX_UNREAD_BYTES + SLACK_BYTES
             assert not gateway.all_of(Fault)
+            assert not gateway.all_of(Bye)
+
+
+async def test_an_engine_that_starts_meanwhile_is_not_blamed(tmp_path: Path) -> None:
+    """What it tells of its start is left in its channel, for longer than a start may be silent."""
+    async with open_gateway_end() as gateway:
+        with worker_process(tmp_path, gateway.address, stall_s=STALL_S) as worker:
+            await gateway.wait_ready()
+            gateway.acknowledges = False
+            for number in range(NUM_SEQUENCES):
+                gateway.send(talkative(number))
+            await wait_until(lambda: gateway.received_bytes > MAX_UNREAD_BYTES)
+            os.kill(worker.engine_pids()[0], signal.SIGKILL)
+            await gateway.wait(Fault)
+            await trio.sleep(STALL_S + 2.0)
+            gateway.acknowledges = True
+            await gateway.wait_ready(epoch=2)
+            assert [fault.epoch for fault in gateway.all_of(Fault)] == [1]
             assert not gateway.all_of(Bye)

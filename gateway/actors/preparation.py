@@ -119,12 +119,13 @@ async def prepare(
     form = _form(services, request, view, text)
     salt = caller.key.encode() if caller.private_cache else b""
     prompt, end = await _encode(text, request, salt)
-    is_thinking = form.reasoning is not None and end.rstrip().endswith(form.reasoning.open)
+    is_thinking = form.is_opened_by(end)
     opening = None
     if request.tool_choice == "required":
-        opening = _opening(request, text, form, is_thinking=is_thinking)
+        opening = _opening(request, text, form)
         if opening is not None:
-            prompt += pack_tokens(text.encode_opening(opening))
+            before = form.past_thoughts(end) + opening.before
+            prompt += pack_tokens(text.encode_opening(opening._replace(before=before)))
     prompt_tokens = count_tokens(prompt)
     window = view.context_length
     if window is not None and prompt_tokens >= window:
@@ -169,18 +170,13 @@ def _form(
     return text.answer_format(tools if request.tools else NONE, reasoning)
 
 
-def _opening(
-    request: ChatRequest, text: ModelText, form: AnswerFormat, *, is_thinking: bool
-) -> Opening | None:
+def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:
     """The beginning of the call that the request demands: of a tool that it names, or of any."""
     if form.tools is None:
         return None
     names = tuple(tool["function"]["name"] for tool in request.tools)
     num_calls = sum(len(message.tool_calls) for message in request.messages)
-    opening = forced_opening(form.tools.name, names, text.chat_template or "", num_calls)
-    if opening is None or not is_thinking or form.reasoning is None:
-        return opening
-    return opening._replace(before=f"\n{form.reasoning.close}\n\n{opening.before}")
+    return forced_opening(form.tools.name, names, text.chat_template or "", num_calls)
 
 
 def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:

@@ -35,6 +35,16 @@ class AnswerFormat(msgspec.Struct, frozen=True):
             tags += (self.reasoning.open, self.reasoning.close)
         return tags
 
+    def is_opened_by(self, prompt_end: str) -> bool:
+        """Whether a prompt that ends so ends within thoughts."""
+        return self.reasoning is not None and prompt_end.rstrip().endswith(self.reasoning.open)
+
+    def past_thoughts(self, prompt_end: str) -> str:
+        """What leads a prompt that ends so to where the answer begins that follows thoughts."""
+        if self.reasoning is None or not self.is_opened_by(prompt_end):
+            return ""
+        return f"\n{self.reasoning.close}\n\n"
+
     def shown(self, special: Iterable[str]) -> frozenset[str]:
         """Those of a tokenizer's special tokens that are markup here, so that they have to be
         part of the text although special tokens have none.

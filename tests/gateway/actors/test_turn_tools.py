@@ -3,6 +3,7 @@
 import pytest
 
 from config import ModelConfig
+from config.model import ToolParserName
 from gateway.core.events import Finished, ReasoningDelta, ToolCallArguments, ToolCallStart
 from protocol.messages import Submit
 from tests.fakes.running_gateway import open_gateway
@@ -59,17 +60,28 @@ async def test_the_configuration_names_the_parsers_of_a_model() -> None:
         assert "".join(e.text for e in asked.all_of(ToolCallArguments)) == '{"count": 2}'
 
 
-async def test_a_demanded_call_closes_thoughts_that_the_prompt_opened() -> None:
-    """Where the template begins the answer with thoughts, the opening comes after their end."""
+@pytest.mark.parametrize(
+    ("form", "marker", "end"),
+    [("hermes", "<tool_call>\n", "\n</tool_call>"), ("llama3_json", "", "")],
+)
+async def test_a_demanded_call_closes_thoughts_that_the_prompt_opened(
+    form: ToolParserName, marker: str, end: str
+) -> None:
+    """Where the template begins the answer with thoughts, the opening comes after their end, which
+    is no part of the answer.
+    """
+    model = ModelConfig(name="alpha", tool_parser=form)
     template = CHAT_TEMPLATE + "{{- '<think>\\n' }}"
-    worker = FakeWorker(
-        text=' {"count": 1}}\n</tool_call>', files=make_text_files(template=template)
-    )
-    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+    worker = FakeWorker(text=f' {{"count": 1}}}}{end}', files=make_text_files(template=template))
+    async with (
+        open_gateway(models=(model,)) as gateway,
+        open_worker(gateway.address, worker),
+    ):
         await gateway.wait_state("ready")
         asked = await gateway.ask(tools=[TOOL], tool_choice=NAMED)
         prompt = make_tokenizer().decode(prompt_ids(await worker.wait(Submit)))
-        assert "<think>\n\n</think>\n\n<tool_call>\n" in prompt
+        assert f'<think>\n\n</think>\n\n{marker}{{"name": "f", ' in prompt
+        assert asked.text == ""
         assert not asked.all_of(ReasoningDelta)
         assert [start.name for start in asked.all_of(ToolCallStart)] == ["f"]
         assert asked.usage.reasoning_tokens == 0

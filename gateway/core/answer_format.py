@@ -17,10 +17,13 @@ NONE: Final = "none"
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
-    """None: calls, or thoughts, are not looked for."""
+    """None: calls, or thoughts, are not looked for. `thinks`: the model is known to write thoughts;
+    others may all the same.
+    """
 
     tools: ToolFormat | None
     reasoning: ReasoningFormat | None
+    thinks: bool = False
 
     @property
     def enders(self) -> tuple[str, ...]:
@@ -40,10 +43,16 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         return self.reasoning is not None and prompt_end.rstrip().endswith(self.reasoning.open)
 
     def past_thoughts(self, prompt_end: str) -> str:
-        """What leads a prompt that ends so to where the answer begins that follows thoughts."""
-        if self.reasoning is None or not self.is_opened_by(prompt_end):
+        """What leads a prompt that ends so to where the answer begins that follows thoughts. A
+        model that thinks is given empty ones: an answer without any is nothing that it has learned.
+        """
+        if self.reasoning is None:
             return ""
-        return f"\n{self.reasoning.close}\n\n"
+        closed = f"\n{self.reasoning.close}\n\n"
+        if self.is_opened_by(prompt_end):
+            return closed
+        is_past = prompt_end.rstrip().endswith(self.reasoning.close)
+        return f"{self.reasoning.open}\n{closed}" if self.thinks and not is_past else ""
 
     def shown(self, special: Iterable[str]) -> frozenset[str]:
         """Those of a tokenizer's special tokens that are markup here, so that they have to be
@@ -60,6 +69,8 @@ def answer_format(
     text = template or ""
     tools = detect_tool_format(text) if tool_parser == AUTO else TOOL_FORMATS.get(tool_parser)
     reasoning = REASONING_FORMATS.get(reasoning_parser)
+    thinks = reasoning is not None
     if reasoning_parser == AUTO:
         reasoning = detect_reasoning_format(text)
-    return AnswerFormat(tools, reasoning)
+        thinks = reasoning.close in text
+    return AnswerFormat(tools, reasoning, thinks)

@@ -12,6 +12,8 @@ from tests.fakes.tool_answers import OTHER, TOOL
 from tests.fakes.worker import FakeWorker, open_worker, prompt_ids
 
 NAMED = {"type": "function", "function": {"name": "f"}}
+SKIPPED = "assistant\n<think>\n\n</think>\n\n"
+"""What the template itself writes for a client that wants no thoughts."""
 
 
 @pytest.mark.parametrize(
@@ -22,8 +24,16 @@ NAMED = {"type": "function", "function": {"name": "f"}}
             "assistant\n",
             '<tool_call>\n{"name": "f", "arguments": {"count": 1}}\n</tool_call>',
         ),
-        ("required", '<tool_call>\n{"name":', ' "f", "arguments": {"count": 1}}\n</tool_call>'),
-        (NAMED, '<tool_call>\n{"name": "f", "arguments":', ' {"count": 1}}\n</tool_call>'),
+        (
+            "required",
+            f'{SKIPPED}<tool_call>\n{{"name":',
+            ' "f", "arguments": {"count": 1}}\n</tool_call>',
+        ),
+        (
+            NAMED,
+            f'{SKIPPED}<tool_call>\n{{"name": "f", "arguments":',
+            ' {"count": 1}}\n</tool_call>',
+        ),
     ],
 )
 async def test_a_demanded_call_begins_in_the_prompt(
@@ -34,6 +44,7 @@ async def test_a_demanded_call_begins_in_the_prompt(
     async with open_gateway() as gateway, open_worker(gateway.address, worker):
         await gateway.wait_state("ready")
         asked = await gateway.ask(tools=[TOOL, OTHER], tool_choice=choice)
+        assert asked.text == ""
         prompt = make_tokenizer().decode(prompt_ids(await worker.wait(Submit)))
         assert prompt.endswith(end_of_prompt)
         (start,) = asked.all_of(ToolCallStart)
@@ -41,6 +52,17 @@ async def test_a_demanded_call_begins_in_the_prompt(
         assert "".join(e.text for e in asked.all_of(ToolCallArguments)) == '{"count": 1}'
         assert asked.all_of(Finished) == [Finished(0, "tool_calls")]
         assert asked.usage.prompt_tokens == len(prompt_ids(await worker.wait(Submit)))
+
+
+async def test_a_demanded_call_that_is_none_is_text() -> None:
+    """What the model makes of the beginning that it was given is shown with it, as an answer."""
+    worker = FakeWorker(text=' "f",",",.')
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        asked = await gateway.ask(tools=[TOOL, OTHER], tool_choice="required")
+        assert asked.text == '<tool_call>\n{"name": "f",",",.'
+        assert not asked.all_of(ToolCallStart)
+        assert asked.all_of(Finished) == [Finished(0, "stop")]
 
 
 async def test_the_configuration_names_the_parsers_of_a_model() -> None:

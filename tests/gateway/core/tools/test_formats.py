@@ -53,6 +53,25 @@ def test_the_template_tells_the_tags_of_thoughts(form: Any) -> None:
     assert answer_format(f"a {form.close} b").reasoning is form
 
 
+@pytest.mark.parametrize(
+    ("template", "parser", "end", "before"),
+    [
+        ("</think>", "auto", "assistant\n", "<think>\n\n</think>\n\n"),
+        ("</think>", "auto", "assistant\n<think>\n", "\n</think>\n\n"),
+        ("</think>", "auto", "assistant\n<think>\n\n</think>\n\n", ""),
+        ("</think>", "none", "assistant\n", ""),
+        ("", "auto", "assistant\n", ""),
+        ("", "auto", "assistant\n<think>\n", "\n</think>\n\n"),
+        ("", "seed", "assistant\n", "<seed:think>\n\n</seed:think>\n\n"),
+    ],
+)
+def test_thoughts_are_skipped_as_the_model_would(
+    template: str, parser: str, end: str, before: str
+) -> None:
+    """Open ones are closed; a model that thinks is given empty ones, unless it has some already."""
+    assert answer_format(template, "auto", parser).past_thoughts(end) == before
+
+
 def test_the_configuration_knows_every_parser() -> None:
     """The names in the configuration are those of the formats."""
     assert set(get_args(ToolParserName)) == {"auto", "none", *TOOL_FORMATS}

@@ -1,6 +1,6 @@
 """Tokenizers of several designs, small and trained on the spot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from tokenizers import (
@@ -45,7 +45,9 @@ def byte_level_with_space() -> Tokenizer:
     return _with_tokens(tokenizer)
 
 
-def split_by(source: str) -> Tokenizer:
+def split_by(
+    source: str, corpus: Sequence[str] = CORPUS, vocab_size: int = _VOCAB_SIZE
+) -> Tokenizer:
     """A byte-level BPE whose texts are cut by this expression."""
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(source), "isolated")
@@ -53,11 +55,11 @@ def split_by(source: str) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCAB_SIZE,
+        vocab_size=vocab_size,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     return Tokenizer.from_str(_with_tokens(tokenizer).to_str())
 
 

@@ -2,7 +2,9 @@
 
 Owns how each format's calls begin. The model can only go on with the call, and the parser starts
 behind the same text: as exact as a format can be without constrained sampling, and free. Must not
-know tokens: what is markup and what is a name is told apart, so that no name can forge a turn.
+know tokens: what is markup and what is a name is told apart, so that no name can forge a turn. Yet
+all beginnings end where tokens do, whatever a tokenizer joins: behind half a token comes nothing
+that a model has learned.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,15 +72,23 @@ def _dsml(template: str, _: int) -> _Beginning:
 
 
 def _kimi(_: str, num_calls: int) -> _Beginning:
-    before = f"{kimi.SECTION}{kimi.CALL}{kimi.PREFIX}"
-    return _Beginning(before, "", f":{num_calls}{kimi.ARGUMENTS}")
+    any_call, dot = _apart(f"{kimi.SECTION}{kimi.CALL}{kimi.PREFIX}")
+    return _Beginning(any_call, dot, f":{num_calls}{kimi.ARGUMENTS}")
+
+
+def _qwen_coder(_template: str, _: int) -> _Beginning:
+    any_call, equals = _apart(f"{hermes.OPEN}\n{qwen_coder.FUNCTION}")
+    return _Beginning(any_call, equals, ">\n")
+
+
+def _apart(before_name: str) -> tuple[str, str]:
+    """The last character apart: tokenizers join one that stands between words with the second."""
+    return before_name[:-1], before_name[-1]
 
 
 _BEGINNINGS: Final[Mapping[str, Callable[[str, int], _Beginning]]] = {
     "hermes": lambda _template, _calls: _object(f"{hermes.OPEN}\n"),
-    "qwen3_coder": lambda _template, _calls: _Beginning(
-        f"{hermes.OPEN}\n{qwen_coder.FUNCTION}", "", ">\n"
-    ),
+    "qwen3_coder": _qwen_coder,
     "llama3_json": lambda _template, _calls: _object("", "parameters"),
     "mistral": _mistral,
     "deepseek_v3": _deepseek,

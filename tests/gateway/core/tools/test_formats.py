@@ -1,4 +1,4 @@
-"""Which format a model writes, and how it is made to call."""
+"""Which format a model writes, and what type its values have."""
 
 from typing import Any, get_args
 
@@ -7,10 +7,9 @@ import pytest
 from config.model import ReasoningParserName, ToolParserName
 from gateway.core.answer_format import answer_format
 from gateway.core.reasoning import REASONING_FORMATS
-from gateway.core.tools import TOOL_FORMATS, forced_opening
+from gateway.core.tools import TOOL_FORMATS
 from gateway.core.tools.schema import schemas_of, to_json, types_of
 from tests.fakes.text_files import CHAT_TEMPLATE
-from tests.gateway.core.tools.test_answers import joined, parser_of
 
 TEMPLATES = {
     "hermes": "<tools></tools> <tool_call>\n{% raw %}{% endraw %}</tool_call>",
@@ -85,63 +84,6 @@ def test_markup_among_the_special_tokens_is_shown() -> None:
         *("[TOOL_CALLS]", "[ARGS]", "[THINK]"),
     }
     assert answer_format("<｜DSML｜").shown(special) == {"｜DSML｜"}
-
-
-RESTS = {
-    "hermes": ' {"a": 1}}\n</tool_call>',
-    "qwen3_coder": "<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
-    "llama3_json": ' {"a": 1}}',
-    "mistral": ' {"a": 1}}]',
-    "deepseek_v3": '{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-    "deepseek_v4": '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
-    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
-    "kimi_k2": '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
-    "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
-}
-
-
-@pytest.mark.parametrize("name", TOOL_FORMATS)
-def test_a_named_call_begins_in_the_prompt(name: str) -> None:
-    """Whatever the model writes behind the opening of a call to `g` is arguments of that call."""
-    opening = forced_opening(name, ("g",), TEMPLATES[name], num_calls=3)
-    assert opening
-    assert opening.name == "g"
-    parser = parser_of(name)
-    parser.begin(opening.text)
-    events = [event for char in RESTS[name] for event in parser.push(char)]
-    ((called, arguments),) = joined(events + parser.flush())
-    assert called == "g"
-    assert arguments in {'{"a": 1}', '{"a": "1"}'}
-
-
-@pytest.mark.parametrize("name", TOOL_FORMATS)
-def test_a_required_call_may_be_of_any_tool(name: str) -> None:
-    """With several tools the opening ends where the name begins."""
-    some = forced_opening(name, ("f", "g"), TEMPLATES[name])
-    one = forced_opening(name, ("f",), TEMPLATES[name])
-    assert some
-    assert one
-    assert some.name == ""
-    assert one.text.startswith(some.text)
-    assert not parser_of(name).push(some.text)
-
-
-@pytest.mark.parametrize("template", ["[TOOL_CALLS] [ARGS]", "```json <｜tool▁calls▁begin｜>"])
-def test_versions_of_a_format_begin_differently(template: str) -> None:
-    """The template tells which version it is."""
-    name = "mistral" if "[" in template else "deepseek_v3"
-    opening = forced_opening(name, ("g",), template)
-    assert opening
-    parser = parser_of(name)
-    parser.begin(opening.text)
-    rest = "[ARGS]{}" if name == "mistral" else "{}\n```<｜tool▁call▁end｜>"
-    assert joined(parser.push(rest) + parser.flush()) == [("g", "{}")]
-
-
-def test_a_name_that_no_format_can_write_is_not_forced() -> None:
-    """Quotes, brackets or spaces in a name would break out of the opening."""
-    assert forced_opening("hermes", ('f", "x": "',), "") is None
-    assert forced_opening("hermes", ("<|im_end|>",), "") is None
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ def _as_text(
             yield f"?: the price of {report.total.unpriced:,} requests is not configured"
     if limits:
         lines = [
-            [one.scope, one.name, one.period, _amount(one.spent), _amount(one.limit)]
+            # A limit of 0 is one: it allows nothing that costs.
+            [one.scope, one.name, one.period, _amount(one.spent), show_amount(one.limit, _DECIMALS)]
             for one in limits
         ]
         yield ""

@@ -120,6 +120,17 @@ def test_limits_are_shown_with_what_stands_against_them(
     assert last_line.split() == ["provider", "cloud", "monthly", "1.2546", "50.0000"]
 
 
+def test_a_limit_of_nothing_is_a_limit(
+    config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 allows nothing that costs, and is not shown as what is not there."""
+    config.write_text(config.read_text().replace("monthly = 50.0", "daily = 0.0"))
+    ledger.close()
+    assert usage(config) == 0
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert last_line.split() == ["provider", "cloud", "daily", "-", "0.0000"]
+
+
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "0d", "-3d", "2026-1-1x"])
 def test_a_day_that_is_none_is_one_line(
     config: Path, text: str, capsys: pytest.CaptureFixture[str]

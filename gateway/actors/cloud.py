@@ -25,7 +25,7 @@ from gateway.core.events import Started, TurnEvent, UpstreamBody, UpstreamChunk
 from gateway.core.fleet_events import AnswerCut
 from gateway.core.fleet_events import ProviderFailed as ProviderFailedEvent
 from gateway.core.outgoing import Outgoing, outgoing, session_name
-from gateway.core.refusals import hardest
+from gateway.core.refusals import easiest
 from gateway.upstream import Answer, ProviderCut, ProviderFailed
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ async def _stream(
 
 def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
     if refusals and not failures:
-        return hardest(refusals)
+        return easiest(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
     text = "No provider answered: " + "; ".join(map(str, failures)) + "."
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])

@@ -5,9 +5,15 @@ what the operator pays is not the client's business.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.core.errors import ApiError, output_cap_required, spending_limit_reached
 from gateway.core.spending import MAX_RETRY_AFTER_S, LimitReached, Refusal
+
+MENDING_S: Final = 60
+"""What a client can mend by itself is put off for shorter waits only: up to a minute the official
+clients wait on their own, while a 400 ends their request.
+"""
 
 
 def refusal_error(refusal: Refusal, provider: str) -> ApiError:
@@ -24,13 +30,14 @@ def refusal_error(refusal: Refusal, provider: str) -> ApiError:
     return spending_limit_reached(text, MAX_RETRY_AFTER_S)
 
 
-def hardest(refusals: Sequence[ApiError]) -> ApiError:
-    """The one answer when every provider of a chain was refused: the one that ends soonest, with
-    all reasons; what the client itself can mend only if nothing else stands in the way.
+def easiest(refusals: Sequence[ApiError]) -> ApiError:
+    """The one answer when every provider of a chain was refused: the one that is over soonest, with
+    all reasons, its own first.
     """
-    limits = [error for error in refusals if error.retry_after_s is not None]
-    if not limits:
-        return refusals[0]
-    soonest = min(limits, key=lambda error: error.retry_after_s or 0)
-    reasons = " ".join(dict.fromkeys(error.message for error in limits))
+    soonest = min(refusals, key=_wait_s)
+    reasons = " ".join(dict.fromkeys(error.message for error in (soonest, *refusals)))
     return ApiError(soonest.status, reasons, code=soonest.code, retry_after_s=soonest.retry_after_s)
+
+
+def _wait_s(error: ApiError) -> int:
+    return MENDING_S if error.retry_after_s is None else error.retry_after_s

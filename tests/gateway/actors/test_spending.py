@@ -1,9 +1,10 @@
 """Turns that cost money: real providers over HTTP, the real ledger, limits of both kinds."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -68,9 +69,12 @@ async def open_shop(
     *fakes: FakeProvider,
     limits: LimitsConfig | None = None,
     key_limits: LimitsConfig | None = None,
+    own: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     **tariff: Any,
 ) -> AsyncIterator[Shop]:
-    """`limits` are those of every provider, `key_limits` those of the key `alice`."""
+    """`limits` are those of every provider, `key_limits` those of the key `alice`; `own` are fields
+    of one provider's table.
+    """
     ledger = tmp_path / "ledger.sqlite"
     fields = {"price": PRICE, "limits": limits or LimitsConfig(), **tariff}
     alice = KeyConfig(name="alice", hash=hash_api_key("x"), limits=key_limits or LimitsConfig())
@@ -78,7 +82,10 @@ async def open_shop(
         for fake in fakes:
             await nursery.start(fake.serve)
         model, tables = chain_of({f"p{at}": fake for at, fake in enumerate(fakes)})
-        tables = {name: msgspec.structs.replace(one, **fields) for name, one in tables.items()}
+        tables = {
+            name: msgspec.structs.replace(one, **{**fields, **own.get(name, {})})
+            for name, one in tables.items()
+        }
         async with open_gateway(
             models=[model], providers=tables, keys=[alice], ledger=ledger, rejoin_wait_s=0.01
         ) as gateway:
@@ -211,6 +218,18 @@ async def test_without_a_bound_on_the_output_a_limit_refuses(tmp_path: Path) -> 
         ) as shop:
             asked = await shop.ask(max_tokens=None)
             assert (asked.error.status if asked.error else None) == status
+
+
+async def test_what_the_client_can_mend_at_once_is_told_before_an_hour(tmp_path: Path) -> None:
+    """The first provider has no money; the second wants a cap, and answers once it has one."""
+    own = {"p0": {"limits": LimitsConfig(daily=0.0), "max_output_tokens": 64}}
+    fakes = FakeProvider(usage=COUNTED), FakeProvider(usage=COUNTED)
+    async with open_shop(tmp_path, *fakes, limits=LimitsConfig(daily=1.0), own=own) as shop:
+        refused = await shop.ask(max_tokens=None)
+        assert refused.error is not None
+        assert (refused.error.status, refused.error.code) == (400, "output_cap_required")
+        assert refused.error.retry_after_s is None
+        assert (await shop.ask(max_tokens=50)).started.served_by == "cloud:p1"
 
 
 async def test_forty_at_once_never_exceed_a_limit_worth_ten(tmp_path: Path) -> None:

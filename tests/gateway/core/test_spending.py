@@ -1,11 +1,13 @@
 """The books: windows, refusals and what the client is told."""
 
+import re
 from datetime import UTC, datetime
 
 import pytest
 
 from gateway.core.entries import DayTotal, Reservation
-from gateway.core.refusals import hardest, refusal_error
+from gateway.core.errors import output_cap_required, spending_limit_reached
+from gateway.core.refusals import easiest, refusal_error
 from gateway.core.spending import (
     MAX_RETRY_AFTER_S,
     OPEN_RETRY_AFTER_S,
@@ -176,15 +178,30 @@ def test_no_text_has_a_word_that_agents_take_for_something_else() -> None:
     assert errors[2].status == 400
 
 
-def test_of_several_refusals_the_soonest_counts() -> None:
-    """All reasons are told; what the client can mend only if nothing else is in the way."""
-    day, month = (
-        LimitReached(account, "daily", datetime(2026, 11, 22, tzinfo=UTC), retry, is_news=True)
-        for account, retry in ((CLOUD, 900), (ALICE, 30))
-    )
-    cap = refusal_error(Unbounded(ALICE, "output"), "third")
-    told = hardest([refusal_error(day, "cloud"), cap, refusal_error(month, "second")])
-    assert (told.status, told.retry_after_s) == (429, 30)
-    assert "provider `cloud`" in told.message
-    assert "API key `alice`" in told.message
-    assert hardest([cap]) is cap
+@pytest.mark.parametrize(
+    ("waits_s", "status", "wait_s"),
+    [((3_600, 900), 429, 900), ((3_600, None), 400, None), ((3_600, 5, None), 429, 5)],
+)
+def test_of_several_refusals_the_soonest_over_counts(
+    waits_s: tuple[int | None, ...], status: int, wait_s: int | None
+) -> None:
+    """All reasons are told, its own first. What the client can mend goes before a long wait, since
+    it would be refused again after it; a wait of seconds goes before that.
+    """
+    refusals = [
+        output_cap_required(f"p{at}")
+        if wait is None
+        else spending_limit_reached(f"`p{at}` is spent.", wait)
+        for at, wait in enumerate(waits_s)
+    ]
+    told = easiest(refusals)
+    assert (told.status, told.retry_after_s) == (status, wait_s)
+    named = re.findall(r"`(p\d)`", told.message)
+    assert named[0] == f"p{waits_s.index(wait_s)}"
+    assert sorted(named) == [f"p{at}" for at in range(len(waits_s))]
+
+
+def test_the_reason_of_several_is_told_once() -> None:
+    """A key's limit stands before every provider alike."""
+    spent = spending_limit_reached("The limit of `alice` is spent.", 60)
+    assert easiest([spent, spent]).message == spent.message

@@ -18,21 +18,20 @@ from gateway.core.chat_request import ChatRequest
 from gateway.core.entries import Entry, Reservation, Settlement
 from gateway.core.errors import ApiError, unavailable
 from gateway.core.events import Usage
-from gateway.core.fleet_events import FleetEvent
-from gateway.core.fleet_events import LimitReached as LimitReachedEvent
-from gateway.core.prices import Price, Tariffs, to_micro
+from gateway.core.fleet_events import FleetEvent, LimitReached
+from gateway.core.prices import Price, Tariffs, show_amount, to_micro
 from gateway.core.refusals import refusal_error
 from gateway.core.spending import (
     Account,
     Books,
-    LimitReached,
     Limits,
     Order,
+    OverLimit,
     SpendingFigures,
     Unbounded,
 )
 from gateway.core.windows import day_of, month_before, month_of
-from gateway.core.worst_case import output_bound, prompt_bound
+from gateway.core.worst_case import CAP_TOKENS, output_bound, prompt_bound
 from gateway.ledger import LedgerError, LedgerStore, spent_beside
 from protocol.errors import ConfigError
 
@@ -151,6 +150,7 @@ class Spending:
         bound = output_bound(request, tariff.max_output_tokens)
         output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound
         price = tariff.price
+        capped_prompt = prompt_tokens + CAP_TOKENS
         answer = self._books.reserve(
             Order(
                 key=key,
@@ -158,14 +158,16 @@ class Spending:
                 provider=target.provider,
                 prompt_tokens=prompt_tokens,
                 completion_tokens=output_tokens,
-                is_bounded=bound is not None,
+                is_bounded=bound is not None or (price is not None and price.output == 0),
                 worst_cost=None if price is None else price.worst(prompt_tokens, output_tokens),
+                least_cost=None if price is None else price.worst(capped_prompt, request.n),
             ),
             self._now(),
         )
-        if isinstance(answer, LimitReached | Unbounded):
+        if isinstance(answer, OverLimit | Unbounded):
             self._tell_operator(answer)
-            return refusal_error(answer, target.provider)
+            output = 0 if price is None else price.affordable_output(answer.left, capped_prompt)
+            return refusal_error(answer, target.provider, output // request.n)
         return await self._make_durable(answer, price)
 
     def settle(self, reservation: Reservation, entry: Entry | None) -> None:
@@ -189,14 +191,19 @@ class Spending:
         """The books now, for metrics."""
         return self._books.figures(self._config.ledger.currency, self._now())
 
-    def _tell_operator(self, refusal: LimitReached | Unbounded) -> None:
-        kind, name = refusal.account
+    def _tell_operator(self, refusal: OverLimit | Unbounded) -> None:
         if isinstance(refusal, Unbounded):
-            missing = refusal.missing
+            (kind, name), missing = refusal.account, refusal.missing
             _log.warning("a limit of %s %s refuses: no bound on the %s", kind, name, missing)
-        elif refusal.is_news:
-            until = refusal.resets_at.isoformat()
-            self._tell(LimitReachedEvent(kind, name, refusal.period, until))
+            return
+        window = refusal.window
+        (kind, name), period = window.account, window.period
+        if refusal.is_news:
+            self._tell(LimitReached(kind, name, period, refusal.resets_at.isoformat()))
+        elif window.obstacle(refusal.cost) == "size":
+            cost, left = show_amount(refusal.cost), show_amount(max(0, window.left))
+            text = "the %s limit of %s %s refuses a request that could cost %s: %s is left"
+            _log.warning(text, period, kind, name, cost, left)
 
     async def _open(self, nursery: trio.Nursery) -> None:
         path = ledger_path(self._config.ledger, self._environ)

@@ -132,10 +132,13 @@ def spending_limit_reached(reasons: str, retry_after_s: int) -> ApiError:
     return ApiError(429, reasons, code="spending_limit_reached", retry_after_s=retry_after_s)
 
 
-def output_cap_required(provider: str) -> ApiError:
-    """400: under a limit, nothing may be sent of which nobody knows how much it can cost."""
-    message = (
-        f"A spending limit applies to provider `{provider}`, and nothing bounds what this answer "
-        "can cost: send a cap on its output."
-    )
-    return ApiError(400, message, code="output_cap_required")
+def output_cap_required(reasons: str) -> ApiError:
+    """400: with a cap on its output, or a smaller one, the same request may be sent at once."""
+    return ApiError(400, reasons, code="output_cap_required")
+
+
+def request_too_costly(reasons: str) -> ApiError:
+    """400: it could cost more than is allowed in a whole day or month, so it is of no use to wait
+    as clients do on a 429.
+    """
+    return ApiError(400, reasons, code="request_too_costly")

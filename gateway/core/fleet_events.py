@@ -154,7 +154,7 @@ class AnswerCut(_Event, frozen=True, tag="answer cut"):
 
 
 class LimitReached(_Event, frozen=True, tag="limit reached"):
-    """A spending limit refuses, for the first time in its window."""
+    """A spending limit refuses for what was spent, for the first time in its window."""
 
     scope: str
     name: str

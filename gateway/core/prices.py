@@ -61,6 +61,13 @@ class Price(msgspec.Struct, frozen=True):
         dearest = max(self.input, self.cached_input)
         return _rounded_up(prompt_tokens * dearest + output_tokens * self.output)
 
+    def affordable_output(self, amount: int, prompt_tokens: int) -> int:
+        """The most output tokens that `amount` micro-units pay for after such a prompt, by `worst`;
+        0 if there are none, or if they cost nothing: fewer would not help.
+        """
+        left = amount * _PER_TOKENS - prompt_tokens * max(self.input, self.cached_input)
+        return max(0, left // self.output) if self.output else 0
+
 
 class Tariff(msgspec.Struct, frozen=True):
     """One model at one provider. None: the configuration does not say."""

@@ -7,7 +7,7 @@ tokens; time is an argument.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
@@ -33,6 +33,13 @@ OPEN_RETRY_AFTER_S: Final = 5
 _PERIODS: Final[tuple[Period, ...]] = ("daily", "monthly")
 
 
+Obstacle = Literal["others", "spending", "size"]
+"""What keeps a request from fitting into a limit: only requests under way, which may cost less; or
+what is spent, if that is at least what the request could cost; else its own size. So one request
+that is too large does not pass for a limit that is reached.
+"""
+
+
 class Account(NamedTuple):
     """Whose money: a provider's or a key's, by its configured name."""
 
@@ -52,8 +59,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A cloud request that wants to be sent. `worst_cost` None: the price is unknown. `is_bounded`
-    False: `completion_tokens` is a guess, since neither client nor configuration bounds them.
+    """A cloud request that wants to be sent. `worst_cost`, and `least_cost` with the smallest cap
+    on its output, are None if the price is unknown. `is_bounded` False: neither client nor
+    configuration bounds what the output costs; `completion_tokens` is a guess.
     """
 
     key: str
@@ -63,26 +71,7 @@ class Order(msgspec.Struct, frozen=True):
     completion_tokens: int
     is_bounded: bool
     worst_cost: int | None
-
-
-class LimitReached(msgspec.Struct, frozen=True):
-    """The worst case does not fit. `is_news`: the first refusal by this limit in its window."""
-
-    account: Account
-    period: Period
-    resets_at: datetime
-    retry_after_s: int
-    is_news: bool
-
-
-class Unbounded(msgspec.Struct, frozen=True):
-    """A limit applies, but `missing` keeps the worst case from being known."""
-
-    account: Account
-    missing: Literal["price", "output"]
-
-
-Refusal = LimitReached | Unbounded
+    least_cost: int | None
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -93,6 +82,54 @@ class Window(msgspec.Struct, frozen=True):
     limit: int
     spent: int
     reserved: int
+
+    @property
+    def left(self) -> int:
+        """What may still be reserved; less than nothing if more was charged than could be."""
+        return self.limit - self.spent - self.reserved
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing is left, whatever the requests under way will cost."""
+        return self.spent >= self.limit
+
+    def obstacle(self, cost: int) -> Obstacle:
+        """What keeps `cost`, which is more than is left, from fitting."""
+        if self.spent + cost <= self.limit:
+            return "others"
+        return "spending" if self.is_spent or self.spent >= cost else "size"
+
+    def never_holds(self, cost: int) -> bool:
+        """Whether `cost` is too much however little is spent. A limit of 0 counts as one that is
+        spent: it is the operator who wants nothing that costs.
+        """
+        return cost > self.limit > 0
+
+
+class OverLimit(msgspec.Struct, frozen=True):
+    """`cost`, the most that a request can cost, is more than `window` leaves; all limits together
+    leave `left`. `is_news`: for spending, and for the first time in its window.
+    """
+
+    window: Window
+    cost: int
+    left: int
+    resets_at: datetime
+    retry_after_s: int
+    is_news: bool
+
+
+class Unbounded(msgspec.Struct, frozen=True):
+    """A limit applies, but `missing` keeps the worst case from being known. `left`: by all limits
+    together.
+    """
+
+    account: Account
+    missing: Literal["price", "output"]
+    left: int
+
+
+Refusal = OverLimit | Unbounded
 
 
 class SpendingFigures(msgspec.Struct, frozen=True):
@@ -130,10 +167,9 @@ class Books:
         """Hold the worst case of `order`, or say what stands against it."""
         day = day_of(now)
         self._forget_before(day)
-        for account in _accounts(order.provider, order.key):
-            refusal = self._refusal(account, order, day, now)
-            if refusal is not None:
-                return refusal
+        refusal = self._refusal(order, day, now)
+        if refusal is not None:
+            return refusal
         reservation = Reservation(
             id=self._next_id,
             day=day,
@@ -163,44 +199,43 @@ class Books:
             spent=dict(self._spent_by_provider),
             reserved=dict(self._reserved_by_provider),
             refusals=dict(self._refusals),
-            windows=tuple(self._windows(day_of(now))),
+            windows=tuple(self._windows(self._limits, day_of(now))),
         )
 
-    def _windows(self, day: str) -> Iterator[Window]:
-        for account, limits in self._limits.items():
+    def _windows(self, accounts: Iterable[Account], day: str) -> Iterator[Window]:
+        for account in accounts:
+            limits = self._limits.get(account, Limits())
             for period in _PERIODS:
                 if (limit := limits.of(period)) is not None:
                     place = account, window_of(period, day)
                     spent, reserved = self._spent[place], self._reserved[place]
                     yield Window(account, period, limit, spent, reserved)
 
-    def _refusal(self, account: Account, order: Order, day: str, now: float) -> Refusal | None:
-        limits = self._limits.get(account, Limits())
-        for period in _PERIODS:
-            limit = limits.of(period)
-            if limit is None:
-                continue
-            if order.worst_cost is None:
-                return Unbounded(account, "price")
-            if order.worst_cost and not order.is_bounded:
-                return Unbounded(account, "output")
-            place = account, window_of(period, day)
-            spent = self._spent[place] + order.worst_cost
-            if order.worst_cost and spent + self._reserved[place] > limit:
-                return self._reached(account, period, now, only_open=spent <= limit)
-        return None
+    def _refusal(self, order: Order, day: str, now: float) -> Refusal | None:
+        windows = list(self._windows(_accounts(order.provider, order.key), day))
+        if not windows or order.worst_cost == 0:
+            return None
+        tightest = min(windows, key=lambda window: window.left)
+        cost = order.worst_cost if order.is_bounded else order.least_cost
+        if cost is None:
+            return Unbounded(tightest.account, "price", tightest.left)
+        if cost > tightest.left:
+            named = min(windows, key=lambda window: _rank(window, cost))
+            return self._over_limit(named, cost, tightest.left, now)
+        return None if order.is_bounded else Unbounded(tightest.account, "output", tightest.left)
 
-    def _reached(
-        self, account: Account, period: Period, now: float, *, only_open: bool
-    ) -> LimitReached:
+    def _over_limit(self, window: Window, cost: int, left: int, now: float) -> OverLimit:
+        account, period = window.account, window.period
         self._refusals[account, period] += 1
         place = account, window_of(period, day_of(now))
-        is_news = place not in self._told
-        self._told.add(place)
+        obstacle = window.obstacle(cost)
+        is_news = obstacle == "spending" and place not in self._told
+        if is_news:
+            self._told.add(place)
         resets_at = end_of(period, now)
-        most = OPEN_RETRY_AFTER_S if only_open else MAX_RETRY_AFTER_S
+        most = OPEN_RETRY_AFTER_S if obstacle == "others" else MAX_RETRY_AFTER_S
         retry_after_s = min(most, seconds_until(resets_at, now))
-        return LimitReached(account, period, resets_at, retry_after_s, is_news)
+        return OverLimit(window, cost, left, resets_at, retry_after_s, is_news)
 
     def _hold(self, reservation: Reservation, cost: int) -> None:
         for place in _places(reservation.provider, reservation.key, reservation.day):
@@ -217,6 +252,13 @@ class Books:
             for place in [place for place in books if month_of(place[1]) < kept]:
                 del books[place]
         self._told = {place for place in self._told if month_of(place[1]) >= kept}
+
+
+def _rank(window: Window, cost: int) -> tuple[bool, int, bool]:
+    """Of the limit that ranks lowest the client hears: of one that it would wait for in vain, then
+    of the one that leaves least, of equals of the longer.
+    """
+    return not window.never_holds(cost), window.left, window.period == "daily"
 
 
 def _accounts(provider: str, key: str) -> tuple[Account, Account]:

@@ -16,6 +16,9 @@ TEMPLATE_TOKENS: Final = 512
 PART_TOKENS: Final = 32_768
 """An image, a sound or a file, whose tokens do not follow from the length of its address."""
 
+CAP_TOKENS: Final = 48
+"""By at most so much a cap that the client adds makes its body longer."""
+
 _CAPS: Final = ("max_tokens", "max_completion_tokens")
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 _encode = msgspec.json.Encoder().encode

@@ -5,14 +5,14 @@ import inspect
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from gateway.core import errors
 from gateway.core.errors import ApiError
 from gateway.core.refusals import refusal_error
-from gateway.core.spending import Account, LimitReached, Unbounded
+from gateway.core.spending import Account, OverLimit, Unbounded, Window
 from tests.fakes.hermes_words import window_in, words_in
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,6 @@ MEANT = {
     # For the log: the ledger's own bound.
     "too many requests wait for the ledger",
 }
-FAR: Final[Account] = ("provider", "far")
 ARGUMENTS: dict[str, Any] = {
     "param": "n",
     "message": "It cannot be.",
@@ -119,14 +118,33 @@ def test_only_the_overflow_names_the_window() -> None:
     assert set(windows.values()) == {None}
 
 
+FAR = Account("provider", "far")
+COST = 5_000
+
+
+def _over(limit: int, spent: int, reserved: int = 0) -> OverLimit:
+    window = Window(FAR, "daily", limit, spent, reserved)
+    resets_at = datetime(2026, 11, 22, tzinfo=UTC)
+    return OverLimit(window, COST, window.left, resets_at, 600, is_news=True)
+
+
+@pytest.mark.parametrize("cap", [0, 65_536])
 @pytest.mark.parametrize(
     "refusal",
     [
-        LimitReached(FAR, "daily", datetime(2026, 11, 22, tzinfo=UTC), 600, is_news=True),
-        Unbounded(FAR, "price"),
-        Unbounded(FAR, "output"),
+        _over(0, 0),
+        _over(9_000, 9_000),
+        _over(9_000, 6_000),
+        _over(9_000, 3_000, 4_000),
+        _over(4_000, 0),
+        Unbounded(FAR, "price", 9_000),
+        Unbounded(FAR, "output", 9_000),
     ],
 )
-def test_a_spent_budget_does_not_read_like_an_empty_account(refusal: Any) -> None:
-    """Words of billing make an agent give a key up for good; these are made of other ones."""
-    assert not words_in(refusal_error(refusal, "far").message)
+def test_a_spent_budget_does_not_read_like_an_empty_account(refusal: Any, cap: int) -> None:
+    """Words of billing make an agent give a key up for good; these are made of other ones. Nor is a
+    cap on the output taken for the window.
+    """
+    message = refusal_error(refusal, "far", cap).message
+    assert not words_in(message)
+    assert window_in(message) is None

@@ -1,5 +1,6 @@
 """Turns that cost money: real providers over HTTP, the real ledger, limits of both kinds."""
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
@@ -13,6 +14,7 @@ import trio
 
 from config import KeyConfig, LimitsConfig, PriceConfig, hash_api_key
 from gateway.actors.caller import Caller
+from gateway.core.errors import ApiError
 from gateway.core.events import Usage
 from gateway.core.prices import Price
 from gateway.core.spending import Account
@@ -184,12 +186,12 @@ async def test_the_next_provider_with_money_left_is_asked(tmp_path: Path) -> Non
     fakes = FakeProvider(usage=COUNTED), FakeProvider(usage=COUNTED)
     limits = LimitsConfig(monthly=units(4_000))
     async with open_shop(tmp_path, *fakes, limits=limits) as shop:
-        big = {"messages": [{"role": "user", "content": "x" * 3_500}]}
         served = [(await shop.ask(stream=True, max_tokens=10)).started.served_by]
-        fakes[0].usage = {"prompt_tokens": 3_900, "completion_tokens": 1}
+        for fake in fakes:
+            fake.usage = {"prompt_tokens": 3_900, "completion_tokens": 1}
         served += [(await shop.ask(max_tokens=10)).started.served_by for _ in range(2)]
         assert served == ["cloud:p0", "cloud:p0", "cloud:p1"]
-        refused = await shop.ask(**big)
+        refused = await shop.ask()
         assert refused.error is not None
         assert "p0" in refused.error.message
         assert "p1" in refused.error.message
@@ -218,6 +220,56 @@ async def test_without_a_bound_on_the_output_a_limit_refuses(tmp_path: Path) -> 
         ) as shop:
             asked = await shop.ask(max_tokens=None)
             assert (asked.error.status if asked.error else None) == status
+
+
+async def test_an_oversized_request_is_refused_for_its_size(tmp_path: Path) -> None:
+    """With the cap that would fit; the alarm is left to the limit that is really spent."""
+    fake = FakeProvider(usage=COUNTED)
+    async with open_shop(tmp_path, fake, limits=LimitsConfig(daily=units(4_000))) as shop:
+        counts = shop.gateway.services.feed.counts
+        assert (await shop.ask()).error is None
+        refused = await shop.ask(max_tokens=5_000_000, n=16)
+        assert refused.error is not None
+        assert (refused.error.status, refused.error.code) == (400, "output_cap_required")
+        assert counts["limit reached"] == 0
+        fitting = await shop.ask(max_tokens=_cap_told(refused.error), n=16)
+        assert fitting.error is None
+        fake.usage = {"prompt_tokens": 3_800, "completion_tokens": 1}
+        assert (await shop.ask()).error is None
+        for _ in range(2):
+            late = await shop.ask()
+            assert late.error is not None
+            assert late.error.status == 429
+            assert counts["limit reached"] == 1
+
+
+@pytest.mark.parametrize("bound", [None, 5_000])
+async def test_the_cap_that_is_told_is_one_that_fits(tmp_path: Path, bound: int | None) -> None:
+    """Also for a client that sent none, whose body grows by it; for little and for much."""
+    for limit in (1_000, 4_000):
+        limits = LimitsConfig(daily=units(limit))
+        fake = FakeProvider(usage=COUNTED)
+        async with open_shop(
+            tmp_path / str(limit), fake, limits=limits, max_output_tokens=bound
+        ) as shop:
+            refused = await shop.ask(max_tokens=None)
+            assert refused.error is not None
+            cap = _cap_told(refused.error)
+            assert (await shop.ask(max_completion_tokens=cap, max_tokens=None)).error is None
+
+
+def _cap_told(error: ApiError) -> int:
+    found = re.search(r"a cap of at most (\d+) tokens", error.message)
+    assert found is not None, error.message
+    return int(found[1])
+
+
+async def test_free_output_needs_no_bound(tmp_path: Path) -> None:
+    """What it can cost is known without."""
+    price = PriceConfig(input=1.0, output=0.0)
+    limits = LimitsConfig(daily=1.0)
+    async with open_shop(tmp_path, FakeProvider(usage=COUNTED), limits=limits, price=price) as shop:
+        assert (await shop.ask(max_tokens=None)).error is None
 
 
 async def test_what_the_client_can_mend_at_once_is_told_before_an_hour(tmp_path: Path) -> None:

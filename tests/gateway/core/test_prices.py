@@ -46,6 +46,19 @@ def test_the_worst_case_is_never_exceeded(
         assert price.cost(usage) <= price.worst(prompt + more_prompt, output + more_output)
 
 
+@given(amount=amounts, prompt=tokens)
+def test_what_an_amount_pays_for_is_the_most(amount: int, prompt: int) -> None:
+    """It fits, and a token more does not; nothing does if the prompt alone is too dear."""
+    output = PRICE.affordable_output(amount, prompt)
+    assert PRICE.worst(prompt, output + 1) > amount
+    assert PRICE.worst(prompt, output) <= amount or output == 0
+
+
+def test_no_output_is_cheaper_than_free() -> None:
+    """A cap on it would not help."""
+    assert Price(input=100, cached_input=100, output=0).affordable_output(1, 10**9) == 0
+
+
 def test_a_cost_is_rounded_up() -> None:
     """One token at 0.28 per million is 0.28 micro-units."""
     assert PRICE.cost(Usage(prompt_tokens=1, cached_tokens=0, completion_tokens=0)) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.core.entries import DayTotal, Reservation
-from gateway.core.spending import Account, Books, LimitReached, Limits, Order
+from gateway.core.spending import Account, Books, Limits, Order, OverLimit
 from gateway.core.windows import day_of
 
 WORTH = 10
@@ -44,12 +44,14 @@ class BooksMachine(RuleBasedStateMachine):
     def reserve(self, provider: str, key: str, worst: int, count: int) -> None:
         """Many at once, with no settlement between: all must see each other."""
         for _ in range(count):
-            order = Order(key, "m", provider, 10, 10, is_bounded=True, worst_cost=worst)
+            order = Order(
+                *(key, "m", provider, 10, 10), is_bounded=True, worst_cost=worst, least_cost=1
+            )
             answer = self.books.reserve(order, self.now)
             if isinstance(answer, Reservation):
                 self.open.append(answer)
             else:
-                assert isinstance(answer, LimitReached)
+                assert isinstance(answer, OverLimit)
                 assert self._stands_against(answer, worst)
 
     @precondition(lambda self: self.open)
@@ -110,13 +112,14 @@ class BooksMachine(RuleBasedStateMachine):
             and account.name == (provider if account.kind == "provider" else key)
         )
 
-    def _stands_against(self, refusal: LimitReached, worst: int) -> bool:
+    def _stands_against(self, refusal: OverLimit, worst: int) -> bool:
         """A refusal is never wrong: one more would have been too much."""
-        limit = LIMITS[refusal.account].of(refusal.period)
+        window = refusal.window
+        limit = LIMITS[window.account].of(window.period)
         assert limit is not None
         day = day_of(self.now)
-        window = day if refusal.period == "daily" else day[:7]
-        return self._at_most(refusal.account, window) + worst > limit
+        span = day if window.period == "daily" else day[:7]
+        return self._at_most(window.account, span) + worst > limit
 
 
 TestBooks = BooksMachine.TestCase

@@ -1,24 +1,26 @@
 """TOML text -> `Config`.
 
-Owns strictness: an unknown key names the nearest known one and its line, a wrong type names its
-place, references between tables must hold. Must not know what a knob does.
+Owns strictness: whatever is wrong is one line with the file, the line in it and the remedy. Must
+not know what a knob does.
 """
 
-import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Final
 
 import msgspec
 
-from config.checks import check_config, check_processes
-from config.defaults import DEFAULT_PROFILE, Profile, profiles
-from config.model import PATTERNS, Config
+from config.checks import faults, process_faults
+from config.defaults import DEFAULT_PROFILE, profiles
+from config.fault import Fault
+from config.model import Config
+from config.places import line_of, lines_of
+from config.shape import misfits
 from protocol.errors import ConfigError
 
-_FIELD = re.compile(r"`\$\.?(?P<path>[^`]*)`")
+_AT_LINE: Final = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 
 
 def load_config(path: Path) -> Config:
@@ -40,114 +42,61 @@ def parse_config(text: str, source: str) -> Config:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: not valid TOML: {error}") from error
-    _refuse_unknown_keys(raw, Config, "", text, source)
-    _fill_workers(raw, source)
-    try:
-        config = msgspec.convert(raw, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_place(str(error))}") from error
-    check_config(config, source)
+        why, line = _toml_error(str(error))
+        raise ConfigError(f"{source}{line}: not valid TOML: {why}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: the configuration is nested too deeply") from error
+    _fill_workers(raw)
+    _refuse(misfits(raw, Config), text, source)
+    config = msgspec.convert(raw, Config)
+    _refuse(faults(config), text, source)
     return config
 
 
 def with_gateway(config: Config, source: str, **keys: str | int | None) -> Config:
     """`config` with these keys of `[gateway]`, which came by the command line; None leaves a key
-    as it is. Raises `ConfigError` if several processes cannot do the whole.
+    as it is. Raises `ConfigError` if the gateway cannot be so.
     """
     given = {key: value for key, value in keys.items() if value is not None}
     gateway = msgspec.structs.replace(config.gateway, **given)
     changed = msgspec.structs.replace(config, gateway=gateway)
-    check_processes(changed, source)
+    for fault in process_faults(changed):
+        raise ConfigError(f"{source}: {fault.text}")
     return changed
 
 
-def _refuse_unknown_keys(
-    table: Mapping[str, Any], struct: type[msgspec.Struct], place: str, text: str, source: str
-) -> None:
-    fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
-    for key, value in table.items():
-        where = f"{place}.{key}" if place else key
-        if key not in fields:
-            nearest = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean `{nearest[0]}`? " if nearest else ""
-            line = _line_of(key, text)
-            raise ConfigError(
-                f"{source}:{line}: unknown key `{key}` in {_title(place)}; "
-                f"{hint}Known: {', '.join(sorted(fields))}"
-            )
-        inner = _struct_in(fields[key])
-        if inner is not None:
-            for child_place, child in _children(value, where, keyed=fields[key]):
-                _refuse_unknown_keys(child, inner, child_place, text, source)
+def _refuse(found: Iterator[Fault], text: str, source: str) -> None:
+    """Raise `ConfigError` for the first fault, if there is one."""
+    if (fault := next(found, None)) is not None:
+        line = line_of(fault.place, lines_of(text))
+        place = source if line is None else f"{source}:{line}"
+        raise ConfigError(f"{place}: {fault.text}")
 
 
-def _children(value: object, place: str, *, keyed: object) -> list[tuple[str, Mapping[str, Any]]]:
-    """The tables in `value`: itself, its items (array of tables) or its values (named tables)."""
-    if isinstance(value, list):
-        return [(f"{place}[{i}]", item) for i, item in enumerate(value) if isinstance(item, dict)]
-    if not isinstance(value, dict):
-        return []
-    if get_origin(keyed) is dict:
-        return [(f"{place}.{k}", item) for k, item in value.items() if isinstance(item, dict)]
-    return [(place, value)]
+def _toml_error(message: str) -> tuple[str, str]:
+    """What tomllib says, and the line as it stands after a file's name, if it says one."""
+    if (match := _AT_LINE.search(message)) is None:
+        return message, ""
+    return f"{message[: match.start()]} (column {match['column']})", f":{match['line']}"
 
 
-def _struct_in(annotation: object) -> type[msgspec.Struct] | None:
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return annotation
-    for argument in get_args(annotation):
-        if (inner := _struct_in(argument)) is not None:
-            return inner
-    return None
-
-
-def _line_of(key: str, text: str) -> int:
-    pattern = re.compile(rf"^\s*(\[+\s*)?([\w.\"-]+\.)?\"?{re.escape(key)}\"?\s*(=|\]|\.)")
-    for number, line in enumerate(text.splitlines(), start=1):
-        if pattern.search(line):
-            return number
-    return 1
-
-
-def _title(place: str) -> str:
-    return f"[{place}]" if place else "the top level"
-
-
-def _place(message: str) -> str:
-    """msgspec's message with `$.workers[0].port` turned into [workers[0].port], and patterns into
-    words.
-    """
-    for pattern, words in PATTERNS.items():
-        message = message.replace(f"`str` matching regex {pattern!r}", words)
-    return _FIELD.sub(lambda match: f"[{match['path']}]", message)
-
-
-def _fill_workers(raw: dict[str, Any], source: str) -> None:
+def _fill_workers(raw: dict[str, Any]) -> None:
     """Give each worker the profile of its model and the gateway of this file, key by key.
 
-    Runs before the types are checked, so it touches only what has the right shape; msgspec names
-    the rest.
+    Runs before anything is checked, so it takes and touches only what has the right shape.
     """
-    models = {_text(model, "name"): model for model in _tables(raw.get("models"))}
+    models = {name: model for model in _tables(raw.get("models")) if (name := _text(model, "name"))}
     gateway = _tables([raw.get("gateway")])
-    bind = next(iter(gateway), {}).get("worker_bind", Config().gateway.worker_bind)
+    bind = _text(next(iter(gateway), {}), "worker_bind") or Config().gateway.worker_bind
     for worker in _tables(raw.get("workers")):
         if "serves" not in worker and len(models) == 1:
             worker["serves"] = next(iter(models))
-        model = models.get(_text(worker, "serves"), {})
-        limits = _profile(_text(model, "profile") or DEFAULT_PROFILE, source)
+        model = models.get(_text(worker, "serves") or "", {})
+        limits = profiles().get(_text(model, "profile") or "", profiles()[DEFAULT_PROFILE])
         worker.setdefault("max_seqs", limits.max_seqs)
         worker.setdefault("token_budget", limits.token_budget)
         worker.setdefault("max_context", limits.max_context)
         worker.setdefault("gateways", [bind])
-
-
-def _profile(name: str, source: str) -> Profile:
-    if name not in profiles():
-        known = ", ".join(sorted(profiles()))
-        raise ConfigError(f"{source}: unknown profile `{name}`; known: {known}")
-    return profiles()[name]
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

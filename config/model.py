@@ -5,7 +5,6 @@ facts (the number of KV blocks) are results, not configuration.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -273,13 +272,3 @@ class Config(_Table, frozen=True):
     def worker(self, name: str) -> WorkerConfig | None:
         """The worker of that name, if the file has one."""
         return next((worker for worker in self.workers if worker.name == name), None)
-
-
-def repeated(names: Sequence[str]) -> str | None:
-    """The first name that occurs twice, if any."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None

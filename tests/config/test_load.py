@@ -66,19 +66,23 @@ def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
         ("base_url", "base_urls", ("`base_urls`", "`base_url`", "[providers.cloud]")),
         ("provider = ", "providr = ", ("`providr`", "`provider`")),
         ("[gateway]", "[gatway]", ("`gatway`", "`gateway`", "top level")),
-        ("port = 9000", 'port = "x"', ("[gateway.port]", "int")),
-        ("port = 9000", "port = 70000", ("[gateway.port]", "65535")),
-        ("port = 9000", "port = ", ("not valid TOML",)),
+        ("port = 9000", 'port = "x"', ("herma.toml:3: [gateway] port: expected `int`, got `str`",)),
+        ("port = 9000", "port = 70000", ("herma.toml:3: [gateway] port:", "65535")),
+        ("port = 9000", "port = ", ("herma.toml:3: not valid TOML",)),
         ("port = 9000", 'host = "0.0.0.0"\n[k]', ("`k`",)),
         ("port = 9000", 'worker_bind = "tcp://*:1"', ("worker_bind", "curve_secret_file")),
-        ('"latency"', '"fastest"', ("`fastest`", "balanced, latency, throughput")),
-        ('provider = "cloud"', 'provider = "clout"', ("`clout`", "[providers.clout]")),
+        ('"latency"', '"fastest"', ("`fastest`", "herma.toml:8:", "balanced, latency, throughput")),
+        (
+            'provider = "cloud"',
+            'provider = "clout"',
+            ("herma.toml:9:", "`clout`", "[providers.clout]"),
+        ),
         ('serves = "large"', 'serves = "huge"', ("`huge`", "large, small")),
         ('aliases = ["default"]', 'aliases = ["large"]', ("`large`", "twice")),
         ("sha256:00", "sha1:00", ("sha256", "herma keys new")),
         ('name = "gpu1"', 'name = "gpu0"', ("`gpu0`", "twice")),
         ('name = "gpu1"', 'name = "gpu1"\ndevice = "gpu"', ("auto, cpu, cuda or cuda:N", "device")),
-        ('name = "gpu1"', 'name = "g 1"', ("letters, digits", "name]")),
+        ('name = "gpu1"', 'name = "g 1"', ("herma.toml:20: [workers[1]] name:", "letters, digits")),
         ('base_url = "http', 'base_url = "ftp', ("begins with http://", "base_url")),
     ],
 )
@@ -93,6 +97,97 @@ def test_a_mistake_is_one_line_that_names_the_place(
     assert text.startswith("herma.toml")
     assert "\n" not in text
     assert all(part in text for part in parts), text
+
+
+TWO = """
+[providers.near]
+base_url = "https://near.example/v1"
+
+[providers.far]
+base_url = "https://far.example/v1"
+price = { input = 1, output = 2 }
+
+[[models]]
+name = "m"
+profile = "latency"
+fallback = [
+  { provider = "near", model = "n" },
+  { provider = "far", model = "f" },
+]
+
+[[workers]]
+name = "w"
+model = "/models/m"
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'model = "f" }',
+            'model = "f", parms = {} }',
+            "14: unknown key `parms` in [models[0].fall",
+        ),
+        ('"w"\n', '"w"\nprofile = "latency"\n', "19: unknown key `profile` in [workers[0]]; "),
+        ("[providers.far]", "[providers.far]\nread_s = 'x'", "6: [providers.far] read_s: expected"),
+        ("1, output = 2", "1", "7: [providers.far.price] has no `output`, which it needs"),
+        ('base_url = "https://far.example/v1"\n', "", "5: [providers.far] has no `base_url`"),
+        ("price = {", "limits = 5\nx = {", "7: [providers.far] limits is a table: write [prov"),
+        ("[providers.near]\n", "[[providers]]\nname = 'near'\n", "2: `providers` holds"),
+        ("[providers.near]\n", "[providers]\n", "3: `base_url` stands in [providers] itself: "),
+        ("[[workers]]", "[workers]", "17: `workers` is a list of tables: write [[workers]], or "),
+        ("[[models]]", "[models]", "9: `models` is a list of tables: write [[models]], or models"),
+        ("[providers.near]\n", "[providers]\nnear = 5\n[x]\n", "3: [providers] near is a table: w"),
+        ("[[models]]", "[gateway]\ncurve_worker_keys = 'k'\n[[models]]", "10: [gateway] curve_wor"),
+        ("[[models]]", "[keys]\n[[models]]", "9: `keys` is a list of tables: write [[keys]], or"),
+        ("[[models]]", "[[gateway]]\n[[models]]", "9: `gateway` is a table: write [gateway]"),
+        ("  { provider = ", "  7, { provider = ", "13: [models[0]] fallback[0] is a table: write"),
+        ('"w"', '"w"\ngateways = "x"', "19: [workers[0]] gateways is a list: write gateways = ["),
+        ('"w"', '"w"\ngateways = [\n"x",\n7]', "21: [workers[0]] gateways[1]: expected `str`"),
+        (
+            '"w"',
+            '"w"\nengine = "vllm"',
+            '19: [workers[0]] engine cannot be "vllm"; Known: "native", "syn',
+        ),
+        (
+            '"w"',
+            '"w"\nengine = "nativ"',
+            '19: [workers[0]] engine cannot be "nativ"; did you mean "n',
+        ),
+        ('"w"', '"w"\nblock_size = 33', "19: [workers[0]] block_size cannot be 33; "),
+        ('"w"', '"w"\nblock_size = true', "19: [workers[0]] block_size cannot be true; Known: 16"),
+        ('"m"\n', '"m"\ncloud = "no"\n', '11: [models[0]] cloud cannot be "no"; Known: "allow"'),
+        ("[[models]]", "[gateway]\nworker_bind = 7\n[[models]]", "10: [gateway] worker_bind: exp"),
+        ('"w"', '"w"\n"a\\nb" = 1', '19: unknown key `"a\\nb"` in'),
+        ('"w"', '"w"\nscript = "s"', "17: [workers[0]]: engine = "),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(old: str, new: str, said: str) -> None:
+    """The line where it stands, however often the same words stand elsewhere; the name of the
+    provider that it is in; how to write what was meant.
+    """
+    assert parse_config(TWO, "herma.toml")
+    assert old in TWO
+    with pytest.raises(ConfigError) as caught:
+        parse_config(TWO.replace(old, new, 1), "herma.toml")
+    text = str(caught.value)
+    assert text.startswith(f"herma.toml:{said}")
+    assert "\n" not in text
+
+
+def test_one_list_for_another_is_told_how_it_is_written() -> None:
+    """`fallback` is one, though it often holds one table."""
+    text = '[[models]]\nname = "m"\nfallback = { provider = "p", model = "f" }'
+    with pytest.raises(ConfigError, match=r"^x:3: .*\[\[models.fallback\]\], or fallback = \[\{ "):
+        parse_config(text, "x")
+
+
+@pytest.mark.parametrize("depth", [10, 300, 10_000])
+def test_no_depth_is_too_much(depth: int) -> None:
+    """Lists in lists are refused as other values are, or as what nobody can read."""
+    with pytest.raises(ConfigError, match=r"^x:"):
+        parse_config(f"[gateway]\nport = {'[' * depth}{']' * depth}", "x")
 
 
 def test_a_key_like_no_other_brings_no_guess() -> None:

@@ -1,0 +1,143 @@
+"""Raw tables against the structs of the model: unknown and missing keys, values of a wrong type.
+
+Owns the words for what does not fit, and its place, which msgspec tells only without the names of
+tables such as [providers.NAME]. Must not know what a knob does.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin
+
+import msgspec
+
+from config.fault import Fault, dotted, name_of, title
+from config.model import PATTERNS
+from config.places import Place
+
+_TOML_WORDS: Final = {"`object`": "a table", "`array`": "a list"}
+_MAX_QUOTED: Final = 40
+
+
+def misfits(value: object, kind: object, place: Place = ()) -> Iterator[Fault]:
+    """What keeps `value`, which stands at `place`, from being a `kind`: the first in the order of
+    the file, and what may only follow from it.
+    """
+    kind = _without_none(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _in_table(value, kind, place)
+    match get_origin(kind), get_args(kind):
+        case (origin, (item, *_)) if origin is tuple:
+            return _in_list(value, item, place)
+        case (origin, (_, item)) if origin is dict:
+            return _in_named(value, item, place)
+        case (origin, choices) if origin is Literal:
+            return _in_choice(value, choices, place)
+        case _:
+            return _in_value(value, kind, place)
+
+
+def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iterator[Fault]:
+    if not isinstance(value, dict):
+        yield Fault(place, f"{name_of(place)} is a table: write {_header(place)}, or {{ ... }}")
+        return
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    for key, inner in value.items():
+        if key in fields:
+            yield from misfits(inner, fields[key].type, (*place, key))
+        else:
+            near = _nearest(key, fields)
+            hint = f"did you mean `{near}`? " if near else ""
+            text = f"unknown key `{dotted((key,))}` in {title(place)}; {hint}"
+            text += f"Known: {', '.join(sorted(fields))}"
+            yield Fault((*place, key), text)
+    for name, field in fields.items():
+        if field.required and name not in value:
+            yield Fault(place, f"{title(place)} has no `{name}`, which it needs")
+    # What the keys together must be, the struct says itself.
+    if (refusal := _refusal(value, struct)) is not None:
+        yield Fault(place, f"{title(place)}: {refusal}")
+
+
+def _in_list(value: object, item: object, place: Place) -> Iterator[Fault]:
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from misfits(inner, item, (*place, index))
+    elif isinstance(item, type) and issubclass(item, msgspec.Struct):
+        remedy = f"write [[{_path(place)}]], or {place[-1]} = [{{ ... }}]"
+        yield Fault(place, f"{name_of(place)} is a list of tables: {remedy}")
+    else:
+        yield Fault(place, f"{name_of(place)} is a list: write {place[-1]} = [...]")
+
+
+def _in_named(value: object, item: object, place: Place) -> Iterator[Fault]:
+    struct = item if isinstance(item, type) and issubclass(item, msgspec.Struct) else None
+    if not isinstance(value, dict):
+        what, form = "tables", f"[{_path(place)}.NAME]"
+        if struct is None:
+            what, form = "values", f"{place[-1]} = {{ NAME = ... }}"
+        yield Fault(place, f"{name_of(place)} holds {what} by name: write {form}")
+        return
+    keys = () if struct is None else struct.__struct_fields__
+    for key, inner in value.items():
+        if key in keys and not isinstance(inner, dict):
+            remedy = f"write [{_path(place)}.NAME] above it"
+            yield Fault((*place, key), f"`{key}` stands in {title(place)} itself: {remedy}")
+        else:
+            yield from misfits(inner, item, (*place, key))
+
+
+def _in_choice(value: object, choices: tuple[Any, ...], place: Place) -> Iterator[Fault]:
+    # 32.0 and true equal integers in Python, and are none.
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        said, known = _toml(value), [_toml(choice) for choice in choices]
+        near = _nearest(said, known)
+        hint = f"did you mean {near}? " if near else ""
+        text = f"cannot be {said}; {hint}Known: {', '.join(known)}"
+        yield Fault(place, f"{name_of(place)} {text}")
+
+
+def _in_value(value: object, kind: object, place: Place) -> Iterator[Fault]:
+    if (text := _refusal(value, kind)) is not None:
+        yield Fault(place, f"{name_of(place)}: {text}")
+
+
+def _refusal(value: object, kind: object) -> str | None:
+    """What msgspec says of `value`, in words of TOML and without its own place; None: it fits."""
+    try:
+        msgspec.convert(value, cast("type", kind))
+    except msgspec.ValidationError as error:
+        text = str(error).partition(" - at `$")[0]
+        for pattern, words in PATTERNS.items():
+            text = text.replace(f"`str` matching regex {pattern!r}", words)
+        for theirs, ours in _TOML_WORDS.items():
+            text = text.replace(theirs, ours)
+        return text[:1].lower() + text[1:]
+    return None
+
+
+def _without_none(kind: object) -> object:
+    """TOML has no null: what may be absent is, where it is present, of its type."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    kinds = [each for each in get_args(kind) if each is not NoneType]
+    return kinds[0] if len(kinds) == 1 else kind
+
+
+def _header(place: Place) -> str:
+    return f"[[{_path(place)}]]" if isinstance(place[-1], int) else f"[{_path(place)}]"
+
+
+def _path(place: Place) -> str:
+    """As a header names it: without the numbers of items."""
+    return dotted(tuple(part for part in place if isinstance(part, str)))
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
+
+
+def _toml(value: object) -> str:
+    """As it is written, if it is short: "native", 32, true."""
+    return json.dumps(value, ensure_ascii=False, default=str)[:_MAX_QUOTED]

@@ -9,9 +9,10 @@ from typing import Final
 
 from config.defaults import profiles
 from config.fault import Fault
+from config.links import link_faults
 from config.model import DUMMY_PREFIX, Config, ParamsConfig, TariffConfig
 from config.places import Place
-from protocol.addresses import MAX_PORT, is_local_address, is_loopback_host, nth_address
+from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 
 _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
@@ -25,7 +26,7 @@ def faults(config: Config) -> Iterator[Fault]:
         _worker_faults(config),
         _params_faults(config),
         _price_faults(config),
-        _address_faults(config),
+        link_faults(config),
         process_faults(config),
     )
 
@@ -161,19 +162,3 @@ def _price_faults(config: Config) -> Iterator[Fault]:
                     f"`{target.model}` at `{target.provider}` is not known; set [providers."
                     f"{target.provider}] price = {{ input = ..., output = ... }} (0 if it is free)",
                 )
-
-
-def _address_faults(config: Config) -> Iterator[Fault]:
-    gateway = config.gateway
-    if not is_loopback_host(gateway.host) and not config.keys:
-        yield Fault(
-            ("gateway", "host"),
-            f"[gateway] host {gateway.host} is public, but there are no [[keys]]; "
-            "make one with `herma keys new` or bind 127.0.0.1",
-        )
-    if not is_local_address(gateway.worker_bind) and gateway.curve_secret_file is None:
-        yield Fault(
-            ("gateway", "worker_bind"),
-            f"[gateway] worker_bind {gateway.worker_bind} is public, but there is no "
-            "curve_secret_file; make a pair with `herma keys curve FILE` or bind 127.0.0.1",
-        )

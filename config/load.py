@@ -55,7 +55,7 @@ def parse_config(text: str, source: str) -> Config:
 
 def with_gateway(config: Config, source: str, **keys: str | int | None) -> Config:
     """`config` with these keys of `[gateway]`, which came by the command line; None leaves a key
-    as it is. Raises `ConfigError` if the gateway cannot be so.
+    as it is. Raises `ConfigError` if several processes cannot do the whole.
     """
     given = {key: value for key, value in keys.items() if value is not None}
     gateway = msgspec.structs.replace(config.gateway, **given)
@@ -70,7 +70,8 @@ def _refuse(found: Iterator[Fault], text: str, source: str) -> None:
     if (fault := next(found, None)) is not None:
         line = line_of(fault.place, lines_of(text))
         place = source if line is None else f"{source}:{line}"
-        raise ConfigError(f"{place}: {fault.text}")
+        # What it quotes of the file may have several lines.
+        raise ConfigError(f"{place}: {' '.join(fault.text.splitlines())}")
 
 
 def _toml_error(message: str) -> tuple[str, str]:

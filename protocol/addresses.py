@@ -5,11 +5,40 @@ Must not open sockets or resolve names: a host name other than `localhost` count
 """
 
 import ipaddress
+import re
 from typing import Final
 
 from protocol.errors import ConfigError
 
 MAX_PORT: Final = 65_535
+ADDRESS_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
+
+_HOST_NAME: Final = re.compile(r"\w([\w.-]*[\w.])?")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+
+
+def is_host(host: str) -> bool:
+    """Whether `host` is the form of an IP address, bare or in brackets, or of a name."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return _HOST_NAME.fullmatch(host) is not None
+    return True
+
+
+def is_well_formed(address: str, *, may_pick: bool) -> bool:
+    """Whether an address has the form of one to bind, which may leave the port or the host to be
+    picked (`*`, port 0), or of one to dial, which may not.
+    """
+    scheme, _, rest = address.partition("://")
+    if scheme == "ipc":
+        return bool(rest)
+    host, _, port = rest.rpartition(":")
+    if scheme != "tcp" or not host:
+        return False
+    if not may_pick and (host == "*" or port in {"*", "0"}):
+        return False
+    return port == "*" or (_PORT.fullmatch(port) is not None and int(port) <= MAX_PORT)
 
 
 def is_loopback_host(host: str) -> bool:

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 import zmq
 
 from protocol.errors import ConfigError
+from protocol.public_key import KEY_FORM, has_key_form
 
 ZAP_DOMAIN: Final = b"herma"
 
-_KEY: Final = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _LINES: Final = re.compile(r"public (\S+)\nsecret (\S+)\n")
 _HEADER: Final = (
     "# A Herma CURVE key pair. Keep this file private; give away the public key only.\n"
@@ -113,7 +113,7 @@ def read_curve_pair(path: str | Path) -> CurvePair:
     if match is None:
         raise ConfigError(_not_a_key_file(path))
     pair = CurvePair(*match.groups())
-    if not _KEY.fullmatch(pair.secret) or _public_of(pair.secret) != pair.public:
+    if not has_key_form(pair.secret) or _public_of(pair.secret) != pair.public:
         raise ConfigError(_not_a_key_file(path))
     return pair
 
@@ -134,8 +134,8 @@ def load_curve_client(secret_file: str | Path, server_key: str) -> CurveClient:
 
 
 def _check_public_key(key: str, what: str) -> None:
-    if not _KEY.fullmatch(key):
-        raise ConfigError(f"{what} must be the 40 characters that `herma keys curve` printed")
+    if not has_key_form(key):
+        raise ConfigError(f"{what} must be {KEY_FORM}")
 
 
 def _public_of(secret: str) -> str | None:

@@ -10,8 +10,9 @@ from typing import Final
 
 import trio
 
+from protocol.addresses import ADDRESS_FORM
 from protocol.errors import ConfigError, WireError
-from protocol.transport.sockets import FORM, check_ipc_is_free, taken
+from protocol.transport.sockets import check_ipc_is_free, taken
 
 MAGIC: Final = b"herma/1\n"
 """Each side says it first: who does not, a stranger or ZeroMQ, is not one of ours."""
@@ -58,7 +59,7 @@ def unlink(address: str) -> None:
 def check_dialled(address: str) -> None:
     """Raise `ConfigError` if `address` can never be dialled."""
     if len(_name(address, "dial").encode()) > _MAX_NAME_BYTES:
-        raise ConfigError(f"cannot dial {address}: the path is too long; {FORM}")
+        raise ConfigError(f"cannot dial {address}: the path is too long; {ADDRESS_FORM}")
 
 
 def dial(address: str) -> socket.socket | None:
@@ -100,9 +101,9 @@ def _name(address: str, verb: str) -> str:
     """The path, or for `@NAME` the abstract one, which has no file."""
     path = address.removeprefix(_PREFIX)
     if not path or not is_local(address):
-        raise ConfigError(f"cannot {verb} `{address}`: {FORM}")
+        raise ConfigError(f"cannot {verb} `{address}`: {ADDRESS_FORM}")
     return "\0" + path[1:] if path.startswith("@") else path
 
 
 def _cannot(verb: str, address: str, error: OSError) -> str:
-    return f"cannot {verb} {address}: {error.strerror or error}; {FORM}"
+    return f"cannot {verb} {address}: {error.strerror or error}; {ADDRESS_FORM}"

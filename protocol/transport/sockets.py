@@ -11,7 +11,7 @@ from typing import Final
 
 import zmq
 
-from protocol.addresses import is_local_address
+from protocol.addresses import ADDRESS_FORM, is_local_address, is_well_formed
 from protocol.errors import ConfigError
 from protocol.wire import MAX_FRAME_BYTES
 
@@ -32,9 +32,6 @@ _RECEIVE_HWM_FRAMES: Final = 0
 # Combining zmq's flag enums costs 0.9 us each time; as plain integers they are free.
 NOBLOCK: Final = int(zmq.NOBLOCK)
 NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
-
-FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
-_MAX_PORT: Final = 65_535
 
 
 def receive_rest(socket: zmq.Socket[bytes]) -> int:
@@ -86,29 +83,17 @@ def connect(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> None:
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot dial {address}: {_reason(error)}; {FORM}") from error
+        raise ConfigError(f"cannot dial {address}: {_reason(error)}; {ADDRESS_FORM}") from error
 
 
 def _check_address(address: str, verb: str, *, has_keys: bool) -> None:
-    if not _is_well_formed(address, may_pick=verb == "bind"):
-        raise ConfigError(f"cannot {verb} `{address}`: {FORM}")
+    if not is_well_formed(address, may_pick=verb == "bind"):
+        raise ConfigError(f"cannot {verb} `{address}`: {ADDRESS_FORM}")
     if not has_keys and not is_local_address(address):
         raise ConfigError(
             f"will not {verb} {address}: it is public and there are no CURVE keys; make a pair "
             "with `herma keys curve FILE`, or use 127.0.0.1 or ipc"
         )
-
-
-def _is_well_formed(address: str, *, may_pick: bool) -> bool:
-    scheme, _, rest = address.partition("://")
-    if scheme == "ipc":
-        return bool(rest)
-    host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or not host:
-        return False
-    if port in {"*", "0"}:
-        return may_pick
-    return port.isdecimal() and 0 < int(port) <= _MAX_PORT
 
 
 def check_ipc_is_free(address: str) -> None:
@@ -129,7 +114,7 @@ def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
 def _explain_bind(address: str, error: zmq.ZMQError) -> str:
     if error.errno == errno.EADDRINUSE:
         return taken(address)
-    return f"cannot bind {address}: {_reason(error)}; {FORM}"
+    return f"cannot bind {address}: {_reason(error)}; {ADDRESS_FORM}"
 
 
 def taken(address: str) -> str:

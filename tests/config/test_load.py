@@ -226,6 +226,7 @@ def test_any_text_is_a_configuration_or_an_error(text: str) -> None:
         parse_config(text, "x")
     except ConfigError as error:
         assert str(error).startswith("x")
+        assert len(str(error).splitlines()) == 1
 
 
 _VALUES = st.recursive(
@@ -252,3 +253,4 @@ def test_any_value_at_any_key_is_taken_or_refused(
         )
     except ConfigError as error:
         assert str(error).startswith("x")
+        assert len(str(error).splitlines()) == 1

@@ -1,0 +1,132 @@
+"""Addresses, ports and keys that cannot be, told before anything starts."""
+
+import pytest
+
+from config import Config, parse_config
+from protocol.errors import ConfigError
+
+KEY = "f7g$Fq^+#kX1dG8.M(p{9z>2w&Ls/Ty3!bN0oQvU"
+WORKER = '[[workers]]\nname = "w"\nmodel = "/m"\nserves = "m"\n'
+
+
+def check(text: str) -> Config:
+    return parse_config(text, "x")
+
+
+@pytest.mark.parametrize(
+    "host", ["", "127.0.0.1:8080", "http://127.0.0.1", "two words", "*", "a\nb", "/run/herma"]
+)
+def test_a_host_that_is_none_is_not_called_public(host: str) -> None:
+    """Whoever is told to make keys for it would look for the mistake in the wrong place."""
+    written = host.replace("\n", "\\n")
+    with pytest.raises(ConfigError, match=r'^x:2: \[gateway\] host ".*" is neither an IP'):
+        check(f'[gateway]\nhost = "{written}"')
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost"])
+def test_a_host_of_this_machine_alone_needs_no_keys(host: str) -> None:
+    """However it is written."""
+    assert check(f'[gateway]\nhost = "{host}"').gateway.host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "gpu-1.example", "192.0.2.1"])
+def test_a_public_host_is_called_so(host: str) -> None:
+    """It takes keys."""
+    with pytest.raises(ConfigError, match=r"public.*herma keys new"):
+        check(f'[gateway]\nhost = "{host}"')
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1:18453", "http://127.0.0.1:18453", "tcp://127.0.0.1", "tcp://127.0.0.1:"),
+        *("tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://:8090", "ipc://", ""),
+        *("tcp://127.0.0.1:8090x", f"tcp://127.0.0.1:{'9' * 5000}", "tcp://127.0.0.1:\u0663"),
+    ],
+)
+def test_an_address_that_is_none_is_told_how_one_is_written(address: str) -> None:
+    """By the gateway and by a worker alike; it is not called public."""
+    form = "write tcp://HOST:PORT or ipc://PATH"
+    with pytest.raises(ConfigError, match=f"^x:2: .*worker_bind .* is no address: {form}"):
+        check(f'[gateway]\nworker_bind = "{address}"')
+    with pytest.raises(ConfigError, match=f"^x:6: worker `w` cannot dial .*: {form}"):
+        check(f'{WORKER}gateways = ["ipc:///a",\n"{address}"]')
+
+
+@pytest.mark.parametrize("port", ["*", "0"])
+def test_a_port_that_is_picked_is_no_address_to_dial(port: str) -> None:
+    """The gateway alone may listen there; a worker of the same file needs another address."""
+    gateway = f'[gateway]\nworker_bind = "tcp://127.0.0.1:{port}"\n'
+    assert check(gateway)
+    with pytest.raises(ConfigError, match=r"^x:3: worker `w` cannot dial"):
+        check(gateway + WORKER)
+    assert check(f'{gateway}{WORKER}gateways = ["tcp://127.0.0.1:8090"]')
+
+
+def test_a_worker_that_dials_nobody_is_refused() -> None:
+    """It would wait for ever, and whoever waits for it as well."""
+    with pytest.raises(ConfigError, match=r"^x:5: worker `w` dials nobody"):
+        check(f"{WORKER}gateways = []")
+
+
+@pytest.mark.parametrize(
+    ("keys", "both"),
+    [
+        ("port = 8090", "port and worker_bind are both port 8090"),
+        ('port = 9000\nworker_bind = "tcp://0.0.0.0:9000"', "both port 9000"),
+        ("port = 8092\nprocesses = 3", "port and worker_bind are both port 8092"),
+        ("process_port = 8080", "port and process_port are both port 8080"),
+        ("process_port = 8091\nprocesses = 2", "process_port and worker_bind are both port 8091"),
+    ],
+)
+def test_two_cannot_listen_on_one_port(keys: str, both: str) -> None:
+    """The second of them would call the first another program."""
+    with pytest.raises(ConfigError, match=both):
+        check(f'[gateway]\ncurve_secret_file = "k"\n{keys}')
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        'port = 0\nworker_bind = "tcp://127.0.0.1:0"',
+        'port = 8080\nworker_bind = "tcp://127.0.0.2:8080"',
+        'port = 8080\nworker_bind = "ipc:///run/8080"',
+        "port = 8089\nprocesses = 4\nprocess_port = 9000",
+    ],
+)
+def test_ports_that_are_apart_are_taken(keys: str) -> None:
+    """Any free port is never the other's; one port of two addresses is two."""
+    assert check(f"[gateway]\n{keys}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f'{WORKER}curve_server_key = "{KEY}"', "x:1: worker `w`: .* belong together"),
+        (f'{WORKER}curve_secret_file = "k"', "x:1: worker `w`: .* belong together"),
+        (
+            f'{WORKER}curve_secret_file = "k"\ncurve_server_key = "short"',
+            "x:6: worker `w`: curve_server_key must be the 40 characters that",
+        ),
+        (
+            '[gateway]\ncurve_secret_file = "k"\ncurve_worker_keys = { a1 = "x" }',
+            "x:3: .*curve_worker_keys: the key of `a1` must be the 40 characters that",
+        ),
+        (f'[gateway]\n[gateway.curve_worker_keys]\na1 = "{KEY}"', "x:2: .*need a curve_secret"),
+        (f'{WORKER}gateways = ["tcp://far:1"]', "x:5: worker `w` dials tcp://far:1, where it need"),
+        (f'[gateway]\ncurve_secret_file = "k"\n{WORKER}', "x:3: worker `w` dials .*needs keys"),
+    ],
+)
+def test_keys_that_open_nothing_are_refused(text: str, says: str) -> None:
+    """A worker without the right ones is turned down without a word, for ever."""
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        check(text)
+
+
+def test_keys_on_both_sides_are_taken() -> None:
+    """As the README has them."""
+    gateway = f'curve_secret_file = "g"\ncurve_worker_keys = {{ w = "{KEY}" }}\n'
+    bind = '[gateway]\nworker_bind = "tcp://0.0.0.0:8090"\n'
+    worker = f'{WORKER}curve_secret_file = "w"\ncurve_server_key = "{KEY}"\n'
+    assert check(bind + gateway + worker)
+    assert check(f'{worker}gateways = ["tcp://far:8090"]')

@@ -18,10 +18,12 @@ from config.model import (
     TariffConfig,
     WorkerConfig,
 )
+from config.model_names import BUILTIN_PREFIX, builtin_models, is_hub_id, no_builtin
 from config.secrets import hash_api_key, provider_api_key
 
 __all__ = [
     "BUILTIN_MODEL",
+    "BUILTIN_PREFIX",
     "Config",
     "FallbackConfig",
     "GatewayConfig",
@@ -36,9 +38,12 @@ __all__ = [
     "TariffConfig",
     "WorkerConfig",
     "builtin_config",
+    "builtin_models",
     "hash_api_key",
+    "is_hub_id",
     "ledger_path",
     "load_config",
+    "no_builtin",
     "parse_config",
     "provider_api_key",
     "with_gateway",

@@ -11,6 +11,7 @@ from config.defaults import profiles
 from config.fault import Fault
 from config.links import link_faults
 from config.model import DUMMY_PREFIX, Config, ParamsConfig, TariffConfig
+from config.model_names import names_nothing
 from config.places import Place
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
@@ -108,6 +109,8 @@ def _worker_faults(config: Config) -> Iterator[Fault]:
                 f"worker `{worker.name}` cannot serve {worker.model}, which has neither "
                 "weights nor a tokenizer; it is for `herma bench engine` alone",
             )
+        elif (why := names_nothing(worker.model)) is not None:
+            yield Fault(("workers", at, "model"), f"worker `{worker.name}`: {why}")
         if models and worker.serves not in models:
             yield Fault(
                 ("workers", at, "serves"),

@@ -183,6 +183,37 @@ def test_one_list_for_another_is_told_how_it_is_written() -> None:
         parse_config(text, "x")
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("builtin:herma-big", "does not exist: the built-in ones are builtin:herma-tiny"),
+        ("builtin:", "does not exist: the built-in ones are builtin:herma-tiny"),
+        ("buildin:herma-tiny", "neither a directory, nor a hub id .* nor built in: builtin:herma"),
+        ("", "neither a directory"),
+    ],
+)
+def test_a_model_that_no_machine_can_have_is_refused(model: str, says: str) -> None:
+    """Wherever the worker is to run."""
+    text = TWO.replace('model = "/models/m"', f'model = "{model}"')
+    with pytest.raises(ConfigError, match=f"^x:19: worker `w`: model .*{says}"):
+        parse_config(text, "x")
+
+
+@pytest.mark.parametrize(
+    "model", ["builtin:herma-tiny", "a/b", "a", "./a:b", "/a:b", "~/a:b", "a b"]
+)
+def test_a_model_that_a_machine_may_have_is_taken(model: str) -> None:
+    """Which directories there are, the worker's host knows."""
+    text = TWO.replace('model = "/models/m"', f'model = "{model}"')
+    assert parse_config(text, "x").workers[0].model == model
+
+
+def test_a_profile_is_known_though_no_worker_takes_it() -> None:
+    """Workers of other hosts have files of their own."""
+    with pytest.raises(ConfigError, match=r"^x:3: unknown profile `fast`"):
+        parse_config('[[models]]\nname = "m"\nprofile = "fast"', "x")
+
+
 @pytest.mark.parametrize("depth", [10, 300, 10_000])
 def test_no_depth_is_too_much(depth: int) -> None:
     """Lists in lists are refused as other values are, or as what nobody can read."""

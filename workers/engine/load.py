@@ -3,7 +3,6 @@
 Owns the order of a start and what it reports. Must not know how a step is computed.
 """
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +11,10 @@ from typing import Final
 
 import torch
 
-from config import WorkerConfig
+from config import BUILTIN_PREFIX, WorkerConfig, is_hub_id
 from config.model import DUMMY_PREFIX
 from protocol.errors import ConfigError
-from workers.engine.builtin import PREFIX, builtin_dir
+from workers.engine.builtin import builtin_dir
 from workers.engine.compile_ahead import CompileAhead
 from workers.engine.dummy import draw_weights, dummy_dir
 from workers.engine.kernel_cache import hash_compiler, watch_kernel_cache
@@ -38,7 +37,6 @@ from workers.engine.settings import (
 from workers.engine.warm_up import warm_up
 from workers.engine.weights import Report, load_weights
 
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SMALL_BYTES: Final = 64 * 2**20
 """A model whose layers fit into a processor's cache gains nothing from threads, and threads of
 several workers that wait for one another by spinning cost each of them most of its speed."""
@@ -144,14 +142,14 @@ def find_model(model: str, report: Report) -> Path:
 
 def local_dir(model: str) -> Path | None:
     """As `find_model`, without asking a hub: None for the id of a model there."""
-    if model.startswith(PREFIX):
+    if model.startswith(BUILTIN_PREFIX):
         return builtin_dir(model)
     if model.startswith(DUMMY_PREFIX):
         return dummy_dir(model)
     path = Path(model).expanduser()
     if path.is_dir():
         return path.resolve()
-    if _HUB_ID.fullmatch(model):
+    if is_hub_id(model):
         return None
     raise ConfigError(
         f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from config import WorkerConfig
+from config import BUILTIN_PREFIX, WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
-from workers.engine.builtin import PREFIX, builtin_dir
+from workers.engine.builtin import builtin_dir
 
 _DEFAULT_CONTEXT: Final = 32_768
 _DEFAULT_KV_TOKENS: Final = 1 << 20
@@ -21,13 +21,13 @@ _DEFAULT_KV_TOKENS: Final = 1 << 20
 
 def find_model_dir(config: WorkerConfig) -> Path:
     """The directory of `config.model`. Raises `ConfigError` if there is none."""
-    if config.model.startswith(PREFIX):
+    if config.model.startswith(BUILTIN_PREFIX):
         return builtin_dir(config.model)
     path = Path(config.model).expanduser()
     if not path.is_dir():
         raise ConfigError(
             f"worker `{config.name}`: model {config.model} is no directory; the {config.engine} "
-            f"engine needs one with tokenizer.json and config.json, or {PREFIX}NAME"
+            f"engine needs one with tokenizer.json and config.json, or {BUILTIN_PREFIX}NAME"
         )
     return path
 

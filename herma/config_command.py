@@ -7,19 +7,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from config import Config, LimitsConfig, PriceConfig, load_config, provider_api_key
-from herma.preflight import missing_models, unserved_models
+from config import Config, LimitsConfig, PriceConfig, load_config
+from herma.config_files import look_at_files
+from herma.preflight import check_providers, unserved_models
 
 
 def check(path: Path) -> int:
     """Print what the file sets up. Raises `ConfigError` for the first thing that is wrong."""
     config = load_config(path)
-    for name, provider in config.providers.items():
-        provider_api_key(name, provider, os.environ)
-    print(_summary(path, config))
+    check_providers(config, os.environ)
     # Not mistakes by themselves: workers may live on other hosts, or be set up elsewhere.
-    for problem in (*missing_models(config), *unserved_models(config), *_unbounded(config)):
-        print(f"  note      {problem}")
+    notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
+    print(_summary(path, config))
+    for note in notes:
+        print(f"  note      {note}")
     return 0
 
 

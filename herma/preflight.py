@@ -1,7 +1,8 @@
 """What would end `herma up`, or several gateways, right after the start, found before it.
 
-Owns the look at this host: the ports, the providers' keys, the model directories. Each process
-checks again what it needs; here one line stands alone instead of among the children's.
+Owns the look at this host: the ports, the providers' keys, the model directories, the scripts.
+Each process checks again what it needs; here one line stands alone instead of among the
+children's.
 """
 
 import errno
@@ -11,7 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from config import Config, GatewayConfig, provider_api_key
+from config import (
+    Config,
+    GatewayConfig,
+    WorkerConfig,
+    builtin_models,
+    is_hub_id,
+    provider_api_key,
+)
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
@@ -22,7 +30,9 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     """Raise `ConfigError` for the first thing that this host lacks to run `config`."""
     check_providers(config, environ)
     for problem in missing_models(config):
-        raise ConfigError(f"{problem}; correct `model` or give a hub id such as Qwen/Qwen3-0.6B")
+        raise ConfigError(f"{problem}; correct its `model`")
+    for worker in config.workers:
+        check_script(worker)
     if config.gateway.port != 0:
         _check_free(config.gateway.host, config.gateway.port, _PORT)
 
@@ -36,9 +46,37 @@ def check_providers(config: Config, environ: Mapping[str, str]) -> None:
 def missing_models(config: Config) -> Iterator[str]:
     """One line for each worker whose `model` is a path to no directory of this host."""
     for worker in config.workers:
-        is_path = worker.model.startswith(("/", "~", "."))
-        if is_path and not Path(worker.model).expanduser().is_dir():
-            yield f"worker `{worker.name}`: there is no directory {worker.model} on this host"
+        path = found(worker.model)
+        if worker.model in builtin_models() or (path is not None and path.is_dir()):
+            continue
+        if worker.engine != "native":
+            yield (
+                f"worker `{worker.name}`: there is no directory {worker.model} on this host, of "
+                f"which the {worker.engine} engine takes the tokenizer"
+            )
+        elif not is_hub_id(worker.model):
+            yield (
+                f"worker `{worker.name}`: there is no directory {worker.model} on this host, nor "
+                "is it a hub id such as Qwen/Qwen3-0.6B"
+            )
+
+
+def found(name: str) -> Path | None:
+    """The file or directory of that name, if this host has it and lets us look at it."""
+    try:
+        path = Path(name).expanduser()
+        path.stat()
+    except (OSError, RuntimeError):  # the latter for the home of a user who is none
+        return None
+    return path
+
+
+def check_script(worker: WorkerConfig) -> None:
+    """Raise `ConfigError` if the worker has a script that cannot be read or is wrong."""
+    if worker.script is not None:
+        from workers.scripted.script import load_script
+
+        load_script(Path(worker.script).expanduser())
 
 
 def unserved_models(config: Config) -> Iterator[str]:

@@ -103,6 +103,17 @@ def test_up_without_its_model_directory_is_one_line(tmp_path: Path, model: str) 
     assert len(_herma("up", "--config", config).stderr.splitlines()) == 1
 
 
+def test_up_with_a_wrong_script_is_one_line(tmp_path: Path) -> None:
+    """As its page says: before anything starts."""
+    (tmp_path / "script.toml").write_text('[[rules]]\nanswr = "yes"')
+    text = WORKER.format(folder=tmp_path, model="builtin:herma-tiny")
+    text += f'engine = "scripted"\nscript = "{tmp_path}/script.toml"'
+    done = _herma("up", "--config", _file(tmp_path, text))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "rule 1: unknown key `answr`; did you mean `answer`?" in line
+
+
 def test_up_on_a_taken_port_is_one_line() -> None:
     """Nothing starts for a port that another program has."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,0 +1,79 @@
+"""The files that a configuration names, as this host has them.
+
+Owns what is wrong with one that is here, and what is only missing: the gateway's files belong to
+this host, as its providers' keys do, a worker's may lie on another. Must not write anything.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from config import Config, LedgerConfig, ledger_path
+from herma.preflight import check_script, found, missing_models
+from protocol.errors import ConfigError
+
+
+def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """What this host lacks, one line each, if the workers that need it run elsewhere.
+
+    Raises `ConfigError` for a file of the gateway that is missing, and for any that is wrong.
+    """
+    yield from _gateway_keys(config)
+    yield from _ledger(config, environ)
+    yield from missing_models(config)
+    yield from _worker_files(config)
+
+
+def _gateway_keys(config: Config) -> Iterator[str]:
+    gateway = config.gateway
+    if gateway.curve_secret_file is None:
+        return
+    from protocol.transport import load_curve_server
+
+    try:
+        load_curve_server(gateway.curve_secret_file, gateway.curve_worker_keys)
+    except ConfigError as error:
+        raise ConfigError(f"[gateway] curve_secret_file: {error}") from error
+    if not gateway.curve_worker_keys:
+        yield "[gateway] curve_secret_file is set, but no curve_worker_keys: no worker gets in"
+
+
+def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    try:
+        _check_ledger(config.ledger, environ)
+    except ConfigError as error:
+        if config.providers:
+            raise
+        yield f"{error}; without providers the gateway runs all the same, and records no usage"
+
+
+def _check_ledger(ledger: LedgerConfig, environ: Mapping[str, str]) -> None:
+    try:
+        path = ledger_path(ledger, environ)
+        is_folder = path.is_dir()
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"[ledger] path {ledger.path} cannot be looked at: {error}") from error
+    if is_folder:
+        raise ConfigError(f"[ledger] path {path} is a directory; name a file in it")
+    if not above.is_dir():
+        raise ConfigError(f"[ledger] path {path} cannot be: {above} is a file, no directory")
+
+
+def _worker_files(config: Config) -> Iterator[str]:
+    for worker in config.workers:
+        name = f"worker `{worker.name}`"
+        if worker.script is not None:
+            if found(worker.script) is not None:
+                check_script(worker)
+            else:
+                yield f"{name}: there is no script {worker.script} on this host"
+        if worker.curve_secret_file is None or worker.curve_server_key is None:
+            continue
+        from protocol.transport import load_curve_client
+
+        if found(worker.curve_secret_file) is None:
+            yield f"{name}: there is no curve_secret_file {worker.curve_secret_file} on this host"
+            continue
+        try:
+            load_curve_client(worker.curve_secret_file, worker.curve_server_key)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error

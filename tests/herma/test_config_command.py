@@ -1,0 +1,144 @@
+"""`herma config check` looks at the files that a configuration names."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from herma.config_command import check
+from protocol.errors import ConfigError
+from protocol.transport import write_curve_pair
+
+HEAD = '[gateway]\nworker_bind = "ipc://{folder}/workers"\n[ledger]\npath = "{folder}/l.sqlite"\n'
+MODEL = '[[models]]\nname = "m"\n'
+WORKER = f"""{MODEL}
+[[workers]]
+name = "w"
+model = "{{model}}"
+"""
+PROVIDER = '[providers.p]\nbase_url = "https://p.example/v1"\n'
+RULE = '[[rules]]\nanswer = "yes"\n'
+
+
+class Checked:
+    """A folder with a configuration that is checked there."""
+
+    def __init__(self, folder: Path, says: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._says = says
+
+    def notes(self, text: str, **words: str) -> list[str]:
+        """What a check that goes well remarks; nothing but the file is there after it."""
+        path = self.folder / "herma.toml"
+        path.write_text(text.format(folder=self.folder, **{"model": "builtin:herma-tiny", **words}))
+        before = sorted(self.folder.iterdir())
+        assert check(path) == 0
+        assert sorted(self.folder.iterdir()) == before
+        said = self._says.readouterr().out
+        assert f"{path}: ok\n" in said
+        return [line[12:] for line in said.splitlines() if line.startswith("  note      ")]
+
+
+@pytest.fixture
+def checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checked:
+    return Checked(tmp_path, capsys)
+
+
+def test_a_file_whose_files_are_there_brings_no_note(checked: Checked) -> None:
+    """Whatever can be named: a directory, a script, both ends of a link with keys."""
+    gateway, worker = (write_curve_pair(checked.folder / name) for name in ("gateway.key", "w.key"))
+    (checked.folder / "script.toml").write_text(RULE)
+    keys = (
+        '[gateway]\ncurve_secret_file = "{folder}/gateway.key"\n'
+        f"curve_worker_keys = {{{{ w = '{worker}' }}}}\n"
+    )
+    text = HEAD.replace("[gateway]\n", keys) + WORKER
+    text += 'engine = "scripted"\nscript = "{folder}/script.toml"\n'
+    text += f"curve_secret_file = \"{{folder}}/w.key\"\ncurve_server_key = '{gateway}'\n"
+    escaped = text.replace(worker, "{worker}").replace(gateway, "{gateway}")
+    assert checked.notes(escaped, worker=worker, gateway=gateway) == []
+    assert checked.notes(HEAD + WORKER, model=str(checked.folder)) == []
+    assert checked.notes(HEAD + WORKER, model="Qwen/Qwen3-0.6B") == []
+
+
+@pytest.mark.parametrize("model", ["/none", "models/none/here", "none", "~nobody-at-all/m"])
+def test_a_model_that_this_host_lacks_is_noted(checked: Checked, model: str) -> None:
+    """A path that is relative too, and one in the home of nobody."""
+    (note,) = checked.notes(HEAD + WORKER, model=model)
+    assert note.startswith(f"worker `w`: there is no directory {model} on this host, nor is it a")
+
+
+def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
+    """It takes a tokenizer from a directory."""
+    (note,) = checked.notes(f'{HEAD}{WORKER}engine = "synthetic"', model="Qwen/Qwen3-0.6B")
+    assert "no directory Qwen/Qwen3-0.6B" in note
+    assert "synthetic engine" in note
+
+
+def test_a_script_is_read_where_it_is(checked: Checked) -> None:
+    """One that is missing may be on the worker's host; one that is wrong is wrong everywhere."""
+    text = HEAD + WORKER + 'engine = "scripted"\nscript = "{folder}/script.toml"'
+    (note,) = checked.notes(text)
+    assert note == f"worker `w`: there is no script {checked.folder}/script.toml on this host"
+    (checked.folder / "script.toml").write_text(RULE.replace("answer", "answr"))
+    with pytest.raises(ConfigError, match=r"script\.toml: rule 1: unknown key `answr`"):
+        checked.notes(text)
+
+
+def test_the_gateways_keys_are_read(checked: Checked) -> None:
+    """It will not start without them, nor with a file that others can read."""
+    text = HEAD.replace("[gateway]\n", '[gateway]\ncurve_secret_file = "{folder}/gateway.key"\n')
+    with pytest.raises(ConfigError, match=r"curve_secret_file: cannot read .*gateway\.key"):
+        checked.notes(text + PROVIDER)
+    write_curve_pair(checked.folder / "gateway.key")
+    notes = checked.notes(
+        text + WORKER.replace("[[workers]]", "[[models]]").replace("model =", "#")
+    )
+    assert any("no worker gets in" in note for note in notes)
+    (checked.folder / "gateway.key").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        checked.notes(text)
+
+
+def test_a_workers_keys_are_read_where_they_are(checked: Checked) -> None:
+    """As its script is."""
+    public = write_curve_pair(checked.folder / "gateway.key")
+    text = HEAD + WORKER + "curve_secret_file = \"{folder}/w.key\"\ncurve_server_key = '{public}'"
+    (note,) = checked.notes(text, public=public)
+    assert note == f"worker `w`: there is no curve_secret_file {checked.folder}/w.key on this host"
+    (checked.folder / "w.key").touch(0o600)
+    with pytest.raises(ConfigError, match=r"^worker `w`: .*w\.key is not a key file"):
+        checked.notes(text, public=public)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("{folder}", "is a directory; name a file in it"),
+        ("", "is a directory; name a file in it"),
+        ("{folder}/file/l.sqlite", "{folder}/file is a file, no directory"),
+        ("~nobody-at-all/l.sqlite", "cannot be looked at"),
+    ],
+)
+def test_a_ledger_that_cannot_be_is_told(checked: Checked, path: str, says: str) -> None:
+    """An error where providers cost money, a note where the gateway serves without it."""
+    (checked.folder / "file").write_text("")
+    text = HEAD.replace("{folder}/l.sqlite", path)
+    says = says.format(folder=checked.folder)
+    with pytest.raises(ConfigError, match=rf"^\[ledger\] path .*{says}"):
+        checked.notes(text + PROVIDER)
+    (note,) = checked.notes(text + WORKER)
+    assert says in note
+    assert note.endswith("and records no usage")
+
+
+def test_the_ledger_of_the_environment_is_looked_at_too(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And neither it nor its directory is made."""
+    monkeypatch.setitem(os.environ, "XDG_STATE_HOME", str(checked.folder / "state"))
+    head = HEAD.partition("[ledger]")[0]
+    assert checked.notes(head + WORKER) == []
+    (checked.folder / "state").write_text("")
+    with pytest.raises(ConfigError, match="state is a file, no directory"):
+        checked.notes(head + PROVIDER)

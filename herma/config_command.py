@@ -9,13 +9,14 @@ from pathlib import Path
 
 from config import Config, LimitsConfig, PriceConfig, load_config
 from herma.config_files import look_at_files
-from herma.preflight import check_providers, unserved_models
+from herma.preflight import check_aliases, check_providers, unserved_models
 
 
 def check(path: Path) -> int:
     """Print what the file sets up. Raises `ConfigError` for the first thing that is wrong."""
     config = load_config(path)
     check_providers(config, os.environ)
+    check_aliases(config)
     # Not mistakes by themselves: workers may live on other hosts, or be set up elsewhere.
     notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
     print(_summary(path, config))

@@ -31,6 +31,7 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     check_providers(config, environ)
     for problem in missing_models(config):
         raise ConfigError(f"{problem}; correct its `model`")
+    check_aliases(config)
     for worker in config.workers:
         check_script(worker)
     if config.gateway.port != 0:
@@ -59,6 +60,14 @@ def missing_models(config: Config) -> Iterator[str]:
                 f"worker `{worker.name}`: there is no directory {worker.model} on this host, nor "
                 "is it a hub id such as Qwen/Qwen3-0.6B"
             )
+
+
+def check_aliases(config: Config) -> None:
+    """Raise `ConfigError` for an alias whose requests would all be refused."""
+    from gateway.core.rewritten_fields import wrong_values
+
+    for problem in wrong_values(config.models):
+        raise ConfigError(problem)
 
 
 def found(name: str) -> Path | None:

@@ -120,6 +120,10 @@ async def test_an_address_that_is_taken_is_one_line(config: Path) -> None:
             '[providers.far]\nbase_url = "https://far.example/v1"\napi_key_env = "NO_SUCH_KEY"\n',
             "NO_SUCH_KEY",
         ),
+        (
+            '[[models]]\nname = "m"\naliases = ["a"]\nalias_params.a.default.top_p = 7\n',
+            "alias_params.a.default.top_p",
+        ),
     ],
 )
 async def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str, named: str) -> None:

@@ -75,6 +75,16 @@ def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
     assert "synthetic engine" in note
 
 
+def test_an_alias_whose_requests_would_all_fail_is_refused(checked: Checked) -> None:
+    """The field is the operator's, and the clients would look for the mistake in theirs."""
+    text = HEAD + MODEL + 'aliases = ["quick"]\n[models.alias_params.quick]\nset = {{ {fields} }}'
+    assert checked.notes(text, fields="temperature = 0.2")
+    with pytest.raises(
+        ConfigError, match=r"alias_params\.quick\.set\.temperature: expected `float`"
+    ):
+        checked.notes(text, fields='temperature = "hot"')
+
+
 def test_a_script_is_read_where_it_is(checked: Checked) -> None:
     """One that is missing may be on the worker's host; one that is wrong is wrong everywhere."""
     text = HEAD + WORKER + 'engine = "scripted"\nscript = "{folder}/script.toml"'

@@ -40,12 +40,17 @@ def load_config(path: Path) -> Config:
 def parse_config(text: str, source: str) -> Config:
     """As `load_config`, from `text`; `source` names it in errors."""
     try:
+        return _parse(text, source)
+    except RecursionError as error:
+        raise ConfigError(f"{source}: the configuration is nested too deeply") from error
+
+
+def _parse(text: str, source: str) -> Config:
+    try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         why, line = _toml_error(str(error))
         raise ConfigError(f"{source}{line}: not valid TOML: {why}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{source}: the configuration is nested too deeply") from error
     _fill_workers(raw)
     _refuse(misfits(raw, Config), text, source)
     config = msgspec.convert(raw, Config)

@@ -214,11 +214,12 @@ def test_a_profile_is_known_though_no_worker_takes_it() -> None:
         parse_config('[[models]]\nname = "m"\nprofile = "fast"', "x")
 
 
-@pytest.mark.parametrize("depth", [10, 300, 10_000])
-def test_no_depth_is_too_much(depth: int) -> None:
-    """Lists in lists are refused as other values are, or as what nobody can read."""
-    with pytest.raises(ConfigError, match=r"^x:"):
-        parse_config(f"[gateway]\nport = {'[' * depth}{']' * depth}", "x")
+@pytest.mark.parametrize(("begin", "inner", "end"), [("[", "", "]"), ("{a=", "1", "}")])
+def test_no_depth_is_too_much(begin: str, inner: str, end: str) -> None:
+    """Values in values are refused as others are, or as what nobody can read."""
+    for depth in (1, *range(200, 500), 10_000):
+        with pytest.raises(ConfigError, match=r"^x:"):
+            parse_config(f"[gateway]\nport = {begin * depth}{inner}{end * depth}", "x")
 
 
 def test_a_key_like_no_other_brings_no_guess() -> None:

@@ -109,7 +109,9 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
 
 
 def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
-    """A table of workers by supervisor pid, and what their last engines died of."""
+    """A table of workers by supervisor pid, why gateways are without them, and what their last
+    engines died of.
+    """
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -117,8 +119,10 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-    statuses = (status for _, status in ordered if status is not None)
-    return "\n".join((*table, *(line for each in statuses for line in _fault(each, with_log))))
+    statuses = [status for _, status in ordered if status is not None]
+    troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
+    faults = (line for each in statuses for line in _fault(each, with_log))
+    return "\n".join((*table, *troubles, *faults))
 
 
 def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:

@@ -93,8 +93,8 @@ class GetFiles(_Message, frozen=True, tag=7):
 
 
 class Dismiss(_Message, frozen=True, tag=8):
-    """The gateway has given the worker up: what ran for it is lost. A worker that still lives
-    registers anew.
+    """The gateway has given the worker up, and what ran for it is lost; or it does not take the
+    worker that registers. A worker that still lives registers anew, and tells its operator why.
     """
 
     reason: str

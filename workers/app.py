@@ -91,8 +91,12 @@ class Worker:
     def _answer(self, ask: Ask) -> Answer:
         match ask:
             case AskStatus():
-                welcomed = sum(link.number is not None for link in self._links.values())
-                return self._keeper.status((welcomed, len(self._links)))
+                unwelcome = [link for link in self._links.values() if link.number is None]
+                num_welcomed = len(self._links) - len(unwelcome)
+                troubles = tuple(
+                    f"gateway {each.address}: {each.trouble}" for each in unwelcome if each.trouble
+                )
+                return self._keeper.status((num_welcomed, len(self._links)), troubles)
             case AskRestart(force=force):
                 return Done(self._keeper.restart(force=force))
 

@@ -68,6 +68,9 @@ CATCH_UP_S: Final = 0.02
 """How long nobody's silence is judged once frames are found that wait unread."""
 MAX_REFUSED: Final = 256
 """Refused workers that are remembered, so that each is logged once though it asks every second."""
+MAX_NAME_CHARS: Final = 128
+MAX_REASON_CHARS: Final = 400
+"""Both hold what a worker said, which has no bound but a frame's."""
 MAX_GARBAGE_LOGGED: Final = 8
 
 _BlockEvent = BlocksStored | BlocksDropped | BlocksSnapshot
@@ -190,12 +193,12 @@ class FleetLink:
         self._send(worker_id, self._welcome)
 
     def refuse(self, worker_id: WorkerId, reason: str) -> None:
-        """See `FleetPort`. The worker asks again every second; only one that takes itself for
-        welcome hears of it.
+        """See `FleetPort`. The worker asks again every second and is told each time: its operator
+        may not see this log.
         """
+        reason = reason[:MAX_REASON_CHARS]
         peer = self._peers.pop(worker_id, None)
-        if peer is not None and peer.is_welcome:
-            self._dismiss(worker_id, reason)
+        self._dismiss(worker_id, reason)
         self._counters.workers_refused += 1
         if self._refused.get(worker_id) != reason:
             if len(self._refused) >= MAX_REFUSED:
@@ -264,7 +267,7 @@ class FleetLink:
                 self._fault(worker_id, message)
             case Bye():
                 self._dispatcher.heard(worker_id, message)
-                self._lose(worker_id, f"left: {message.reason}")
+                self._lose(worker_id, f"left: {message.reason}", is_told=True)
             case Files():
                 self._take_files(worker_id, message)
             case _:
@@ -307,16 +310,14 @@ class FleetLink:
     # Who is there.
 
     def _register(self, worker_id: WorkerId, message: Register) -> None:
-        peer = self._peers.setdefault(worker_id, Peer(message.worker, trio.current_time()))
-        peer.name = message.worker
+        name = message.worker[:MAX_NAME_CHARS]
+        peer = self._peers.setdefault(worker_id, Peer(name, trio.current_time()))
+        peer.name = name
         self._asked.forget(worker_id)
         if self._router.may_use_name(worker_id, message.worker):
             self._dispatcher.register(worker_id, message)
-            if message.protocol_version != PROTOCOL_VERSION:
-                # It was refused; this tells its own log why.
-                self._send(worker_id, self._welcome)
         else:
-            reason = f"its key is not the one of {message.worker}"
+            reason = f"its key is not the one of `{message.worker}` in curve_worker_keys"
             self._dispatcher.lost(worker_id, reason)
             self.refuse(worker_id, reason)
 
@@ -325,15 +326,18 @@ class FleetLink:
             self._counters.peers_unroutable += 1
         self._lose(worker_id, "its connection is gone")
 
-    def _lose(self, worker_id: WorkerId, why: str) -> None:
-        """Give the worker up. Its turns learn it from the dispatcher, and ask again."""
+    def _lose(self, worker_id: WorkerId, why: str, *, is_told: bool = False) -> None:
+        """Give the worker up, and tell it unless it has told us. Its turns learn it from the
+        dispatcher, and ask again.
+        """
         peer = self._peers.pop(worker_id, None)
         if peer is None:
             return
         self._counters.workers_lost += 1
         self._router.disconnect_peer(worker_id)
         self._asked.forget(worker_id)
-        self._dismiss(worker_id, why)
+        if not is_told:
+            self._dismiss(worker_id, why)
         self._dispatcher.lost(worker_id, why)
 
     def _dismiss(self, worker_id: WorkerId, why: str) -> None:

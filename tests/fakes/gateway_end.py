@@ -42,6 +42,7 @@ class GatewayEnd:
         self.received_bytes = 0
         self.peer: WorkerId | None = None
         self.siblings: tuple[str, ...] = ()
+        self.protocol_version = PROTOCOL_VERSION
         self.pings = True
         self.acknowledges = True
         self._newest_pong = 0
@@ -118,7 +119,7 @@ class GatewayEnd:
 
     def _take_one(self, message: FromWorker) -> None:
         if isinstance(message, Register):
-            self._send_if_there(Welcome(PROTOCOL_VERSION, bytes(16), 1, self.siblings))
+            self._send_if_there(Welcome(self.protocol_version, bytes(16), 1, self.siblings))
             if message.engine is not None:
                 self._send_if_there(Snapshot())
         if isinstance(message, Pong) and message.nonce <= 1_000_000:

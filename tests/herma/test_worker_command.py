@@ -21,6 +21,7 @@ READY = WorkerStatus(
     uptime_s=7510.0,
     device="cuda:0",
     gateways=(1, 2),
+    troubles=("gateway tcp://b:8090: it does not take this worker: its name is taken",),
 )
 STOPPED = WorkerStatus(
     name="gpu0",
@@ -59,6 +60,8 @@ NAME  STATE     PHASE        EPOCH  RESTARTS  PID  ENGINE  UPTIME      GATEWAYS 
 gpu0  stopped   -            5      4         100  -       -           1/1       /models/qwen
 gpu1  ready     -            3      2         200  210     2 h 05 min  1/2       Qwen/Qwen3-0.6B on cuda:0
 gpu2  starting  weights 43%  1      0         300  310     -           0/0       m
+
+gpu1: gateway tcp://b:8090: it does not take this worker: its name is taken
 
 gpu0: last fault (epoch 5, 1 min 02 s ago) [file_not_found]
   exit code 127: file not found

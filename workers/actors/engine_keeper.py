@@ -26,7 +26,7 @@ from workers.actors.relay import Relay
 from workers.core.diagnosis import Ending, diagnose
 from workers.core.fault import fault_cause, last_log
 from workers.core.restart import RestartPolicy
-from workers.core.status import MAX_SHOWN_LINES, LastFault, State, WorkerStatus
+from workers.core.status import MAX_SHOWN_LINES, MAX_SHOWN_TROUBLES, LastFault, State, WorkerStatus
 
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
@@ -133,8 +133,8 @@ class EngineKeeper:
             self._nursery.start_soon(self._replace, life, force)
         return epoch + 1
 
-    def status(self, gateways: tuple[int, int]) -> WorkerStatus:
-        """How the worker is. `gateways`: welcomed, and dialled."""
+    def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
+        """How the worker is. `gateways`: welcomed, and dialled; `troubles` with the others."""
         assert self._relay is not None
         life, now = self._life, trio.current_time()
         is_ready = life is not None and life.is_ready
@@ -156,6 +156,7 @@ class EngineKeeper:
             uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
             device=life.facts.device if life is not None and life.facts is not None else "",
             gateways=gateways,
+            troubles=troubles[:MAX_SHOWN_TROUBLES],
             fault=self._last_fault(now),
         )
 

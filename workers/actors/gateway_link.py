@@ -1,7 +1,7 @@
 """The link to one gateway: dial, register, listen, notice silence.
 
-Owns one socket and whether its gateway counts as there. Frames go to the relay unread.
-Must not know the engine.
+Owns one socket, whether its gateway counts as there, and what is told if it does not. Frames go to
+the relay unread. Must not know the engine.
 
 A link that was lost and comes back starts anew: what the gateway had running here was aborted, so
 `Bye` goes before the new `Register`, in case the gateway has not noticed.
@@ -15,10 +15,11 @@ import trio
 from protocol import wire
 from protocol.errors import ConfigError, LinkError, WireError
 from protocol.ids import WorkerId
-from protocol.messages import Bye, Dismiss, FromWorker, Ping, Pong, Welcome
+from protocol.messages import PROTOCOL_VERSION, Bye, Dismiss, FromWorker, Ping, Pong, Welcome
 from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
 from workers.actors.log import Log
 from workers.core.bundles import bundled
+from workers.core.causes import Causes
 from workers.core.credit import Credit
 from workers.core.watch import GatewayWatch
 
@@ -27,7 +28,7 @@ _REGISTER_EVERY_S: Final = 1.0
 """A gateway answers at once; one that refuses us (our name is taken) may change its mind."""
 
 _UNANSWERED_S: Final = 3.0
-"""A gateway that does not answer for so long is reported, once."""
+"""A gateway that does not answer for so long is reported, once. One that refuses us answers."""
 
 _FLUSH_S: Final = 0.2
 
@@ -56,7 +57,9 @@ class Relay(Protocol):
 
 @final
 class GatewayLink:
-    """One gateway. `number` is set while it has welcomed this worker."""
+    """One gateway. `number` is set while it has welcomed this worker; while it is not, `trouble`
+    says why, as far as that is known.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class GatewayLink:
         """Start dialling. Raises `ConfigError` for a bad address."""
         self.address = address
         self.number: int | None = None
+        self.trouble = ""
         self._relay = relay
         self._log = log
         self._was_joined = False
@@ -96,7 +100,7 @@ class GatewayLink:
             self._socket.close()
             raise
         self._is_up = False
-        self._last_failure: str | None = None
+        self._causes = Causes()
         self._report_at = trio.current_time() + _UNANSWERED_S
 
     def __repr__(self) -> str:
@@ -143,9 +147,12 @@ class GatewayLink:
                 self._drop(verdict)
         elif self._is_up and now - self._register_at >= _REGISTER_EVERY_S:
             self._register(now)
-        self._tell_failure()
-        if self.number is None and now >= self._report_at:
+        failure = self._socket.statistics().last_failure
+        if failure is not None:
+            self._tell(failure, now)
+        elif self.number is None and now >= self._report_at:
             self._report_at = math.inf
+            self.trouble = f"it has not answered for {_UNANSWERED_S:g} s"
             self._log.say(
                 f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on"
             )
@@ -155,6 +162,7 @@ class GatewayLink:
         if self.number is not None:
             self._drop("the connection is lost")
         if is_up:
+            self._causes.clear()
             self._socket.drop_waiting()
             self._register(trio.current_time())
 
@@ -192,8 +200,10 @@ class GatewayLink:
                 self._welcomed(about_link)
             case Dismiss(reason=reason) if self.number is not None:
                 self._drop(f"it gave this worker up ({reason})")
+            case Dismiss(reason=reason):
+                self._refused(reason)
             case _:
-                pass  # a second welcome, or what crossed our own farewell
+                pass  # a second welcome
 
     def _pinged(self, ping: Ping) -> None:
         self.say(Pong(ping.nonce))
@@ -208,7 +218,15 @@ class GatewayLink:
             self._relay.held()
 
     def _welcomed(self, welcome: Welcome) -> None:
+        if welcome.protocol_version != PROTOCOL_VERSION:
+            self._refused(
+                f"it speaks protocol {welcome.protocol_version}, this worker {PROTOCOL_VERSION}; "
+                "run the same version on both"
+            )
+            return
         self._was_joined = True
+        self.trouble = ""
+        self._causes.clear()
         self._credit = Credit()
         self._relay.join(self, welcome)
         if self._relay.greeting() != self._greeting:
@@ -216,9 +234,16 @@ class GatewayLink:
             self._greet()
         self._log.say_alone(f"gateway {self.address} has welcomed this worker")
 
+    def _refused(self, reason: str) -> None:
+        """It answers, but does not take this worker for now: it is asked again and again."""
+        now = trio.current_time()
+        self._report_at = now + _UNANSWERED_S
+        self._tell(f"it does not take this worker: {reason}", now)
+
     def _drop(self, reason: str) -> None:
         """Forget the gateway's work and what waits for it; the next tick registers anew."""
         if self.number is not None:
+            self.trouble = reason
             self._log.say(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
             self._relay.leave(self)
             self._report_at = trio.current_time() + _UNANSWERED_S
@@ -226,11 +251,11 @@ class GatewayLink:
         self._credit = Credit()
         self._settle()
 
-    def _tell_failure(self) -> None:
-        failure = self._socket.statistics().last_failure
-        if failure != self._last_failure and failure is not None:
-            self._log.say(f"gateway {self.address}: {failure}")
-        self._last_failure = failure
+    def _tell(self, trouble: str, now: float) -> None:
+        """Say once why this worker is not welcomed; an operator of its host sees no other log."""
+        self.trouble = trouble
+        if self._causes.is_news(trouble, now):
+            self._log.say(f"gateway {self.address}: {trouble}; dialling on")
 
 
 _ABOUT_THE_LINK: Final = frozenset(wire.tag_of(kind) for kind in (Welcome, Ping, Dismiss))

@@ -190,12 +190,6 @@ class Relay:
         """Number the link. Numbers are not reused soon, so that no frame of an earlier life of
         the link reaches its gateway.
         """
-        if welcome.protocol_version != PROTOCOL_VERSION:
-            self._log.say(
-                f"gateway {link.address} speaks protocol {welcome.protocol_version}, this worker "
-                f"{PROTOCOL_VERSION}; run the same version on both"
-            )
-            return
         number = self._last_number % MAX_LINK + 1
         while number in self._links:
             number = number % MAX_LINK + 1

@@ -20,6 +20,8 @@ State = Literal["starting", "ready", "draining", "waiting", "ending", "stopped",
 MAX_SHOWN_LINES: Final = 20
 """50 lines of 500 characters would not be sure to fit into one answer once escaped."""
 
+MAX_SHOWN_TROUBLES: Final = 8
+
 
 class AskStatus(msgspec.Struct, frozen=True, tag="status", forbid_unknown_fields=True):
     """How is the worker?"""
@@ -48,7 +50,7 @@ class LastFault(msgspec.Struct, frozen=True):
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     """One worker. `phase` and `fraction` tell how far a start is, `uptime_s` how long the engine
     has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device`
-    and `gateways` (welcomed of dialled) say what it serves with and whom.
+    and `gateways` (welcomed of dialled) say what it serves with and whom, `troubles` why not some.
     """
 
     name: str
@@ -65,6 +67,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     uptime_s: float = 0.0
     device: str = ""
     gateways: tuple[int, int] = (0, 0)
+    troubles: tuple[str, ...] = ()
     fault: LastFault | None = None
 
 

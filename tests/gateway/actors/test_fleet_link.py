@@ -11,7 +11,16 @@ from gateway.actors.fleet_link import PING_S
 from gateway.actors.peers import SILENCE_S
 from gateway.app import build_services, running
 from protocol.errors import ConfigError
-from protocol.messages import Dismiss, GetFiles, Progress, Register, Snapshot, Submit, Welcome
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Dismiss,
+    GetFiles,
+    Progress,
+    Register,
+    Snapshot,
+    Submit,
+    Welcome,
+)
 from protocol.transport import RouterSocket
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker
@@ -49,7 +58,7 @@ async def test_a_second_holder_of_a_name_waits_for_the_first_to_leave() -> None:
     async with open_gateway() as gateway, open_worker(gateway.address) as first:
         await gateway.wait_state("ready")
         async with open_worker(gateway.address, second):
-            await wait_until(lambda: gateway.services.counters.workers_refused > 0)
+            assert "another live worker is called `w1`" in (await second.wait(Dismiss)).reason
             await gateway.ask()
             assert first.all_of(Submit)
             assert not second.all_of(Submit)
@@ -62,13 +71,25 @@ async def test_a_second_holder_of_a_name_waits_for_the_first_to_leave() -> None:
 
 
 async def test_another_protocol_version_is_refused_by_name() -> None:
-    """The worker is not taken, and learns our version from a welcome."""
+    """The worker is not taken, and learns our version from the refusal."""
     async with open_gateway() as gateway, open_worker(gateway.address, ready=False) as worker:
         await worker.wait(Welcome)
         worker.say(Register(99, "w1", ("alpha",), "fake", "0", 1, worker.facts))
-        await wait_until(lambda: gateway.services.counters.workers_refused == 1)
-        await worker.wait(Welcome, count=2)
+        assert f"gateway speaks {PROTOCOL_VERSION}" in (await worker.wait(Dismiss)).reason
         assert gateway.services.dispatcher.statistics().workers == 0
+
+
+async def test_a_refusal_that_quotes_a_huge_name_fits_into_a_frame() -> None:
+    """Escaped it would not: one worker's nonsense must not end the link to all others."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        other = FakeWorker("\n" * 25 * 2**20, identity=b"another-identity")
+        async with open_worker(gateway.address, other):
+            refused = await other.wait(Dismiss)
+        assert "is not 1 to 128 characters" not in refused.reason
+        assert len(refused.reason) < 1000
+        await gateway.ask()
+        assert worker.all_of(Submit)
 
 
 async def test_files_are_asked_once_and_kept() -> None:

@@ -1,6 +1,9 @@
 """A link to a gateway, alone, and what a relay does with its frames."""
 
 import gc
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,11 @@ from config import builtin_config
 from protocol.errors import ConfigError
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, EngineFacts, FromWorker, Register, Welcome
+from protocol.transport import CurveClient, load_curve_client, write_curve_pair
 from protocol.wire import encode
 from tests.fakes.gateway_end import open_gateway_end, submission
+from tests.fakes.running_gateway import open_gateway, wait_until
+from tests.fakes.worker import FakeWorker, open_worker
 from workers.actors.gateway_link import GatewayLink
 from workers.actors.log import Log
 from workers.actors.model_files import ModelFiles
@@ -108,6 +114,92 @@ async def test_a_gateway_is_there_as_long_as_it_pings(
         assert link.number is None or len(gateway.all_of(Register)) > 1
         nursery.cancel_scope.cancel()
     log.close()
+
+
+class Said:
+    """A log, and the lines that it has written so far."""
+
+    def __init__(self) -> None:
+        self._stream = io.StringIO()
+        self.log = Log("w", self._stream)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.partition("worker w: ")[2] for line in self._stream.getvalue().splitlines()]
+
+
+@contextmanager
+def dialling(
+    nursery: trio.Nursery, address: str, keys: CurveClient | None = None
+) -> Iterator[tuple[GatewayLink, Said]]:
+    """A running link to `address`, and what is said of it."""
+    said = Said()
+    link = GatewayLink(address, WorkerId(b"second-identity!"), Steady(), said.log, keys)
+    nursery.start_soon(link.run)
+    yield link, said
+    nursery.cancel_scope.cancel()
+    said.log.close()
+
+
+async def test_a_worker_whose_name_is_taken_says_so_until_it_is_free() -> None:
+    """Once, in its own log, and no word of silence; it goes on asking, and is welcomed."""
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address, FakeWorker("w")) as first,
+        trio.open_nursery() as nursery,
+    ):
+        await gateway.wait_workers(1)
+        with dialling(nursery, gateway.address) as (link, said):
+            counters = gateway.services.counters
+            await wait_until(lambda: counters.workers_refused > 4)
+            (line,) = said.lines
+            assert line == f"gateway {gateway.address}: {link.trouble}; dialling on"
+            assert "does not take this worker: another live worker is called `w`" in line
+            first.die()
+            await wait_until(lambda: link.number is not None)
+            assert not link.trouble
+
+
+async def test_a_worker_with_the_key_of_another_name_is_told_so(tmp_path: Path) -> None:
+    """The gateway knows the key, so the handshake succeeds and tells nothing."""
+    public = write_curve_pair(tmp_path / "gateway")
+    keys = {"gpu7": write_curve_pair(tmp_path / "worker")}
+    async with (
+        open_gateway(
+            curve_secret_file=str(tmp_path / "gateway"), curve_worker_keys=keys
+        ) as gateway,
+        trio.open_nursery() as nursery,
+    ):
+        client = load_curve_client(tmp_path / "worker", public)
+        with dialling(nursery, gateway.address, client) as (link, said):
+            await wait_until(lambda: bool(link.trouble))
+            assert "its key is not the one of `w` in curve_worker_keys" in link.trouble
+            await wait_until(lambda: len(said.lines) == 1)
+
+
+async def test_a_gateway_of_another_version_is_told_once() -> None:
+    """It may welcome whom it does not understand."""
+    async with open_gateway_end() as gateway, trio.open_nursery() as nursery:
+        gateway.protocol_version = PROTOCOL_VERSION + 1
+        with dialling(nursery, gateway.address) as (link, said):
+            await wait_until(lambda: len(gateway.all_of(Register)) > 2)
+            assert "run the same version on both" in link.trouble
+            assert link.number is None
+            assert len(said.lines) == 1
+
+
+async def test_who_farewells_a_gateway_is_not_refused(tmp_path: Path) -> None:
+    """A link that was given up begins with `Bye`: what the gateway makes of that is no reason."""
+    async with (
+        open_gateway(worker_bind=f"ipc://{tmp_path}/gateway") as gateway,
+        trio.open_nursery() as nursery,
+    ):
+        with dialling(nursery, gateway.address) as (link, said):
+            await wait_until(lambda: link.number is not None)
+            link._drop("as if it were stuck")
+            await wait_until(lambda: link.number is not None)
+            await wait_until(lambda: len(said.lines) == 3)
+            assert not [line for line in said.lines if "does not take" in line]
 
 
 class Notes:

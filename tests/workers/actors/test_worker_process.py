@@ -282,6 +282,8 @@ async def test_a_gateway_that_is_not_there_is_reported_once(tmp_path: Path) -> N
     with worker_process(tmp_path, address) as worker:
         says = f"gateway {address} has not answered"
         await worker.wait_line(says)
+        _, table = await worker.command("status", "w")
+        assert f"w: gateway {address}: it has not answered" in table
         async with open_gateway_end(address) as found:
             await found.wait_ready()
             # Only who was welcomed is missed; an answer tells that the Welcome has come before.

@@ -16,9 +16,11 @@ _DIALLING: Final = frozenset(
 )
 _FAILURES: Final[dict[int, str]] = {
     zmq.Event.HANDSHAKE_FAILED_AUTH: "the gateway does not accept this worker's public key",
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "the other side does not speak CURVE, or is no gateway",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: (
+        "only one side has CURVE keys, or the other side is no gateway"
+    ),
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: (
-        "the handshake broke off: wrong gateway key, or no gateway"
+        "the handshake broke off: wrong gateway key, keys on one side only, or no gateway"
     ),
 }
 _WATCHED: Final = (

@@ -4,6 +4,7 @@ import gc
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,33 @@ async def test_a_worker_with_the_key_of_another_name_is_told_so(tmp_path: Path) 
             await wait_until(lambda: bool(link.trouble))
             assert "its key is not the one of `w` in curve_worker_keys" in link.trouble
             await wait_until(lambda: len(said.lines) == 1)
+
+
+async def test_a_worker_without_keys_says_once_why_no_handshake_succeeds(tmp_path: Path) -> None:
+    """What libzmq makes of it takes turns with every try; a connection in between is a change."""
+    write_curve_pair(tmp_path / "gateway")
+    async with open_gateway() as gateway:
+        address = gateway.address
+    async with trio.open_nursery() as nursery:
+        with dialling(nursery, address) as (link, said):
+            num_lines = 0
+            for _ in range(2):
+                secret = str(tmp_path / "gateway")
+                async with open_gateway(worker_bind=address, curve_secret_file=secret):
+                    await wait_until(lambda: bool(link.trouble))
+                    enough = link._socket.statistics().redials + 8
+                    await wait_until(partial(_has_redialled, link, enough))
+                told = said.lines[num_lines:]
+                assert link.trouble in " ".join(told)
+                assert len(told) == len(set(told)) <= 2
+                async with open_gateway(worker_bind=address):
+                    await wait_until(lambda: link.number is not None)
+                await wait_until(lambda: "is gone" in said.lines[-1])
+                num_lines = len(said.lines)
+
+
+def _has_redialled(link: GatewayLink, num_times: int) -> bool:
+    return link._socket.statistics().redials >= num_times
 
 
 async def test_a_gateway_of_another_version_is_told_once() -> None:

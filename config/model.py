@@ -62,7 +62,8 @@ class GatewayConfig(_Table, frozen=True):
     `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
     empty deltas; `resume_wait_s` how long a request waits for a worker that restarts, and
     `rejoin_wait_s` for one whose link has vanished: workers dial in again within a second, a host
-    that slept and a supervisor that is started anew take longer.
+    that slept and a supervisor that is started anew take longer. So long, too, a model stays known
+    that only workers name.
     `first_token_s`: a worker that has given a sequence nothing for so long has lost it.
     `orphan_grace_s`: how long a streamed request outlives its client before the first token.
     `canaries` must come back from workers in a row to end a fallback to providers.

@@ -80,7 +80,8 @@ class Dispatch:
         canaries: int = CANARIES,
     ) -> None:
         """`rejoin_s`: how long requests wait for a worker that has vanished without a word, and
-        after `start` for those that have not dialled in yet. `canaries` in a row end a fallback.
+        after `start` for those that have not dialled in yet; so long, too, a model is kept that the
+        configuration does not name. `canaries` in a row end a fallback.
         """
         self._models = Models(models, canaries)
         self._fleet = Fleet(self._models)
@@ -215,6 +216,7 @@ class Dispatch:
             if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
                 worker.full_since = None
         effects = self._placement.tick(now)
+        self._fleet.forget_models(now, self._rejoin_s)
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
     def model(self, name: str) -> ModelView | None:

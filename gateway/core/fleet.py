@@ -151,6 +151,19 @@ class Fleet:
             model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
             self._views.pop(model.name, None)
 
+    def forget_models(self, now: float, after_s: float) -> None:
+        """Models that only workers have named, once none has served them for `after_s` and nobody
+        waits for one. A worker that vanishes is mostly back before.
+        """
+        for model in self._models.brought():
+            if self.serving(model) or model.queue.by_ticket:
+                model.unserved_since = None
+            elif model.unserved_since is None:
+                model.unserved_since = now
+            if model.unserved_since is not None and now - model.unserved_since >= after_s:
+                self._models.remove(model)
+                self._changed()
+
     def view(self, model: Model) -> ModelView:
         """The model for clients and turns."""
         if model.name in self._views:

@@ -75,7 +75,8 @@ class Average:
 class Model:
     """Mutable; written by `Dispatch` only. Until `awaited_until` a worker that has vanished, or
     that a restarted gateway does not know yet, is expected to dial in again. `trial` is the ticket
-    of the one suspect that has a place.
+    of the one suspect that has a place. `unserved_since`: no worker has served it, and nobody has
+    waited for one.
     """
 
     def __init__(self, config: ModelConfig, canaries: int = CANARIES) -> None:
@@ -92,6 +93,7 @@ class Model:
         self.fallback = Fallback(config, canaries)
         self.trial: int | None = None
         self.awaited_until = float("-inf")
+        self.unserved_since: float | None = None
 
     def expected_output(self, max_tokens: int) -> int:
         """How many tokens a sequence will generate, as far as past ones tell."""
@@ -114,6 +116,7 @@ class Models:
         self._aliases: dict[str, str] = {
             alias: model.name for model in self._models.values() for alias in model.config.aliases
         }
+        self._brought: dict[str, Model] = {}
         aliased = {alias: self._models[name] for alias, name in self._aliases.items()}
         self._by_name = {**self._models, **aliased}
         self.find: Final[Callable[[str], Model | None]] = self._by_name.get
@@ -140,4 +143,13 @@ class Models:
         """Create the models that the configuration does not name."""
         for name in names:
             if name not in self._models:
-                self._models[name] = self._by_name[name] = Model(ModelConfig(name=name))
+                model = Model(ModelConfig(name=name))
+                self._models[name] = self._by_name[name] = self._brought[name] = model
+
+    def brought(self) -> tuple[Model, ...]:
+        """Those that the configuration does not name."""
+        return tuple(self._brought.values())
+
+    def remove(self, model: Model) -> None:
+        """A model that workers brought is none any more."""
+        del self._brought[model.name], self._models[model.name], self._by_name[model.name]

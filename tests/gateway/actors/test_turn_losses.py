@@ -43,6 +43,29 @@ async def start_on(
     return asked, holder, other
 
 
+async def test_a_stream_of_a_model_that_only_its_worker_named_goes_on_when_that_is_back() -> None:
+    """The model is not forgotten while somebody waits for it; nobody new waits by then."""
+    one = paused("w1", 3)
+    async with open_gateway(models=(), rejoin_wait_s=0.1) as gateway:
+        async with open_worker(gateway.address, one):
+            await gateway.wait_state("ready")
+            asked = gateway.start()
+            await asked.wait_text()
+        await wait_until(lambda: gateway.services.dispatcher.statistics().queued == 1)
+        await trio.sleep(1.0)
+        error = (await gateway.ask()).error
+        assert error is not None
+        assert error.status == 503
+        async with open_worker(gateway.address, paused("w1")):
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+            assert asked.text == TEXT
+        await wait_until(lambda: not gateway.services.dispatcher.models())
+        error = (await gateway.ask()).error
+        assert error is not None
+        assert error.status == 404
+
+
 @pytest.mark.parametrize("fault", ["die", "fail_engine"])
 async def test_a_stream_goes_on_at_another_worker(fault: str) -> None:
     """The text equals the undisturbed one when the host or the engine dies in the middle."""

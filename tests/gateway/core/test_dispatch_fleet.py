@@ -223,13 +223,48 @@ def test_the_window_of_a_model_is_the_least_of_its_ready_workers() -> None:
 
 
 def test_workers_bring_models_that_nobody_configured() -> None:
-    """Such a model is listed after the configured ones and stays known."""
-    fleet = dispatch((W1, facts()))
+    """Such a model is listed after the configured ones, while a worker is expected back."""
+    fleet = _awaiting()
+    fleet.register(W1, hello("w1", facts()), 0.0)
     fleet.register(W2, hello("w2", facts(files=b"g" * 16), models=("n",)), 0.0)
     assert placed(fleet.ask(request(1, model="n"), 0.0)) == {1: W2}
-    fleet.lost(W2, 1.0)
+    fleet.tick(100.0)
+    fleet.lost(W2, 100.0)
+    fleet.tick(100.1)
+    fleet.tick(103.0)
     assert [(view.name, view.state) for view in fleet.models()] == [("m", "ready"), ("n", "down")]
-    assert only(fleet.ask(request(2, model="n"), 1.0), Refuse).error.status == 503
+    assert only(fleet.ask(request(2, model="n"), 103.0), Refuse).error.status == 503
+    fleet.register(W3, hello("w2", facts(files=b"h" * 16), models=("n",)), 103.0)
+    fleet.tick(103.2)
+    assert [view.state for view in fleet.models()] == ["ready", "ready"]
+    fleet.heard(W3, Bye("its operator has had enough"), 104.0)
+    fleet.lost(W1, 104.0)
+    fleet.tick(104.1)
+    fleet.tick(107.2)
+    assert [(view.name, view.state) for view in fleet.models()] == [("m", "down")]
+    assert only(fleet.ask(request(3, model="n"), 107.2), Refuse).error.status == 404
+    fleet.register(W2, hello("w2", facts(), models=("n",)), 108.0)
+    assert placed(fleet.ask(request(4, model="n"), 108.0)) == {4: W2}
+
+
+def test_a_model_for_which_a_stream_waits_is_kept() -> None:
+    """For the whole patience of the stream, which a worker that comes late can still use."""
+    fleet = _awaiting()
+    fleet.register(W1, hello("w1", facts(), models=("n",)), 0.0)
+    fleet.lost(W1, 1.0)
+    for ticket in (1, 2):
+        fleet.ask(request(ticket, model="n", resumed=True), 1.0)
+    for now in (1.1, 60.0, 100.0):
+        assert fleet.tick(now) == ()
+    fleet.release(1, 100.0)
+    assert placed(fleet.register(W2, hello("w1", facts(), models=("n",)), 110.0)) == {2: W2}
+    fleet.lost(W2, 111.0)
+    fleet.ask(request(3, model="n", resumed=True), 111.0)
+    assert only(fleet.tick(231.1), Refuse).error.status == 502
+    assert len(fleet.models()) == 2
+    fleet.tick(231.2)
+    fleet.tick(234.3)
+    assert [view.name for view in fleet.models()] == ["m"]
 
 
 def test_a_worker_of_two_models_has_one_set_of_places() -> None:

@@ -168,7 +168,7 @@ def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -
     if refusals and not failures:
         return easiest(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
-    text = "No provider answered: " + "; ".join(map(str, failures)) + "."
+    text = "No provider could answer: " + "; ".join(map(str, failures)) + "."
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
     if failures and all(error.status == 429 for error in failures):
         return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))

@@ -202,7 +202,7 @@ class Provider:
             return
         retry_after_s = _retry_after_s(response.headers.get("retry-after"))
         raise ProviderFailed(
-            f"{self.name} answered {status}",
+            f"{self.name} failed with status {status}",
             status=status,
             retry_after_s=retry_after_s,
             may_be_charged=status >= 500 and status not in _UNCHARGED,

@@ -129,7 +129,8 @@ async def test_when_nobody_answers_the_client_learns_who_failed_but_not_where() 
     asked = await ask_chain(*fakes, stream=True)
     assert asked.error is not None
     assert asked.error.status == 502
-    assert "p0 answered 500" in asked.error.message
+    says = "No provider could answer: p0 failed with status 500; p1 failed with status 401."
+    assert asked.error.message == says
     assert_nothing_internal(asked, *fakes)
 
 

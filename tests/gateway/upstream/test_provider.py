@@ -103,7 +103,7 @@ async def test_a_redirect_is_not_followed() -> None:
     fake = FakeProvider(status=302, headers={"location": "http://127.0.0.1:9/"})
     async with open_provider(fake):
         provider = provider_of(fake)
-        with pytest.raises(ProviderFailed, match="far answered 302"):
+        with pytest.raises(ProviderFailed, match="far failed with status 302"):
             await provider.complete(RAW, "large")
         await provider.aclose()
 

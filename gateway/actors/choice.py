@@ -141,7 +141,7 @@ class Choice:
                     if not self._is_told:
                         self._tell_end(end)
                     return None
-                excluded = self._lost(answer)
+                excluded = self._lost(answer, outcome)
                 self._release()
                 ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
                 answer = await dispatcher.route(ask)
@@ -169,10 +169,11 @@ class Choice:
         if self._beginning is not None:
             self._beginning.set()
 
-    def _lost(self, placement: Placement) -> frozenset[WorkerId]:
+    def _lost(self, placement: Placement, outcome: Outcome) -> frozenset[WorkerId]:
         """The place is lost: whom to ask last for the next."""
         self._losses.note(
             placement,
+            outcome,
             self._worker_label,
             is_proven=self._is_proven,
             output_tokens=self.output.num_tokens,
@@ -233,7 +234,7 @@ class Choice:
                 return None
             case Finished():
                 failed(ticket, "its engine failed on a request")
-                self._bear(outcome)
+                self._losses.bear(outcome.detail)
             case Overdue():
                 failed(ticket, "no first token in time")
             case Crashed(error=error):
@@ -247,13 +248,6 @@ class Choice:
             case _:
                 assert_never(outcome)
         return None
-
-    def _bear(self, finished: Finished) -> None:
-        """The engine's error, if this can still be done elsewhere."""
-        if not self._losses.forgives(finished.detail):
-            # The detail is the engine's: it may hold words on which clients act.
-            _log.error("engine error on a request: %s", finished.detail)
-            raise ApiError(500, "The engine failed on this request; the gateway's log says why.")
 
     def _attempt_at(self, placement: Placement) -> Attempt:
         """Send the work there."""

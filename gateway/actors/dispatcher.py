@@ -310,7 +310,7 @@ class Dispatcher:
         for ticket in moved.tickets:
             placement = self._placed.pop(ticket, None)
             if placement is not None:
-                placement.lose(moved.died)
+                placement.lose(moved.why, moved.died)
 
     def _probe(self, probe: Probe) -> None:
         try:

@@ -10,14 +10,16 @@ from typing import Final
 
 import trio
 
+from gateway.actors.attempt import Outcome, Overdue
 from gateway.actors.caller import Caller
 from gateway.actors.placement import Placement
 from gateway.actors.preparation import Job
 from gateway.actors.services import Services
 from gateway.core.chat_request import ChatRequest
-from gateway.core.errors import connection_lost, poisoned_request
+from gateway.core.errors import ApiError, connection_lost, poisoned_request
 from gateway.core.fleet_events import PoisonedRequest, Rerouted, Resumed
 from protocol.ids import RequestId
+from protocol.messages import Finished
 
 MAX_ERRORS: Final = 2
 """Engines that may fail at a sequence (out of memory in a step, say) before its client is told.
@@ -36,6 +38,19 @@ _log = logging.getLogger("herma.turn")
 def suspect_id(caller: Caller, request: ChatRequest) -> bytes:
     """By what a request is known if engines die under it: its key and its bytes."""
     return caller.key.encode() + b"\0" + request.fingerprint
+
+
+def _reason(placement: Placement, outcome: Outcome) -> str:
+    """Why the place is lost, in our own words."""
+    match outcome:
+        case Finished(reason="error"):
+            return "its engine failed on the request"
+        case Finished():
+            return "it gave the work up"
+        case Overdue():
+            return "no first token came in time"
+        case _:
+            return placement.why_lost or "it is out of reach"
 
 
 class Losses:
@@ -70,31 +85,38 @@ class Losses:
         if self._services.suspects.known:
             self._services.suspects.acquit(self._id)
 
-    def forgives(self, detail: str) -> bool:
-        """Whether an engine's error, told in `detail`, is one more lost place and not the end."""
+    def bear(self, detail: str) -> None:
+        """An engine's error, told in `detail`, is one more lost place, or else the end, which
+        raises `ApiError`.
+        """
         self._num_errors += 1
         if self._num_errors > MAX_ERRORS or not self._services.retries.may(self._job.model):
-            return False
+            # The detail is the engine's: it may hold words on which clients act.
+            _log.error("request %s ends in an engine's error: %s", self._name, detail)
+            why = f"the gateway's log says why (request {self._name})"
+            raise ApiError(500, f"The engine failed on this request; {why}.")
         _log.warning("request %s goes on elsewhere after an engine's error: %s", self._name, detail)
-        return True
 
     def note(
-        self, placement: Placement, worker: str, *, is_proven: bool, output_tokens: int
+        self,
+        placement: Placement,
+        outcome: Outcome,
+        worker: str,
+        *,
+        is_proven: bool,
+        output_tokens: int,
     ) -> None:
-        """The place on `worker` is lost. `is_proven`: progress was made there. Raises `ApiError` if
-        it was one loss too many.
+        """The place on `worker` is lost, by `outcome`. `is_proven`: progress was made there. Raises
+        `ApiError` if it was one loss too many.
         """
         services, model = self._services, self._job.model
         services.counters.sequences_resumed += 1
         if placement.died is not None:
             if not is_proven:
                 self._strike(placement, placement.died)
-            reason = "its engine died"
-        else:
-            if not is_proven:
-                self._count_barren()
-            reason = "it is out of reach, or gave the work up"
-        told = self._name, model, worker, reason
+        elif not is_proven:
+            self._count_barren()
+        told = self._name, model, worker, _reason(placement, outcome)
         services.feed.publish(Resumed(*told, output_tokens) if output_tokens else Rerouted(*told))
 
     def _count_barren(self) -> None:

@@ -23,6 +23,7 @@ class Placement(msgspec.Struct, eq=False):
     files_digest: bytes | None = None
     is_lost: bool = False
     died: int | None = None
+    why_lost: str = ""
     on_lost: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -35,11 +36,12 @@ class Placement(msgspec.Struct, eq=False):
         if self.is_lost:
             callback()
 
-    def lose(self, died: int | None = None) -> None:
-        """The worker's engine, or the worker, is gone; `died` is the epoch of an engine that is
-        known to have died.
+    def lose(self, why: str, died: int | None = None) -> None:
+        """The worker's engine, or the worker, is gone, and `why`; `died` is the epoch of an engine
+        that is known to have died.
         """
         self.is_lost = True
+        self.why_lost = why
         self.died = died
         if self.on_lost is not None:
             self.on_lost()

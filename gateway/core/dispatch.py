@@ -121,7 +121,9 @@ class Dispatch:
         effects: list[Effect] = [Accept(worker_id)]
         previous = self._fleet.get(worker_id)
         if previous is not None:
-            effects += self._placement.evict(previous, now)
+            is_same = message.epoch == previous.epoch
+            why = "its link began anew" if is_same else "its engine was started anew"
+            effects += self._placement.evict(previous, now, why)
             for name in previous.models:
                 if (model := self._models.find(name)) is not None:
                     model.fallback.began_anew(previous, now)
@@ -310,7 +312,9 @@ class Dispatch:
         if fault.epoch != worker.epoch or fault.worker != worker.name:
             self._num_stale += 1
             return ()
-        moved = self._placement.evict(worker, now, died=fault.kind != "left")
+        has_died = fault.kind != "left"
+        why = "its engine died" if has_died else "its engine left"
+        moved = self._placement.evict(worker, now, why, died=has_died)
         self._fleet.fail(worker, fault, now)
         self._index.remove(worker.worker_id)
         notice = Notice(
@@ -323,7 +327,7 @@ class Dispatch:
         worker = self._fleet.remove(worker_id)
         if worker is None:
             return ()
-        moved = self._placement.evict(worker, now)
+        moved = self._placement.evict(worker, now, why)
         self._index.remove(worker_id)
         notice = Notice(WorkerLost(worker.name, why))
         return *moved, notice, *self._settle(worker.models, now)

@@ -100,12 +100,13 @@ class AskFiles(msgspec.Struct, frozen=True):
 
 class Moved(msgspec.Struct, frozen=True):
     """These tickets lost their worker's engine. Their places are freed already: each turn asks
-    again, with the same ticket or a new one. `died` is the epoch of an engine that died under them;
-    None if it did not, as far as is known.
+    again, with the same ticket or a new one. `why` is for operators. `died` is the epoch of an
+    engine that died under them; None if it did not, as far as is known.
     """
 
     tickets: tuple[int, ...]
     worker_id: WorkerId
+    why: str
     died: int | None = None
 
 

@@ -186,7 +186,7 @@ class Placement:
         self._enqueue(model, waiting)
         return self.settle_all(worker.models, now)
 
-    def evict(self, worker: Worker, now: float, *, died: bool = False) -> Effects:
+    def evict(self, worker: Worker, now: float, why: str, *, died: bool = False) -> Effects:
         """The worker's engine is gone and with it its tickets' sequences."""
         tickets = tuple(worker.reservations)
         for ticket in tickets:
@@ -194,7 +194,7 @@ class Placement:
             _refund(model, self._placed[ticket])
             self._vacate(model, self._placed[ticket], now)
         epoch = worker.epoch if died else None
-        return (Moved(tickets, worker.worker_id, epoch),) if tickets else ()
+        return (Moved(tickets, worker.worker_id, why, epoch),) if tickets else ()
 
     def settle_all(self, names: Iterable[str], now: float) -> Effects:
         """`settle` for the models of these names."""

@@ -89,8 +89,8 @@ def context_length_exceeded(
     This wording is the one that OpenAI clients know and that Hermes Agent parses the window from.
     """
     message = (
-        f"This model's maximum context length is {context_length} tokens. However, your messages "
-        f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
+        f"This model's maximum context length is {context_length} tokens. However, your {param} "
+        f"resulted in {prompt_tokens} tokens. Please reduce the length of the {param}."
     )
     return ApiError(400, message, code="context_length_exceeded", param=param)
 

@@ -24,7 +24,7 @@ SOURCES = (
 MEANT = {
     # The one text that speaks of the window, and the one of a model that is not here.
     "This model's maximum context length is ",
-    " tokens. Please reduce the length of the messages.",
+    " tokens. Please reduce the length of the ",
     "` does not exist here; GET /v1/models lists those that do.",
     "model_not_found",
     # The one that says: send the same again.

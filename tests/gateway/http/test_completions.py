@@ -111,6 +111,8 @@ async def test_a_stop_string_ends_it_and_what_cannot_be_is_refused() -> None:
     assert (unknown_id.status, unknown_id.json["error"]["param"]) == (400, "prompt[1]")
     assert (unknown_model.status, unknown_model.json["error"]["code"]) == (404, "model_not_found")
     assert too_long.json["error"]["code"] == "context_length_exceeded"
+    assert "your prompt resulted in" in too_long.json["error"]["message"]
+    assert "messages" not in too_long.json["error"]["message"]
     assert too_long.json["error"]["param"] == "prompt"
     assert biased.json["error"]["param"] == "logit_bias"
 

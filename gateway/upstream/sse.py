@@ -5,6 +5,7 @@ Must not know what events mean, but for what decides about a provider: the first
 what cannot be read, and the last one.
 """
 
+import codecs
 import itertools
 import re
 from enum import Enum, auto
@@ -32,14 +33,18 @@ class EventCutter:
 
     def __init__(self) -> None:
         self._pending = bytearray()
+        self._has_begun = False
         self.is_done = False
         self.is_between = True
 
     def push(self, data: bytes) -> bytes:
-        """The whole events that `data` completes, unchanged and in order; b"" if none.
+        """The whole events that `data` completes, unchanged and in order; b"" if none. A byte-order
+        mark before the first is no part of it.
 
         Raises `EventTooLarge` for an event of more than 8 MiB.
         """
+        if not self._has_begun:
+            data = self._without_mark(data)
         if not self._pending and data.endswith(b"\n\n"):
             # As nearly always: one read, one event. The size of what is whole is no matter.
             self.is_done = self.is_done or _says_done(data)
@@ -57,6 +62,15 @@ class EventCutter:
         self.is_between = not self._pending
         self.is_done = self.is_done or _says_done(whole)
         return whole
+
+    def _without_mark(self, data: bytes) -> bytes:
+        data = bytes(self._pending) + data
+        self._pending.clear()
+        if codecs.BOM_UTF8.startswith(data):
+            self._pending += data  # whether this is all of it, what follows tells
+            return b""
+        self._has_begun = True
+        return data.removeprefix(codecs.BOM_UTF8)
 
     def rest(self) -> bytes:
         """What follows the last whole event; some providers leave the last blank line out."""

@@ -48,6 +48,18 @@ async def test_the_request_is_not_changed() -> None:
         await provider.aclose()
 
 
+async def test_a_byte_order_mark_costs_no_token() -> None:
+    """The first event is not taken for a comment because of it."""
+    events: list[bytes] = []
+    async with open_provider() as fake:
+        told = [b"\xef\xbb\xbf" + FIRST, FIRST, b"data: [DONE]\n\n"]
+        fake.events = lambda *_: told  # type: ignore[method-assign]
+        provider = provider_of(fake)
+        await provider.stream(RAW, "large", events.append)
+        assert b"".join(events) == FIRST + FIRST + told[-1]
+        await provider.aclose()
+
+
 async def test_silence_in_the_middle_cuts_the_answer() -> None:
     """After `read_s` without a byte the answer is cut, however long it ran before."""
     events: list[bytes] = []

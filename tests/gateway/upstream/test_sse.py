@@ -28,6 +28,25 @@ def test_events_come_out_whole_wherever_the_stream_is_split(cuts: list[int]) -> 
     assert cutter.is_done
 
 
+MARK = b"\xef\xbb\xbf"
+
+
+@given(st.lists(st.integers(0, len(MARK + STREAM)), max_size=8))
+def test_a_mark_before_the_stream_is_no_part_of_it(cuts: list[int]) -> None:
+    """Wherever it is split; only one at the very beginning is one."""
+    cutter, marked = EventCutter(), MARK + STREAM
+    edges = [0, *sorted(cuts), len(marked)]
+    parts = [cutter.push(marked[a:b]) for a, b in itertools.pairwise(edges)]
+    assert b"".join(parts) == STREAM
+    assert cutter.push(MARK + b"data: 1\n\n") == MARK + b"data: 1\n\n"
+
+
+def test_half_a_mark_is_no_event() -> None:
+    """A stream may end anywhere."""
+    cutter = EventCutter()
+    assert cutter.push(MARK[:2]) == cutter.rest() == b""
+
+
 LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.sampled_from([b"data: a", b"data:b", b"data: ", b": note", b"event: x", b"data: c: d"])
 

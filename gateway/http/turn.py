@@ -53,18 +53,19 @@ class Turn(msgspec.Struct, eq=False):
             self.first_at = self.edge.now()
 
     def headers(self) -> tuple[Header, ...]:
-        """The `x-herma-*` headers, as far as the facts are known, and those of a provider."""
+        """The `x-herma-*` headers, as far as the facts are known, and those of a provider, where no
+        worker is named.
+        """
         started = self.started
         if started is None:
             return ()
         ours = (
             _header(b"x-herma-served-by", started.served_by),
-            _header(b"x-herma-worker", started.worker),
             (b"x-herma-cached-tokens", b"%d" % started.cached_tokens),
             header(b"x-herma-route", started.route),
         )
-        if not started.headers:
-            return ours
+        if started.worker:
+            return _header(b"x-herma-worker", started.worker), *ours
         return (*ours, *(header(name.encode(), value) for name, value in started.headers))
 
     def _model(self) -> str:

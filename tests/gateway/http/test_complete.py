@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from gateway.core.errors import busy, connection_lost
-from gateway.core.events import Failed, Finished, TextDelta, UpstreamBody
+from gateway.core.events import Failed, Finished, Started, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.pushed import pushed_exchange
@@ -52,10 +52,14 @@ async def test_leaving_cancels_the_turn_at_once(autojump_clock: MockClock) -> No
 
 
 async def test_a_provider_answer_passes_unchanged(autojump_clock: MockClock) -> None:
-    """A provider's body keeps its status, its bytes and its unknown fields."""
+    """A provider's body keeps its status, its bytes and its unknown fields. No worker is named."""
     body = b'{"id": "x", "unknown": {"deep": [1, 2]}}'
-    exchange = await _ask(Script(STARTED, UpstreamBody(200, body))).run()
+    started = Started("cloud:far", "", 0, "no worker is ready", "large", (("x-their", "own"),))
+    exchange = await _ask(Script(started, UpstreamBody(200, body))).run()
     assert exchange.content == body
+    assert exchange.head["x-herma-served-by"] == "cloud:far"
+    assert exchange.head["x-their"] == "own"
+    assert "x-herma-worker" not in exchange.head
 
 
 @pytest.mark.parametrize("step", [1.0, connection_lost()])

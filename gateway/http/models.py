@@ -11,12 +11,14 @@ from gateway.core.models import ModelView
 
 
 def model_list(models: tuple[ModelView, ...], created: int) -> dict[str, Any]:
-    """The models by their own names; aliases answer too, but only when asked for. `created` is in
-    Unix seconds.
+    """All names that answer, the models' own first; `root` tells which those are. Clients look for
+    theirs in the list before they ask, and find its window there. `created` is in Unix seconds.
     """
+    names = [(model.name, model) for model in models]
+    names += [(alias, model) for model in models for alias in model.aliases]
     return {
         "object": "list",
-        "data": [_entry(model.name, model, created) for model in models],
+        "data": [_entry(name, model, created) for name, model in names],
     }
 
 

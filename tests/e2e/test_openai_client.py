@@ -15,9 +15,10 @@ OPEN_END = {"ignore_eos": True, "frequency_penalty": 2}
 
 
 def test_models_are_listed_with_one_context_length(client: OpenAI) -> None:
-    """Every model has an id and exactly one number that clients may take for its window."""
+    """Every name has exactly one number that clients may take for its window."""
     models = {model.id: model.model_dump() for model in client.models.list()}
-    assert set(models) == {"alpha", "beta"}
+    assert list(models) == ["alpha", "beta", "default"]
+    assert models["default"]["root"] == "alpha"
     assert models["beta"]["max_model_len"] == SMALL_WINDOW
     assert models["alpha"]["max_model_len"] == 65_536
     assert client.models.retrieve("alpha").id == "alpha"

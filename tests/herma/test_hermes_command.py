@@ -138,7 +138,7 @@ def test_a_key_is_named_and_never_printed(
 
 
 def test_the_default_is_chosen_by_name_or_alias(capsys: pytest.CaptureFixture[str]) -> None:
-    """An alias is listed beside the models; a name that nobody serves is refused."""
+    """Aliases are listed behind the models; a name that nobody serves is refused."""
     with running(Gateway(model_view("alpha"), model_view("beta", aliases=("b",)))) as gateway:
         assert main(["hermes", "--url", gateway.root, "--model", "beta"]) == 0
         assert parsed(capsys.readouterr().out)["model"]["default"] == "beta"
@@ -147,7 +147,7 @@ def test_the_default_is_chosen_by_name_or_alias(capsys: pytest.CaptureFixture[st
         assert block["model"]["default"] == "b"
         assert block["providers"]["herma"]["models"] == "{alpha: {}, beta: {}, b: {}}"
         told = refusal(capsys, "--url", gateway.root, "--model", "gamma")
-        assert "no model 'gamma'; it serves alpha, beta" in told
+        assert "no model 'gamma'; it serves alpha, beta, b" in told
 
 
 def test_a_window_that_hermes_refuses_is_told(capsys: pytest.CaptureFixture[str]) -> None:

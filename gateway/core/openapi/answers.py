@@ -193,7 +193,7 @@ class TextCompletion(msgspec.Struct):
 
 
 class ModelObject(msgspec.Struct):
-    """A model; `root` is its own name, whatever it was asked for by, `max_model_len` its window."""
+    """A model by one of its names; `root` is its own, `max_model_len` its window, if known."""
 
     id: str
     object: Literal["model"]
@@ -204,7 +204,7 @@ class ModelObject(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """The models by their own names."""
+    """All names that answer; those of the models themselves are first, and their own `root`."""
 
     object: Literal["list"]
     data: list[ModelObject]

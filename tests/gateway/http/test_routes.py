@@ -40,14 +40,18 @@ async def _get(app: ASGIApp, path: str) -> Exchange:
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
 async def test_models_are_listed_with_one_number_each(path: str) -> None:
-    """Each model has exactly one number that a client may take for its window, or none."""
+    """Each name has exactly one number that a client may take for its window, or none. Aliases are
+    behind the models, and tell theirs.
+    """
     listing = (await _get(edge_app(scripted_edge(Script(), models=MODELS)), path)).json
     assert listing["object"] == "list"
-    alpha, beta = listing["data"]
+    alpha, beta, default = listing["data"]
     assert (alpha["id"], alpha["owned_by"], alpha["created"]) == ("alpha", "herma", 1_800_000_000)
     assert [key for key in NUMBERS if key in alpha] == ["max_model_len"]
     assert alpha["max_model_len"] == 65_536
     assert not [key for key in NUMBERS if key in beta]
+    assert [one["root"] for one in (alpha, beta, default)] == ["alpha", "org/beta", "alpha"]
+    assert default == {**alpha, "id": "default"}
 
 
 async def test_a_model_is_found_by_name_alias_and_with_slashes() -> None:
@@ -57,7 +61,7 @@ async def test_a_model_is_found_by_name_alias_and_with_slashes() -> None:
     alias = (await _get(app, "/models/default")).json
     assert (alias["id"], alias["root"]) == ("default", "alpha")
     assert (await _get(app, "/v1/models/org/beta")).json["id"] == "org/beta"
-    assert len((await _get(app, "/v1/models/")).json["data"]) == 2
+    assert len((await _get(app, "/v1/models/")).json["data"]) == 3
     missing = await _get(app, "/v1/models/gamma")
     assert missing.status == 404
     assert missing.json["error"]["code"] == "model_not_found"
@@ -169,7 +173,7 @@ async def test_the_official_client_is_content() -> None:
 def _use_official_client(base_url: str, script: Script) -> None:
     http = checked_sdk_client()
     with openai.OpenAI(base_url=base_url, api_key="any", max_retries=0, http_client=http) as client:
-        assert [model.id for model in client.models.list()] == ["alpha", "org/beta"]
+        assert [model.id for model in client.models.list()] == ["alpha", "org/beta", "default"]
         answer = client.chat.completions.create(model="alpha", messages=[HI])
         assert answer.choices[0].message.content == "Hello you"
         stream = client.chat.completions.create(

@@ -7,7 +7,6 @@ decide anything about requests.
 import functools
 import logging
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -41,6 +40,7 @@ from gateway.http.routes import edge_app
 from gateway.http.server import server_named
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
+from protocol.stopping import stopping
 from protocol.transport import load_curve_server
 from protocol.version import VERSION
 
@@ -169,7 +169,6 @@ async def run_gateway(
     seat: Seat = ALONE,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the open answers end; the same again does not wait.
-    The same, because Ctrl-C on a parent brings both: one from the terminal, one from the parent.
     `seat` is which this is of several that share the port.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
@@ -177,15 +176,26 @@ async def run_gateway(
     address is taken or not allowed.
     """
     services = build_services(config, environ, seat=seat)
-    async with running(services) as address, trio.open_nursery() as nursery:
-        stop = services.draining
-        await nursery.start(_stop_on_signals, stop, nursery.cancel_scope)
-        url = await nursery.start(
-            functools.partial(_serve_to_the_end, nursery.cancel_scope, services, seat)
-        )
+    root = trio.CancelScope()
+    with stopping(services.draining.set, lambda _number: root.cancel()):
+        async with running(services) as address:
+            with root:
+                await _serve(root, services, seat, address, announce)
+
+
+async def _serve(
+    root: trio.CancelScope,
+    services: Services,
+    seat: Seat,
+    address: str,
+    announce: Callable[[str], None],
+) -> None:
+    """Let clients in until `root` is cancelled, which the end of the server does."""
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(_serve_to_the_end, root, services, seat)
         nursery.start_soon(_cut_the_last, services)
         _log.info("serving %s, workers dial %s", url, address)
-        if not _is_cloud_only(config):
+        if not _is_cloud_only(services.config):
             await services.dispatcher.has_ready.wait()
         await _warm_up(services)
         announce(f"ready {url}/v1")
@@ -241,22 +251,6 @@ async def _cut_the_last(services: Services) -> None:
     await services.draining.wait()
     await trio.sleep(CUT_AT * services.config.gateway.drain_s)
     await services.open_turns.cut()
-
-
-async def _stop_on_signals(
-    stop: trio.Event,
-    root: trio.CancelScope,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        seen: set[int] = set()
-        async for number in signals:
-            if number in seen:
-                root.cancel()
-            seen.add(number)
-            stop.set()
 
 
 def _gauges(services: Services) -> FleetGauges:

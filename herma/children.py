@@ -6,13 +6,14 @@ what they run.
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
 
 from herma.child import Child
 from herma.cli import EXIT_SAID_WHY
+from protocol.stopping import stopping
 
 MIN_BACKOFF_S: Final = 0.2
 MAX_BACKOFF_S: Final = 10.0
@@ -21,14 +22,19 @@ HEALTHY_S: Final = 30.0
 
 
 async def keep_running(children: Sequence[Child]) -> int:
-    """Until SIGINT or SIGTERM. Returns the exit status: 2 if a child said what is wrong."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as listening:
-            stop = trio.Event()
-            listening.start_soon(_listen, signals, stop, children)
-            status = await _run_all(children, stop)
-            listening.cancel_scope.cancel()
-    return status
+    """Until SIGINT or SIGTERM; the same again hurries the children, which changes nothing here.
+
+    Returns the exit status: 2 if a child said what is wrong. It is the last that a process does:
+    afterwards both signals are ignored.
+    """
+
+    def hurry(number: int) -> None:
+        for child in children:
+            child.hurry(number)
+
+    stop = trio.Event()
+    with stopping(stop.set, hurry):
+        return await _run_all(children, stop)
 
 
 async def _run_all(children: Sequence[Child], stop: trio.Event) -> int:
@@ -70,16 +76,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-async def _listen(signals: AsyncIterator[int], stop: trio.Event, children: Iterable[Child]) -> None:
-    """The first signal stops the children; one that comes again hurries them. Ctrl-C brings a
-    child of ours that is a parent both, SIGINT from the terminal and SIGTERM from us.
-    """
-    seen: set[int] = set()
-    async for number in signals:
-        if number in seen:
-            for child in children:
-                child.hurry(number)
-        seen.add(number)
-        stop.set()

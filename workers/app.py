@@ -6,7 +6,6 @@ imported here or below: that is the engine's.
 
 import gc
 import os
-import signal
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
@@ -16,6 +15,7 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Bye
+from protocol.stopping import stopping
 from protocol.transport import CurveClient, load_curve_client
 from protocol.version import VERSION
 from workers.actors.control_socket import ControlSocket
@@ -128,28 +128,20 @@ class Worker:
 async def run_worker(config: WorkerConfig, log: Log, engine_command: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT and the drain after it; the same signal again leaves at once.
 
-    The same, because Ctrl-C on a parent command brings both: one from the terminal, one from the
-    parent. Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
+    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
     """
+    status = 0
+    served = trio.CancelScope()
+
+    def leave_now(number: int) -> None:
+        nonlocal status
+        status = 128 + number
+        served.cancel()
+
     worker = Worker(config, log, engine_command)
     worker.dial()
-    status = 0
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-
-            async def listen() -> None:
-                nonlocal status
-                seen: set[int] = set()
-                async for number in signals:
-                    if number in seen:
-                        status = 128 + number
-                        nursery.cancel_scope.cancel()
-                    seen.add(number)
-                    worker.drain(config.drain_s)
-
-            nursery.start_soon(listen)
-            await worker.run()
-            nursery.cancel_scope.cancel()
+    with stopping(lambda: worker.drain(config.drain_s), leave_now), served:
+        await worker.run()
     return status
 
 

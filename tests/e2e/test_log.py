@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 from tests.fakes.herma_process import HermaProcess, herma_up
 
@@ -33,14 +34,18 @@ def test_each_event_is_told_once() -> None:
 
 
 def test_an_impatient_person_gets_no_traceback() -> None:
-    """Ctrl-C again and again, as a terminal sends it to all: they leave at once, in silence."""
+    """Ctrl-C again and again until all are gone, as a terminal sends it to all: they leave at
+    once, in silence, and it is no failure.
+    """
     with herma_up(None) as herma:
         family = [herma.process.pid, *herma.pids("herma gateway"), *herma.pids("herma worker")]
-        for _ in range(3):
+        while herma.process.poll() is None:
             for pid in family:
                 try:
                     os.kill(pid, signal.SIGINT)
                 except ProcessLookupError:
                     continue
+            time.sleep(0.01)
         assert herma.stop() == 0
-    assert not [line for line in herma.output if "Traceback" in line or "Error" in line]
+    told = ("Traceback", "Error", "Exception", "Interrupt")
+    assert not [line for line in herma.output if any(word in line for word in told)]

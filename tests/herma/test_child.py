@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import trio
 
 from herma.child import Child
@@ -12,6 +14,15 @@ from herma.children import keep_running
 
 BOUND_S = 30.0
 PAUSE = "import signal; print('up', flush=True); signal.pause()"
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """`keep_running` is the last that a process does; here it is not."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _child(code: str, lines: list[str], *, stop_s: float = BOUND_S) -> Child:

@@ -5,7 +5,6 @@ Owns which child processes there are, and what they are told. Must not import wh
 
 import os
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from herma.child import GRACE_S, Child, herma_argv
 from herma.children import keep_running
 from herma.preflight import check_host, unserved_models
 from herma.roles import gateway_config, gateway_options
+from workers.actors.leftovers import make_scratch, remove
 
 
 def run_up(arguments: Namespace) -> int:
@@ -38,13 +38,16 @@ def run_up(arguments: Namespace) -> int:
 @contextmanager
 def _worker_address(config_path: Path | None) -> Iterator[str | None]:
     """Where workers dial in: the file's address, or a private socket for the built-in set-up, so
-    that two of them on one host never meet.
+    that two of them on one host never meet. The next start removes what a killed one has left.
     """
     if config_path is not None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="herma-") as folder:
+    folder = make_scratch("up")
+    try:
         yield f"ipc://{folder}/workers"
+    finally:
+        remove(folder)
 
 
 def _children(config: Config, arguments: Namespace, address: str | None) -> list[Child]:

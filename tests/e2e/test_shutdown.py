@@ -1,10 +1,12 @@
 """What clients and the machine see when Herma is told to stop."""
 
+import os
 import signal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.fakes.checked_http import checked_client
-from tests.fakes.herma_process import descendants, herma_up, title_of
+from tests.fakes.herma_process import descendants, herma_up, title_of, wait_until
 
 CONFIG = """
 [gateway]
@@ -51,3 +53,24 @@ def test_a_stream_that_cannot_end_in_time_says_so(tmp_path: Path) -> None:
         assert herma.stop() == 0
         assert len(family) >= 3
         assert not [pid for pid in family if "herma" in title_of(pid)]
+
+
+def test_what_a_killed_herma_up_leaves_is_removed_by_the_next_one() -> None:
+    """The folder of the built-in set-up's socket is named for its owner; a living one's stays."""
+    with TemporaryDirectory(prefix="herma-test-") as folder:
+
+        def sockets() -> set[Path]:
+            return set(Path(folder).glob("herma-*/workers"))
+
+        with herma_up(None, TMPDIR=folder) as herma:
+            (left,) = sockets()
+            family = descendants(herma.process.pid)
+            for pid in (*herma.pids("herma worker"), herma.process.pid):
+                os.kill(pid, signal.SIGKILL)  # a worker that lives on would tidy up
+            wait_until(lambda: not any("herma" in title_of(pid) for pid in family), "their end")
+        assert left.parent.is_dir()
+        with herma_up(None, TMPDIR=folder) as herma:
+            wait_until(lambda: not left.parent.exists(), "its removal")
+            assert len(sockets()) == 1
+            assert herma.stop() == 0
+        assert sockets() == set()

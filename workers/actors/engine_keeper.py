@@ -164,8 +164,9 @@ class EngineKeeper:
         """What earlier supervisors have left, and how much GPU memory is used before ours."""
         removed = await trio.to_thread.run_sync(sweep, engine_folders())
         if removed:
+            what = "1 leftover" if len(removed) == 1 else f"{len(removed)} leftovers"
             names = ", ".join(map(str, removed[:5]))
-            self._log.say(f"removed {len(removed)} leftovers of dead processes: {names}")
+            self._log.say(f"removed {what} of dead processes: {names}")
         if self._memory is not None:
             await self._memory.remember()
 

@@ -190,7 +190,7 @@ async def test_what_a_dead_engine_leaves_is_removed(tmp_path: Path) -> None:
             assert left() == [second]
         gateway.heard.clear()
         with moody_worker(tmp_path, gateway.address, environ=environ, **mood) as (worker, _):
-            await worker.wait_line("removed 1 leftovers")
+            await worker.wait_line("removed 1 leftover of dead processes")
             await gateway.wait_ready()
             assert second not in left()
             worker.process.terminate()

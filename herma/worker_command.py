@@ -80,7 +80,9 @@ def _restart(name: str, *, force: bool) -> int:
         pids = ", ".join(str(each.pid) for each in found)
         raise ConfigError(f"{len(found)} workers of this host are named `{name}` (pids {pids})")
     match _ask(found[0].path, AskRestart(force)):
-        case Done(epoch=epoch):
+        case Done(epoch=epoch, changed=changed):
+            if changed:
+                print(f"{name}: the file has another {', '.join(changed)} now")
             return _wait_ready(found[0].path, name, epoch)
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")

@@ -7,11 +7,11 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from setproctitle import setproctitle
 
 from config import Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
@@ -28,17 +28,20 @@ ENGINE_COMMAND: Final = "HERMA_ENGINE_COMMAND"
 def main(argv: list[str] | None = None) -> int:
     """Run the named worker until it is told to leave. Raises `ConfigError` with one line."""
     arguments = _parse(argv)
-    config = load_config(arguments.config) if arguments.config else builtin_config()
-    worker = pick_worker(config, arguments.name)
-    worker = with_options(worker, arguments)
-    if worker.script is not None:
-        load_script(Path(worker.script).expanduser())  # a bad one is told before anything starts
-    setproctitle(f"herma worker {worker.name}")
     return serve(
-        worker,
+        partial(read_worker, arguments),
         beside_gateway=arguments.beside_gateway,
         engine_command=engine_command(os.environ),
     )
+
+
+def read_worker(arguments: argparse.Namespace) -> WorkerConfig:
+    """The worker as the file and the command line say. Raises `ConfigError`."""
+    config = load_config(arguments.config) if arguments.config else builtin_config()
+    worker = with_options(pick_worker(config, arguments.name), arguments)
+    if worker.script is not None:
+        load_script(Path(worker.script).expanduser())  # a bad one is told before anything starts
+    return worker
 
 
 def pick_worker(config: Config, name: str | None) -> WorkerConfig:

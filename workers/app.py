@@ -6,10 +6,11 @@ imported here or below: that is the engine's.
 
 import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 
 import trio
+from setproctitle import setproctitle
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
@@ -25,6 +26,7 @@ from workers.actors.gateway_link import GatewayLink
 from workers.actors.log import Log
 from workers.actors.relay import Relay
 from workers.core.identity import worker_identity
+from workers.core.reconfigure import changed_keys
 from workers.core.status import Answer, Ask, AskRestart, AskStatus, Done
 
 MAX_GATEWAYS: Final = 64
@@ -35,11 +37,20 @@ _GC_THRESHOLDS: Final = (10_000, 10, 20)
 
 @final
 class Worker:
-    """One supervisor. `run` returns when a drain is over."""
+    """One supervisor. `run` returns when a drain is over. `reread` gives the configuration as it
+    is by then; it blocks, and raises `ConfigError`.
+    """
 
-    def __init__(self, config: WorkerConfig, log: Log, engine_command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        log: Log,
+        engine_command: Sequence[str],
+        reread: Callable[[], WorkerConfig],
+    ) -> None:
         """Raises `ConfigError` for bad keys."""
         self._config = config
+        self._reread = reread
         self._log = log
         self._keys = _curve_keys(config)
         self._identity = WorkerId(os.urandom(ID_BYTES))
@@ -88,7 +99,7 @@ class Worker:
             self._log.say(f"`herma worker status` will not find this worker: {error}")
             return None
 
-    def _answer(self, ask: Ask) -> Answer:
+    async def _answer(self, ask: Ask) -> Answer:
         match ask:
             case AskStatus():
                 unwelcome = [link for link in self._links.values() if link.number is None]
@@ -98,7 +109,23 @@ class Worker:
                 )
                 return self._keeper.status((num_welcomed, len(self._links)), troubles)
             case AskRestart(force=force):
-                return Done(self._keeper.restart(force=force))
+                return await self._restart(force=force)
+
+    async def _restart(self, *, force: bool) -> Done:
+        """Start the engine anew as the file says now. Raises `ConfigError`, and all goes on as it
+        was, if that cannot be.
+        """
+        try:
+            config = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
+            changed = changed_keys(self._config, config)
+        except ConfigError as error:
+            raise ConfigError(f"not restarted: {error}") from error
+        epoch = self._keeper.restart(config, force=force)
+        self._config = config
+        self._relay.reconfigured(worker_identity(config, VERSION))
+        if changed:
+            self._log.say(f"the next engine has another {', '.join(changed)}, as the file says now")
+        return Done(epoch, changed)
 
     async def _leave(self) -> None:
         self._log.say(f"draining for at most {self._drain_s:g} s")
@@ -125,7 +152,12 @@ class Worker:
                 self._log.say(f"a gateway names another that cannot be dialled: {error}")
 
 
-async def run_worker(config: WorkerConfig, log: Log, engine_command: Sequence[str]) -> int:
+async def run_worker(
+    config: WorkerConfig,
+    log: Log,
+    engine_command: Sequence[str],
+    reread: Callable[[], WorkerConfig],
+) -> int:
     """Serve until SIGTERM or SIGINT and the drain after it; the same signal again leaves at once.
 
     Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
@@ -138,7 +170,7 @@ async def run_worker(config: WorkerConfig, log: Log, engine_command: Sequence[st
         status = 128 + number
         served.cancel()
 
-    worker = Worker(config, log, engine_command)
+    worker = Worker(config, log, engine_command, reread)
     worker.dial()
     with stopping(lambda: worker.drain(config.drain_s), leave_now), served:
         await worker.run()
@@ -146,21 +178,24 @@ async def run_worker(config: WorkerConfig, log: Log, engine_command: Sequence[st
 
 
 def serve(
-    config: WorkerConfig,
+    read: Callable[[], WorkerConfig],
     *,
     beside_gateway: bool = False,
     engine_command: Sequence[str] = NATIVE_ENGINE,
 ) -> int:
-    """Run the worker of `config` on trio; the exit status. Raises `ConfigError`.
+    """Run the worker on trio; the exit status. Raises `ConfigError`.
 
-    `beside_gateway`: the gateway writes to the same terminal. `engine_command` starts an engine.
+    `read` gives its configuration, now and when its engine is restarted by hand. `beside_gateway`:
+    the gateway writes to the same terminal. `engine_command` starts an engine.
     """
+    config = read()
+    setproctitle(f"herma worker {config.name}")
     log = Log(config.name, beside_gateway=beside_gateway)
     # What is imported stays for good: the collector, which holds all up, need not look at it.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
-        return trio.run(run_worker, config, log, engine_command)
+        return trio.run(run_worker, config, log, engine_command, read)
     finally:
         log.close()
 

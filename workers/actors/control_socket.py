@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -34,9 +34,9 @@ _PEER: Final = struct.Struct("3i")
 
 @final
 class ControlSocket:
-    """`answer` is synchronous."""
+    """`answer` may raise `ConfigError`, which refuses what was asked."""
 
-    def __init__(self, answer: Callable[[Ask], Answer]) -> None:
+    def __init__(self, answer: Callable[[Ask], Awaitable[Answer]]) -> None:
         """Bind. Raises `ConfigError` if there is no place for the socket."""
         self._answer = answer
         self._limit = trio.CapacityLimiter(_MAX_CONNECTIONS)
@@ -67,13 +67,14 @@ class ControlSocket:
             with trio.move_on_after(_CONNECTION_S):
                 try:
                     if _is_ours(stream.socket):
-                        await stream.send_all(encode_line(self._reply(await _read_line(stream))))
+                        reply = await self._reply(await _read_line(stream))
+                        await stream.send_all(encode_line(reply))
                 except trio.BrokenResourceError:
                     return  # it did not wait for the answer
 
-    def _reply(self, line: bytes) -> Answer:
+    async def _reply(self, line: bytes) -> Answer:
         try:
-            return self._answer(decode_ask(line))
+            return await self._answer(decode_ask(line))
         except (WireError, ConfigError) as error:
             return Refused(str(error))
 

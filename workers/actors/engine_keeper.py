@@ -60,12 +60,11 @@ class EngineKeeper:
         command: Sequence[str] = NATIVE_ENGINE,
         policy: RestartPolicy | None = None,
     ) -> None:
-        self._config = config
+        self._config = self._next_config = config
         self._log = log
         self._command = command
         self._policy = RestartPolicy() if policy is None else policy
-        may_hold_gpu = config.engine == "native" and config.device != "cpu"
-        self._memory = GpuMemory(config.device) if may_hold_gpu else None
+        self._memory = _memory_of(config)
         self._relay: Relay | None = None
         self._nursery: trio.Nursery | None = None
         self._life: EngineLife | None = None
@@ -107,8 +106,9 @@ class EngineKeeper:
         if self._life is not None:
             await self._life.leave()
 
-    def restart(self, *, force: bool) -> int:
-        """Start the engine anew, also after giving up, when what runs is finished or at once.
+    def restart(self, config: WorkerConfig, *, force: bool) -> int:
+        """Start the engine anew, by `config`, also after giving up, when what runs is finished or
+        at once.
 
         Returns the epoch of that start. Raises `ConfigError` if it cannot be.
         """
@@ -116,6 +116,9 @@ class EngineKeeper:
         assert self._nursery is not None
         if self._is_leaving:
             raise ConfigError("the worker is leaving")
+        if self._state == "draining" and not force:
+            raise ConfigError("it finishes what runs and restarts then; --force hurries it")
+        self._next_config = config
         self._policy.reset()
         life, epoch = self._life, self._relay.epoch
         is_counted = life is not None and life is self._replaced
@@ -126,10 +129,7 @@ class EngineKeeper:
             return epoch  # it is leaving already
         if force:
             self._finishing.cancel()
-        if self._state == "draining":
-            if not force:
-                raise ConfigError("it finishes what runs and restarts then; --force hurries it")
-        else:
+        if self._state != "draining":
             self._nursery.start_soon(self._replace, life, force)
         return epoch + 1
 
@@ -220,6 +220,20 @@ class EngineKeeper:
                 nursery.start_soon(self._memory.wait_drained, own, self._log.say)
             with trio.move_on_after(delay_s):
                 await self._wake.wait()
+        await self._take_config()
+
+    async def _take_config(self) -> None:
+        """What a restart has brought is for the engine that follows."""
+        while (config := self._next_config) is not self._config:
+            is_elsewhere = (config.engine, config.device) != (
+                self._config.engine,
+                self._config.device,
+            )
+            self._config = config
+            if is_elsewhere:
+                self._memory = _memory_of(config)
+                if self._memory is not None:
+                    await self._memory.remember()
 
     def _spawn(self, relay: Relay, scratch: Path) -> EngineLife:
         environ = {**os.environ, "TMPDIR": str(scratch)}
@@ -288,7 +302,12 @@ class EngineKeeper:
         other start follows.
         """
         diagnosis = diagnose(ending)
-        cause = fault_cause(diagnosis, failed_starts=self._policy.failed_starts, stops=is_final)
+        cause = fault_cause(
+            diagnosis,
+            worker=self._config.name,
+            failed_starts=self._policy.failed_starts,
+            stops=is_final,
+        )
         lines, now = last_log(ending.last_lines), trio.current_time()
         self._log.say_alone(f"engine start {relay.epoch} is gone: {cause}")
         self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
@@ -310,6 +329,12 @@ class EngineKeeper:
             ago_s=max(0.0, now - death.at),
             last_log=death.lines[-MAX_SHOWN_LINES:],
         )
+
+
+def _memory_of(config: WorkerConfig) -> GpuMemory | None:
+    """That of its GPU; None if it may use none."""
+    may_hold_gpu = config.engine == "native" and config.device != "cpu"
+    return GpuMemory(config.device) if may_hold_gpu else None
 
 
 def _clean_up(scratch: Path | None) -> None:

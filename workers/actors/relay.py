@@ -148,6 +148,10 @@ class Relay:
         self._facts = self._files = self._fault = self._engine = None
         self.tell_all(self._registration())
 
+    def reconfigured(self, identity: WorkerIdentity) -> None:
+        """Its engines are set up otherwise from now on."""
+        self._identity = identity
+
     def engine_stops(self) -> None:
         """There will be no other engine: the last fault stands, also for gateways yet to come."""
         self.state = EngineState.STOPPED

@@ -18,7 +18,7 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 """Colours and cursor movements (ECMA-48): of no use in a log, and harmful on a terminal."""
 
 
-def fault_cause(diagnosis: Diagnosis, *, failed_starts: int, stops: bool) -> str:
+def fault_cause(diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops: bool) -> str:
     """What happened, what to do, and whether there will be another try."""
     text = one_line(diagnosis.cause)
     if diagnosis.remedy:
@@ -27,7 +27,7 @@ def fault_cause(diagnosis: Diagnosis, *, failed_starts: int, stops: bool) -> str
         starts = "1 start" if failed_starts == 1 else f"{failed_starts} starts in a row"
         text += (
             f"; stopped after {starts} that never got ready: "
-            "correct the cause, then `herma worker restart`"
+            f"correct the cause, then `herma worker restart {worker}`"
         )
     elif failed_starts:
         text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS})"

@@ -28,7 +28,7 @@ class AskStatus(msgspec.Struct, frozen=True, tag="status", forbid_unknown_fields
 
 
 class AskRestart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
-    """Start the engine anew; `force`: without finishing what runs."""
+    """Start the engine anew, as the file says now; `force`: without finishing what runs."""
 
     force: bool = False
 
@@ -78,9 +78,12 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """It has begun; `epoch` is the number of the start to wait for."""
+    """It has begun; `epoch` is the number of the start to wait for, `changed` which keys of the
+    file are other than before.
+    """
 
     epoch: int
+    changed: tuple[str, ...] = ()
 
 
 Answer = WorkerStatus | Refused | Done

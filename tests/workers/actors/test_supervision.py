@@ -17,6 +17,7 @@ from tests.fakes.worker_process import (
     is_alive,
     wait_dead,
     worker_process,
+    write_model_dir,
 )
 
 DEATHS = [
@@ -116,6 +117,48 @@ async def test_a_mistake_of_the_configuration_is_tried_once(tmp_path: Path) -> N
             status, _ = await worker.command("restart", "w")
             assert status == 0
             assert len(worker.engine_pids()) == 2
+
+
+async def test_a_corrected_file_is_read_by_a_restart(tmp_path: Path) -> None:
+    """What the refusal advises is enough: the file, then `herma worker restart NAME`."""
+    file, good = tmp_path / "herma.toml", str(tmp_path / "model")
+    async with open_gateway_end() as gateway:
+        with worker_process(tmp_path, gateway.address, model="builtin:none") as worker:
+            fault = await gateway.wait(Fault)
+            assert fault.cause.endswith("correct the cause, then `herma worker restart w`")
+            write_model_dir(tmp_path / "model")
+            file.write_text(file.read_text().replace("builtin:none", good))
+            status, said = await worker.command("restart", "w")
+            assert (status, "w is ready (epoch 2" in said) == (0, True), said
+            assert "w: the file has another model now" in said
+            ready = await gateway.wait_ready(epoch=2)
+            assert ready.config_hash != gateway.all_of(Register)[0].config_hash
+            assert good in (await worker.command("status", "w"))[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('serves = "echo"', 'serves = "echo"\ndrain_s = 1', "drain_s of worker `w` is another now"),
+        ('name = "w"', 'name = "v"', "no [[workers]] table is named `w`"),
+        ("max_seqs", "max_seq", "did you mean `max_seqs`"),
+    ],
+)
+async def test_a_file_that_a_restart_cannot_take_changes_nothing(
+    tmp_path: Path, old: str, new: str, says: str
+) -> None:
+    """One line, status 2, and the engine that serves goes on."""
+    file = tmp_path / "herma.toml"
+    async with open_gateway_end() as gateway:
+        with worker_process(tmp_path, gateway.address) as worker:
+            await gateway.wait_ready()
+            file.write_text(file.read_text().replace(old, new))
+            status, said = await worker.command("restart", "w")
+            assert (status, len(said.splitlines())) == (2, 1), said
+            assert said.startswith("herma: worker `w`: not restarted: ")
+            assert says in said
+            assert is_alive(worker.engine_pids()[0])
+            assert len(worker.engine_pids()) == 1
 
 
 async def test_a_start_without_progress_is_ended(tmp_path: Path) -> None:

@@ -195,6 +195,7 @@ class EngineKeeper:
         if self._is_leaving:
             return
         if is_replaced:
+            self._state = "waiting"  # the next start has its number already
             await self._pause(0.0, own)
         else:
             await self._after_death(relay, ending, own)

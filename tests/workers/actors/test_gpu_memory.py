@@ -11,8 +11,9 @@ import trio
 from protocol.messages import Fault
 from tests.fakes.gateway_end import open_gateway_end
 from tests.fakes.moody import moody_worker
-from tests.fakes.worker_process import BOUND_S
+from tests.fakes.worker_process import BOUND_S, WorkerProcess
 from workers.actors.gpu_memory import GpuMemory
+from workers.core.status import Answer, AskRestart, Done, decode_answer, encode_line
 
 SCRIPT = """#!/bin/sh
 echo "$@" >> {folder}/asked
@@ -120,5 +121,36 @@ async def test_a_worker_starts_no_engine_into_memory_that_is_not_free(
                 while smi.asked.count("--query") < 8:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             assert len(worker.engine_pids()) == 1
+            smi.say("1000", "")
+            await gateway.wait_ready(epoch=2)
+
+
+def _control_socket(worker: WorkerProcess) -> str:
+    (path,) = Path(worker.runtime_dir).iterdir()
+    return str(path)
+
+
+async def _restart(worker: WorkerProcess) -> Answer:
+    with trio.fail_after(BOUND_S):
+        async with await trio.open_unix_socket(_control_socket(worker)) as link:
+            await link.send_all(encode_line(AskRestart(force=True)))
+            return decode_answer(await link.receive_some())
+
+
+async def test_two_restarts_while_the_memory_drains_are_one(smi: FakeSmi, tmp_path: Path) -> None:
+    """The second wish is for the start that is waited for, and whoever has it is told of that."""
+    async with open_gateway_end() as gateway:
+        settings: dict[str, object] = {"engine": "native", "device": "cuda:0"}
+        with moody_worker(tmp_path, gateway.address, settings=settings) as (worker, _):
+            await gateway.wait_ready()
+            with trio.fail_after(BOUND_S):
+                while smi.asked.count("--query") < 2:  # the reading from before  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            smi.say("90000", str(worker.engine_pids()[0]))
+            assert await _restart(worker) == Done(epoch=2)
+            with trio.fail_after(BOUND_S):
+                while smi.asked.count("--query") < 8:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert await _restart(worker) == Done(epoch=2)
             smi.say("1000", "")
             await gateway.wait_ready(epoch=2)

@@ -34,6 +34,7 @@ from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
 from gateway.core.rewritten_fields import wrong_values
 from gateway.core.seat import ALONE, Seat
+from gateway.core.worker_state import WorkerView
 from gateway.http.edge import Edge, FleetGauges
 from gateway.http.push import step_flush
 from gateway.http.routes import edge_app
@@ -46,6 +47,9 @@ from protocol.version import VERSION
 
 CUT_AT: Final = 0.9
 """The share of `drain_s` after which open answers are cut; the rest is for telling the clients."""
+
+MAX_CAUSES: Final = 3
+"""How many workers that have given up are named in one line."""
 
 _log = logging.getLogger(__name__)
 
@@ -196,7 +200,7 @@ async def _serve(
         nursery.start_soon(_cut_the_last, services)
         _log.info("serving %s, workers dial %s", url, address)
         if not _is_cloud_only(services.config):
-            await services.dispatcher.has_ready.wait()
+            await _first_ready(services)
         await _warm_up(services)
         announce(f"ready {url}/v1")
 
@@ -204,6 +208,33 @@ async def _serve(
 def _is_cloud_only(config: Config) -> bool:
     """Whether nothing local is expected, and something can answer all the same."""
     return not config.workers and any(m.fallback and m.cloud == "allow" for m in config.models)
+
+
+async def _first_ready(services: Services) -> None:
+    """Return once a model has a ready worker."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_say_what_is_waited_for, services)
+        await services.dispatcher.has_ready.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def _say_what_is_waited_for(services: Services) -> None:
+    """One line, once all workers that are here have given up: others may come, or be restarted."""
+    with services.feed.listen() as listener:
+        while not (given_up := _given_up(services)):
+            await listener.wait()
+            listener.take()
+    causes = [f"{worker.name} has given up ({worker.fault})" for worker in given_up[:MAX_CAUSES]]
+    _log.warning(
+        "not ready, and no worker is starting: %s; waiting for one that is restarted or dials in",
+        "; ".join(causes),
+    )
+
+
+def _given_up(services: Services) -> tuple[WorkerView, ...]:
+    """All workers, if none of them is left that starts or serves."""
+    workers = services.dispatcher.workers()
+    return workers if all(worker.state == "down" for worker in workers) else ()
 
 
 async def _warm_up(services: Services) -> None:

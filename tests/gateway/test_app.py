@@ -12,6 +12,7 @@ import httpx
 import pytest
 import trio
 
+from protocol.messages import Fault, Welcome
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import title_of
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -72,6 +73,35 @@ async def test_it_says_ready_answers_and_ends_open_streams_before_it_stops(confi
                     text = (await response.aread()).decode()
             assert text.endswith("data: [DONE]\n\n")
             assert await process.wait() == 0
+
+
+async def test_what_it_waits_for_is_said_once(config: Path) -> None:
+    """When all workers that are here have given up, with their cause; `ready` may come still."""
+    fake = FakeWorker("one")
+    process = await trio.lowlevel.open_process(gateway_argv(config), stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    address = f"ipc://{config.parent}/workers"
+    with trio.fail_after(3 * PATIENCE_S):
+        async with process.stdout, process.stderr, open_worker(address, fake, ready=False):
+            await fake.wait(Welcome)
+            fake.say(Fault("one", 1, "no such model", 1, is_final=True))
+            while "not ready" not in (told := await read_line(process.stderr)):
+                pass
+            assert "no worker is starting: one has given up (no such model); waiting" in told
+            fake.epoch = 2
+            fake.register(ready=False)
+            fake.say(Fault("one", 2, "no such file", 1, is_final=True))
+            while "no such file" not in await read_line(process.stderr):
+                pass
+            async with open_worker(address, FakeWorker("two")):
+                assert (await read_line(process.stdout)).startswith("ready ")
+                process.terminate()
+                assert await process.wait() == 0
+            said = bytearray()
+            async for data in process.stderr:
+                said += data
+    assert b"not ready" not in said
 
 
 async def wait_refused(url: str) -> None:

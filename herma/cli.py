@@ -155,6 +155,7 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
     status.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
     restart = actions.add_parser("restart", help="start a worker's engine anew")
     restart.add_argument("worker", metavar="NAME")
+    restart.add_argument("--pid", type=int, help="which, if several have the name")
     restart.add_argument("--force", action="store_true", help="without finishing what runs")
 
 

@@ -53,7 +53,7 @@ class _Found:
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked for; the exit status. Raises `HermaError` with one line."""
     if arguments.action == "restart":
-        return _restart(arguments.worker, force=arguments.force)
+        return _restart(arguments.worker, arguments.pid, force=arguments.force)
     return _status(arguments.worker)
 
 
@@ -71,14 +71,18 @@ def _status(name: str | None) -> int:
     return 0 if is_well else 1
 
 
-def _restart(name: str, *, force: bool) -> int:
+def _restart(name: str, pid: int | None, *, force: bool) -> int:
     """Returns once the new engine is ready (0) or the worker has given up (1)."""
     found = [each for each in _look() if each.status is not None and each.status.name == name]
     if not found:
         raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
+    pids = " or ".join(f"--pid {each.pid}" for each in found)
+    if pid is not None:
+        found = [each for each in found if each.pid == pid]
+        if not found:
+            raise ConfigError(f"no worker `{name}` of this host has pid {pid}; there is {pids}")
     if len(found) > 1:
-        pids = ", ".join(str(each.pid) for each in found)
-        raise ConfigError(f"{len(found)} workers of this host are named `{name}` (pids {pids})")
+        raise ConfigError(f"{len(found)} workers of this host are named `{name}`: say {pids}")
     match _ask(found[0].path, AskRestart(force)):
         case Done(epoch=epoch, changed=changed):
             if changed:

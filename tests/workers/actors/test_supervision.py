@@ -322,6 +322,30 @@ async def test_a_restart_beside_one_that_is_under_way_is_the_same(tmp_path: Path
             assert not gateway.all_of(Rejected)
 
 
+async def test_of_two_with_one_name_the_pid_tells_which(tmp_path: Path) -> None:
+    """As of two `herma up` on one host; the refusal says how."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    async with open_gateway_end() as gateway, open_gateway_end() as other:
+        with worker_process(one, gateway.address) as first:
+            environ = {"HERMA_RUNTIME_DIR": first.runtime_dir}
+            with worker_process(two, other.address, environ=environ) as second:
+                await gateway.wait_ready()
+                await other.wait_ready()
+                status, said = await first.command("restart", "w")
+                pids = sorted((first.pid, second.pid), key=str)
+                assert (status, f"say --pid {pids[0]} or --pid {pids[1]}" in said) == (2, True), (
+                    said
+                )
+                status, said = await first.command("restart", "w", "--pid", str(second.pid))
+                assert (status, "w is ready (epoch 2" in said) == (0, True), said
+                await other.wait_ready(epoch=2)
+                assert len(first.engine_pids()) == 1
+                status, said = await first.command("restart", "w", "--pid", "1")
+                assert (status, "no worker `w` of this host has pid 1" in said) == (2, True), said
+
+
 async def test_others_are_not_let_in(tmp_path: Path) -> None:
     """A runtime directory that others may read is refused; the worker serves without."""
     folder = tmp_path / "open"

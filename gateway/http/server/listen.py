@@ -66,8 +66,8 @@ def explain_bind_error(error: OSError, host: str, port: int) -> ConfigError:
     match error.errno:
         case errno.EADDRINUSE:
             text = (
-                f"port {port} on {host} is taken by another program; "
-                "stop it or choose another port ([gateway] port, --port)"
+                f"port {port} on {host} is taken, by another program or by our own worker_bind; "
+                "stop that program or choose another port ([gateway] port, --port)"
             )
         case errno.EACCES:
             text = f"port {port} needs privileges; choose one above 1023 ([gateway] port, --port)"

@@ -91,6 +91,11 @@ class Worker:
             await self._leave()
             nursery.cancel_scope.cancel()
 
+    @property
+    def _num_welcomed(self) -> int:
+        """The gateways that count on this worker."""
+        return sum(link.number is not None for link in self._links.values())
+
     def _open_control(self) -> ControlSocket | None:
         """A worker without one serves all the same: only the local commands do not reach it."""
         try:
@@ -102,12 +107,12 @@ class Worker:
     async def _answer(self, ask: Ask) -> Answer:
         match ask:
             case AskStatus():
-                unwelcome = [link for link in self._links.values() if link.number is None]
-                num_welcomed = len(self._links) - len(unwelcome)
                 troubles = tuple(
-                    f"gateway {each.address}: {each.trouble}" for each in unwelcome if each.trouble
+                    f"gateway {link.address}: {link.trouble}"
+                    for link in self._links.values()
+                    if link.number is None and link.trouble
                 )
-                return self._keeper.status((num_welcomed, len(self._links)), troubles)
+                return self._keeper.status((self._num_welcomed, len(self._links)), troubles)
             case AskRestart(force=force):
                 return await self._restart(force=force)
 
@@ -128,7 +133,8 @@ class Worker:
         return Done(epoch, changed)
 
     async def _leave(self) -> None:
-        self._log.say(f"draining for at most {self._drain_s:g} s")
+        if self._num_welcomed:  # without a gateway nothing runs
+            self._log.say(f"draining for at most {self._drain_s:g} s")
         self._relay.drains()
         await self._keeper.drain(self._drain_s)
         self._relay.tell_all(Bye("drained"))

@@ -152,6 +152,31 @@ def test_a_worker_port_already_taken_is_named() -> None:
         assert str(port) in _refusal("gateway", "--port", "0", "--worker-bind", address)
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ('worker_bind = "tcp://127.0.0.1:{port}"', "already taken"),
+        ('worker_bind = "ipc://{folder}/none/workers"', "No such file"),
+        (
+            'worker_bind = "ipc://{folder}/workers"\ncurve_secret_file = "{folder}/none"',
+            "cannot read the key file",
+        ),
+    ],
+)
+def test_what_only_the_gateway_finds_is_one_line_of_up(tmp_path: Path, key: str, says: str) -> None:
+    """The worker that was started beside it leaves without a word: it had nothing to finish."""
+    worker = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\n'
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        line = key.format(port=taken.getsockname()[1], folder=tmp_path)
+        config = _file(tmp_path, f"[gateway]\nport = 0\n{line}\n{worker}")
+        done = _herma("up", "--config", config)
+    assert done.returncode == 2
+    # What others on this machine have left may be swept meanwhile.
+    (said,) = [each for each in done.stderr.splitlines() if "of dead processes" not in each]
+    assert said.startswith("herma: ")
+    assert says in said
+
+
 def test_several_processes_say_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     """Before any of them starts: a number that is none, a limit that each would spend, a worker
     address that they cannot share out, a port that the second one needs.

@@ -63,10 +63,12 @@ class Child:
                         await self._stop(process)
         return status
 
-    def hurry(self, number: int) -> None:
-        """Pass a repeated signal on: a child that drains leaves at once."""
+    def hurry(self) -> None:
+        """Have a child that is stopping, and drains, leave at once: by the signal that told it to
+        stop, for only the same again hurries.
+        """
         if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+            self._process.terminate()
 
     async def _listen(self, process: "subprocess.Popen[bytes]") -> None:
         if self._on_line is None or process.stdout is None:

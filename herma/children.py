@@ -28,9 +28,9 @@ async def keep_running(children: Sequence[Child]) -> int:
     afterwards both signals are ignored.
     """
 
-    def hurry(number: int) -> None:
+    def hurry(_number: int) -> None:
         for child in children:
-            child.hurry(number)
+            child.hurry()
 
     stop = trio.Event()
     with stopping(stop.set, hurry):

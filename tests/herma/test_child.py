@@ -84,3 +84,27 @@ async def test_a_signal_stops_all() -> None:
 
             nursery.start_soon(stop_when_up)
             assert await keep_running(children) == 0
+
+
+async def test_the_same_signal_again_hurries_the_children(tmp_path: Path) -> None:
+    """Whichever it is: they hear again what told them to stop, and that alone they take for it."""
+    code = (
+        f"import signal, time; from pathlib import Path; marks = Path({str(tmp_path)!r});"
+        "signal.signal(2, signal.SIG_IGN);"
+        "signal.signal(15, lambda *_: (marks / str(len(list(marks.iterdir())))).touch());"
+        "print('up', flush=True)\nwhile len(list(marks.iterdir())) < 2: time.sleep(0.01)"
+    )
+    lines: list[str] = []
+    with trio.fail_after(BOUND_S):
+        async with trio.open_nursery() as nursery:
+
+            async def stop_twice() -> None:
+                while not lines:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
+                while not list(await trio.Path(tmp_path).iterdir()):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
+
+            nursery.start_soon(stop_twice)
+            assert await keep_running([_child(code, lines)]) == 0

@@ -178,8 +178,9 @@ def test_the_death_of_one_process_is_felt_by_its_own_clients_only(fleet: Fleet) 
                 back.set()
 
     trio.run(ask_all)
-    assert set(ends) <= {"whole", "cut"}, ends
-    assert ends["cut"] <= num_clients, "a client was cut twice by one death"
+    # The kernel refuses a connection that it had given to the dead process and not yet made.
+    assert set(ends) <= {"whole", "cut", "refused"}, ends
+    assert ends["cut"] + ends["refused"] <= num_clients, "a client was cut twice by one death"
     assert any("gateway 1/3 ended: SIGKILL" in line for line in fleet.herma.output)
 
 

@@ -157,10 +157,6 @@ def test_a_worker_port_already_taken_is_named() -> None:
     [
         ('worker_bind = "tcp://127.0.0.1:{port}"', "already taken"),
         ('worker_bind = "ipc://{folder}/none/workers"', "No such file"),
-        (
-            'worker_bind = "ipc://{folder}/workers"\ncurve_secret_file = "{folder}/none"',
-            "cannot read the key file",
-        ),
     ],
 )
 def test_what_only_the_gateway_finds_is_one_line_of_up(tmp_path: Path, key: str, says: str) -> None:

@@ -121,13 +121,14 @@ async def test_a_mistake_of_the_configuration_is_tried_once(tmp_path: Path) -> N
 
 async def test_a_corrected_file_is_read_by_a_restart(tmp_path: Path) -> None:
     """What the refusal advises is enough: the file, then `herma worker restart NAME`."""
-    file, good = tmp_path / "herma.toml", str(tmp_path / "model")
+    file = tmp_path / "herma.toml"
+    bad, good = str(tmp_path / "modle"), str(tmp_path / "model")
     async with open_gateway_end() as gateway:
-        with worker_process(tmp_path, gateway.address, model="builtin:none") as worker:
+        with worker_process(tmp_path, gateway.address, model=bad) as worker:
             fault = await gateway.wait(Fault)
             assert fault.cause.endswith("correct the cause, then `herma worker restart w`")
             write_model_dir(tmp_path / "model")
-            file.write_text(file.read_text().replace("builtin:none", good))
+            file.write_text(file.read_text().replace(bad, good))
             status, said = await worker.command("restart", "w")
             assert (status, "w is ready (epoch 2" in said) == (0, True), said
             assert "w: the file has another model now" in said

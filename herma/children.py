@@ -4,6 +4,7 @@ Owns their life together: starts them, starts one that dies again, stops them al
 what they run.
 """
 
+import itertools
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ HEALTHY_S: Final = 30.0
 async def keep_running(children: Sequence[Child]) -> int:
     """Until SIGINT or SIGTERM; the same again hurries the children, which changes nothing here.
 
-    Returns the exit status: 2 if a child said what is wrong. It is the last that a process does:
-    afterwards both signals are ignored.
+    Returns the exit status: 2 if a child said at its first start what is wrong. It is the last that
+    a process does: afterwards both signals are ignored.
     """
 
     def hurry(_number: int) -> None:
@@ -54,12 +55,14 @@ async def _run_all(children: Sequence[Child], stop: trio.Event) -> int:
 
 
 async def _keep_running(child: Child, give_up: Callable[[int], None]) -> None:
-    """Start the child again when it dies, unless it said what is wrong."""
+    """Start the child again when it dies, unless it said at its first start what is wrong. Later
+    that may pass: somebody else took its port while it was down. The others serve meanwhile.
+    """
     backoff_s = MIN_BACKOFF_S
-    while True:
+    for num_starts in itertools.count():
         started_at = trio.current_time()
         status = await child.run()
-        if status == EXIT_SAID_WHY:
+        if status == EXIT_SAID_WHY and num_starts == 0:
             give_up(status)
             return
         if trio.current_time() - started_at > HEALTHY_S:

@@ -103,6 +103,12 @@ async def test_a_gpu_without_memory_of_its_own_counts_the_hosts(
     await memory.wait_drained(frozenset((1,)), silent)
 
 
+async def _until_asked(smi: FakeSmi, times: int) -> None:
+    with trio.fail_after(BOUND_S):
+        while smi.asked.count("--query") < times:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+
 async def test_a_worker_starts_no_engine_into_memory_that_is_not_free(
     smi: FakeSmi, tmp_path: Path
 ) -> None:
@@ -111,15 +117,11 @@ async def test_a_worker_starts_no_engine_into_memory_that_is_not_free(
         settings: dict[str, object] = {"engine": "native", "device": "cuda:0"}
         with moody_worker(tmp_path, gateway.address, settings=settings) as (worker, _):
             await gateway.wait_ready()
-            with trio.fail_after(BOUND_S):
-                while smi.asked.count("--query") < 2:  # the reading from before  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+            await _until_asked(smi, 2)  # the reading from before
             smi.say("90000", str(worker.engine_pids()[0]))
             os.kill(worker.engine_pids()[0], signal.SIGKILL)
             await gateway.wait(Fault)
-            with trio.fail_after(BOUND_S):
-                while smi.asked.count("--query") < 8:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+            await _until_asked(smi, 8)
             assert len(worker.engine_pids()) == 1
             smi.say("1000", "")
             await gateway.wait_ready(epoch=2)
@@ -143,14 +145,10 @@ async def test_two_restarts_while_the_memory_drains_are_one(smi: FakeSmi, tmp_pa
         settings: dict[str, object] = {"engine": "native", "device": "cuda:0"}
         with moody_worker(tmp_path, gateway.address, settings=settings) as (worker, _):
             await gateway.wait_ready()
-            with trio.fail_after(BOUND_S):
-                while smi.asked.count("--query") < 2:  # the reading from before  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+            await _until_asked(smi, 2)  # the reading from before
             smi.say("90000", str(worker.engine_pids()[0]))
             assert await _restart(worker) == Done(epoch=2)
-            with trio.fail_after(BOUND_S):
-                while smi.asked.count("--query") < 8:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+            await _until_asked(smi, 8)
             assert await _restart(worker) == Done(epoch=2)
             smi.say("1000", "")
             await gateway.wait_ready(epoch=2)

@@ -1,14 +1,10 @@
 """The card's steps, run on the CPU with plain torch: the same tokens, one step ahead."""
 
-from pathlib import Path
-
 import pytest
 
 from kernels.attention import NO_ROW, PagedPlan
 from protocol.sampling import SamplingParams
-from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import (
-    BLOCK,
     DRAWN,
     FILTERED,
     GENERAL,
@@ -27,18 +23,6 @@ from workers.engine.draws import DrawTable
 from workers.engine.kv_cache import KvCache
 from workers.engine.runner import Runner
 from workers.engine.tables import SequenceTables
-
-
-@pytest.fixture(name="host")
-def _host(tmp_path: Path) -> Runner:
-    return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
-
-
-@pytest.fixture(name="capture", params=[None, run_again], ids=["unpadded", "padded"])
-def _capture(request: pytest.FixtureRequest) -> Capture | None:
-    """Steps launched one by one at their own sizes, or replayed in graphs with padding."""
-    capture: Capture | None = request.param
-    return capture
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """Penalties in whole steps: a step ahead of the host, and in steps that are repeated."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from protocol.sampling import SamplingParams
-from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from tests.workers.engine.step_cases import BLOCK, as_on_card, start_of, without_memory_once
+from tests.workers.engine.step_cases import as_on_card, start_of, without_memory_once
 from workers.core.plan import Chunk, StepPlan
 from workers.engine import penalties
 from workers.engine.capture import Capture, run_again
@@ -17,11 +14,6 @@ PENALISED = SamplingParams(
     max_tokens=50, temperature=0.0, frequency_penalty=1.5, repetition_penalty=1.5
 )
 LENGTH = 8
-
-
-@pytest.fixture(name="host")
-def _host(tmp_path: Path) -> Runner:
-    return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
 
 
 def _prompt(seq: int, blocks: tuple[int, ...], ended: tuple[int, ...] = ()) -> StepPlan:

@@ -1,16 +1,13 @@
 """A step that memory runs out in is repeated with fewer chunks: the others never notice."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import (
-    BLOCK,
     GENERAL,
     GREEDY,
     as_on_card,
@@ -20,23 +17,12 @@ from tests.workers.engine.step_cases import (
 )
 from workers.core.plan import Chunk, StepPlan
 from workers.engine import device_steps
-from workers.engine.capture import Capture, run_again
+from workers.engine.capture import Capture
 from workers.engine.runner import Runner
 from workers.engine.steps import TokensLost
 
 LENGTH = 40
 """Of the prompt for which there is no memory."""
-
-
-@pytest.fixture(name="host")
-def _host(tmp_path: Path) -> Runner:
-    return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
-
-
-@pytest.fixture(name="capture", params=[None, run_again], ids=["unpadded", "padded"])
-def _capture(request: pytest.FixtureRequest) -> Capture | None:
-    capture: Capture | None = request.param
-    return capture
 
 
 def _decode(seq: int, position: int, blocks: tuple[int, ...]) -> Chunk:

@@ -19,7 +19,8 @@ from tests.hermes.recorder import Recorder, recording
 pytestmark = pytest.mark.slow
 
 MAX_PROBES = 6
-QUEUE_WAIT_S = 20.0
+QUEUE_WAIT_S = 22.0
+"""The head is held for 10 s, and the first keep-alive comes 10 s later."""
 STALE_S = 15
 """After so much silence this agent gives a stream up: less than the queue takes."""
 

@@ -244,7 +244,9 @@ class LookaheadLife(SchedulerLife):
 def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     """10,000 random steps: no leak, no double use, no hole, no gap, and everything ends."""
     seen.clear()
-    num_lives = max(8 * NUM_STEPS // (5 * STEPS_PER_LIFE), settings().max_examples // 20)
+    # Which lives are drawn depends on the modules that are loaded, whose constants hypothesis uses:
+    # of 160 lives with lookahead 99 to 124 preempted somebody.
+    num_lives = max(5 * NUM_STEPS // (2 * STEPS_PER_LIFE), settings().max_examples // 20)
     run_state_machine_as_test(
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
     )

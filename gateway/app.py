@@ -32,14 +32,13 @@ from gateway.actors.texts import known_text
 from gateway.actors.turn import host_turn
 from gateway.core.dispatch import Dispatch
 from gateway.core.errors import ApiError
-from gateway.core.rewritten_fields import wrong_values
+from gateway.core.rewritten_fields import check_aliases
 from gateway.core.seat import ALONE, Seat
 from gateway.core.worker_state import WorkerView
 from gateway.http.edge import Edge, FleetGauges
 from gateway.http.push import step_flush
 from gateway.http.routes import edge_app
 from gateway.http.server import server_named
-from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
 from protocol.stopping import stopping
 from protocol.transport import load_curve_server
@@ -63,8 +62,7 @@ def build_services(
     """All parts, none running; random bytes come from `source`. Raises `ConfigError` for secrets
     that are missing or broken, and for an alias that no request can be rewritten by.
     """
-    for problem in wrong_values(config.models):
-        raise ConfigError(problem)
+    check_aliases(config.models)
     draw = Lots(source).draw
     neighbours = seat.neighbours(config.gateway.worker_bind)
     config = seat.config(config, environ)

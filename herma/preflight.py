@@ -64,10 +64,9 @@ def missing_models(config: Config) -> Iterator[str]:
 
 def check_aliases(config: Config) -> None:
     """Raise `ConfigError` for an alias whose requests would all be refused."""
-    from gateway.core.rewritten_fields import wrong_values
+    from gateway.core import rewritten_fields
 
-    for problem in wrong_values(config.models):
-        raise ConfigError(problem)
+    rewritten_fields.check_aliases(config.models)
 
 
 def found(name: str) -> Path | None:

@@ -38,9 +38,13 @@ def block_digests(root: BlockDigest, packed: bytes, block_size: int) -> list[Blo
 
     155 us for 15k tokens in blocks of 16, so about 80 us in blocks of 32.
     """
+    return chained_digests(root, split_blocks(packed, block_size))
+
+
+def split_blocks(packed: bytes, block_size: int) -> tuple[bytes, ...]:
+    """The full blocks of `packed` (u32 ids). A slice for each takes four times as long."""
     stride = block_size * TOKEN_BYTES
-    starts = range(0, len(packed) - stride + 1, stride)
-    return chained_digests(root, [packed[start : start + stride] for start in starts])
+    return struct.unpack_from(f"{stride}s" * (len(packed) // stride), packed)
 
 
 def chained_digests(parent: BlockDigest, blocks: Iterable[bytes]) -> list[BlockDigest]:

@@ -79,8 +79,8 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     if "start" in options.tests:
         # First, while the card is empty.
         progress.begin("start to ready")
-        report.note(starts=_starts(options, config, figures, progress))
-        report.note(figures=[one.as_json() for one in figures])
+        starts = _starts(options, config, figures, progress)
+        report.note(starts=starts, figures=[one.as_json() for one in figures])
         progress.end()
     progress.begin("loading the model")
     runner = load_runner(config, lambda _phase, _fraction, _detail: None)

@@ -11,8 +11,15 @@ import msgspec
 from config import ModelConfig
 from gateway.core.chat_body import ChatBody
 from gateway.core.completions.body import CompletionBody
+from protocol.errors import ConfigError
 
 _BODIES: Final = (ChatBody, CompletionBody)
+
+
+def check_aliases(models: Iterable[ModelConfig]) -> None:
+    """Raise `ConfigError` for an alias whose requests would all be refused."""
+    for problem in wrong_values(models):
+        raise ConfigError(problem)
 
 
 def wrong_values(models: Iterable[ModelConfig]) -> Iterator[str]:

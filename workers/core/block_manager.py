@@ -12,17 +12,16 @@ the least recently freed block is evicted first.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from operator import ne
 from typing import Final, NamedTuple, TypeAlias, final
 
-from protocol.hashing import chained_digests
+from protocol.hashing import chained_digests, split_blocks
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksSnapshot
-from protocol.tokens import TOKEN_BYTES, pack_tokens
+from protocol.tokens import pack_tokens
 from workers.core.block_events import BlockEvent, BlockEvents
 from workers.core.block_table import BlockTable
 from workers.core.free_list import FreeList
@@ -89,7 +88,7 @@ class BlockManager:
         hash collision ends the prefix.
         """
         num_tokens = (len(token_ids) - 1) // self.block_size * self.block_size
-        blocks = self._blocks(pack_tokens(token_ids[:num_tokens]))
+        blocks = split_blocks(pack_tokens(token_ids[:num_tokens]), self.block_size)
         self._add_digests(table, blocks[len(table.digests) :])
         held, block_ids = self._cached, self._found(table.digests[: len(blocks)])
         contents = [cached for id_ in block_ids if (cached := held[id_]) is not None]
@@ -127,7 +126,8 @@ class BlockManager:
         if not table.is_cacheable:
             return
         size, first = self.block_size, table.num_stored
-        blocks = self._blocks(pack_tokens(token_ids[first * size : num_computed // size * size]))
+        packed = pack_tokens(token_ids[first * size : num_computed // size * size])
+        blocks = split_blocks(packed, size)
         self._add_digests(table, blocks[len(table.digests) - first :])
         for index, block in enumerate(blocks, first):
             table.is_cacheable = self._store_block(table, index, block)
@@ -172,11 +172,6 @@ class BlockManager:
         """The cached blocks of the leading digests, as far as there are any."""
         found = list(map(self._by_digest.get, digests, repeat(_NOT_CACHED)))
         return found[: found.index(_NOT_CACHED)] if _NOT_CACHED in found else found
-
-    def _blocks(self, packed: bytes) -> tuple[bytes, ...]:
-        stride = self.block_size * TOKEN_BYTES
-        # A slice for each takes four times as long.
-        return struct.unpack(f"{stride}s" * (len(packed) // stride), packed)
 
     def _add_digests(self, table: BlockTable, blocks: Sequence[bytes]) -> None:
         """Those of the blocks that follow the ones that have theirs."""

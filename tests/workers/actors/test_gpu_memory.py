@@ -2,14 +2,15 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 from protocol.messages import Fault
-from tests.fakes.gateway_end import open_gateway_end
+from tests.fakes.gateway_end import GatewayEnd, open_gateway_end
 from tests.fakes.moody import moody_worker
 from tests.fakes.worker_process import BOUND_S, WorkerProcess
 from workers.actors.gpu_memory import GpuMemory
@@ -109,22 +110,31 @@ async def _until_asked(smi: FakeSmi, times: int) -> None:
             await trio.sleep(0.01)
 
 
-async def test_a_worker_starts_no_engine_into_memory_that_is_not_free(
+@asynccontextmanager
+async def _filled_gpu(
     smi: FakeSmi, tmp_path: Path
-) -> None:
-    """After the death of one that had filled the GPU, the next one waits."""
+) -> AsyncIterator[tuple[GatewayEnd, WorkerProcess]]:
+    """A worker whose engine is ready and has filled its GPU."""
     async with open_gateway_end() as gateway:
         settings: dict[str, object] = {"engine": "native", "device": "cuda:0"}
         with moody_worker(tmp_path, gateway.address, settings=settings) as (worker, _):
             await gateway.wait_ready()
             await _until_asked(smi, 2)  # the reading from before
             smi.say("90000", str(worker.engine_pids()[0]))
-            os.kill(worker.engine_pids()[0], signal.SIGKILL)
-            await gateway.wait(Fault)
-            await _until_asked(smi, 8)
-            assert len(worker.engine_pids()) == 1
-            smi.say("1000", "")
-            await gateway.wait_ready(epoch=2)
+            yield gateway, worker
+
+
+async def test_a_worker_starts_no_engine_into_memory_that_is_not_free(
+    smi: FakeSmi, tmp_path: Path
+) -> None:
+    """After the death of one that had filled the GPU, the next one waits."""
+    async with _filled_gpu(smi, tmp_path) as (gateway, worker):
+        os.kill(worker.engine_pids()[0], signal.SIGKILL)
+        await gateway.wait(Fault)
+        await _until_asked(smi, 8)
+        assert len(worker.engine_pids()) == 1
+        smi.say("1000", "")
+        await gateway.wait_ready(epoch=2)
 
 
 def _control_socket(worker: WorkerProcess) -> str:
@@ -141,14 +151,9 @@ async def _restart(worker: WorkerProcess) -> Answer:
 
 async def test_two_restarts_while_the_memory_drains_are_one(smi: FakeSmi, tmp_path: Path) -> None:
     """The second wish is for the start that is waited for, and whoever has it is told of that."""
-    async with open_gateway_end() as gateway:
-        settings: dict[str, object] = {"engine": "native", "device": "cuda:0"}
-        with moody_worker(tmp_path, gateway.address, settings=settings) as (worker, _):
-            await gateway.wait_ready()
-            await _until_asked(smi, 2)  # the reading from before
-            smi.say("90000", str(worker.engine_pids()[0]))
-            assert await _restart(worker) == Done(epoch=2)
-            await _until_asked(smi, 8)
-            assert await _restart(worker) == Done(epoch=2)
-            smi.say("1000", "")
-            await gateway.wait_ready(epoch=2)
+    async with _filled_gpu(smi, tmp_path) as (gateway, worker):
+        assert await _restart(worker) == Done(epoch=2)
+        await _until_asked(smi, 8)
+        assert await _restart(worker) == Done(epoch=2)
+        smi.say("1000", "")
+        await gateway.wait_ready(epoch=2)

@@ -123,13 +123,38 @@ def first_token(bench: Bench) -> Iterator[Figure]:
             cold.append(1e3 * answers[0].first_s)
             answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
             cached.append(1e3 * answers[0].first_s)
-            if answers[0].cached_tokens < length - NEW_TOKENS:
-                raise RuntimeError(
-                    f"only {answers[0].cached_tokens} of {length} tokens were cached"
-                )
+            _check_cached(answers[0], length)
         if length <= min(bench.scale.firsts):
             bench.sample(answers)
         yield from _first_figures(bench, length, cold[_WARM_RUNS:], cached[_WARM_RUNS:])
+
+
+def turn(bench: Bench) -> Iterator[Figure]:
+    """An agent's next turn alone: milliseconds to its first token, with a past that is cached."""
+    for past, new in bench.scale.turns:
+        (prompt,) = bench.prompts(f"turn {past}", 1, past)
+        tails = bench.prompts(f"turn {past} + {new}", _WARM_RUNS + bench.scale.runs, new)
+        salt = bench.salt()
+        bench.client.call([Request(prompt, 1, salt=salt)])
+        values = []
+        for tail in tails:
+            answers, _ = bench.client.call([Request(prompt + tail, 1, salt=salt)])
+            values.append(1e3 * answers[0].first_s)
+            _check_cached(answers[0], past)
+        if past <= min(bench.scale.firsts):
+            bench.sample(answers)
+        floor = bench.at_least(partial(_turn_floor, past=past, new=new))
+        name = f"first token, {past} tokens cached + {new} new"
+        yield _figure(bench, f"turn-{past}-{new}", name, "ms", values[_WARM_RUNS:], floor)
+
+
+def _turn_floor(floor: Floor, past: int, new: int) -> float:
+    return 1e3 * floor.prefill([new], past)
+
+
+def _check_cached(answer: Answer, length: int) -> None:
+    if answer.cached_tokens < length - NEW_TOKENS:
+        raise RuntimeError(f"only {answer.cached_tokens} of {length} tokens were cached")
 
 
 def _first_figures(
@@ -182,6 +207,7 @@ CASES: Final[dict[str, Case]] = {
     "decode": decode,
     "workload": workload,
     "first-token": first_token,
+    "turn": turn,
     "prefill": prefill,
     "long-decode": long_decode,
 }

@@ -26,6 +26,7 @@ class Scale:
     workload_requests: int
     workload_range: tuple[int, int]
     firsts: tuple[int, ...]
+    turns: tuple[tuple[int, int], ...]
     prefill_requests: int
     prefill_prompt: int
     long_sequences: int
@@ -52,6 +53,7 @@ CARD: Final = Scale(
     workload_requests=256,
     workload_range=(100, 1024),
     firsts=(2_048, 8_192, 32_768),
+    turns=((2_048, 300), (8_192, 300), (8_192, 1_000), (32_768, 1_000), (32_768, 4_000)),
     prefill_requests=16,
     prefill_prompt=2_048,
     long_sequences=8,
@@ -78,6 +80,7 @@ SMOKE: Final = Scale(
     workload_requests=4,
     workload_range=(5, 12),
     firsts=(96,),
+    turns=((96, 20),),
     prefill_requests=2,
     prefill_prompt=40,
     long_sequences=2,

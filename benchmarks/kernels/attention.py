@@ -64,7 +64,12 @@ SPANS: list[tuple[str, int, int]] = [
     ("16k cold", 0, 16384),
     ("32 behind 8k", 8192, 32),
     ("32 behind 32k", 32768, 32),
+    ("110 behind 8k", 8192, 110),
+    ("300 behind 8k", 8192, 300),
     ("512 behind 8k", 8192, 512),
+    ("1000 behind 8k", 8200, 1000),
+    ("1000 behind 32k", 32000, 1000),
+    ("4000 behind 12k", 12_000, 4000),
     ("16k behind 16k", 16384, 16384),
 ]
 PREFILL_TILES = [
@@ -76,6 +81,9 @@ PREFILL_TILES = [
     (64, 64, 4, 3),
     (64, 32, 4, 4),
 ]
+HOPPER_TILE = (128, 128, 0, 0)
+"""Of `kernels.attention.spans`, which has its own warps and stages."""
+
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
 """Of the 0.6B; its keys and values are the 8B's."""
 
@@ -213,7 +221,8 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
             return out
 
         label = f"rows {config.rows} tile {config.tile} warps {config.warps}"
-        return Variant(f"{label} stages {config.stages} target {config.target}", run)
+        label = "CUDA C++" if config.cuda else f"{label} stages {config.stages}"
+        return Variant(f"{label} target {config.target} waves {config.waves}", run)
 
     def theirs(form: library.Form) -> Variant:
         def run(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
@@ -246,10 +255,10 @@ def _prefill_configs(length: int, device: torch.device) -> list[PrefillConfig]:
     if device.type == "cpu":
         return [PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=8, piece=16)]
     tiles = LONG_TILES if length >= LONG_ROWS else PREFILL_TILES
-    targets = (1,) if length >= LONG_ROWS else (1, 2, 4)
+    waves = (4,) if length >= LONG_ROWS else (1, 4)
     return [
-        PrefillConfig(*tile, target=MULTIPROCESSORS * n)
-        for tile, n in itertools.product(tiles, targets)
+        PrefillConfig(*tile, target=MULTIPROCESSORS, waves=n, cuda=tile == HOPPER_TILE)
+        for tile, n in itertools.product((*tiles, HOPPER_TILE), waves)
     ]
 
 

@@ -42,10 +42,11 @@ def room_for(
     num_rows: int, num_spans: int, num_heads: int, key_cache: Tensor, dtype: torch.dtype
 ) -> SpanRoom:
     """Room for the work of up to `num_spans` spans of `num_rows` rows in all, for a step that is
-    captured once and meets others at every replay. Raises `ValueError` for 1024 rows and more.
+    captured once and meets others at every replay. Raises `ValueError` for more rows than our
+    kernels serve here.
     """
-    num_kv, head_dim = key_cache.shape[2:]
-    config = choose.prefill_config(head_dim, key_cache.dtype, dtype)
+    num_kv = key_cache.shape[2]
+    config = choose.prefill_config(num_heads, key_cache, dtype)
     return span_room(num_rows, num_spans, num_heads, num_kv, config)
 
 

@@ -38,13 +38,14 @@ def plan_prefills(
     if not prefills:
         return None
     num_kv, head_dim = keys.shape[2:]
+    config = choose.prefill_config(num_heads, keys, dtype)
     work = prefill_work(
         prefills,
         num_decodes,
         num_heads,
         num_kv,
-        choose.prefill_config(head_dim, keys.dtype, dtype),
-        library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
+        config,
+        library=any(span.num_rows >= config.library for span in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
     return to_device(work, keys.device)

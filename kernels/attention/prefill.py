@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention import spans
 from kernels.attention.choose import PrefillConfig
 from kernels.attention.device import dot_type, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork
@@ -159,23 +160,27 @@ def prefill(
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads, device = queries.shape[1], queries.device
-    launch, merge = _launches(
-        config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype
-    )
     partial, lse = _parts(device, num_heads, head_dim, triton.next_power_of_2(work.num_partials))
     tables = plan.block_tables
-    launch(
-        (num_kv, work.items.shape[0], 1),
-        (queries, keys, values, tables, work.items, out, partial, lse),
-        (tables.stride(0), plan.num_decodes),
-    )
+    if config.cuda:
+        spans.attend(queries, keys, values, tables, work.items, plan.num_decodes, out, partial, lse)
+    else:
+        launch = _items_launch(
+            config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype
+        )
+        launch(
+            (num_kv, work.items.shape[0], 1),
+            (queries, keys, values, tables, work.items, out, partial, lse),
+            (tables.stride(0), plan.num_decodes),
+        )
     if work.num_partials:
+        merge = _merge_launch(device, num_heads, head_dim)
         grid = work.merges.shape[0], num_heads, 1
         merge(grid, (partial, lse, work.merges, out), (plan.num_decodes,))
 
 
 @cache
-def _launches(
+def _items_launch(
     config: PrefillConfig,
     device: torch.device,
     num_heads: int,
@@ -184,8 +189,7 @@ def _launches(
     block_size: int,
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
-) -> tuple[Launch, Launch]:
-    """Of the items and of the merge."""
+) -> Launch:
     pdl = has_pdl(device)
     block_d = triton.next_power_of_2(head_dim)
     constants = {
@@ -193,18 +197,23 @@ def _launches(
         "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
         "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
     }  # fmt: skip
-    items = Launch(
+    return Launch(
         _prefill_kernel,
         constants,
         num_warps=config.warps,
         num_stages=config.stages,
         launch_pdl=pdl,
     )
+
+
+@cache
+def _merge_launch(device: torch.device, num_heads: int, head_dim: int) -> Launch:
+    pdl, block_d = has_pdl(device), triton.next_power_of_2(head_dim)
     constants = {
         "H": num_heads, "D": head_dim, "BLOCK_D": block_d, "FAN": _MERGED_PARTS, "PDL": pdl,
     }  # fmt: skip
     num_warps = max(1, block_d // 128)
-    return items, Launch(_merge_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
+    return Launch(_merge_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from kernels.attention.choose import LIBRARY_GRAIN, PrefillConfig
+from kernels.attention.choose import PrefillConfig
 from kernels.attention.plan import PrefillSpan, PrefillWork
 from kernels.attention.work import prefill_work
 
@@ -68,22 +68,23 @@ def span_room(
     """The room with its bounds. Raises `ValueError` where the library would take a span.
 
     A tile has up to t tokens, so n spans of R rows have at most (R + n (t - 1)) // t tiles. Pieces
-    are at least 1 / X of all tiles' keys, X = target / key heads, and a tile of x pieces' keys is
-    cut into fewer than x + 1: no more than X items beside one per tile, no more than t X slots
-    beside one per row.
+    are at least 1 / X of all tiles' keys, X = waves x target / key heads, and a tile of x pieces'
+    keys is cut into fewer than x + 1: no more than X items beside one per tile, no more than t X
+    slots beside one per row.
     """
-    if num_rows >= LIBRARY_GRAIN:
+    if num_rows >= config.library:
         raise ValueError(
-            f"{num_rows} rows of spans: from {LIBRARY_GRAIN} on the library takes them"
+            f"{num_rows} rows of spans: from {config.library} on the library takes them"
         )
     tokens = config.rows // (num_heads // num_kv)
     num_tiles = (num_rows + num_spans * (tokens - 1)) // tokens
+    num_cuts = config.waves * config.target // num_kv
     return SpanRoom(
         num_rows,
         num_spans,
         num_heads,
         num_kv,
         config,
-        num_items=config.target // num_kv + num_tiles,
-        num_partials=tokens * config.target // num_kv + num_rows,
+        num_items=num_cuts + num_tiles,
+        num_partials=tokens * config.waves * config.target // num_kv + num_rows,
     )

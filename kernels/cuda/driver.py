@@ -7,6 +7,8 @@ kernel.
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate, islice
+from operator import mul
 from typing import Any, Final, NamedTuple
 
 from cuda.bindings import driver
@@ -45,21 +47,35 @@ def tile_map(address: int, num_rows: int, depth: int, box_rows: int) -> Any:  # 
     """How bfloat16 [num_rows, depth] at `address`, a multiple of 16, is read in tiles of `box_rows`
     rows by `COLUMNS`; zeros behind its end. It says nothing of what lies there, so it stays true.
     """
+    return _map(address, (depth, num_rows), (box_rows,))
+
+
+@lru_cache(_KEPT_MAPS)
+def heads_map(address: int, shape: tuple[int, int, int], box_heads: int, box_rows: int) -> Any:  # noqa: ANN401
+    """How bfloat16 `shape` [rows, heads, D] is read in tiles of `box_rows` rows of `box_heads`
+    heads by `COLUMNS`; see `tile_map`.
+    """
+    return _map(address, shape[::-1], (box_heads, box_rows))
+
+
+def _map(address: int, sizes: Sequence[int], box: Sequence[int]) -> Any:  # noqa: ANN401
+    """`sizes` from the innermost on, of contiguous memory; `box` without the innermost."""
     wide, narrow = driver.cuuint64_t, driver.cuuint32_t
+    strides = accumulate(sizes[:-1], mul, initial=2)
     result = driver.cuTensorMapEncodeTiled(
         driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        2,
+        len(sizes),
         address,
-        [wide(depth), wide(num_rows)],
-        [wide(2 * depth)],
-        [narrow(COLUMNS), narrow(box_rows)],
-        [narrow(1), narrow(1)],
+        [wide(size) for size in sizes],
+        [wide(stride) for stride in islice(strides, 1, None)],
+        [narrow(size) for size in (COLUMNS, *box)],
+        [narrow(1)] * len(sizes),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
-    return _done(result, f"map {num_rows} x {depth} at {address:#x} in tiles of {box_rows} rows")
+    return _done(result, f"map {tuple(sizes)} at {address:#x} in tiles of {tuple(box)}")
 
 
 def launch(

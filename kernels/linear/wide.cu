@@ -13,11 +13,8 @@
 //
 // Sums are float32. They leave through shared memory, which the tiles no longer need by then.
 
+#include "hopper.h"
 #include "multiply.h"
-
-struct alignas(64) Map {
-  char bytes[128];
-};
 
 constexpr int COLUMNS = 64;
 constexpr int TILE = 64 * GROUPS;
@@ -27,44 +24,9 @@ constexpr int FEATURES = SWIGLU ? TILE / 2 : TILE;
 // Of floats of one row of x: four more than the tile, so that the 32 lanes of a store meet 32 banks.
 constexpr int PITCH = TILE + 4;
 
-__device__ __forceinline__ u32 shared_address(const void* place) {
-  return (u32)__cvta_generic_to_shared(place);
-}
-
-__device__ __forceinline__ void init_barrier(u32 barrier, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-__device__ __forceinline__ void expect_stage(u32 barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-               "r"(STAGE_BYTES)
-               : "memory");
-}
-
-__device__ __forceinline__ void arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\nbra again;\nready:\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // All programs of the cluster, nothing of whose memory is meant.
 __device__ __forceinline__ void meet() {
   asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
-__device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int column, int row) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(column), "r"(row)
-      : "memory");
 }
 
 __device__ __forceinline__ void fetch_once(u32 to, const Map* map, u32 barrier, int column,
@@ -90,12 +52,6 @@ __device__ __forceinline__ void fetch_weights(u32 to, const Map* map, u32 barrie
     fetch_weight(to + WEIGHT_BYTES / 2, map, barrier, column, num_out + tile * FEATURES);
 }
 
-// What the tensor cores are told of a tile in shared memory: rows of 128 bytes in swizzled groups
-// of eight, one group every 1024 bytes.
-__device__ __forceinline__ u64 matrix(u32 address) {
-  return (u64)((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
 __device__ __forceinline__ float4 load_shared(u32 address) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -113,12 +69,6 @@ __device__ __forceinline__ float4 load_of(u32 program, u32 address) {
       : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
       : "r"(address), "r"(program));
   return v;
-}
-
-__device__ __forceinline__ u32 packed(float low, float high) {
-  u32 both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-  return both;
 }
 
 __device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
@@ -172,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     // Weights are parameters: they are on their way before the kernel ahead has ended.
     for (int i = 0; i < min(steps, STAGES); ++i) {
-      expect_stage(full + 8 * i);
+      expect(full + 8 * i, STAGE_BYTES);
       fetch_weights(base + i * STAGE_BYTES, &weight_map, full + 8 * i, (first + i) * COLUMNS, tile,
                     num_out);
     }
@@ -188,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
         const u32 to = base + s * STAGE_BYTES;
         if (i >= STAGES) {
           wait(empty + 8 * s, (i / STAGES - 1) & 1);
-          expect_stage(full + 8 * s);
+          expect(full + 8 * s, STAGE_BYTES);
           fetch_weights(to, &weight_map, full + 8 * s, column, tile, num_out);
         }
         fetch(to + WEIGHT_BYTES, &x_map, full + 8 * s, column, first_row);

@@ -10,7 +10,6 @@ of two. A warp of its own keeps as many tiles on their way as shared memory hold
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,18 +18,14 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from kernels.choose import capability, is_card
-from kernels.cuda.source import CompileError, CudaSource, compiler_version
+from kernels.cuda.hopper import ALIGNED, SHARED_BYTES, header, runs_on, wgmma
+from kernels.cuda.source import CudaSource
 from kernels.linear.config import MAX_WIDE_ROWS, Wide
 
 if TYPE_CHECKING:
     from kernels.cuda.driver import Function
 
 _COLUMNS: Final = 64
-_ALIGNED: Final = 16
-"""Bytes: the copy engine takes no other addresses. A weight is an allocation's beginning."""
-
-_SHARED_BYTES: Final = 227 * 1024
 _BARRIER_BYTES: Final = 16
 _MAX_STAGES: Final = 8
 
@@ -51,20 +46,13 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
     n = rows // parts
     calls = []
     for part in range(parts):
-        first = part * n // 2
-        numbers = range(n // 2)
-        places = ", ".join([f"%{number}" for number in numbers])
-        sums = ", ".join([f'"+f"(sums[{first + number}])' for number in numbers])
-        calls.append(f"""
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{places}}}, "
-      "%{n // 2}, %{n // 2 + 1}, 1, 1, 1, 0, 0;\\n"
-      : {sums} : "l"(weights), "l"(x + {part * n * _COLUMNS * 2 // 16}));""")
-    head = "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
+        # One tile of x behind the other, in 16 bytes.
+        behind = f"x + {part * n * _COLUMNS * 2 // 16}"
+        calls.append(wgmma(n, "sums", part * n // 2, ["weights"], behind, tail="1, 1, 1, 0, 0"))
     signature = f"multiply(float (&sums)[{rows // 2}], u64 weights, u64 x)"
     body = "".join(calls)
-    text = f"{head}__device__ __forceinline__ void {signature} {{{body}\n}}\n"
-    return {"multiply.h": text}
+    text = f"__device__ __forceinline__ void {signature} {{{body}\n}}\n"
+    return {**header(), "multiply.h": text}
 
 
 product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instruction)
@@ -73,27 +61,10 @@ product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.
 def serves(x: Tensor, depth: int, num_out: int, residual: Tensor | None = None) -> bool:
     """Whether this card runs it, and for such a product: `num_out` features of the result."""
     fits = x.dtype == torch.bfloat16 and depth % _COLUMNS == 0 and num_out % 4 == 0
-    if not (fits and is_card(x.device) and _is_hopper(x.device)):
+    if not (fits and runs_on(x.device)):
         return False
     addresses = x.data_ptr() if residual is None else x.data_ptr() | residual.data_ptr()
-    return addresses % _ALIGNED == 0
-
-
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    return capability(device) == (9, 0) and _has_compiler()
-
-
-@cache
-def _has_compiler() -> bool:
-    """It comes with torch for CUDA."""
-    try:
-        compiler_version()
-    except CompileError as error:
-        why = str(error).splitlines()[-1]
-        print(f"products of many rows are left to the library: {why}", file=sys.stderr)
-        return False
-    return True
+    return addresses % ALIGNED == 0
 
 
 def wide(
@@ -143,7 +114,7 @@ def constants_of(
     config: Wide, tile_rows: int, *, has_residual: bool, swiglu: bool
 ) -> dict[str, int]:
     """The kernel's macros."""
-    stages = min(_MAX_STAGES, _SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
+    stages = min(_MAX_STAGES, SHARED_BYTES // _stage_bytes(config.groups, tile_rows))
     fetching, multiplying = _REGISTERS[config.groups]
     return {
         "GROUPS": config.groups, "ROWS": tile_rows, "STAGES": stages, "SPLITS": config.splits,

@@ -20,6 +20,10 @@ CONFIGS = st.builds(
     stages=st.just(2),
     target=st.sampled_from([1, 8, 132]),
     piece=st.sampled_from([16, 256]),
+    waves=st.sampled_from([1, 4]),
+    start=st.sampled_from([0, 640]),
+    library=st.just(LIBRARY_GRAIN),
+    cuda=st.just(False),
 )
 
 

@@ -16,17 +16,22 @@ _SIZES: Final = (
     (16, 48, 16),
     (16, 112, 16),
     (64, 64, 16),
+    (16, 240, 16),
+    (16, 368, 16),
     (64, 192, 16),
     (192, 64, 16),
+    (16, 496, 16),
     (256, 256, 16),
+    (16, 1008, 16),
 )
 """Rows of decodes and of spans, and spans, in the order of capture: the next turn of an agent alone
 on the card, who waits for nothing else, then one beside a few others, which is met most."""
 
-_LAUNCHED_WEIGHTS: Final = 6e10
-"""Rows times weights of a layer that a card multiplies while the host launches the layer: 0.2 ms
-for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200), in which it does 600 TFLOP/s.
-A room beyond it could cost a step more than it saves, if most of it is padding."""
+_LAUNCHED_WEIGHTS: Final = 7.5e10
+"""Rows times weights of a layer that a card multiplies while the host launches the layer: 0.25 ms
+for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200, 12 to 20 where others use the
+host too), in which it does 600 TFLOP/s. A room beyond it could cost a step more than it saves, if
+most of it is padding."""
 
 
 class Room(NamedTuple):

@@ -26,6 +26,7 @@ from workers.core.plan import Chunk, StepPlan
 from workers.engine.capture import Capture, Replay, run_again
 from workers.engine.device_steps import DeviceSteps
 from workers.engine.kv_cache import KvCache
+from workers.engine.rooms import Room
 from workers.engine.runner import Runner
 
 LONGEST_PROMPT = 90
@@ -100,8 +101,11 @@ def test_a_room_is_wished_then_serves(host: Runner) -> None:
     assert _launched(runner, (2,) * 8)
 
 
-def test_what_no_room_holds_runs_at_its_own_size(host: Runner) -> None:
+def test_what_no_room_holds_runs_at_its_own_size(
+    host: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More rows than the largest room has for spans; nothing is wished, as nothing would help."""
+    monkeypatch.setattr("workers.engine.device_steps.rooms", lambda *_: (Room(4, 256, 16),))
     runner = as_on_card(host, run_again)
     assert _launched(runner, (64,) * 4)
     assert not _launched(runner, (64, 64, 64, 63, 2))

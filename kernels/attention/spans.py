@@ -1,0 +1,147 @@
+"""Attention of spans in CUDA C++, for Hopper: `spans.cu`.
+
+Owns the kernel's constants, its generated instructions, and the launch. Must not know which spans
+it serves, nor how they were cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from kernels.cuda.hopper import header, runs_on, wgmma
+from kernels.cuda.source import CudaSource
+
+if TYPE_CHECKING:
+    from kernels.cuda.driver import Function
+
+ROWS: Final = 128
+"""Of a tile, tokens x heads of a group; and keys of a tile."""
+
+_DIM: Final = 128
+_STAGES: Final = 2
+_BLOCK_SIZES: Final = (16, 32, 64, 128)
+_TILE_BYTES: Final = ROWS * _DIM * 2
+_BARRIER_BYTES: Final = 128
+_THREADS: Final = 384
+_SUMS: Final = ROWS // 2
+
+
+def _products(_: Mapping[str, int]) -> dict[str, str]:
+    """Scores of 64 rows and a tile's keys, the mixing of its values, and waiting for either."""
+    scored, mixed = "u64 queries, u64 keys", "u32 a, u32 b, u32 c, u32 d, u64 values"
+    tiles = ["queries"], "keys"
+    held = ", ".join([f'"+f"(sums[{number}])' for number in range(_SUMS)])
+    used = ", ".join([f'"+r"(weights[{number}])' for number in range(_SUMS // 2)])
+    lines = [
+        # The first ones count from zero.
+        _function("score_first", scored, wgmma(ROWS, "sums", 0, *tiles, tail="0, 1, 1, 0, 0")),
+        _function("score", scored, wgmma(ROWS, "sums", 0, *tiles, tail="1, 1, 1, 0, 0")),
+        # Values lie as they are cached, their rows are columns here: the last 1.
+        _function("mix", mixed, wgmma(_DIM, "sums", 0, "abcd", "values", tail="1, 1, 1, 1")),
+        _function("wait_first", "", _waits(0, held)),
+        _function("wait_scores", "", _waits(1, held)),
+        _function("wait_mixed", f"u32 (&weights)[{_SUMS // 2}]", _waits(0, f"{held}, {used}")),
+    ]
+    return {**header(), "products.h": "".join(lines)}
+
+
+def _function(name: str, parameters: str, body: str) -> str:
+    signature = f"float (&sums)[{_SUMS}]{parameters and ', '}{parameters}"
+    return f"__device__ __forceinline__ void {name}({signature}) {{{body}\n}}\n\n"
+
+
+def _waits(left: int, held: str) -> str:
+    """Until all but `left` groups of products are done; what they use stays where it is."""
+    return f'\n  asm volatile("wgmma.wait_group.sync.aligned {left};" : {held} :: "memory");'
+
+
+attend_items: Final = CudaSource(
+    __name__, "attend_items", Path(__file__).with_name("spans.cu"), _products
+)
+
+
+def serves(
+    device: torch.device,
+    num_heads: int,
+    shape: tuple[int, ...],
+    cache_dtype: torch.dtype,
+    dtype: torch.dtype,
+) -> bool:
+    """Whether this card runs it: queries of `dtype`, blocks of `shape` [block size, KV, D]."""
+    block_size, num_kv, head_dim = shape
+    is_narrow = dtype == cache_dtype == torch.bfloat16
+    fits = head_dim == _DIM and block_size in _BLOCK_SIZES and num_heads // num_kv <= ROWS
+    return is_narrow and fits and runs_on(device)
+
+
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tables: Tensor,
+    items: Tensor,
+    num_decodes: int,
+    out: Tensor,
+    partial: Tensor,
+    lse: Tensor,
+) -> None:
+    """The items of a `PrefillWork` in tiles of `ROWS`: queries [rows, H, D] bfloat16 of all spans,
+    caches [blocks, block size, KV, D], into `out` [T, H D] or, of cut ones, float32 partial results
+    [slots, H, D] and their log-sum-exps [slots, H], powers of two. All begin at multiples of 16
+    bytes.
+
+    Ask `serves` first. Raises `CompileError`, `DriverError`.
+    """
+    num_blocks, block_size, num_kv, head_dim = keys.shape
+    num_rows, num_heads, _ = queries.shape
+    if queries.is_meta:
+        attend_items.note(constants_of(num_heads, num_kv, block_size))
+        return
+    from kernels.cuda.driver import heads_map, launch
+
+    device, programs = queries.get_device(), items.shape[0] * num_kv
+    group, slots = num_heads // num_kv, (num_blocks * block_size, num_kv, head_dim)
+    launch(
+        _loaded(num_heads, num_kv, block_size, device),
+        min(programs, _multiprocessors(device)),
+        torch.cuda.current_stream(queries.device).cuda_stream,
+        (
+            heads_map(queries.data_ptr(), (num_rows, num_heads, head_dim), group, ROWS // group),
+            heads_map(keys.data_ptr(), slots, 1, block_size),
+            heads_map(values.data_ptr(), slots, 1, block_size),
+        ),
+        (items, tables, out, partial, lse),
+        (programs, tables.stride(0), num_decodes),
+    )
+
+
+def constants_of(num_heads: int, num_kv: int, block_size: int) -> dict[str, int]:
+    """The kernel's macros."""
+    return {"H": num_heads, "KV": num_kv, "BLOCK_SIZE": block_size, "STAGES": _STAGES}
+
+
+def shared_bytes() -> int:
+    """What a program takes: queries of two items, and stages of keys and of values."""
+    return (2 + 2 * _STAGES) * _TILE_BYTES + _BARRIER_BYTES
+
+
+@cache
+def _loaded(num_heads: int, num_kv: int, block_size: int, device: int) -> Function:
+    """In the context of that device, which must be the current one."""
+    from kernels.cuda.driver import load
+
+    if torch.cuda.current_device() != device:
+        raise ValueError(f"tensors on device {device}, not on the current one")
+    cubin = attend_items.cubin(constants_of(num_heads, num_kv, block_size))
+    return load(cubin, attend_items.name, _THREADS, shared_bytes())
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,66 @@
+// What kernels for Hopper tell the card: barriers in shared memory, the copy engine, and what the
+// tensor cores of a warp group read. Must not know any kernel.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// How the copy engine finds tiles of a tensor; the driver writes it.
+struct alignas(64) Map {
+  char bytes[128];
+};
+
+__device__ __forceinline__ u32 shared_address(const void* place) {
+  return (u32)__cvta_generic_to_shared(place);
+}
+
+__device__ __forceinline__ void init_barrier(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// Arrive, and say how many bytes the copy engine brings besides.
+__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra again;\nready:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+
+__device__ __forceinline__ void fetch(u32 to, const Map* map, u32 barrier, int column, int head,
+                                      int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(column), "r"(head), "r"(row)
+      : "memory");
+}
+
+// A tile whose rows of 128 bytes lie in swizzled groups of eight, one group every 1024 bytes.
+// `next` bytes behind it lie the next 64 columns, where a product takes more of them than that.
+__device__ __forceinline__ u64 matrix(u32 address, u32 next = 16) {
+  return (u64)((address & 0x3FFFF) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62);
+}
+
+__device__ __forceinline__ u32 packed(float low, float high) {
+  u32 both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}

@@ -1,0 +1,68 @@
+"""What kernels in CUDA C++ for Hopper have in common, on the host's side.
+
+Owns whether a device runs them, the shared header, and the tensor cores' instruction as text. Must
+not know any kernel.
+"""
+
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from kernels.choose import capability, is_card
+from kernels.cuda.source import CompileError, compiler_version
+
+ALIGNED: Final = 16
+"""Bytes: the copy engine takes no other addresses."""
+
+SHARED_BYTES: Final = 227 * 1024
+"""Of a multiprocessor, for one program."""
+
+_CAPABILITY: Final = (9, 0)
+
+
+def header() -> dict[str, str]:
+    """`hopper.h`, as a source's headers name it."""
+    return {"hopper.h": Path(__file__).with_name("hopper.h").read_text(encoding="utf-8")}
+
+
+@cache
+def runs_on(device: torch.device) -> bool:
+    """Whether such kernels can be compiled, and run there."""
+    return is_card(device) and capability(device) == _CAPABILITY and has_compiler()
+
+
+@cache
+def has_compiler() -> bool:
+    """It comes with torch for CUDA; one line on stderr if it does not answer."""
+    try:
+        compiler_version()
+    except CompileError as error:
+        why = str(error).splitlines()[-1]
+        print(f"kernels in CUDA C++ are left to Triton and the library: {why}", file=sys.stderr)
+        return False
+    return True
+
+
+def wgmma(n: int, sums: str, first: int, left: Iterable[str], right: str, *, tail: str) -> str:
+    """A statement: float `sums`[first, first + n / 2) += A B of PTX's `wgmma`, m64nNk16, bfloat16.
+
+    `left` are four registers or one description of a tile in shared memory, `right` is another;
+    `tail` are PTX's operands behind them, whether sums count first.
+    """
+    count = n // 2
+    places = ", ".join([f"%{number}" for number in range(count)])
+    outputs = ", ".join([f'"+f"({sums}[{first + number}])' for number in range(count)])
+    names = list(left)
+    from_registers = len(names) > 1
+    a = ", ".join([f"%{count + number}" for number in range(len(names))])
+    inputs = [f'"{"r" if from_registers else "l"}"({name})' for name in names]
+    inputs.append(f'"l"({right})')
+    return f"""
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{places}}}, "
+      "{f"{{{a}}}" if from_registers else a}, %{count + len(names)}, {tail};\\n"
+      : {outputs} : {", ".join(inputs)});"""

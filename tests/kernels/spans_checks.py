@@ -1,0 +1,85 @@
+"""Which spans become CUDA C++, on a card that only notes what would be launched.
+
+Run as a program, without the interpreter: the test's own process has Triton interpret.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
+
+import torch
+
+from kernels.attention import PagedPlan, PrefillSpan, attend, prepared, spans
+from kernels.noted import noting, pretend_card
+from tests.kernels.attention_cases import EPS, Shape
+
+H200, A100, BLACKWELL = 90, 80, 100
+META = torch.device("meta")
+QWEN3 = Shape(heads=32, kv=8, dim=128, block_size=32, dtype=torch.bfloat16)
+ROWS = 40
+
+
+def _step(shape: Shape) -> None:
+    """A span behind a past, as a layer of a step has it."""
+
+    def empty(*sizes: int, dtype: torch.dtype = shape.dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device=META)
+
+    cache = partial(empty, 9, shape.block_size, shape.kv, shape.dim)
+    keys, values = (cache(dtype=shape.cache_dtype or shape.dtype) for _ in range(2))
+    numbers = empty(ROWS, dtype=torch.int32)
+    span = PrefillSpan(first_row=0, num_rows=ROWS, start=70, table_row=0)
+    plan = PagedPlan(numbers, numbers, empty(1, 9, dtype=torch.int32), 0, (span,))
+    plan = prepared(plan, shape.heads, keys, shape.dtype)
+    qkv = empty(ROWS, (shape.heads + 2 * shape.kv) * shape.dim)
+    norm = empty(shape.heads + shape.kv, shape.dim)
+    angles = empty(256, shape.dim, dtype=torch.float32)
+    attend(qkv, norm, EPS, angles, keys, values, plan)
+
+
+def _two_layers(shape: Shape) -> None:
+    _step(shape)
+    _step(shape)
+
+
+def _noted(step: Callable[[], None]) -> list[str]:
+    with noting() as noted:
+        step()
+    return [kernel.name for kernel in noted.values() if kernel.module == spans.__name__]
+
+
+def check_shapes() -> None:
+    """bfloat16 of 128 columns, in blocks that make up a tile; once for the same heads."""
+    pretend_card(H200)
+    for heads, block_size in ((32, 32), (16, 16), (40, 128), (8, 64)):
+        fitting = replace(QWEN3, heads=heads, block_size=block_size)
+        assert _noted(partial(_two_layers, fitting)) == ["attend_items"]
+    for other in (
+        replace(QWEN3, block_size=8),
+        replace(QWEN3, block_size=256),
+        replace(QWEN3, dim=64),
+        replace(QWEN3, dtype=torch.float16),
+        replace(QWEN3, cache_dtype=torch.float8_e4m3fn),
+    ):
+        assert not _noted(partial(_step, other)), other
+
+
+def check_cards() -> None:
+    """Others have no such tensor cores, and Blackwell has others."""
+    for card in (A100, BLACKWELL):
+        pretend_card(card)
+        assert not _noted(partial(_step, QWEN3)), card
+
+
+def check_compiler() -> None:
+    """Without one, Triton serves them."""
+    pretend_card(H200)
+    with patch("kernels.cuda.hopper.has_compiler", lambda: False):
+        assert not _noted(partial(_step, QWEN3))
+
+
+if __name__ == "__main__":
+    with patch("kernels.cuda.hopper.has_compiler", lambda: True):
+        globals()[sys.argv[1]]()

@@ -20,6 +20,7 @@ from config import WorkerConfig
 CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
 
 _PACKAGES: Final = (Path(__file__).parent, Path(__file__).parents[2] / "kernels")
+_SOURCES: Final = (".py", ".cu", ".h")
 
 
 @final
@@ -102,7 +103,7 @@ def _mark(config: WorkerConfig, arch: int) -> Path:
     parts = [msgspec.json.encode(config), b"%d" % arch]
     parts += [version(name).encode() for name in ("torch", "triton")]
     for package in _PACKAGES:
-        paths = [*package.rglob("*.py"), *package.rglob("*.cu")]
+        paths = [path for path in package.rglob("*") if path.suffix in _SOURCES]
         parts += [path.read_bytes() for path in sorted(paths)]
     digest = sha256()
     for part in parts:

@@ -20,7 +20,7 @@ from workers.engine import compile_ahead
 from workers.engine.compile_ahead import SWITCH, CompileAhead, compiler_command, start_compiling
 from workers.engine.compiler import long_ones_first
 from workers.engine.compiler_words import Listed, Ready, Word, line_of
-from workers.engine.kernel_cache import hash_compiler, mark_complete
+from workers.engine.kernel_cache import hash_compiler, is_complete, mark_complete
 from workers.engine.load import load_runner
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +50,22 @@ def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
     """For a whole start every kernel is found in the cache, and then the cache is complete."""
     num_found, num_compiled = json.loads(_checked("check_compiled_ahead", tmp_path))
     assert num_compiled >= num_found
+
+
+@pytest.mark.parametrize("name", ["kernel.py", "kernel.cu", "shared.h"])
+def test_other_code_is_not_complete(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever language, and what it includes: there is something to compile again."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("workers.engine.kernel_cache._PACKAGES", (tmp_path / "ours",))
+    path = tmp_path / "ours" / "kind" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("before")
+    mark_complete(CONFIG, 90)
+    assert is_complete(CONFIG, 90)
+    path.write_text("behind")
+    assert not is_complete(CONFIG, 90)
 
 
 def _ahead(*words: Word, then: str = "") -> CompileAhead:

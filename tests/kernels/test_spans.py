@@ -41,7 +41,9 @@ on_hopper = [
 ]
 
 
-@pytest.mark.parametrize("check", ["check_shapes", "check_cards", "check_compiler"])
+@pytest.mark.parametrize(
+    "check", ["check_shapes", "check_ampere", "check_blackwell", "check_compiler"]
+)
 def test_what_it_serves(check: str) -> None:
     """In a process of its own, where Triton compiles; see `spans_checks`."""
     run_uninterpreted("tests.kernels.spans_checks", check)

@@ -130,7 +130,9 @@ def _lengths(ends: EndArray, num_kv: int, config: PrefillConfig) -> Iterator[int
     total, longest = int(ends.sum()) * num_kv, int(ends.max(initial=1))
     uncut, places = len(ends) * num_kv, config.target
     if uncut >= config.waves * places or not uncut:
-        yield -(-total // places)
+        yield (share := -(-total // places))
+        if share < longest:
+            yield longest
     elif 4 * uncut <= places:
         yield -(-longest // (places // uncut))
     else:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels.attention import paged, spans
@@ -68,6 +68,7 @@ def _last_end(config: PrefillConfig, laid: list[PrefillSpan]) -> int:
 
 
 @given(PASTS)
+@example([(0, 991), (0, 960), (1, 1133), (3477, 2)])  # four rounds, and one tile of thrice the keys
 def test_cuts_are_worth_it(pasts: list[tuple[int, int]]) -> None:
     """No mix ends later than uncut."""
     laid = [PrefillSpan(0, length, start, 0) for start, length in pasts]

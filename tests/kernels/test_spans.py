@@ -19,8 +19,10 @@ from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, exp
 from tests.kernels.test_attention_room import check_order, check_padded
 
 CONFIG = PrefillConfig(128, 128, 0, 0, target=132, waves=4, cuda=True)
-FEW = CONFIG._replace(target=8, piece=128)
-"""Programs that take several items each, most of them pieces."""
+PIECES = CONFIG._replace(piece=128)
+
+FEW = 5
+"""Multiprocessors, so that each of as many programs takes item after item."""
 
 UNCUT = CONFIG._replace(piece=1 << 20)
 
@@ -83,6 +85,24 @@ def test_ten_tiles_are_cut_in_thirds() -> None:
     assert _last_end(CONFIG, laid) < 0.8 * _last_end(UNCUT, laid)
 
 
+MIXES: list[Spans] = [
+    ((0, 128),),
+    ((0, 2),),
+    ((7, 1), (100, 37), (0, 65), (513, 200)),
+    ((1500, 33), (127, 2), (128, 130), (31, 95)),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_few_multiprocessors_take_many_rounds(shape: Shape) -> None:
+    """Of the last mix, with pieces: both places of queries are used again, in both directions."""
+    case = make_case(MIXES[-1], shape)
+    spans, sizes = case.paged_plan().prefills, (case.num_decodes, shape.heads, shape.kv)
+    work = prefill_work(spans, *sizes, PIECES, library=False)
+    assert work.num_partials
+    assert len(work.items) * shape.kv > 5 * FEW
+
+
 def _attend(case: Case, config: PrefillConfig) -> torch.Tensor:
     """The spans of a step, whose rows lie behind its decodes; NaN where nothing was written."""
     plan, shape = case.paged_plan(), case.shape
@@ -100,19 +120,22 @@ class TestOnHopper:
 
     pytestmark = on_hopper
 
-    @pytest.mark.parametrize("config", [CONFIG, FEW])
+    @pytest.mark.parametrize(("config", "places"), [(CONFIG, None), (PIECES, FEW)])
     @pytest.mark.parametrize("shape", SHAPES)
-    @pytest.mark.parametrize(
-        "mix",
-        [
-            ((0, 128),),
-            ((0, 2),),
-            ((7, 1), (100, 37), (0, 65), (513, 200)),
-            ((1500, 33), (127, 2), (128, 130), (31, 95)),
-        ],
-    )
-    def test_spans(self, mix: Spans, shape: Shape, config: PrefillConfig) -> None:
-        """Of odd lengths behind odd pasts, whole and in pieces, each answer twice."""
+    @pytest.mark.parametrize("mix", MIXES)
+    def test_spans(
+        self,
+        mix: Spans,
+        shape: Shape,
+        config: PrefillConfig,
+        places: int | None,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Of odd lengths behind odd pasts, whole and in pieces, each answer twice; side by side on
+        the card, and one after the other.
+        """
+        if places is not None:
+            monkeypatch.setattr(spans, "_multiprocessors", lambda _: places)
         case = make_case(mix, shape).to(torch.device("cuda"))
         out = _attend(case, config)
         wanted = expected(make_case(mix, shape))[0]
@@ -121,10 +144,15 @@ class TestOnHopper:
         again = _attend(make_case(mix, shape).to(torch.device("cuda")), config)
         assert torch.equal(out.nan_to_num(), again.nan_to_num())
 
-    @pytest.mark.parametrize("spans", [((40, 1), (0, 1), (100, 5), (0, 90)), ((300, 2),)])
-    def test_a_padded_step_equals_the_exact_one(self, spans: Spans) -> None:
+    @pytest.mark.parametrize("places", [None, FEW])
+    @pytest.mark.parametrize("mix", [((40, 1), (0, 1), (100, 5), (0, 90)), ((300, 2),)])
+    def test_a_padded_step_equals_the_exact_one(
+        self, mix: Spans, places: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Bit for bit; items without rows are nobody's."""
-        check_padded(spans, SMALL, (5, 112), torch.device("cuda"), CONFIG)
+        if places is not None:
+            monkeypatch.setattr(spans, "_multiprocessors", lambda _: places)
+        check_padded(mix, SMALL, (5, 112), torch.device("cuda"), CONFIG)
 
     def test_rows_that_come_late_are_waited_for(self) -> None:
         """Though it may begin before the kernel ahead of it has ended."""

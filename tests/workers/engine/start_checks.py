@@ -27,6 +27,7 @@ choose.is_card = lambda _: True
 choose.capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
+from kernels.attention import PagedPlan, PrefillSpan, attend, prepared, spans  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
 from kernels.noted import Noted, noting, pretend_card  # noqa: E402
@@ -41,7 +42,7 @@ from workers.engine.device_steps import DeviceSteps  # noqa: E402
 from workers.engine.dummy import draw_weights  # noqa: E402
 from workers.engine.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
 from workers.engine.kv_cache import KvCache  # noqa: E402
-from workers.engine.model_config import read_model_config  # noqa: E402
+from workers.engine.model_config import Qwen3Config, read_model_config  # noqa: E402
 from workers.engine.models.qwen3 import Qwen3  # noqa: E402
 from workers.engine.probe import run_largest_step  # noqa: E402
 from workers.engine.rehearsal import rehearse  # noqa: E402
@@ -160,6 +161,38 @@ def check_products_of_all_rows() -> None:
         assert (
             num_rows != 240 or sum(kernel.module == wide.__name__ for kernel in noted.values()) == 2
         )
+
+
+def check_spans() -> None:
+    """The attention of a large model's spans, of any length and behind any past."""
+    hopper.has_compiler = lambda: True
+    pretend_card(H200)
+    first, *later = rehearse(_worker(LARGE, token_budget=2048), LARGE)
+    assert [kernel.name for kernel in first if kernel.module == spans.__name__] == ["attend_items"]
+    known = {kernel.id for kernels in (first, *later) for kernel in kernels}
+    shape = msgspec.structs.replace(read_model_config(LARGE), num_layers=1)
+    cache = KvCache(shape, 2, _worker(LARGE).block_size, META, torch.bfloat16)
+    for start, num_rows in product((0, 77, 8192, 38_000), (2, 33, 300, 2048)):
+        with noting() as noted:
+            _attend(shape, cache, PrefillSpan(0, num_rows, start, 0))
+        missing = [kernel for kernel in noted.values() if kernel.id not in known]
+        assert not missing, (start, num_rows, missing)
+
+
+def _attend(shape: Qwen3Config, cache: KvCache, span: PrefillSpan) -> None:
+    """One span alone, as a layer of a step has it."""
+    keys, values = cache.layers[0]
+    numbers = torch.empty(span.num_rows, dtype=torch.int32, device=META)
+    tables = torch.empty(9, 1280, dtype=torch.int32, device=META)
+    plan = PagedPlan(numbers, numbers, tables, 0, (span,))
+    plan = prepared(plan, shape.num_heads, keys, torch.bfloat16)
+    heads, width = shape.num_heads + shape.num_kv_heads, shape.head_dim
+    qkv, norm = [
+        torch.empty(size, dtype=torch.bfloat16, device=META)
+        for size in ((span.num_rows, (heads + shape.num_kv_heads) * width), (heads, width))
+    ]
+    angles = torch.empty(40_960, width, device=META)
+    attend(qkv, norm, shape.rms_norm_eps, angles, keys, values, plan)
 
 
 def _multiply(num_rows: int) -> None:

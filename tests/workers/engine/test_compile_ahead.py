@@ -46,6 +46,11 @@ def test_steps_of_all_sizes_launch_what_the_rehearsal_launched(tmp_path: Path) -
     _checked("check_products_of_all_rows", tmp_path)
 
 
+def test_spans_of_all_lengths_launch_what_the_rehearsal_launched(tmp_path: Path) -> None:
+    """In CUDA C++ one kernel, and a merge of pieces, whatever lies before them."""
+    _checked("check_spans", tmp_path)
+
+
 def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
     """For a whole start every kernel is found in the cache, and then the cache is complete."""
     num_found, num_compiled = json.loads(_checked("check_compiled_ahead", tmp_path))

@@ -146,10 +146,21 @@ def test_two_calls_of_the_library_make_one_attention(start: int, device: torch.d
 
 
 @pytest.mark.gpu
-def test_long_spans_by_the_library() -> None:
-    """On a card whose cuDNN works, cold spans and chunks of 1024 rows go through it."""
+def test_long_spans_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card whose cuDNN works, 1024 rows of a cold span go through it, beside our kernel: also
+    where ours is the faster one up to many more.
+    """
+    chosen = paged.choose.prefill_config
+
+    def early(num_heads: int, keys: torch.Tensor, dtype: torch.dtype) -> PrefillConfig:
+        return chosen(num_heads, keys, dtype)._replace(library=LIBRARY_GRAIN)
+
+    monkeypatch.setattr(paged.choose, "prefill_config", early)
     spans = ((0, LIBRARY_GRAIN + 40), (LIBRARY_GRAIN, LIBRARY_GRAIN - 24))
     shape = Shape(heads=4, kv=2, dim=128, block_size=32, dtype=torch.bfloat16)
     assert library.form(shape.heads, shape.kv, shape.dim, shape.dtype) is not None
     case = make_case(spans, shape).to(torch.device("cuda"))
+    plan = paged.prepared(case.paged_plan(), shape.heads, case.keys, shape.dtype)
+    assert plan.work is not None
+    assert [span.num_rows for span in plan.work.library] == [LIBRARY_GRAIN]
     assert distance(_attend(case).cpu(), expected(make_case(spans, shape))[0]) < 2e-2

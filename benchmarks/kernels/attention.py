@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant, within
 from kernels.attention import PagedPlan, PrefillSpan, PrefillWork, library, reference
-from kernels.attention.choose import DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention.choose import SPANS, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
@@ -58,7 +58,7 @@ DECODE_TILES = [
     (128, 8, 2),
     (128, 8, 3),
 ]
-SPANS: list[tuple[str, int, int]] = [
+MEASURED_SPANS: list[tuple[str, int, int]] = [
     ("2k cold", 0, 2048),
     ("8k cold", 0, 8192),
     ("16k cold", 0, 16384),
@@ -81,9 +81,6 @@ PREFILL_TILES = [
     (64, 64, 4, 3),
     (64, 32, 4, 4),
 ]
-HOPPER_TILE = (128, 128, 0, 0)
-"""Of `kernels.attention.spans`, which has its own warps and stages."""
-
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
 """Of the 0.6B; its keys and values are the 8B's."""
 
@@ -104,7 +101,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         for name, contexts in DECODES:
             if model == "8B" or name in SMALL_MODEL_CASES:
                 yield _decode_case(model, name, contexts, device)
-        for name, start, length in SPANS:
+        for name, start, length in MEASURED_SPANS:
             if model == "8B" or name in SMALL_MODEL_CASES:
                 yield _prefill_case(model, name, start, length, device)
         yield _write_case(model, 8192, device)
@@ -256,10 +253,8 @@ def _prefill_configs(length: int, device: torch.device) -> list[PrefillConfig]:
         return [PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=8, piece=16)]
     tiles = LONG_TILES if length >= LONG_ROWS else PREFILL_TILES
     waves = (4,) if length >= LONG_ROWS else (1, 4)
-    return [
-        PrefillConfig(*tile, target=MULTIPROCESSORS, waves=n, cuda=tile == HOPPER_TILE)
-        for tile, n in itertools.product((*tiles, HOPPER_TILE), waves)
-    ]
+    configs = [PrefillConfig(*tile, target=MULTIPROCESSORS) for tile in tiles]
+    return [one._replace(waves=n) for one, n in itertools.product((*configs, SPANS), waves)]
 
 
 def _write_case(model: str, rows: int, device: torch.device) -> Case:

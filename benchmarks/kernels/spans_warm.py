@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from benchmarks.kernels.attention import DIM, HEADS, HOPPER_TILE, KV, MULTIPROCESSORS, normal, paged
+from benchmarks.kernels.attention import DIM, HEADS, KV, normal, paged
 from kernels.attention import PagedPlan, PrefillSpan, library
-from kernels.attention.choose import PrefillConfig
+from kernels.attention.choose import SPANS
 from kernels.attention.prefill import prefill
 from kernels.attention.work import prefill_work, to_device
 
-_SPANS = ((0, 8192), (0, 16384), (16384, 16384), (12_000, 4000), (32_000, 1000), (8192, 300))
-_CONFIG = PrefillConfig(*HOPPER_TILE, target=MULTIPROCESSORS, waves=4, cuda=True)
+_MEASURED = ((0, 8192), (0, 16384), (16384, 16384), (12_000, 4000), (32_000, 1000), (8192, 300))
 _TURNS, _TURN_S = 3, 0.6
 _CALLS = 16
 """Between two looks at the clock."""
@@ -28,7 +27,7 @@ def main() -> None:
     """Print microseconds and TFLOP/s of every turn."""
     device = torch.device("cuda")
     print("| rows behind keys | what | us | TFLOP/s |\n|---|---|---|---|")
-    for start, length in _SPANS:
+    for start, length in _MEASURED:
         runs = list(_runs(start, length, device))
         flops = 4 * HEADS["8B"] * DIM * (length * start + length * (length + 1) // 2)
         for turn in range(_TURNS + 1):
@@ -45,9 +44,9 @@ def _runs(start: int, length: int, device: torch.device) -> Iterator[tuple[str, 
     keys, values, tables = paged([start + length], device)
     nothing = torch.empty(0, dtype=torch.int32, device=device)
     plan = PagedPlan(nothing, nothing, tables, 0, (span,))
-    work = to_device(prefill_work([span], 0, heads, KV, _CONFIG, library=False), device)
+    work = to_device(prefill_work([span], 0, heads, KV, SPANS, library=False), device)
     out = queries.new_empty(length, heads * DIM)
-    yield "ours", lambda: prefill(queries, keys, values, plan, work, _CONFIG, out)
+    yield "ours", lambda: prefill(queries, keys, values, plan, work, SPANS, out)
     form = library.form(heads, KV, DIM, torch.bfloat16)
     if form is not None:
         yield (

@@ -93,8 +93,18 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
 
 
-_SPANS: Final = PrefillConfig(
-    *(128, 128, 0, 0), target=_MULTIPROCESSORS, waves=4, library=16 * LIBRARY_GRAIN, cuda=True
+SPAN_TILE: Final = 128
+"""Rows, and keys, of a tile of `kernels.attention.spans`."""
+
+SPANS: Final = PrefillConfig(
+    rows=SPAN_TILE,
+    tile=SPAN_TILE,
+    warps=0,
+    stages=0,
+    target=_MULTIPROCESSORS,
+    waves=4,
+    library=16 * LIBRARY_GRAIN,
+    cuda=True,
 )
 """An H200 at its 700 W multiplies 543 TFLOP/s for 8k cold rows where the library has 531, and 569
 for 16k where it has 575."""
@@ -120,7 +130,7 @@ def _prefill_config(
         from kernels.attention import spans
 
         if spans.serves(device, num_heads, shape, cache_dtype, dtype):
-            return _SPANS
+            return SPANS
     if torch.float32 in (dtype, cache_dtype):
         return PrefillConfig(rows=32, tile=16, warps=8, stages=2, target=_MULTIPROCESSORS)
     if shape[-1] > 128:

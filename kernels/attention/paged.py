@@ -45,7 +45,8 @@ def plan_prefills(
         num_heads,
         num_kv,
         config,
-        library=any(span.num_rows >= config.library for span in prefills)
+        # Asked, with the first long spans, before it is needed: the library is tried then.
+        library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
     return to_device(work, keys.device)

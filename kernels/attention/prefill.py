@@ -26,6 +26,9 @@ _MERGED_PARTS = 16
 """Parts of one head that a warp merges at once: 64 registers of each of its lanes, for D = 128. A
 warp per row and head waits for no other, and asks for all it needs at once."""
 
+_SLOTS = 1024
+"""Of partial results: room is made for multiples of it, few values, whose views are kept."""
+
 
 @triton.jit
 def _attend(
@@ -160,7 +163,8 @@ def prefill(
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads, device = queries.shape[1], queries.device
-    partial, lse = _parts(device, num_heads, head_dim, triton.next_power_of_2(work.num_partials))
+    slots = -(-work.num_partials // _SLOTS) * _SLOTS
+    partial, lse = _parts(device, num_heads, head_dim, slots)
     tables = plan.block_tables
     if config.cuda:
         spans.attend(queries, keys, values, tables, work.items, plan.num_decodes, out, partial, lse)

@@ -4,6 +4,7 @@
 // Owns what one program does, and which items it takes. Must not know how spans became items. Macros:
 //   H, KV       query heads and key heads; G = H / KV of them see the same keys
 //   BLOCK_SIZE  slots of a cache's block, 16 to 128
+//   TILE        rows, and keys, of a tile
 //   STAGES      tiles of keys, and of values, on their way at once
 //
 // Row m of a tile is token m / G, head m % G of its group, as for Triton. Two warp groups have 64
@@ -15,7 +16,8 @@
 #include "hopper.h"
 #include "products.h"
 
-constexpr int D = 128, TILE = 128, ROWS = 128, G = H / KV, TOKENS = ROWS / G;
+constexpr int D = 128, G = H / KV, TOKENS = TILE / G;
+static_assert(TILE == 128, "two groups of 64 rows, and as many keys");
 constexpr int BLOCKS = TILE / BLOCK_SIZE;
 constexpr int HALF_BYTES = TILE * 64 * 2, TILE_BYTES = 2 * HALF_BYTES;
 constexpr int GROUP_BYTES = 64 * 64 * 2;

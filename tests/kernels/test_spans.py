@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels.attention import paged, spans
-from kernels.attention.choose import PrefillConfig
+from kernels.attention.choose import SPANS, PrefillConfig
 from kernels.attention.plan import PrefillSpan
 from kernels.attention.prefill import prefill
 from kernels.attention.work import prefill_work, to_device
@@ -18,13 +18,12 @@ from tests.fakes.uninterpreted import run_uninterpreted
 from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
 from tests.kernels.test_attention_room import check_order, check_padded
 
-CONFIG = PrefillConfig(128, 128, 0, 0, target=132, waves=4, cuda=True)
-PIECES = CONFIG._replace(piece=128)
+PIECES = SPANS._replace(piece=128)
 
 FEW = 5
 """Multiprocessors, so that each of as many programs takes item after item."""
 
-UNCUT = CONFIG._replace(piece=1 << 20)
+UNCUT = SPANS._replace(piece=1 << 20)
 
 QWEN3 = Shape(heads=32, kv=8, dim=128, block_size=32, dtype=torch.bfloat16)
 SMALL = Shape(heads=8, kv=2, dim=128, block_size=32, dtype=torch.bfloat16)
@@ -74,15 +73,15 @@ def _last_end(config: PrefillConfig, laid: list[PrefillSpan]) -> int:
 def test_cuts_are_worth_it(pasts: list[tuple[int, int]]) -> None:
     """No mix ends later than uncut."""
     laid = [PrefillSpan(0, length, start, 0) for start, length in pasts]
-    assert _last_end(CONFIG, laid) <= _last_end(UNCUT, laid)
+    assert _last_end(SPANS, laid) <= _last_end(UNCUT, laid)
 
 
 def test_ten_tiles_are_cut_in_thirds() -> None:
     """80 programs of 8,500 keys on 132 places: halves take as long, thirds end earlier."""
     laid = [PrefillSpan(0, 300, 8192, 0)]
-    items = prefill_work(laid, 0, 32, 8, CONFIG, library=False).items
+    items = prefill_work(laid, 0, 32, 8, SPANS, library=False).items
     assert len(items) == 30
-    assert _last_end(CONFIG, laid) < 0.8 * _last_end(UNCUT, laid)
+    assert _last_end(SPANS, laid) < 0.8 * _last_end(UNCUT, laid)
 
 
 MIXES: list[Spans] = [
@@ -120,7 +119,7 @@ class TestOnHopper:
 
     pytestmark = on_hopper
 
-    @pytest.mark.parametrize(("config", "places"), [(CONFIG, None), (PIECES, FEW)])
+    @pytest.mark.parametrize(("config", "places"), [(SPANS, None), (PIECES, FEW)])
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("mix", MIXES)
     def test_spans(
@@ -152,8 +151,8 @@ class TestOnHopper:
         """Bit for bit; items without rows are nobody's."""
         if places is not None:
             monkeypatch.setattr(spans, "_multiprocessors", lambda _: places)
-        check_padded(mix, SMALL, (5, 112), torch.device("cuda"), CONFIG)
+        check_padded(mix, SMALL, (5, 112), torch.device("cuda"), SPANS)
 
     def test_rows_that_come_late_are_waited_for(self) -> None:
         """Though it may begin before the kernel ahead of it has ended."""
-        check_order(SMALL, CONFIG)
+        check_order(SMALL, SPANS)

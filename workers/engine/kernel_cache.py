@@ -8,6 +8,7 @@ kernels of a worker's start lie there. Must not know the kernels.
 import os
 import sys
 import threading
+from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -81,8 +82,14 @@ def cache_dir() -> Path:
 
 
 def cache_size(directory: Path) -> tuple[int, int]:
-    """Files and bytes in a cache; nothing if it does not exist."""
-    sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
+    """Files and bytes in a cache; nothing if it does not exist. Others may be compiling into it:
+    what is gone when it is looked at does not count.
+    """
+    sizes = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(Path(folder, name).stat().st_size)
     return len(sizes), sum(sizes)
 
 

@@ -1,5 +1,7 @@
 """Weights that are drawn: for a shape without a checkpoint, in the benchmark only."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from workers.engine.kernel_cache import KernelCache, cache_size
 from workers.engine.model_config import read_model_config
 
 CPU = torch.device("cpu")
+_SCANDIR = os.scandir
 
 
 def test_a_dummy_has_the_layout_of_what_is_loaded(tmp_path: Path) -> None:
@@ -53,3 +56,39 @@ def test_the_kernel_cache_is_told(tmp_path: Path) -> None:
     cache.count(cache_hit=True, seconds=0.0)
     cache.count(cache_hit=False, seconds=1.5)
     assert cache.summary().startswith("1 found, 1 compiled in 1.5 s; ")
+
+
+def test_others_may_compile_into_the_kernel_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Triton lays aside, until a kernel is whole, is gone a moment after it was listed."""
+    (tmp_path / "a/tmp.pid_7").mkdir(parents=True)
+    (tmp_path / "a/kernel.cubin").write_bytes(bytes(100))
+    (tmp_path / "a/tmp.pid_8").write_bytes(bytes(7))
+
+    def list_late(path: str | Path) -> _Listing:
+        listing = _Listing(path)
+        if Path(path).name == "a":
+            (tmp_path / "a/tmp.pid_7").rmdir()
+            (tmp_path / "a/tmp.pid_8").unlink()
+        return listing
+
+    monkeypatch.setattr(os, "scandir", list_late)
+    assert cache_size(tmp_path) == (1, 100)
+
+
+class _Listing:
+    """All of a folder at once, in the form of `os.scandir`."""
+
+    def __init__(self, path: str | Path) -> None:
+        with _SCANDIR(path) as entries:
+            self._entries = iter(list(entries))
+
+    def __enter__(self) -> Iterator[os.DirEntry[str]]:
+        return self._entries
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __next__(self) -> os.DirEntry[str]:
+        return next(self._entries)

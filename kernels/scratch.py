@@ -3,7 +3,7 @@
 Owns the rule: one stream per device. All launches of a device take their scratch from here, each
 writes to it only when the kernels ahead of it have ended, so none needs one of its own, and none
 asks for memory at every launch (a microsecond of the CPU's time each). It is never given back, as
-captured graphs name it: under twice the largest request in all.
+captured graphs name it: under twice the largest request, and under four times that in all.
 """
 
 from functools import cache

@@ -5,7 +5,7 @@ tokens of a span for all query heads of one key head, over all keys that they se
 them: one item of `kernels.attention.work`. Queries are ready and the spans' keys lie in the cache.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 import triton
@@ -25,9 +25,6 @@ _LOG2_E = 1.4426950408889634
 _MERGED_PARTS = 16
 """Parts of one head that a warp merges at once: 64 registers of each of its lanes, for D = 128. A
 warp per row and head waits for no other, and asks for all it needs at once."""
-
-_SLOTS = 1024
-"""Of partial results: room is made for multiples of it, few values, whose views are kept."""
 
 
 @triton.jit
@@ -163,8 +160,7 @@ def prefill(
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads, device = queries.shape[1], queries.device
-    slots = -(-work.num_partials // _SLOTS) * _SLOTS
-    partial, lse = _parts(device, num_heads, head_dim, slots)
+    partial, lse = _parts(device, num_heads, head_dim, work.num_partials)
     tables = plan.block_tables
     if config.cuda:
         spans.attend(queries, keys, values, tables, work.items, plan.num_decodes, out, partial, lse)
@@ -220,11 +216,12 @@ def _merge_launch(device: torch.device, num_heads: int, head_dim: int) -> Launch
     return Launch(_merge_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
 
 
-@cache
+@lru_cache(maxsize=16)  # every layer of a step asks for the same
 def _parts(
-    device: torch.device, num_heads: int, head_dim: int, slots: int
+    device: torch.device, num_heads: int, head_dim: int, num_partials: int
 ) -> tuple[Tensor, Tensor]:
-    """Partial results and their log-sum-exps."""
+    """Partial results and their log-sum-exps, each at a multiple of 16 bytes."""
+    slots = -(-num_partials // 4) * 4
     numbers = slots * num_heads * head_dim
     parts = scratch(device, numbers + slots * num_heads)
     return parts, parts[numbers:]

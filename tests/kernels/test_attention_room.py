@@ -31,6 +31,32 @@ TILES = PrefillConfig(rows=32, tile=16, warps=4, stages=2, target=4, piece=16)
 LIVES = st.lists(st.tuples(st.integers(0, 40_000), st.integers(2, 90)), max_size=6)
 
 
+class _Asked(Exception):
+    """For so many numbers."""
+
+
+def _raise(_: torch.device, numbers: int) -> Tensor:
+    raise _Asked(numbers)
+
+
+@pytest.mark.parametrize("num_heads", [16, 32, 40, 64])
+@pytest.mark.parametrize("num_rows", [32, 368, 1008])
+def test_partial_results_take_what_a_room_can_need(
+    num_heads: int, num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounded up once, where scratch is: twice was 128 MiB for 34."""
+    config = PrefillConfig(rows=128, tile=128, warps=8, stages=2, target=132, waves=4)
+    room = span_room(num_rows, 16, num_heads, 8, config)
+    work = room.work(torch.empty(room.num_words, dtype=torch.int32, device="meta"))
+    queries = torch.empty(num_rows, num_heads, 128, device="meta")
+    keys = torch.empty(1, 16, 8, 128, device="meta")
+    plan = PagedPlan(keys, keys, keys, 0)
+    monkeypatch.setattr("kernels.attention.prefill.scratch", _raise)
+    with pytest.raises(_Asked) as asked:
+        prefill(queries, keys, keys, plan, work, config, queries)
+    assert asked.value.args[0] <= 1.01 * room.num_partials * num_heads * 129
+
+
 def _laid_out(spans: Sequence[tuple[int, int]], first_row: int) -> list[PrefillSpan]:
     laid, row = [], first_row
     for index, (start, length) in enumerate(spans):

@@ -1,9 +1,13 @@
 """What asking a provider comes to.
 
-Owns the whole answer and the two ways in which there is none. Must not know httpx.
+Owns the whole answer, what a body must hold to be one, and the two ways in which there is none.
+Must not know httpx.
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from gateway.core.end_to_end import Header
 from protocol.errors import HermaError
@@ -39,3 +43,27 @@ class Answer:
     status: int
     body: bytes
     headers: tuple[Header, ...] = ()
+
+
+class _Body(msgspec.Struct):
+    error: object = None
+    choices: object = None
+
+
+_decode: Final = msgspec.json.Decoder(_Body).decode
+
+
+def problem_of(body: bytes) -> str | None:
+    """Why a JSON object with status 200 is no answer, in words that a client may read: agents read
+    the message of each choice. One without words is an answer, for a model may end at once.
+    """
+    said = _decode(body)
+    if said.error:
+        return "sent an error instead of an answer"
+    choices = said.choices if isinstance(said.choices, list) else []
+    is_answer = bool(choices) and all(map(_has_message, choices))
+    return None if is_answer else "sent an answer without a message"
+
+
+def _has_message(choice: object) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)

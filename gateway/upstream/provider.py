@@ -21,11 +21,11 @@ import trio
 from config import ProviderConfig
 from gateway.core.end_to_end import Header, passed_back
 from gateway.core.events import Usage
-from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
+from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed, problem_of
 from gateway.upstream.client import RequestBody, client_for
 from gateway.upstream.reading import end_read_timeout, read_body
 from gateway.upstream.relay import BadStream, Relay
-from gateway.upstream.sse import EventCutter, EventTooLarge, is_error
+from gateway.upstream.sse import EventCutter, EventTooLarge
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
@@ -83,8 +83,8 @@ class Provider:
                 raw, model, headers, "application/json", self._config.answer_s
             ) as response:
                 answer = await self._whole(response, self._config.answer_s)
-        if answer.status == 200 and is_error(answer.body):
-            raise ProviderFailed(f"{self.name} sent an error instead of an answer")
+        if answer.status == 200 and (problem := problem_of(answer.body)) is not None:
+            raise ProviderFailed(f"{self.name} {problem}")
         if (usage := usage_of(answer.body)) is not None:
             on_usage(usage)
         return answer

@@ -123,11 +123,6 @@ class _Soundness(msgspec.Struct):
 _decode_soundness: Final = msgspec.json.Decoder(_Soundness).decode
 
 
-def is_error(body: bytes) -> bool:
-    """Whether a JSON object is an error where an answer was due."""
-    return bool(_decode_chunk(body).error)
-
-
 def kind_of(event: bytes) -> Kind:
     """What one whole event is, as far as it decides about its provider."""
     data = data_of(event)

@@ -107,6 +107,37 @@ async def test_a_stream_without_its_end_is_cut() -> None:
     assert asked.error.message == "upstream connection lost"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"id": "up-1", "choices": []}',
+        b'{"id": "up-1", "choices": null}',
+        b'{"id": "up-1", "choices": [null]}',
+        b'{"id": "up-1", "choices": [{"index": 0, "message": null, "finish_reason": "stop"}]}',
+    ],
+)
+async def test_a_whole_answer_without_a_message_is_asked_elsewhere(body: bytes) -> None:
+    """As a stream that says nothing; agents read `choices[0].message` of whatever is a 200."""
+    empty = FakeProvider(words=())
+    empty.whole = lambda _model: body  # type: ignore[method-assign]
+    asked = await ask_chain(empty, FakeProvider())
+    assert asked.started.served_by == "cloud:p1"
+    alone = await ask_chain(empty)
+    assert alone.error is not None
+    assert alone.error.code == "no_provider_answered"
+
+
+async def test_a_whole_answer_of_no_words_is_an_answer() -> None:
+    """A model may end at once, and one that calls tools need not say anything."""
+    quiet = FakeProvider()
+    message = {"role": "assistant", "content": None}
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    quiet.whole = lambda _model: body  # type: ignore[method-assign]
+    asked = await ask_chain(quiet, FakeProvider())
+    assert asked.upstream == body
+
+
 async def test_a_cut_whole_answer_is_asked_elsewhere() -> None:
     """Nothing of it was passed on, so the next provider may answer."""
     asked = await ask_chain(FakeProvider(cut_after=0), FakeProvider())

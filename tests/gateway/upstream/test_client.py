@@ -66,11 +66,12 @@ async def test_a_stream_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_connections_are_used_again_until_the_provider_is_closed() -> None:
     """And a provider that was closed opens a new client when it is asked again."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-    async with open_server(ScriptedServer([head])) as server:
+    body = b'{"choices": [{"message": {}}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with open_server(ScriptedServer([head + body])) as server:
         provider = Provider("far", ProviderConfig(base_url=server.url), None)
         for _ in range(3):
-            assert (await provider.complete({}, "large")).body == b"{}"
+            assert (await provider.complete({}, "large")).body == body
         assert server.num_connections == 1
         await provider.aclose()
         await provider.complete({}, "large")

@@ -8,6 +8,7 @@ they are.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -54,10 +55,12 @@ async def answer_by_chain(
     """
     failures: list[ProviderFailed] = []
     refusals: list[ApiError] = []
-    targets, pause_s = services.health.in_order(route.chain)
+    found, pause_s = services.health.in_order(route.chain)
     if pause_s is not None:
         return busy("No provider takes requests now: each asked for a pause.", math.ceil(pause_s))
-    for target in targets:
+    targets = deque(found)
+    while targets:
+        target = targets.popleft()
         if failures and not services.retries.may(target.provider):
             break
         provider = services.providers[target.provider]
@@ -79,6 +82,8 @@ async def answer_by_chain(
                 answer = await _ask(provider, sent, target.model, started, emit, bill)
         except ProviderFailed as error:
             _note_failure(services, provider.name, target.model, error)
+            if error.was_kept and not any(failure.was_kept for failure in failures):
+                targets.appendleft(target)
             failures.append(error)
             continue
         except ProviderCut as error:

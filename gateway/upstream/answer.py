@@ -15,7 +15,8 @@ from protocol.errors import HermaError
 
 class ProviderFailed(HermaError):
     """Nothing of an answer came; another may be asked. `status` is what it said, if it spoke.
-    `may_be_charged` False: the request never reached it, or was refused.
+    `may_be_charged` False: the request never reached it, or was refused. `was_kept`: a connection
+    that was kept alive has ended before a word of the answer; a new one may serve.
     """
 
     def __init__(
@@ -25,11 +26,13 @@ class ProviderFailed(HermaError):
         status: int | None = None,
         retry_after_s: int | None = None,
         may_be_charged: bool = True,
+        was_kept: bool = False,
     ) -> None:
         super().__init__(text)
         self.status = status
         self.retry_after_s = retry_after_s
         self.may_be_charged = may_be_charged
+        self.was_kept = was_kept
 
 
 class ProviderCut(HermaError):

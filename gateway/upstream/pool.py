@@ -85,5 +85,9 @@ class ConnectionPool:
     async def aclose(self) -> None:
         """Close those that are idle, and the others once they are."""
         self._is_closed = True
+        await self.drop_idle()
+
+    async def drop_idle(self) -> None:
+        """Close those that are idle."""
         while self._idle:
             await self._idle.pop().aclose()

@@ -26,6 +26,7 @@ from gateway.upstream.client import RequestBody, client_for
 from gateway.upstream.reading import end_read_timeout, read_body
 from gateway.upstream.relay import BadStream, Relay
 from gateway.upstream.sse import EventCutter, EventTooLarge
+from gateway.upstream.transport import KeptConnectionEnded
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
@@ -258,6 +259,8 @@ def _failures(name: str) -> Iterator[None]:
         raise ProviderFailed(f"{name} was silent for too long") from error
     except BadStream as error:
         raise ProviderFailed(f"{name} {error}") from error
+    except KeptConnectionEnded as error:
+        raise ProviderFailed(f"{name} ended the connection", was_kept=True) from error
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, EventTooLarge) as error:
         kind = type(error).__name__
         raise ProviderFailed(f"{name} broke the exchange off ({kind})") from error

@@ -24,6 +24,12 @@ BODY: Final = "body"
 """The response's extension that holds its `Body`."""
 
 
+class KeptConnectionEnded(httpx.RemoteProtocolError):
+    """A connection that was kept alive has ended before a word of the answer. Servers close what is
+    idle, some after five seconds, and may do so while the request is on its way.
+    """
+
+
 class Transport(httpx.AsyncBaseTransport):
     """Connections to the one origin of `url`, within `limits`."""
 
@@ -60,7 +66,7 @@ class Transport(httpx.AsyncBaseTransport):
             connection = await self.pool.lend(math.inf if pool_s is None else pool_s)
             async with AsyncExitStack() as failing:
                 failing.push_async_callback(self.pool.take_back, connection)
-                response = await connection.handle_async_request(asked)
+                response = await self._respond(connection, asked)
                 failing.pop_all()
         body = Body(
             response, connection, self.pool, is_chunked=_is_chunked(request.method, response)
@@ -71,6 +77,19 @@ class Transport(httpx.AsyncBaseTransport):
             stream=body,
             extensions={**response.extensions, BODY: body},
         )
+
+    async def _respond(
+        self, connection: httpcore.AsyncConnectionInterface, asked: httpcore.Request
+    ) -> httpcore.Response:
+        was_kept = connection.is_idle()
+        try:
+            return await connection.handle_async_request(asked)
+        except (httpcore.NetworkError, httpcore.RemoteProtocolError) as error:
+            if not was_kept:
+                raise
+            # The others have been idle for longer.
+            await self.pool.drop_idle()
+            raise KeptConnectionEnded(str(error)) from error
 
     async def aclose(self) -> None:
         """Close the connections that are kept alive."""

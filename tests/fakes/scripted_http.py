@@ -17,12 +17,14 @@ PAUSE_S = 0.0
 @dataclass
 class ScriptedServer:
     """Answers each request with `pieces`. Then the connection ends (`ends`), is reset (`resets`),
-    or waits for the next request.
+    or waits for the next request. After `num_answers` on one connection, the next request there is
+    read and the connection ends, or is reset: as if it had been closed just before.
     """
 
     pieces: Sequence[bytes]
     ends: bool = False
     resets: bool = False
+    num_answers: int | None = None
     tls: ssl.SSLContext | None = None
     is_ragged: bool = True
     """Whether a TLS connection ends without saying so."""
@@ -58,11 +60,13 @@ class ScriptedServer:
         return secure
 
     async def _answer_all(self, raw: trio.SocketStream, stream: trio.abc.Stream) -> None:
-        while await self._request(stream):
+        num_left = self.num_answers
+        while await self._request(stream) and num_left != 0:
+            num_left = None if num_left is None else num_left - 1
             for piece in self.pieces:
                 await stream.send_all(piece)
                 await trio.sleep(PAUSE_S)
-            if self.ends or self.resets:
+            if self.num_answers is None and (self.ends or self.resets):
                 break
         if stream is not raw and not self.is_ragged:
             await stream.aclose()

@@ -16,6 +16,7 @@ from tests.fakes.running_gateway import (
     open_gateway,
     wait_until,
 )
+from tests.fakes.scripted_http import ScriptedServer, open_server
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
@@ -136,6 +137,38 @@ async def test_a_whole_answer_of_no_words_is_an_answer() -> None:
     quiet.whole = lambda _model: body  # type: ignore[method-assign]
     asked = await ask_chain(quiet, FakeProvider())
     assert asked.upstream == body
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_kept_connection_that_ends_costs_no_answer(stream: bool, resets: bool) -> None:
+    """Servers close idle connections just when the next request is on its way there: the only
+    provider is asked again, by a new connection.
+    """
+    fake = FakeProvider()
+    body = b"".join(fake.events("m")) if stream else fake.whole("m")
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+    server = ScriptedServer([head + body], resets=resets, num_answers=1)
+    async with open_server(server):
+        fake.base_url = server.url
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            for _ in range(3):
+                asked = await gateway.ask(stream=stream)
+                assert (asked.error, asked.upstream) == (None, body)
+    assert (server.num_connections, len(server.requests)) == (3, 5)
+
+
+async def test_a_provider_that_ends_every_connection_is_left() -> None:
+    """It is asked a second time only if the connection was one that it had kept."""
+    server = ScriptedServer([], num_answers=0)
+    async with open_server(server):
+        fake = FakeProvider(base_url=server.url)
+        model, tables = chain_of({"p0": fake})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            asked = await gateway.ask()
+    assert asked.error is not None
+    assert len(server.requests) == 1
 
 
 async def test_a_cut_whole_answer_is_asked_elsewhere() -> None:

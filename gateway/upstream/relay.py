@@ -57,6 +57,9 @@ class Relay:
             elif problem := self._problem(kind):
                 self._pass_on(b"".join(good))
                 raise BadStream(problem)
+            if kind is Kind.HOLLOW:
+                # Nothing, says the standard; clients read it as JSON all the same.
+                continue
             if self.has_begun or kind is not Kind.COMMENT:
                 good.append(event)
         self._pass_on(b"".join(good))

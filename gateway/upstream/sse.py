@@ -19,6 +19,7 @@ MAX_EVENT_BYTES: Final = 8 * 2**20
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
+_FIELD: Final = re.compile(rb"(?:^|[\r\n])[^:\r\n]")
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 
 
@@ -98,9 +99,12 @@ def data_of(event: bytes) -> bytes:
 
 
 class Kind(Enum):
-    """What the data of an event is. `EMPTY` chunks hold nothing that an answer consists of."""
+    """What the data of an event is. `EMPTY` chunks hold nothing that an answer consists of,
+    `HOLLOW` events have fields but no data.
+    """
 
     COMMENT = auto()
+    HOLLOW = auto()
     EMPTY = auto()
     CONTENT = auto()
     DONE = auto()
@@ -127,7 +131,7 @@ def kind_of(event: bytes) -> Kind:
     """What one whole event is, as far as it decides about its provider."""
     data = data_of(event)
     if not data.strip():
-        return Kind.COMMENT
+        return Kind.COMMENT if _FIELD.search(event) is None else Kind.HOLLOW
     if data.startswith(b"[DONE]"):
         return Kind.DONE
     try:

@@ -27,10 +27,27 @@ def relay_into(passed: list[bytes], *, in_time: bool = True) -> Relay:
     return Relay(passed.append, usage, lambda: in_time)
 
 
+@pytest.mark.parametrize("hollow", [b"data: \n\n", b"event: ping\n\n", b"retry: 3000\r\n\r\n"])
+def test_events_without_data_are_not_passed_on(hollow: bytes) -> None:
+    """They are nothing, but clients read them as JSON. A comment keeps a connection alive."""
+    passed: list[bytes] = []
+    relay = relay_into(passed)
+    for events in (hollow, HELLO, hollow, b": here\n\n" + hollow + HELLO):
+        assert not relay.pass_plain(hollow)
+        relay.take(events)
+    assert b"".join(passed) == HELLO + b": here\n\n" + HELLO
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
         (b": thinking\n\n", Kind.COMMENT),
+        (b": one\n: two\r\n\r\n", Kind.COMMENT),
+        (b"\n\n", Kind.COMMENT),
+        (b"data: \n\n", Kind.HOLLOW),
+        (b"data\n\n", Kind.HOLLOW),
+        (b"retry: 3000\n\n", Kind.HOLLOW),
+        (b": a\nevent: ping\r\n\r\n", Kind.HOLLOW),
         (ROLE, Kind.EMPTY),
         (event(choices=[]), Kind.EMPTY),
         (event(choices=None), Kind.EMPTY),

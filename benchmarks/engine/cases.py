@@ -143,13 +143,13 @@ def turn(bench: Bench) -> Iterator[Figure]:
             _check_cached(answers[0], past)
         if past <= min(bench.scale.firsts):
             bench.sample(answers)
-        floor = bench.at_least(partial(_turn_floor, past=past, new=new))
-        name = f"first token, {past} tokens cached + {new} new"
-        yield _figure(bench, f"turn-{past}-{new}", name, "ms", values[_WARM_RUNS:], floor)
+        yield _turn_figure(bench, f"turn-{past}-{new}", past, new, values[_WARM_RUNS:])
 
 
-def _turn_floor(floor: Floor, past: int, new: int) -> float:
-    return 1e3 * floor.prefill([new], past)
+def _turn_figure(bench: Bench, key: str, past: int, new: int, values: Sequence[float]) -> Figure:
+    floor = bench.at_least(lambda floor: 1e3 * floor.prefill([new], past))
+    name = f"first token, {past} tokens cached + {new} new"
+    return _figure(bench, key, name, "ms", values, floor)
 
 
 def _check_cached(answer: Answer, length: int) -> None:
@@ -160,12 +160,10 @@ def _check_cached(answer: Answer, length: int) -> None:
 def _first_figures(
     bench: Bench, length: int, cold: list[float], cached: list[float]
 ) -> Iterator[Figure]:
-    key, name = f"first-{length}", f"first token, {length} tokens"
+    name = f"first token, {length} tokens cold"
     floor = bench.at_least(lambda floor: 1e3 * floor.prefill([length]))
-    yield _figure(bench, f"{key}-cold", f"{name} cold", "ms", cold, floor)
-    name = f"{name} cached + {NEW_TOKENS} new"
-    floor = bench.at_least(lambda floor: 1e3 * floor.prefill([NEW_TOKENS], length))
-    yield _figure(bench, f"{key}-cached", name, "ms", cached, floor)
+    yield _figure(bench, f"first-{length}-cold", name, "ms", cold, floor)
+    yield _turn_figure(bench, f"first-{length}-cached", length, NEW_TOKENS, cached)
 
 
 def prefill(bench: Bench) -> Iterator[Figure]:

@@ -12,7 +12,7 @@ from typing import Final
 class Scale:
     """`runs` of each test, of which the median counts; `workload_runs` of the longest. Outputs of
     `checked` requests of each kind are held against the reference, which needs what `kv_tokens`
-    leave of a card. `soak_kv_tokens` are too few for
+    leave of a card. `turns` are cached and new tokens. `soak_kv_tokens` are too few for
     `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names what
     must have happened in a soak, or it was none.
     """

@@ -81,6 +81,9 @@ PREFILL_TILES = [
     (64, 64, 4, 3),
     (64, 32, 4, 4),
 ]
+OURS = "CUDA C++"
+"""With which the names of its variants begin."""
+
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
 """Of the 0.6B; its keys and values are the 8B's."""
 
@@ -110,7 +113,7 @@ def cases(device: torch.device) -> Iterator[Case]:
             yield _decode_case("8B", f"{name} float8", contexts, device, torch.float8_e4m3fn)
 
 
-def normal(*shape: int, device: torch.device) -> Tensor:
+def _normal(*shape: int, device: torch.device) -> Tensor:
     return torch.randn(shape, device=device).to(torch.bfloat16)
 
 
@@ -122,7 +125,7 @@ def _cos_sin(device: torch.device) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
-def paged(
+def _paged(
     contexts: Sequence[int], device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Caches and block tables [sequences, blocks] of random blocks for `contexts` tokens each."""
@@ -132,7 +135,7 @@ def paged(
     tables = torch.full((len(needed), max(needed)), sum(needed), dtype=torch.int32, device=device)
     for row, blocks in enumerate(ids.split(needed)):
         tables[row, : len(blocks)] = blocks
-    keys, values = (normal(*shape, device=device).to(dtype) for _ in range(2))
+    keys, values = (_normal(*shape, device=device).to(dtype) for _ in range(2))
     return keys, values, tables
 
 
@@ -148,9 +151,9 @@ def _decode_case(
     numbers = torch.arange(rows, dtype=torch.int32, device=device)
 
     def make() -> tuple[Tensor, ...]:
-        keys, values, tables = paged(contexts, device, dtype)
-        qkv = normal(rows, (heads + 2 * KV) * DIM, device=device)
-        return qkv, normal(heads + KV, DIM, device=device), keys, values, tables
+        keys, values, tables = _paged(contexts, device, dtype)
+        qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
+        return qkv, _normal(heads + KV, DIM, device=device), keys, values, tables
 
     def plan(tables: Tensor, shares: Tensor | None = None) -> PagedPlan:
         return PagedPlan(positions, numbers, tables, rows, shares=shares)
@@ -204,7 +207,7 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
     nothing = torch.empty(0, dtype=torch.int32, device=device)
 
     def make() -> tuple[Tensor, ...]:
-        return normal(length, heads, DIM, device=device), *paged([start + length], device)
+        return _normal(length, heads, DIM, device=device), *_paged([start + length], device)
 
     def ours(config: PrefillConfig) -> Variant:
         @cache
@@ -218,7 +221,7 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
             return out
 
         label = f"rows {config.rows} tile {config.tile} warps {config.warps}"
-        label = "CUDA C++" if config.cuda else f"{label} stages {config.stages}"
+        label = OURS if config.cuda else f"{label} stages {config.stages}"
         return Variant(f"{label} target {config.target} waves {config.waves}", run)
 
     def theirs(form: library.Form) -> Variant:
@@ -263,8 +266,8 @@ def _write_case(model: str, rows: int, device: torch.device) -> Case:
     zeros, span = torch.zeros_like(positions), PrefillSpan(0, rows, 0, 0)
 
     def make() -> tuple[Tensor, ...]:
-        qkv = normal(rows, (heads + 2 * KV) * DIM, device=device)
-        return qkv, normal(heads + KV, DIM, device=device), *paged([rows], device)
+        qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
+        return qkv, _normal(heads + KV, DIM, device=device), *_paged([rows], device)
 
     def plan(tables: Tensor) -> PagedPlan:
         return PagedPlan(positions, zeros, tables, 0, (span,))
@@ -306,8 +309,8 @@ def probe() -> None:
     if attend is None:
         return
     for queries, keys in ((1024, 1024), (2048, 2048), (2048, 8192), (8192, 8192), (8200, 8200)):
-        q = normal(queries, HEADS["8B"], DIM, device=device)
-        k, v = (normal(keys, KV, DIM, device=device) for _ in range(2))
+        q = _normal(queries, HEADS["8B"], DIM, device=device)
+        k, v = (_normal(keys, KV, DIM, device=device) for _ in range(2))
         times_ms = []
         for _ in range(3):
             torch.cuda.synchronize()

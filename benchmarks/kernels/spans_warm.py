@@ -5,17 +5,16 @@ second, because a card that is cool is a tenth faster than one that has multipli
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
-from benchmarks.kernels.attention import DIM, HEADS, KV, normal, paged
-from kernels.attention import PagedPlan, PrefillSpan, library
-from kernels.attention.choose import SPANS
-from kernels.attention.prefill import prefill
-from kernels.attention.work import prefill_work, to_device
+from benchmarks.kernels.attention import DIM, HEADS, KV, OURS, cases
+from benchmarks.kernels.case import Case
+from kernels.attention import library
 
-_MEASURED = ((0, 8192), (0, 16384), (16384, 16384), (12_000, 4000), (32_000, 1000), (8192, 300))
+_PLACES = ("8k cold", "16k cold", "16k behind 16k", "4000 behind 12k", "1000 behind 32k")
 _TURNS, _TURN_S = 3, 0.6
 _CALLS = 16
 """Between two looks at the clock."""
@@ -25,34 +24,30 @@ Run = Callable[[], object]
 
 def main() -> None:
     """Print microseconds and TFLOP/s of every turn."""
-    device = torch.device("cuda")
-    print("| rows behind keys | what | us | TFLOP/s |\n|---|---|---|---|")
-    for start, length in _MEASURED:
-        runs = list(_runs(start, length, device))
-        flops = 4 * HEADS["8B"] * DIM * (length * start + length * (length + 1) // 2)
+    wanted = {f"prefill 8B {place}" for place in _PLACES}
+    print("| case | what | us | TFLOP/s |\n|---|---|---|---|")
+    for case in cases(torch.device("cuda")):
+        if case.name not in wanted:
+            continue
+        runs = _runs(case)
         for turn in range(_TURNS + 1):
-            for name, run in runs:
+            for name, run in runs.items():
                 ms = _ms(run)
                 if turn:  # the first one warms
-                    line = f"| {length} behind {start} | {name} | {ms * 1e3:.0f} |"
-                    print(f"{line} {flops / ms / 1e9:.0f} |", flush=True)
+                    speed = case.flops / ms / 1e9
+                    print(f"| {case.name} | {name} | {ms * 1e3:.0f} | {speed:.0f} |", flush=True)
 
 
-def _runs(start: int, length: int, device: torch.device) -> Iterator[tuple[str, Run]]:
-    heads, span = HEADS["8B"], PrefillSpan(0, length, start, 0)
-    queries = normal(length, heads, DIM, device=device)
-    keys, values, tables = paged([start + length], device)
-    nothing = torch.empty(0, dtype=torch.int32, device=device)
-    plan = PagedPlan(nothing, nothing, tables, 0, (span,))
-    work = to_device(prefill_work([span], 0, heads, KV, SPANS, library=False), device)
-    out = queries.new_empty(length, heads * DIM)
-    yield "ours", lambda: prefill(queries, keys, values, plan, work, SPANS, out)
-    form = library.form(heads, KV, DIM, torch.bfloat16)
-    if form is not None:
-        yield (
-            f"cudnn {form.__name__}",
-            lambda: library.attend_span(form, queries, keys, values, plan, span),
-        )
+def _runs(case: Case) -> dict[str, Run]:
+    """Ours, and the form that serves of the library's."""
+    form = library.form(HEADS["8B"], KV, DIM, torch.bfloat16)
+    theirs = None if form is None else f"cudnn {form.__name__}"
+    inputs = case.make()
+    return {
+        variant.name: partial(variant.run, *inputs)
+        for variant in case.variants
+        if variant.name.startswith(OURS) or variant.name == theirs
+    }
 
 
 def _ms(run: Run) -> float:

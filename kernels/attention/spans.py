@@ -38,10 +38,10 @@ def _products(_: Mapping[str, int]) -> dict[str, str]:
     used = ", ".join([f'"+r"(weights[{number}])' for number in range(_SUMS // 2)])
     lines = [
         # The first ones count from zero.
-        _function("score_first", scored, wgmma(SPAN_TILE, "sums", 0, *tiles, tail="0, 1, 1, 0, 0")),
-        _function("score", scored, wgmma(SPAN_TILE, "sums", 0, *tiles, tail="1, 1, 1, 0, 0")),
+        _function("score_first", scored, wgmma(SPAN_TILE, 0, *tiles, tail="0, 1, 1, 0, 0")),
+        _function("score", scored, wgmma(SPAN_TILE, 0, *tiles, tail="1, 1, 1, 0, 0")),
         # Values lie as they are cached, their rows are columns here: the last 1.
-        _function("mix", mixed, wgmma(_DIM, "sums", 0, "abcd", "values", tail="1, 1, 1, 1")),
+        _function("mix", mixed, wgmma(_DIM, 0, "abcd", "values", tail="1, 1, 1, 1")),
         _function("wait_first", "", _waits(0, held)),
         _function("wait_scores", "", _waits(1, held)),
         _function("wait_mixed", f"u32 (&weights)[{_SUMS // 2}]", _waits(0, f"{held}, {used}")),
@@ -137,13 +137,10 @@ def shared_bytes() -> int:
 
 @cache
 def _loaded(num_heads: int, num_kv: int, block_size: int, device: int) -> Function:
-    """In the context of that device, which must be the current one."""
     from kernels.cuda.driver import load
 
-    if torch.cuda.current_device() != device:
-        raise ValueError(f"tensors on device {device}, not on the current one")
     cubin = attend_items.cubin(constants_of(num_heads, num_kv, block_size))
-    return load(cubin, attend_items.name, _THREADS, shared_bytes())
+    return load(cubin, attend_items.name, _THREADS, shared_bytes(), device)
 
 
 @cache

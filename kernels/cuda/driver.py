@@ -11,6 +11,7 @@ from itertools import accumulate, islice
 from operator import mul
 from typing import Any, Final, NamedTuple
 
+import torch
 from cuda.bindings import driver
 from torch import Tensor
 
@@ -33,8 +34,12 @@ class DriverError(RuntimeError):
     """The driver refused; the text says what was asked."""
 
 
-def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int) -> Function:
-    """Load a kernel into the current context. Raises `DriverError`."""
+def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: int) -> Function:
+    """Load a kernel into the context of `device`. Raises `DriverError`, and `ValueError` unless
+    that device is the current one.
+    """
+    if torch.cuda.current_device() != device:
+        raise ValueError(f"tensors on device {device}, not on the current one")
     module = _done(driver.cuModuleLoadData(cubin), f"load {name}")
     handle = _done(driver.cuModuleGetFunction(module, name.encode()), f"find {name}")
     most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -47,15 +47,15 @@ def has_compiler() -> bool:
     return True
 
 
-def wgmma(n: int, sums: str, first: int, left: Iterable[str], right: str, *, tail: str) -> str:
-    """A statement: float `sums`[first, first + n / 2) += A B of PTX's `wgmma`, m64nNk16, bfloat16.
+def wgmma(n: int, first: int, left: Iterable[str], right: str, *, tail: str) -> str:
+    """A statement: `sums`[first, first + n / 2) += A B of PTX's `wgmma`, m64nNk16, bfloat16.
 
     `left` are four registers or one description of a tile in shared memory, `right` is another;
     `tail` are PTX's operands behind them, whether sums count first.
     """
     count = n // 2
     places = ", ".join([f"%{number}" for number in range(count)])
-    outputs = ", ".join([f'"+f"({sums}[{first + number}])' for number in range(count)])
+    outputs = ", ".join([f'"+f"(sums[{first + number}])' for number in range(count)])
     names = list(left)
     from_registers = len(names) > 1
     a = ", ".join([f"%{count + number}" for number in range(len(names))])

@@ -48,7 +48,7 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
     for part in range(parts):
         # One tile of x behind the other, in 16 bytes.
         behind = f"x + {part * n * _COLUMNS * 2 // 16}"
-        calls.append(wgmma(n, "sums", part * n // 2, ["weights"], behind, tail="1, 1, 1, 0, 0"))
+        calls.append(wgmma(n, part * n // 2, ["weights"], behind, tail="1, 1, 1, 0, 0"))
     signature = f"multiply(float (&sums)[{rows // 2}], u64 weights, u64 x)"
     body = "".join(calls)
     text = f"__device__ __forceinline__ void {signature} {{{body}\n}}\n"
@@ -137,11 +137,9 @@ def _stage_bytes(groups: int, tile_rows: int) -> int:
 def _loaded(
     config: Wide, tile_rows: int, has_residual: bool, swiglu: bool, device: int
 ) -> Function:
-    """In the context of that device, which must be the current one."""
     from kernels.cuda.driver import load
 
-    if torch.cuda.current_device() != device:
-        raise ValueError(f"tensors on device {device}, not on the current one")
     constants = constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu)
     threads = 128 * (config.groups + 1)
-    return load(product.cubin(constants), product.name, threads, shared_bytes(constants))
+    shared = shared_bytes(constants)
+    return load(product.cubin(constants), product.name, threads, shared, device)

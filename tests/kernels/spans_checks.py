@@ -18,30 +18,29 @@ from tests.kernels.attention_cases import EPS, Shape
 H200, A100, BLACKWELL = 90, 80, 100
 META = torch.device("meta")
 QWEN3 = Shape(heads=32, kv=8, dim=128, block_size=32, dtype=torch.bfloat16)
-ROWS = 40
+SPAN = PrefillSpan(first_row=0, num_rows=40, start=70, table_row=0)
 
 
-def _step(shape: Shape) -> None:
-    """A span behind a past, as a layer of a step has it."""
+def attend_alone(shape: Shape, span: PrefillSpan = SPAN) -> None:
+    """A span behind a past, as a layer of a step has it, on a card that is not there."""
 
     def empty(*sizes: int, dtype: torch.dtype = shape.dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device=META)
 
     cache = partial(empty, 9, shape.block_size, shape.kv, shape.dim)
     keys, values = (cache(dtype=shape.cache_dtype or shape.dtype) for _ in range(2))
-    numbers = empty(ROWS, dtype=torch.int32)
-    span = PrefillSpan(first_row=0, num_rows=ROWS, start=70, table_row=0)
+    numbers = empty(span.num_rows, dtype=torch.int32)
     plan = PagedPlan(numbers, numbers, empty(1, 9, dtype=torch.int32), 0, (span,))
     plan = prepared(plan, shape.heads, keys, shape.dtype)
-    qkv = empty(ROWS, (shape.heads + 2 * shape.kv) * shape.dim)
+    qkv = empty(span.num_rows, (shape.heads + 2 * shape.kv) * shape.dim)
     norm = empty(shape.heads + shape.kv, shape.dim)
     angles = empty(256, shape.dim, dtype=torch.float32)
     attend(qkv, norm, EPS, angles, keys, values, plan)
 
 
 def _two_layers(shape: Shape) -> None:
-    _step(shape)
-    _step(shape)
+    attend_alone(shape)
+    attend_alone(shape)
 
 
 def _noted(step: Callable[[], None]) -> list[str]:
@@ -63,26 +62,26 @@ def check_shapes() -> None:
         replace(QWEN3, dtype=torch.float16),
         replace(QWEN3, cache_dtype=torch.float8_e4m3fn),
     ):
-        assert not _noted(partial(_step, other)), other
+        assert not _noted(partial(attend_alone, other)), other
 
 
 def check_ampere() -> None:
     """It has no such tensor cores."""
     pretend_card(A100)
-    assert not _noted(partial(_step, QWEN3))
+    assert not _noted(partial(attend_alone, QWEN3))
 
 
 def check_blackwell() -> None:
     """It has others. A process knows one card: what serves it is asked for once."""
     pretend_card(BLACKWELL)
-    assert not _noted(partial(_step, QWEN3))
+    assert not _noted(partial(attend_alone, QWEN3))
 
 
 def check_compiler() -> None:
     """Without one, Triton serves them."""
     pretend_card(H200)
     with patch("kernels.cuda.hopper.has_compiler", lambda: False):
-        assert not _noted(partial(_step, QWEN3))
+        assert not _noted(partial(attend_alone, QWEN3))
 
 
 if __name__ == "__main__":

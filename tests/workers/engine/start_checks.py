@@ -27,13 +27,15 @@ choose.is_card = lambda _: True
 choose.capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
-from kernels.attention import PagedPlan, PrefillSpan, attend, prepared, spans  # noqa: E402
+from kernels.attention import PrefillSpan, spans  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
 from kernels.noted import Noted, noting, pretend_card  # noqa: E402
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
+from tests.kernels.attention_cases import Shape  # noqa: E402
+from tests.kernels.spans_checks import attend_alone  # noqa: E402
 from tests.workers.engine.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
 from workers.core.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 from workers.engine.capture import run_again  # noqa: E402
@@ -42,7 +44,7 @@ from workers.engine.device_steps import DeviceSteps  # noqa: E402
 from workers.engine.dummy import draw_weights  # noqa: E402
 from workers.engine.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
 from workers.engine.kv_cache import KvCache  # noqa: E402
-from workers.engine.model_config import Qwen3Config, read_model_config  # noqa: E402
+from workers.engine.model_config import read_model_config  # noqa: E402
 from workers.engine.models.qwen3 import Qwen3  # noqa: E402
 from workers.engine.probe import run_largest_step  # noqa: E402
 from workers.engine.rehearsal import rehearse  # noqa: E402
@@ -170,29 +172,14 @@ def check_spans() -> None:
     first, *later = rehearse(_worker(LARGE, token_budget=2048), LARGE)
     assert [kernel.name for kernel in first if kernel.module == spans.__name__] == ["attend_items"]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
-    shape = msgspec.structs.replace(read_model_config(LARGE), num_layers=1)
-    cache = KvCache(shape, 2, _worker(LARGE).block_size, META, torch.bfloat16)
+    large = read_model_config(LARGE)
+    heads = large.num_heads, large.num_kv_heads, large.head_dim
+    shape = Shape(*heads, _worker(LARGE).block_size, torch.bfloat16)
     for start, num_rows in product((0, 77, 8192, 38_000), (2, 33, 300, 2048)):
         with noting() as noted:
-            _attend(shape, cache, PrefillSpan(0, num_rows, start, 0))
+            attend_alone(shape, PrefillSpan(0, num_rows, start, 0))
         missing = [kernel for kernel in noted.values() if kernel.id not in known]
         assert not missing, (start, num_rows, missing)
-
-
-def _attend(shape: Qwen3Config, cache: KvCache, span: PrefillSpan) -> None:
-    """One span alone, as a layer of a step has it."""
-    keys, values = cache.layers[0]
-    numbers = torch.empty(span.num_rows, dtype=torch.int32, device=META)
-    tables = torch.empty(9, 1280, dtype=torch.int32, device=META)
-    plan = PagedPlan(numbers, numbers, tables, 0, (span,))
-    plan = prepared(plan, shape.num_heads, keys, torch.bfloat16)
-    heads, width = shape.num_heads + shape.num_kv_heads, shape.head_dim
-    qkv, norm = [
-        torch.empty(size, dtype=torch.bfloat16, device=META)
-        for size in ((span.num_rows, (heads + shape.num_kv_heads) * width), (heads, width))
-    ]
-    angles = torch.empty(40_960, width, device=META)
-    attend(qkv, norm, shape.rms_norm_eps, angles, keys, values, plan)
 
 
 def _multiply(num_rows: int) -> None:

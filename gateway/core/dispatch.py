@@ -324,7 +324,7 @@ class Dispatch:
         return *moved, notice, *failed, *self._settle(worker.models, now)
 
     def _leave(self, worker_id: WorkerId, now: float, why: str) -> Effects:
-        worker = self._fleet.remove(worker_id)
+        worker = self._fleet.remove(worker_id, now)
         if worker is None:
             return ()
         moved = self._placement.evict(worker, now, why)

@@ -17,13 +17,17 @@ _RECORDS_AT_MOST: Final = 1024
 
 
 class WorkerRecord:
-    """What is remembered of a worker by its name, over its restarts."""
+    """What is remembered of a worker by its name, over its restarts. `left_at`: since when it is
+    away from `models`, and may come back; it had not given up.
+    """
 
-    __slots__ = ("breaker", "was_ready")
+    __slots__ = ("breaker", "left_at", "models", "was_ready")
 
     def __init__(self) -> None:
         self.breaker = Breaker()
         self.was_ready = False
+        self.models: tuple[str, ...] = ()
+        self.left_at = float("-inf")
 
 
 class Fleet:
@@ -48,13 +52,19 @@ class Fleet:
     def put(self, worker: Worker) -> None:
         """The worker joins, or begins anew under its identity."""
         self._workers[worker.worker_id] = worker
-        worker.breaker = self.record(worker).breaker
+        record = self.record(worker)
+        record.left_at = float("-inf")
+        worker.breaker = record.breaker
         self._changed()
 
-    def remove(self, worker_id: WorkerId) -> Worker | None:
+    def remove(self, worker_id: WorkerId, now: float) -> Worker | None:
         """The worker leaves."""
         self._changed()
-        return self._workers.pop(worker_id, None)
+        worker = self._workers.pop(worker_id, None)
+        if worker is not None and not worker.gave_up:
+            record = self.record(worker)
+            record.models, record.left_at = worker.models, now
+        return worker
 
     def fail(self, worker: Worker, fault: Fault, now: float) -> None:
         """The worker's engine is gone."""
@@ -100,6 +110,20 @@ class Fleet:
     def starting(self, model: Model) -> list[Worker]:
         """Those whose engine is on its way."""
         return [worker for worker in self.serving(model) if worker.state == "starting"]
+
+    def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
+        """Whether all who are known to serve the model have said that they start no more. Who has
+        left without that may be back within `patience_s`; of a model without any worker nothing is
+        known.
+        """
+        here = self.serving(model)
+        if not here or any(worker.state != "down" for worker in here):
+            return False
+        since = now - patience_s
+        return not any(
+            record.left_at > since and model.name in record.models
+            for record in self._records.values()
+        )
 
     def refusal(self, worker_id: WorkerId, message: Register) -> str | None:
         """Why this worker may not join, if so; the text names what to change."""
@@ -192,14 +216,6 @@ class Fleet:
             queued=len(model.queue),
             is_fallback_on=model.fallback.is_on,
         )
-
-    def start_progress(self, model: Model) -> str:
-        """How far the furthest start is, in words; "" if none has told."""
-        starts = [(worker, worker.progress) for worker in self.starting(model) if worker.progress]
-        if not starts:
-            return ""
-        best, progress = max(starts, key=lambda start: start[1].fraction)
-        return f"{best.name}: {progress.phase} {progress.fraction:.0%}"
 
     def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:
         if ready:

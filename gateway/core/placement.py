@@ -6,11 +6,10 @@ join or leave: `Dispatch` tells it.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
 from config import FallbackConfig
 from gateway.core import errors
-from gateway.core.admission import Waiting, retry_after_s, start_retry_after_s
+from gateway.core.admission import Waiting, retry_after_s
 from gateway.core.candidates import Candidates
 from gateway.core.effects import (
     Assign,
@@ -29,10 +28,8 @@ from gateway.core.models import Model, Models
 from gateway.core.pick import Pick, eligible, first_that_fits, pick_next
 from gateway.core.prefix_index import PrefixIndex
 from gateway.core.preview import RoutePreview, preview
+from gateway.core.unserved import unserved
 from gateway.core.worker_state import Reservation, Worker
-
-DOWN_RETRY_AFTER_S: Final = 10
-"""Nothing can serve and nothing starts: an operator is needed, so no hurry."""
 
 
 class Placement:
@@ -210,8 +207,8 @@ class Placement:
         ready = self._fleet.ready(model)
         effects: list[Effect] = model.fallback.step(ready, now)
         if not ready:
-            for waiting in model.queue:
-                effects += self._unserved(model, waiting, now)
+            if model.queue.by_ticket:
+                effects += self._unserved(model, now)
             return tuple(effects)
         if model.queue.is_any_held or model.fallback.is_on:
             effects += self._wake(model)
@@ -282,18 +279,25 @@ class Placement:
             ticket, worker.worker_id, best.cached_tokens, choice.reason, model.files_digest
         )
 
-    def _unserved(self, model: Model, waiting: Waiting, now: float) -> Effects:
-        """No worker of the model is ready: a provider, patience or a refusal."""
-        request = waiting.request
-        if chain := model.chain(request):
-            reason = f"no worker of {model.name} is ready"
-            away = self._send_away(model, waiting, chain, reason)
-            return *model.fallback.turn_on(reason), away
-        if request.resumed or self._fleet.starting(model) or now < model.awaited_until:
-            waiting.held_since = now if waiting.held_since is None else waiting.held_since
-            model.queue.is_any_held = True
-            return ()
-        return (self._refuse_unserved(model, request.ticket, now),)
+    def _unserved(self, model: Model, now: float) -> list[Effect]:
+        """No worker of the model is ready: for each that waits a provider, patience or a refusal.
+        Who has begun is more patient than others, unless all say that nobody will come.
+        """
+        effects: list[Effect] = []
+        is_awaited = bool(self._fleet.starting(model)) or now < model.awaited_until
+        may_resume = is_awaited or not self._fleet.has_given_up(model, now, self._resume_wait_s)
+        for waiting in model.queue:
+            request = waiting.request
+            if chain := model.chain(request):
+                reason = f"no worker of {model.name} is ready"
+                away = self._send_away(model, waiting, chain, reason)
+                effects += *model.fallback.turn_on(reason), away
+            elif may_resume if request.resumed else is_awaited:
+                waiting.held_since = now if waiting.held_since is None else waiting.held_since
+                model.queue.is_any_held = True
+            else:
+                effects.append(self._refuse_unserved(model, request.ticket, now))
+        return effects
 
     def _is_hopeless(self, model: Model, request: RouteRequest, now: float) -> bool:
         """Whether a newcomer cannot stay. A resumed answer always may: its text is out already."""
@@ -323,20 +327,7 @@ class Placement:
     def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:
         request = self._dequeue(model, ticket).request
         starting = self._fleet.starting(model)
-        if request.resumed:
-            return Refuse(ticket, errors.connection_lost())
-        if not starting:
-            text = f"No worker serves {model.name} now and none is starting."
-            return Refuse(ticket, errors.unavailable(text, DOWN_RETRY_AFTER_S))
-        wait_s = min(
-            start_retry_after_s(now - w.since, w.progress.fraction if w.progress else 0.0)
-            for w in starting
-        )
-        # Not why an earlier engine died: that holds paths, and words on which clients act.
-        progress = self._fleet.start_progress(model)
-        how_far = f" ({progress})" if progress else ""
-        text = f"The workers of {model.name} are still starting{how_far}."
-        return Refuse(ticket, errors.unavailable(text, wait_s))
+        return Refuse(ticket, unserved(model.name, starting, now, resumed=request.resumed))
 
     def _enter(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> Waiting:
         """The ticket is ours from now on, and waits or runs."""

@@ -110,6 +110,23 @@ async def test_a_stream_is_held_until_the_only_worker_is_back() -> None:
         assert asked.text == TEXT
 
 
+async def test_a_stream_whose_only_worker_gives_up_ends_at_once() -> None:
+    """With the words on which clients try again: nobody is coming who could go on with it."""
+    fake = paused("w1", 4)
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await gateway.wait_state("ready")
+        asked = gateway.start()
+        await asked.wait_text()
+        fake.fail_engine()
+        await gateway.wait_state("starting")
+        fake.say(Fault("w1", fake.epoch, "stopped after 5 starts", 127, is_final=True))
+        with trio.fail_after(PATIENCE_S):
+            await asked.over.wait()
+        assert TEXT.startswith(asked.text)
+        assert asked.error is not None
+        assert (asked.error.status, asked.error.code) == (502, "upstream_connection_lost")
+
+
 class RefusesAndDies(FakeWorker):
     """Has no room for the first that it is sent, and its engine is gone in the same moment."""
 

@@ -130,16 +130,20 @@ def test_an_engine_fault_moves_tickets_and_forgets_blocks() -> None:
 
 
 def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
-    """Who waits for it is refused at once; a resumed answer still has its patience."""
+    """Who waits for it is refused at once, and a resumed answer with words that clients try again
+    on; so is who comes to it later.
+    """
     fleet = dispatch((W1, facts()))
     fleet.heard(W1, Fault("w1", 1, "killed", 137), 0.0)
     fleet.ask(request(1), 0.0)
     fleet.ask(request(2, resumed=True), 0.0)
     effects = fleet.heard(W1, Fault("w1", 1, GIVES_UP, 1, is_final=True), 1.0)
-    assert only(effects, Refuse).ticket == 1
+    effects += fleet.ask(request(3, resumed=True), 1.1)
+    refused = {e.ticket: e.error.status for e in effects if isinstance(e, Refuse)}
+    assert refused == {1: 503, 2: 502, 3: 502}
     view = fleet.model("m")
     assert view is not None
-    assert (view.state, view.queued) == ("down", 1)
+    assert (view.state, view.queued) == ("down", 0)
     assert "stopped after" in fleet.workers()[0].fault
 
 

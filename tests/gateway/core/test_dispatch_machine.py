@@ -82,6 +82,8 @@ class DispatchMachine(RuleBasedStateMachine):
         self.connected: dict[WorkerId, int] = {}
         self.engines: dict[WorkerId, _Engine] = {}
         self.full: dict[WorkerId, float] = {}
+        self.given_up: set[WorkerId] = set()
+        self.left_at: dict[WorkerId, float] = {}
         self.is_fallback_on = False
         self.probe: Probe | None = None
 
@@ -120,6 +122,8 @@ class DispatchMachine(RuleBasedStateMachine):
         self.connected[worker_id] = epoch
         self.engines.pop(worker_id, None)
         self.full.pop(worker_id, None)
+        self.given_up.discard(worker_id)
+        self.left_at.pop(worker_id, None)
         if engine is not None:
             self.engines[worker_id] = _Engine(epoch)
         message = hello(f"w{worker_id[0]}", engine, epoch=epoch)
@@ -147,13 +151,18 @@ class DispatchMachine(RuleBasedStateMachine):
         if not stale:
             self.engines.pop(worker_id, None)
             self.full.pop(worker_id, None)
+            self.given_up.discard(worker_id)
+            if stops and worker_id in self.connected:
+                self.given_up.add(worker_id)
         fault = Fault(f"w{worker_id[0]}", epoch, "killed", 137, is_final=stops)
         self.take(self.fleet.heard(worker_id, fault, self.now))
 
     @rule(worker_id=worker_ids)
     def worker_lost(self, worker_id: WorkerId) -> None:
         """A link breaks."""
-        self.connected.pop(worker_id, None)
+        if self.connected.pop(worker_id, None) is not None and worker_id not in self.given_up:
+            self.left_at[worker_id] = self.now
+        self.given_up.discard(worker_id)
         self.engines.pop(worker_id, None)
         self.full.pop(worker_id, None)
         self.take(self.fleet.lost(worker_id, self.now))
@@ -321,6 +330,13 @@ class DispatchMachine(RuleBasedStateMachine):
             expected = model.expected_output(first.max_tokens)
             roomy = [w for w in usable if w.has_room(first, expected)]
             assert not [w for w in roomy if w.wait_s(self.now) == 0.0] or len(roomy) > 1
+
+    @invariant()
+    def nobody_waits_for_those_who_have_given_up(self) -> None:
+        """Not even who has begun, unless somebody who has left may come back."""
+        is_missed = any(self.now - at < RESUME_WAIT_S for at in self.left_at.values())
+        if self.connected and self.connected.keys() == self.given_up and not is_missed:
+            assert not self.waiting
 
     @invariant()
     def the_index_is_exact_or_empty(self) -> None:

@@ -51,8 +51,8 @@ class Canaries:
         return self._is_excused
 
     def look(self, ready: Mapping[WorkerId, bool], now: float) -> None:
-        """Which workers are ready, and whether each is so crowded that a canary has to wait there.
-        One whose worker is not ready any more is forgotten, and all before it.
+        """Which workers are ready, and whether each is so crowded, and works, that a canary has to
+        wait there. One whose worker is not ready any more is forgotten, and all before it.
         """
         if self._flying is None:
             return

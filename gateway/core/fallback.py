@@ -42,7 +42,8 @@ class Fallback:
             self.is_on = False
             canaries.begin(now)
             return [Notice(FallbackOff(self._config.name, canaries.needed))]
-        canaries.look({worker.worker_id: worker.is_crowded for worker in ready}, now)
+        held = {w.worker_id: w.is_crowded and not w.is_stuck(now) for w in ready}
+        canaries.look(held, now)
         return []
 
     def next_canary(self, ready: Sequence[Worker], now: float) -> list[Effect]:

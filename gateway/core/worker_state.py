@@ -27,6 +27,12 @@ LEARN_AFTER_S: Final = 10.0
 then is an error of a few percent."""
 
 
+STUCK_AFTER_S: Final = 10.0
+STUCK_STEPS: Final = 10
+"""An engine with work tells its steps ten times a second, or each one if they take longer: one that
+is full and has told of none for so long, nor for so many of its steps, works no more."""
+
+
 class Reservation(msgspec.Struct, eq=False):
     """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
     paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
@@ -100,6 +106,7 @@ class Worker:
         self.pace = Pace()
         self.breaker = Breaker()
         self.num_running = 0
+        self._stepped_at = now
         self.reservations: dict[int, Reservation] = {}
         self._prefilling: dict[int, Reservation] = {}
         self._chains = ChainTree()
@@ -149,6 +156,13 @@ class Worker:
         has_no_block = self.load is not None and self.load.free_blocks == 0 < self.load.num_blocks
         is_full = num_others >= self.engine.max_seqs or self.full_since is not None
         return is_full or has_no_block
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether no step is over that long should be, if there is work."""
+        patience_s = STUCK_AFTER_S
+        if self.load is not None:
+            patience_s = max(patience_s, STUCK_STEPS * self.load.step_ms / 1e3)
+        return now - self._stepped_at >= patience_s
 
     @property
     def kv_reserved_tokens(self) -> int:
@@ -250,6 +264,8 @@ class Worker:
 
     def report(self, load: Load, now: float) -> None:
         """Take in the engine's own counters."""
+        if self.load is None or load.steps != self.load.steps:
+            self._stepped_at = now
         self.load = load
         self.pace.report(load.prefill_tokens_per_s, now)
         num_there = load.running + load.waiting

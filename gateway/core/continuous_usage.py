@@ -19,12 +19,11 @@ from gateway.core.events import (
     ToolCallDelta,
     Usage,
 )
-from gateway.core.formatting import usage_object
+from gateway.core.formatting import CHUNK_END, usage_object
 
 COUNTED: Final = (TextDelta, ReasoningDelta, ToolCallDelta, Finished)
 """Events with which a running count goes, when it is wanted."""
 
-_CHUNK_END: Final = b"}\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -64,7 +63,7 @@ class ContinuousUsage:
         if self._running is None or not chunk or not isinstance(event, COUNTED):
             return chunk
         usage = _encode(usage_object(self._running))
-        return chunk[: -len(_CHUNK_END)] + b',"usage":' + usage + _CHUNK_END
+        return chunk[: -len(CHUNK_END)] + b',"usage":' + usage + CHUNK_END
 
     def error(self, error: ApiError) -> bytes:
         """As the inner one."""

@@ -29,6 +29,8 @@ from gateway.core.events import (
 _RareEvent = ToolCallStart | ToolCallEnd | Finished | Usage | Started
 
 DONE: Final = b"data: [DONE]\n\n"
+CHUNK_END: Final = b"}\n\n"
+"""Of each event but that one."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -308,6 +310,12 @@ def herma_object(started: Started, cached_tokens: int) -> dict[str, Any]:
         "route": started.route,
         "served_by": started.served_by,
     }
+
+
+def with_herma(chunk: bytes, started: Started) -> bytes:
+    """`chunk`, an event of any of our APIs, with who answers in it; b"" stays b""."""
+    herma = _encode(herma_object(started, started.cached_tokens))
+    return chunk and chunk[: -len(CHUNK_END)] + b',"herma":' + herma + CHUNK_END
 
 
 CHAT: Final = Dialect(

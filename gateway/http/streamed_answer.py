@@ -25,6 +25,7 @@ from gateway.core.events import (
     UpstreamChunk,
     Usage,
 )
+from gateway.core.formatting import with_herma
 from gateway.http.errors import error_of, send_error
 from gateway.http.reply import Header, send_body
 from gateway.http.turn import Turn
@@ -53,6 +54,7 @@ class StreamedAnswer:
         "_has_content",
         "_is_finished",
         "_is_gone",
+        "_is_untold",
         "_last",
         "_turn",
         "_work",
@@ -75,6 +77,7 @@ class StreamedAnswer:
         self._from_provider = False
         self._has_content = False
         self._is_finished = False
+        self._is_untold = False
         self.on_complete: Callable[[], object] | None = None
         self._last = b""
         self._error: ApiError | None = None
@@ -126,7 +129,10 @@ class StreamedAnswer:
         return self._formatter.keep_alive()
 
     def head(self) -> list[Header]:
-        """The headers of the stream, as far as its facts are known."""
+        """The headers of the stream, as far as its facts are known. If nobody answers yet, the
+        stream tells who does.
+        """
+        self._is_untold = self._turn.started is None
         return [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -185,9 +191,17 @@ class StreamedAnswer:
                 return b""
             case Started():
                 self._turn.started = event
+                if self._is_untold:
+                    self._is_untold = False
+                    self._put_aside(with_herma(self._formatter.keep_alive(), event))
                 return self._format(event)
             case _:
                 return self._format(event)
+
+    def _put_aside(self, chunk: bytes) -> None:
+        """What is no content of the answer."""
+        if chunk and self._error is None and not self.put(chunk):
+            self._give_up()
 
     def _keep_for_end(self, event: Finished | Usage) -> bytes:
         if self._error is None:

@@ -18,7 +18,7 @@ class WriteConfig(NamedTuple):
     """Heads of one row that a program takes."""
 
     heads: int = 16
-    warps: int = 4
+    warps: int = 2
 
 
 class DecodeConfig(NamedTuple):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernels.choose import uses_triton
+from protocol.messages import EngineFacts
 from workers.core.plan import Chunk
 from workers.engine.batch import PagedBatch, PagedRows, make_paged_batch, paged_rows, to_device
 from workers.engine.capture import Capture, CudaCapture, run_again
@@ -45,21 +46,23 @@ class DeviceSteps:
         self,
         model: Qwen3,
         cache: KvCache,
-        max_rows: int,
-        context_length: int,
+        facts: EngineFacts,
         capture: Capture | None = None,
     ) -> None:
-        """`capture` None takes that of the device: none on a CPU."""
+        """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
+        of the device: none on a CPU.
+        """
+        max_rows = min(facts.max_seqs, facts.token_budget)
         self.used_graph = False
         self._model = model
         self._cache = cache
         self._device = model.device
         self._nothing = Picked((), torch.empty(0, dtype=torch.int64, device=self._device))
-        max_blocks = -(-context_length // cache.block_size)
+        max_blocks = -(-facts.context_length // cache.block_size)
         self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
         self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
-        held = rooms(max_rows, _layer_weights(model))
+        held = rooms(max_rows, facts.token_budget, _layer_weights(model))
         self._mixed_step = MixedStep(model, cache, self._tables, held)
         self._graphs = Graphs(
             CaptureOrder(max_rows, held),

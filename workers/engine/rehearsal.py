@@ -96,7 +96,7 @@ def _runner(config: WorkerConfig, model: Qwen3, model_dir: Path) -> Runner:
     num_blocks = facts.kv_tokens // facts.block_size
     dtype = kv_dtype(config, model.weights.embedding.dtype)
     cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
-    steps = DeviceSteps(model, cache, facts.max_seqs, facts.context_length, run_again)
+    steps = DeviceSteps(model, cache, facts, run_again)
     return Runner(model, cache, facts, model_dir, steps)
 
 

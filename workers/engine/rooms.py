@@ -6,7 +6,7 @@ Owns which rooms there are, and what a step needs. Must not know CUDA, nor what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from workers.core.plan import Chunk
@@ -33,6 +33,10 @@ for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200, 12 to 20 whe
 host too), in which it does 600 TFLOP/s. A room beyond it could cost a step more than it saves, if
 most of it is padding."""
 
+_GRAIN: Final = 16
+"""Rows of spans that a small budget leaves of a room are rounded up to these: kernels multiply so
+many at once."""
+
 
 class Room(NamedTuple):
     """What a graph holds, or a step needs: rows that are decodes, rows of spans, and spans."""
@@ -56,17 +60,45 @@ class Room(NamedTuple):
         return all(has >= wanted for has, wanted in zip(self, need, strict=True))
 
 
-def rooms(max_rows: int, layer_weights: int) -> tuple[Room, ...]:
-    """The rooms for steps of up to `max_rows` sequences of a model with such layers, in the order
-    in which they are wanted.
+def rooms(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[Room, ...]:
+    """The rooms for steps of up to `max_seqs` sequences and `token_budget` tokens, of a model with
+    such layers, in the order in which they are wanted. Each holds a step that those before it do
+    not.
     """
+    max_span_rows = -(-token_budget // _GRAIN) * _GRAIN
     found: list[Room] = []
     for num_decodes, span_rows, num_spans in _SIZES:
-        room = Room(min(num_decodes, max_rows), span_rows, min(num_spans, max_rows))
+        room = Room(
+            min(num_decodes, max_seqs, token_budget),
+            min(span_rows, max_span_rows),
+            min(num_spans, max_seqs, token_budget // 2),
+        )
         is_worth_it = room.num_rows * layer_weights <= _LAUNCHED_WEIGHTS
-        if is_worth_it and not any(other.holds(room) for other in found):
+        if is_worth_it and _is_needed(room, found, max_seqs, token_budget):
             found.append(room)
     return tuple(found)
+
+
+def _is_needed(room: Room, others: Sequence[Room], max_seqs: int, token_budget: int) -> bool:
+    """Whether a step fits into the room and into none of `others`. The more decodes it has the less
+    there may be beside them, so it is enough to look where another room holds no more decodes.
+    """
+    firsts = {0, *(other.num_decodes + 1 for other in others)}
+    steps = [
+        _largest_step(room, num_decodes, max_seqs, token_budget)
+        for num_decodes in firsts
+        if num_decodes <= room.num_decodes
+    ]
+    return any(
+        step.num_rows > 0 and not any(other.holds(step) for other in others) for step in steps
+    )
+
+
+def _largest_step(room: Room, num_decodes: int, max_seqs: int, token_budget: int) -> Room:
+    """Of those with so many decodes that fit into the room."""
+    span_rows = min(room.span_rows, token_budget - num_decodes)
+    num_spans = min(room.num_spans, max_seqs - num_decodes, span_rows // 2)
+    return Room(num_decodes, span_rows if num_spans else 0, num_spans)
 
 
 def need_of(chunks: Iterable[Chunk]) -> Room:

@@ -163,7 +163,7 @@ class Runner:
 
 def _steps(model: Qwen3, cache: KvCache, facts: EngineFacts) -> Steps:
     if model.device.type == "cuda":
-        return DeviceSteps(model, cache, facts.max_seqs, facts.context_length)
+        return DeviceSteps(model, cache, facts)
     return HostSteps(model, cache, facts.max_seqs)
 
 

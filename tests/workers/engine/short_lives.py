@@ -141,7 +141,7 @@ def runner_on(host: Runner, shape: Shape, *, card: bool, capture: Capture | None
     for keys, values in cache.layers:
         keys.fill_(float("nan"))
         values.fill_(float("nan"))
-    steps = DeviceSteps(model, cache, shape.max_seqs, window, capture) if card else None
+    steps = DeviceSteps(model, cache, facts, capture) if card else None
     return Runner(model, cache, facts, host.model_dir, steps)
 
 

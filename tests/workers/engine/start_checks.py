@@ -75,7 +75,7 @@ def _start(config: WorkerConfig) -> Runner:
     facts = probe_facts(config, model)
     for num_blocks, run in ((1, run_largest_step), (facts.kv_tokens // facts.block_size, warm_up)):
         cache = KvCache(shape, num_blocks, facts.block_size, CPU, kv_dtype(config, dtype))
-        steps = DeviceSteps(model, cache, facts.max_seqs, facts.context_length, run_again)
+        steps = DeviceSteps(model, cache, facts, run_again)
         runner = Runner(model, cache, facts, model_dir, steps)
         run(runner)
     runner.prepare(wished_only=False)  # as an engine does as soon as it is idle

@@ -29,7 +29,7 @@ def as_on_card(host: Runner, capture: Capture | None = None) -> Runner:
         keys.fill_(float("nan"))
         values.fill_(float("nan"))
     facts = host.facts
-    steps = DeviceSteps(host.model, host.cache, facts.max_seqs, facts.context_length, capture)
+    steps = DeviceSteps(host.model, host.cache, facts, capture)
     while capture is not None and steps.prepare(wished_only=False):
         pass
     return Runner(host.model, host.cache, facts, host.model_dir, steps)

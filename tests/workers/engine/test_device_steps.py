@@ -165,7 +165,7 @@ def test_a_number_is_given_to_another_sequence(
 def test_a_decode_tells_whether_it_was_replayed(host: Runner) -> None:
     """A graph that is missed is wished for, and serves from then on."""
     facts, cache = host.facts, host.cache
-    steps = DeviceSteps(host.model, cache, facts.max_seqs, facts.context_length, run_again)
+    steps = DeviceSteps(host.model, cache, facts, run_again)
     runner = Runner(host.model, cache, facts, host.model_dir, steps)
     first = Chunk(1, 0, 21, (0, 1), samples=True)
     runner.run(StepPlan(1, (start_of(1, GREEDY),), (first,), ()))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import Tensor
 
 from kernels.attention import NO_ROW, PagedPlan
@@ -79,8 +80,33 @@ def _launched(runner: Runner, lengths: Sequence[int]) -> bool:
 def _uncaptured(host: Runner, capture: Capture, max_rows: int | None = None) -> Runner:
     """As on a card, before the first capture."""
     facts, model, cache = host.facts, host.model, as_on_card(host).cache
-    steps = DeviceSteps(model, cache, max_rows or facts.max_seqs, facts.context_length, capture)
+    facts = replace(facts, max_seqs=max_rows or facts.max_seqs)
+    steps = DeviceSteps(model, cache, facts, capture)
     return Runner(model, cache, facts, host.model_dir, steps)
+
+
+def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
+    """The budget bounds decodes and spans alike, and what it leaves of them has graphs."""
+    num_rows: list[int] = []
+
+    def capture(step: Callable[[], Tensor]) -> Replay:
+        num_rows.append(len(step()))
+        return step
+
+    facts = replace(host.facts, max_seqs=8, token_budget=4)
+    steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture)
+    runner = Runner(host.model, host.cache, facts, host.model_dir, steps)
+    while runner.prepare(wished_only=False):
+        pass
+    assert sorted(num_rows) == [
+        1,
+        1,
+        2,
+        4,
+        4 + 2,
+    ]  # a span alone samples one row, the whole budget 6
+    assert _launched(runner, (4,))
+    assert _launched(runner, (1, 2, 1))
 
 
 def test_a_room_is_wished_then_serves(host: Runner) -> None:

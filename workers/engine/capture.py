@@ -1,11 +1,18 @@
 """How a step becomes a CUDA graph.
 
-Owns the streams and the memory of a capture. Must not know what the step computes, nor when.
+Owns the streams and the memory of a capture, and what it leaves to others. Must not know what the
+step computes, nor when.
+
+A graph is never given back: its memory lies in a pool that all graphs share, and is nobody's until
+the last of them goes. So a capture must not take what a step needs that no graph serves, or the
+largest would fail from then on; it finds its memory taken meanwhile (`sparing`), and ends the
+captures instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias, final
 
 import torch
@@ -16,7 +23,34 @@ Replay: TypeAlias = Callable[[], Tensor]
 until another step of the same `Capture` is run or captured: read it before, on the same stream."""
 
 Capture: TypeAlias = Callable[[Callable[[], Tensor]], Replay]
-"""Makes a step replayable. Runs it; raises `torch.OutOfMemoryError`."""
+"""Makes a step replayable. Runs it; raises `torch.OutOfMemoryError`. Then everything is as before,
+but for memory that the pool has taken for it.
+"""
+
+Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
+"""Takes so many bytes for the time of a `with`. Raises `torch.OutOfMemoryError`."""
+
+
+def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
+    """`capture`, which leaves so many bytes to steps that are launched kernel by kernel."""
+
+    def capture_beside(step: Callable[[], Tensor]) -> Replay:
+        with hold(num_bytes):
+            return capture(step)
+
+    return capture_beside
+
+
+@contextmanager
+def held_on_card(num_bytes: int) -> Iterator[None]:
+    """A `Hold` of the current device."""
+    memory = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
+    try:
+        yield
+    finally:
+        del memory
+        # Kernels that are loaded later ask the driver for memory, not torch.
+        torch.cuda.empty_cache()
 
 
 @final
@@ -35,13 +69,24 @@ class CudaCapture:
 
     def __call__(self, step: Callable[[], Tensor]) -> Replay:
         """See `Capture`."""
+        current = torch.cuda.current_stream()
+        try:
+            return self._captured(step, current)
+        finally:
+            # Where memory ran out, too: what was launched until then shares inputs, counters and
+            # scratch with the next step, and torch stays on the stream of a capture that it could
+            # not end.
+            torch.cuda.set_stream(current)
+            current.wait_stream(self._stream)
+
+    def _captured(self, step: Callable[[], Tensor], current: torch.cuda.Stream) -> Replay:
         stream = self._stream
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(current)
         # The first run compiles kernels and takes workspaces: neither may happen in a capture.
         with torch.cuda.stream(stream):
             step()
-        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
+        # Waits for the card, and gives back all memory that torch keeps for later.
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             result = step()
         place = _place_of(result)

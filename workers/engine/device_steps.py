@@ -21,7 +21,7 @@ from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
 from workers.core.plan import Chunk
 from workers.engine.batch import PagedBatch, PagedRows, make_paged_batch, paged_rows, to_device
-from workers.engine.capture import Capture, CudaCapture, run_again
+from workers.engine.capture import Capture, CudaCapture, held_on_card, run_again, sparing
 from workers.engine.capture_order import CaptureOrder
 from workers.engine.decode_step import DecodeStep
 from workers.engine.draws import Kind
@@ -48,9 +48,11 @@ class DeviceSteps:
         cache: KvCache,
         facts: EngineFacts,
         capture: Capture | None = None,
+        *,
+        spare_bytes: int = 0,
     ) -> None:
         """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
-        of the device: none on a CPU.
+        of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
         """
         max_rows = min(facts.max_seqs, facts.token_budget)
         self.used_graph = False
@@ -68,7 +70,7 @@ class DeviceSteps:
             CaptureOrder(max_rows, held),
             self._decode_step,
             self._mixed_step,
-            capture or _capture_on(self._device),
+            capture or _capture_on(self._device, spare_bytes),
         )
 
     def start(self, states: Sequence[SequenceState]) -> None:
@@ -210,11 +212,13 @@ class DeviceSteps:
         return picked
 
 
-def _capture_on(device: torch.device) -> Capture | None:
+def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
     """The reference implementations read back from the device, which no graph can hold."""
     if not uses_triton(torch.empty(0, device=device)):
         return None
-    return CudaCapture() if device.type == "cuda" else run_again
+    if device.type != "cuda":
+        return run_again
+    return sparing(CudaCapture(), spare_bytes, held_on_card)
 
 
 def _layer_weights(model: Qwen3) -> int:

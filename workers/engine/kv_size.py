@@ -18,7 +18,8 @@ CPU_SHARE: Final = 0.25
 
 CARD_SHARE: Final = 0.95
 """Of what weights and the largest step leave on a card. The rest is for what no probe sees:
-graphs captured later, fragments of the allocator, the driver's own growth."""
+graphs captured later (they find no more: `capture.py`), fragments of the allocator, the driver's
+own growth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from workers.engine.model_config import read_model_config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.out_of_memory import is_out_of_memory
 from workers.engine.probe import PeakMeter, room, run_largest_step
-from workers.engine.runner import Runner
+from workers.engine.runner import Runner, steps_on
 from workers.engine.settings import (
     compute_dtype,
     engine_facts,
@@ -74,7 +74,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
             torch.set_num_threads(1)
         model = Qwen3(shape, weights)
         with _phase(report, "memory", "measuring room for keys and values"):
-            num_blocks = _num_blocks(config, model, model_dir)
+            num_blocks, spare_bytes = _num_blocks(config, model, model_dir)
             cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -86,7 +86,8 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     tokens = num_blocks * config.block_size
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         facts = engine_facts(config, model, window(config, shape), num_blocks)
-        runner = Runner(model, cache, facts, model_dir)
+        steps = steps_on(model, cache, facts, spare_bytes)
+        runner = Runner(model, cache, facts, model_dir, steps)
         warm_up(runner)
     if kernels is not None:
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
@@ -94,8 +95,10 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     return runner
 
 
-def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
-    """How many blocks fit beside weights and the largest step, which is run on a card."""
+def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> tuple[int, int]:
+    """How many blocks fit beside weights and the largest step, which is run on a card, and how many
+    bytes that step takes beside what its runner keeps.
+    """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
     meter = PeakMeter(device)
@@ -104,8 +107,9 @@ def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
         facts = probe_facts(config, model)
         with meter:
             cache = KvCache(shape, 1, config.block_size, device, dtype)
-            run_largest_step(Runner(model, cache, facts, model_dir))
-            del cache
+            runner = Runner(model, cache, facts, model_dir)
+            run_largest_step(runner)
+        del cache, runner
     demand = KvDemand(
         token_bytes=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize,
         block_size=config.block_size,
@@ -114,7 +118,7 @@ def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> int:
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,
     )
-    return choose_blocks(before, demand, is_card=device.type == "cuda")
+    return choose_blocks(before, demand, is_card=device.type == "cuda"), meter.passing_bytes
 
 
 @contextmanager

@@ -69,11 +69,13 @@ class PeakMeter:
     """What a card gives away between the start of a `with` and its end, at the worst moment.
 
     `peak_bytes` counts the allocator's peak over the start, and what libraries and compiled
-    kernels took beside it; 0 on a CPU, whose steps are small.
+    kernels took beside it; `passing_bytes` is how much of the allocator's peak was free again at
+    the end. Both are 0 on a CPU, whose steps are small.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.peak_bytes = 0
+        self.passing_bytes = 0
         self._device = device
 
     def __enter__(self) -> "PeakMeter":
@@ -88,9 +90,10 @@ class PeakMeter:
     def __exit__(self, *_: object) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-            peak = torch.cuda.max_memory_allocated(self._device) - self._allocated
+            peak = torch.cuda.max_memory_allocated(self._device)
             grown = max(0, _outside_bytes(self._device) - self._outside)
-            self.peak_bytes = peak + grown
+            self.peak_bytes = peak - self._allocated + grown
+            self.passing_bytes = peak - torch.cuda.memory_allocated(self._device)
 
 
 def _outside_bytes(device: torch.device) -> int:

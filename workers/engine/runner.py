@@ -51,13 +51,13 @@ class Runner:
         model_dir: Path,
         steps: Steps | None = None,
     ) -> None:
-        """`steps` None takes those of the model's device."""
+        """`steps` None takes `steps_on` the model's device."""
         self.facts = facts
         self.eos_ids: frozenset[int] = model.config.eos_ids
         self.model_dir = model_dir
         self.model = model
         self.cache = cache
-        self._steps = steps or _steps(model, cache, facts)
+        self._steps = steps or steps_on(model, cache, facts)
         self._vocab_size = model.config.vocab_size
         self._pool = SequencePool()
         self._lost: dict[int, str] = {}
@@ -161,9 +161,10 @@ class Runner:
         ]
 
 
-def _steps(model: Qwen3, cache: KvCache, facts: EngineFacts) -> Steps:
+def steps_on(model: Qwen3, cache: KvCache, facts: EngineFacts, spare_bytes: int = 0) -> Steps:
+    """Those of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
     if model.device.type == "cuda":
-        return DeviceSteps(model, cache, facts)
+        return DeviceSteps(model, cache, facts, spare_bytes=spare_bytes)
     return HostSteps(model, cache, facts.max_seqs)
 
 

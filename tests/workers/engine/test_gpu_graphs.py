@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
@@ -20,7 +21,8 @@ from tests.workers.engine.step_cases import (
     sampled_by,
 )
 from workers.core.plan import Sampled, StepPlan
-from workers.engine.capture import Capture, CudaCapture, run_again
+from workers.engine.capture import Capture, CudaCapture, held_on_card, run_again
+from workers.engine.probe import PeakMeter
 from workers.engine.runner import Runner
 
 pytestmark = [
@@ -126,6 +128,47 @@ def test_results_share_their_memory() -> None:
         result = replay()
         assert result.shape == (64, 64 * 4096)
         assert torch.equal(result, step())
+
+
+@pytest.mark.parametrize("num_runs", [0, 1], ids=["before", "within"])
+def test_a_capture_that_memory_runs_out_in_leaves_nothing_behind(num_runs: int) -> None:
+    """What it launched is over before the next step, on the stream of all steps; the next capture
+    is as good as any.
+    """
+    x, capture, current = torch.zeros(4, device="cuda"), CudaCapture(), torch.cuda.current_stream()
+    num_left = num_runs
+
+    def step() -> Tensor:
+        nonlocal num_left
+        if num_left == 0:
+            torch.cuda._sleep(10**8)
+            x.fill_(1)
+            raise torch.OutOfMemoryError("no more")
+        num_left -= 1
+        return x + 1
+
+    with pytest.raises(torch.OutOfMemoryError):
+        capture(step)
+    x.zero_()
+    torch.cuda.synchronize()
+    assert torch.cuda.current_stream() == current
+    assert x.tolist() == [0, 0, 0, 0]
+    assert capture(lambda: x + 2)().tolist() == [2, 2, 2, 2]
+
+
+def test_what_is_held_comes_back() -> None:
+    """To torch and to the driver; of what a step takes, that which it does not keep is measured."""
+    size = 32 * 2**20
+    with PeakMeter(torch.device("cuda", 0)) as meter:
+        kept = torch.empty(size // 4, dtype=torch.uint8, device="cuda")
+        torch.empty(size, dtype=torch.uint8, device="cuda")
+    assert (meter.passing_bytes, kept.nbytes) == (size, size // 4)
+    assert meter.peak_bytes >= size + size // 4
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    with held_on_card(size):
+        assert torch.cuda.memory_allocated() == before[0] + size
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
 
 
 def _load(model_dir: Path, config: dict[str, Any]) -> Runner:

@@ -1,6 +1,7 @@
 """Small mixed steps in rooms of fixed size: which are served so, with padding that is nobody's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,14 @@ from tests.workers.engine.step_cases import (
     start_of,
 )
 from workers.core.plan import Chunk, StepPlan
-from workers.engine.capture import Capture, Replay, run_again
+from workers.engine.capture import Capture, Replay, run_again, sparing
 from workers.engine.device_steps import DeviceSteps
 from workers.engine.kv_cache import KvCache
 from workers.engine.rooms import Room
 from workers.engine.runner import Runner
 
 LONGEST_PROMPT = 90
+GRAPH_BYTES, LARGEST_BYTES = 10, 600
 
 
 @pytest.fixture(name="host", scope="module")
@@ -219,6 +221,49 @@ def test_memory_that_runs_out_ends_the_captures(
     assert not runner.prepare(wished_only=False)
     assert _launched(runner, (20, 1))
     assert not _launched(runner, (60, 1))
+    assert not runner.is_wishing
+
+
+class _Card:
+    """Has so many bytes, of which a capture keeps some for good."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_free = num_bytes
+        self.num_captured = 0
+
+    def capture(self, step: Callable[[], Tensor]) -> Replay:
+        self._take(GRAPH_BYTES)
+        self.num_captured += 1
+        return run_again(step)
+
+    @contextmanager
+    def hold(self, num_bytes: int) -> Iterator[None]:
+        self._take(num_bytes)
+        try:
+            yield
+        finally:
+            self.num_free += num_bytes
+
+    def _take(self, num_bytes: int) -> None:
+        if num_bytes > self.num_free:
+            raise torch.OutOfMemoryError(f"{num_bytes} of {self.num_free} bytes")
+        self.num_free -= num_bytes
+
+
+@pytest.mark.parametrize(("num_bytes", "num_graphs"), [(500, 0), (609, 0), (635, 3), (9999, None)])
+def test_captures_leave_the_largest_step_its_memory(
+    host: Runner, num_bytes: int, num_graphs: int | None
+) -> None:
+    """Graphs are never given back: else that step would fail ever after."""
+    card = _Card(num_bytes)
+    runner = _uncaptured(host, sparing(card.capture, LARGEST_BYTES, card.hold))
+    num_prepared = 0
+    while runner.prepare(wished_only=False):
+        num_prepared += 1
+    assert card.num_free >= min(num_bytes, LARGEST_BYTES)
+    assert card.num_captured == num_prepared
+    assert num_prepared == num_graphs if num_graphs is not None else num_prepared > 3
+    assert _launched(runner, (20, 1)) == (num_graphs is None)
     assert not runner.is_wishing
 
 

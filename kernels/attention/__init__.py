@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, reference
+from kernels.attention.choose import LIBRARY_GRAIN
 from kernels.attention.plan import NO_ROW, PagedPlan, PrefillSpan, PrefillWork
 from kernels.attention.room import SpanRoom, span_room
 from kernels.choose import uses_triton
 from kernels.paged_attention import AttentionPlan
 
 __all__ = [
+    "LIBRARY_GRAIN",
     "NO_ROW",
     "PagedPlan",
     "PrefillSpan",

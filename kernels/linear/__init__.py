@@ -13,9 +13,10 @@ from torch import Tensor
 from kernels.choose import uses_triton
 from kernels.fp8 import BLOCK, Fp8Weight
 from kernels.linear import reference
+from kernels.linear.choose import library_rows
 from kernels.linear.weight import Weight
 
-__all__ = ["Weight", "linear", "linear_add", "norm_linear", "norm_swiglu"]
+__all__ = ["Weight", "library_rows", "linear", "linear_add", "norm_linear", "norm_swiglu"]
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:

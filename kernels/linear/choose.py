@@ -126,6 +126,15 @@ def _suits_long(op: Op, num_rows: int, depth: int) -> bool:
     return is_deep_swiglu and padded - num_rows <= num_rows // _LONG_PADDING
 
 
+def library_rows(most: int) -> int:
+    """The largest number of rows up to `most`, beyond those that are measured, whose gates and ups
+    the library multiplies on any card: it leaves them in memory, where ours leaves their SwiGLU, a
+    third. 0 if there is none.
+    """
+    rows = range(most, TUNED_ROWS[-1], -1)
+    return next((n for n in rows if not _suits_long(Op.NORM_SWIGLU, n, _LONG_DEPTH)), 0)
+
+
 def rule(
     op: Op,
     num_rows: int,

@@ -158,6 +158,19 @@ def test_many_rows_and_float32_are_the_librarys() -> None:
     assert isinstance(choose(Op.LINEAR, 40, 4099, 4096, torch.bfloat16), Skinny)
 
 
+@pytest.mark.parametrize(
+    ("most", "found"),
+    [(257, 257), (2048, 1985), (4096, 3971), (8192, 7943), (20_000, 7943)],
+)
+def test_the_most_rows_that_the_library_multiplies(most: int, found: int) -> None:
+    """Of gates and ups, whatever the card: beyond them ours does where it serves the product."""
+    assert entries.library_rows(most) == found
+    shape = 24_576, 4096, torch.bfloat16
+    served = [choose(Op.NORM_SWIGLU, n, *shape, has_wide=True) for n in range(found, most + 1)]
+    assert served[0] is None
+    assert all(served[1:])
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     """Every entry checks its arguments before it computes."""
     x, weight = torch.zeros(2, 3), torch.zeros(4, 3)

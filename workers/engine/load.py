@@ -24,7 +24,7 @@ from workers.engine.memory import num_processors
 from workers.engine.model_config import read_model_config
 from workers.engine.models.qwen3 import Qwen3
 from workers.engine.out_of_memory import is_out_of_memory
-from workers.engine.probe import PeakMeter, room, run_largest_step
+from workers.engine.probe import PeakMeter, room, run_largest_steps, shallow
 from workers.engine.runner import Runner, steps_on
 from workers.engine.settings import (
     compute_dtype,
@@ -96,24 +96,26 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
 
 
 def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> tuple[int, int]:
-    """How many blocks fit beside weights and the largest step, which is run on a card, and how many
-    bytes that step takes beside what its runner keeps.
+    """How many blocks fit beside weights and the largest step, which is found out on a card, and
+    how many bytes that step takes beside what its runner keeps.
     """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
+    token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
     meter = PeakMeter(device)
     before = room(device)
     if device.type == "cuda":
-        facts = probe_facts(config, model)
+        probed, facts = shallow(model), probe_facts(config, model)
         with meter:
-            cache = KvCache(shape, 1, config.block_size, device, dtype)
-            runner = Runner(model, cache, facts, model_dir)
-            run_largest_step(runner)
+            cache = KvCache(probed.config, 1, config.block_size, device, dtype)
+            runner = Runner(probed, cache, facts, model_dir)
+            run_largest_steps(runner)
         del cache, runner
+    dummy_bytes = token_bytes * config.block_size if device.type == "cuda" else 0
     demand = KvDemand(
-        token_bytes=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize,
+        token_bytes=token_bytes,
         block_size=config.block_size,
-        peak_bytes=meter.peak_bytes,
+        peak_bytes=meter.peak_bytes + dummy_bytes,
         context_length=window(config, shape),
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,

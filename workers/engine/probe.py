@@ -1,23 +1,35 @@
-"""The largest step a worker can meet, run once to see what memory it takes.
+"""The largest steps a worker can meet, each run once to see what memory it takes.
 
-Owns the imagined step and the reading of card and host. Must not know what the answer is used for
+Owns the imagined steps and the reading of card and host. Must not know what the answer is used for
 (`kv_size.py` divides the memory) nor how a step is computed: it goes through the runner's own door.
 """
 
 import os
 from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
+import msgspec
 import torch
 
+from kernels.attention import LIBRARY_GRAIN
+from kernels.linear import library_rows
 from protocol.messages import EngineFacts
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
 from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.memory import CardReading, Room, card_room, host_room, vgpu_limit
+from workers.engine.models.qwen3 import Qwen3
 from workers.engine.runner import Runner
 
 _CONTEXT_BYTES = 600 * 2**20
 """What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200. It
 counts under a vGPU limit, and the driver does not say whose it is."""
+
+_LAYERS: Final = 3
+"""A step through these takes as much memory as through all, and no longer than it must: the first
+may write over the rows that it is given, those behind it have them beside their own, and the last
+keeps only the rows that are sampled."""
 
 
 def room(device: torch.device) -> Room:
@@ -35,15 +47,41 @@ def room(device: torch.device) -> Room:
     return card_room(reading, vgpu_limit(os.environ, device.index), host_room())
 
 
-def run_largest_step(runner: Runner) -> None:
-    """A full batch of draws of which one has a full chunk at the end of a full window.
+def shallow(model: Qwen3) -> Qwen3:
+    """The model with so few layers that a probe is brief."""
+    layers = model.weights.layers[:_LAYERS]
+    shape = msgspec.structs.replace(model.config, num_layers=len(layers))
+    return Qwen3(shape, replace(model.weights, layers=layers))
+
+
+def run_largest_steps(runner: Runner) -> None:
+    """All of `largest_plans`.
 
     The runner's cache may hold a single block: all imagined sequences lie in block 0, because what
     they compute does not matter. Raises `torch.OutOfMemoryError` if even that does not fit.
     """
-    result = runner.run(largest_plan(runner.facts))
-    if result.failed:
-        raise torch.OutOfMemoryError(result.failed[0][1])
+    for plan in largest_plans(runner.facts):
+        result = runner.run(plan)
+        if result.failed:
+            raise torch.OutOfMemoryError(result.failed[0][1])
+
+
+def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:
+    """Steps of which none that a scheduler can plan takes more memory than one; each ends those
+    before.
+
+    A full batch of draws, of which one has a full chunk at the end of a full window. Then a chunk
+    alone, of the whole budget, that begins where the library may attend: it gathers all keys and
+    values that the chunk sees. And one whose gates and ups are left in memory.
+    """
+    plan = largest_plan(facts)
+    yield plan
+    lengths = facts.token_budget, library_rows(facts.token_budget)
+    for length in dict.fromkeys(min(length, facts.context_length - 1) for length in lengths):
+        if length:
+            start = (facts.context_length - 1 - length) // LIBRARY_GRAIN * LIBRARY_GRAIN
+            plan = _plan(facts, [(start, length)], ended=plan.chunks)
+            yield plan
 
 
 def largest_plan(facts: EngineFacts) -> StepPlan:
@@ -52,7 +90,13 @@ def largest_plan(facts: EngineFacts) -> StepPlan:
     """
     num_seqs = min(facts.max_seqs, facts.token_budget)
     long = min(facts.token_budget - num_seqs + 1, facts.context_length - 1)
-    spans = [(facts.context_length - 1 - long, long), *[(0, 1)] * (num_seqs - 1)]
+    return _plan(facts, [(facts.context_length - 1 - long, long), *[(0, 1)] * (num_seqs - 1)])
+
+
+def _plan(
+    facts: EngineFacts, spans: Sequence[tuple[int, int]], ended: Sequence[Chunk] = ()
+) -> StepPlan:
+    """Of chunks that begin at a position and have a length, behind the sequences of `ended`."""
     sampling = SamplingParams(
         max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, logprobs=MAX_LOGPROBS
     )
@@ -62,7 +106,7 @@ def largest_plan(facts: EngineFacts) -> StepPlan:
         num_blocks = -(-(start + length) // facts.block_size)
         starts.append(SequenceStart(seq, tokens, len(tokens), sampling, seed=seq))
         chunks.append(Chunk(seq, start, length, (0,) * num_blocks, samples=True))
-    return StepPlan(0, tuple(starts), tuple(chunks), ended=())
+    return StepPlan(0, tuple(starts), tuple(chunks), tuple([chunk.seq for chunk in ended]))
 
 
 class PeakMeter:

@@ -1,6 +1,6 @@
 """A start without card, weights or memory, to learn which kernels the true one will launch.
 
-Owns what is rehearsed: the largest step, the warm-up, the capture of graphs and the draws of other
+Owns what is rehearsed: the largest steps, the warm-up, the capture of graphs and the draws of other
 settings, each by the code of the true start, over tensors that have shapes only (`kernels.noted`).
 Must not know how kernels are compiled, nor when.
 """
@@ -25,7 +25,7 @@ from workers.engine.dummy import draw_weights
 from workers.engine.kv_cache import KvCache
 from workers.engine.model_config import Qwen3Config, read_model_config
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.probe import largest_plan
+from workers.engine.probe import largest_plans
 from workers.engine.quantize import Stored, with_products
 from workers.engine.runner import Runner
 from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts
@@ -63,7 +63,8 @@ def rehearse(config: WorkerConfig, model_dir: Path) -> Iterator[list[Noted]]:
     with noting() as noted, ShapesOnly():
         model = _model(config, shape)
         runner = _runner(config, model, model_dir)
-        runner.launch(largest_plan(runner.facts))
+        for plan in largest_plans(runner.facts):
+            runner.launch(plan)
         runner = _runner(config, model, model_dir)
         for plan in warm_up_plans(runner.facts):
             runner.launch(plan)

@@ -46,7 +46,7 @@ from workers.engine.kernel_cache import is_complete, watch_kernel_cache  # noqa:
 from workers.engine.kv_cache import KvCache  # noqa: E402
 from workers.engine.model_config import read_model_config  # noqa: E402
 from workers.engine.models.qwen3 import Qwen3  # noqa: E402
-from workers.engine.probe import run_largest_step  # noqa: E402
+from workers.engine.probe import run_largest_steps  # noqa: E402
 from workers.engine.rehearsal import rehearse  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
 from workers.engine.settings import compute_dtype, kv_dtype, probe_facts  # noqa: E402
@@ -73,7 +73,7 @@ def _start(config: WorkerConfig) -> Runner:
     weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, fp8=fp8)
     model = Qwen3(shape, weights)
     facts = probe_facts(config, model)
-    for num_blocks, run in ((1, run_largest_step), (facts.kv_tokens // facts.block_size, warm_up)):
+    for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):
         cache = KvCache(shape, num_blocks, facts.block_size, CPU, kv_dtype(config, dtype))
         steps = DeviceSteps(model, cache, facts, run_again)
         runner = Runner(model, cache, facts, model_dir, steps)

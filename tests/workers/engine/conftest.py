@@ -12,7 +12,8 @@ from workers.engine.runner import Runner
 
 @pytest.fixture(name="host")
 def _host(tmp_path: Path) -> Runner:
-    return load_tiny(write_tiny_model(tmp_path), kv_tokens=1024, block_size=BLOCK)
+    model_dir = write_tiny_model(tmp_path)
+    return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024)
 
 
 @pytest.fixture(name="capture", params=[None, run_again], ids=["unpadded", "padded"])

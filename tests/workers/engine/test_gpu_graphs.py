@@ -172,4 +172,5 @@ def test_what_is_held_comes_back() -> None:
 
 
 def _load(model_dir: Path, config: dict[str, Any]) -> Runner:
+    config = {"token_budget": 2048, **config}
     return load_tiny(model_dir, device="cuda", block_size=BLOCK, kv_tokens=8192, **config)

@@ -38,7 +38,8 @@ GRAPH_BYTES, LARGEST_BYTES = 10, 600
 @pytest.fixture(name="host", scope="module")
 def _host(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     folder: Path = tmp_path_factory.mktemp("model")
-    return load_tiny(write_tiny_model(folder), kv_tokens=1024, block_size=BLOCK)
+    model_dir = write_tiny_model(folder)
+    return load_tiny(model_dir, kv_tokens=1024, block_size=BLOCK, token_budget=1024)
 
 
 LIVES = st.lists(

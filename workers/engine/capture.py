@@ -24,7 +24,7 @@ until another step of the same `Capture` is run or captured: read it before, on 
 
 Capture: TypeAlias = Callable[[Callable[[], Tensor]], Replay]
 """Makes a step replayable. Runs it; raises `torch.OutOfMemoryError`. Then everything is as before,
-but for memory that the pool has taken for it.
+but for what the step itself writes and memory that the pool has taken.
 """
 
 Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
@@ -32,11 +32,16 @@ Hold: TypeAlias = Callable[[int], AbstractContextManager[None]]
 
 
 def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
-    """`capture`, which leaves so many bytes to steps that are launched kernel by kernel."""
+    """`capture`, which leaves so many bytes to steps that are launched kernel by kernel. It replays
+    the step once: what the driver takes for a graph when it first runs is taken here, or a step
+    would run out of it, again and again, with however few chunks it is repeated.
+    """
 
     def capture_beside(step: Callable[[], Tensor]) -> Replay:
         with hold(num_bytes):
-            return capture(step)
+            replay = capture(step)
+            replay()
+            return replay
 
     return capture_beside
 

@@ -32,7 +32,7 @@ from workers.engine.rooms import Room
 from workers.engine.runner import Runner
 
 LONGEST_PROMPT = 90
-GRAPH_BYTES, LARGEST_BYTES = 10, 600
+GRAPH_BYTES, UPLOAD_BYTES, LARGEST_BYTES = 10, 2, 600
 
 
 @pytest.fixture(name="host", scope="module")
@@ -226,7 +226,7 @@ def test_memory_that_runs_out_ends_the_captures(
 
 
 class _Card:
-    """Has so many bytes, of which a capture keeps some for good."""
+    """Has so many bytes, of which a capture keeps some for good, and the first replay some more."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_free = num_bytes
@@ -234,8 +234,17 @@ class _Card:
 
     def capture(self, step: Callable[[], Tensor]) -> Replay:
         self._take(GRAPH_BYTES)
-        self.num_captured += 1
-        return run_again(step)
+        run_again(step)
+        missing = [UPLOAD_BYTES]
+
+        def replay() -> Tensor:
+            if missing:
+                self._take(missing[0])
+                missing.clear()
+                self.num_captured += 1
+            return step()
+
+        return replay
 
     @contextmanager
     def hold(self, num_bytes: int) -> Iterator[None]:
@@ -251,7 +260,7 @@ class _Card:
         self.num_free -= num_bytes
 
 
-@pytest.mark.parametrize(("num_bytes", "num_graphs"), [(500, 0), (609, 0), (635, 3), (9999, None)])
+@pytest.mark.parametrize(("num_bytes", "num_graphs"), [(500, 0), (611, 0), (647, 3), (9999, None)])
 def test_captures_leave_the_largest_step_its_memory(
     host: Runner, num_bytes: int, num_graphs: int | None
 ) -> None:

@@ -194,7 +194,8 @@ class Life:
         assert not self.runner._lost
         steps = self.runner._steps
         assert isinstance(steps, DeviceSteps)
-        penalties, max_seqs = steps._sampler._penalties, self.runner.facts.max_seqs
+        penalties, facts = steps._sampler._penalties, self.runner.facts
+        max_seqs = min(facts.max_seqs, facts.token_budget)
         assert not steps._tables.rows
         assert not penalties._slots
         assert sorted(steps._tables._free) == list(range(max_seqs))

@@ -105,7 +105,7 @@ SHAPES = st.builds(
     Shape,
     num_blocks=st.integers(9, 16),
     max_seqs=st.integers(2, 5),
-    token_budget=st.sampled_from((7, 25, 60)),
+    token_budget=st.sampled_from((3, 7, 25, 60)),
 )
 
 

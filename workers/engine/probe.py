@@ -7,6 +7,7 @@ Owns the imagined steps and the reading of card and host. Must not know what the
 import os
 from array import array
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Final
 
@@ -48,10 +49,12 @@ def room(device: torch.device) -> Room:
 
 
 def shallow(model: Qwen3) -> Qwen3:
-    """The model with so few layers that a probe is brief."""
+    """The model with so few layers that a probe is brief; all else is shared."""
     layers = model.weights.layers[:_LAYERS]
-    shape = msgspec.structs.replace(model.config, num_layers=len(layers))
-    return Qwen3(shape, replace(model.weights, layers=layers))
+    probed = copy(model)
+    probed.config = msgspec.structs.replace(model.config, num_layers=len(layers))
+    probed.weights = replace(model.weights, layers=layers)
+    return probed
 
 
 def run_largest_steps(runner: Runner) -> None:

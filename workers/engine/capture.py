@@ -48,13 +48,15 @@ def sparing(capture: Capture, num_bytes: int, hold: Hold) -> Capture:
 
 @contextmanager
 def held_on_card(num_bytes: int) -> Iterator[None]:
-    """A `Hold` of the current device."""
+    """A `Hold` of the current device. Kernels that are loaded meanwhile, or later, ask the driver
+    for memory, so torch keeps no more than that.
+    """
     memory = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
     try:
+        torch.cuda.empty_cache()
         yield
     finally:
         del memory
-        # Kernels that are loaded later ask the driver for memory, not torch.
         torch.cuda.empty_cache()
 
 

@@ -142,13 +142,18 @@ class Runner:
 
     def _try(self, chunks: Sequence[Chunk]) -> tuple[Launched | None, bool]:
         """Whether memory sufficed. A step may be repeated: it writes the same keys and values."""
-        try:
-            return self._steps.launch(chunks, self._pool.states), True
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        # Outside the handler: the exception's frames held the tensors of the failed step.
-        torch.cuda.empty_cache()
+        for is_last in (False, True):
+            try:
+                return self._steps.launch(chunks, self._pool.states), True
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                is_torch = isinstance(error, torch.OutOfMemoryError)
+            # Outside the handler: the exception's frames held the tensors of the failed step.
+            torch.cuda.empty_cache()
+            if is_last or is_torch:
+                break
+            # Who asks the driver, for a kernel or a workspace, finds only now what torch kept.
         return None, False
 
     def _invalid(self, started: Sequence[SequenceStart]) -> list[tuple[int, str]]:

@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from protocol.sampling import SamplingParams
 from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
 from workers.engine.capture import Capture
@@ -122,9 +124,13 @@ def sampled_by(runner: Runner, plans: Sequence[StepPlan], ahead: int) -> list[di
     return [{item.seq: item for item in result.sampled} for result in found]
 
 
-def without_memory_once(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, but the first time there is no memory for it."""
-    errors = [RuntimeError("CUDA error: out of memory")]
+def without_memory_once(
+    call: Callable[..., Any], error: type[RuntimeError] = torch.OutOfMemoryError
+) -> Callable[..., Any]:
+    """`call`, but the first time there is no memory for it: torch's own, or `RuntimeError` of the
+    driver's.
+    """
+    errors = [error("CUDA error: out of memory")]
 
     def limited(*args: Any, **named: Any) -> Any:
         if errors:

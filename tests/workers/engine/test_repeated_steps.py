@@ -90,6 +90,27 @@ def test_block_tables_that_could_not_be_sent_are_sent_again(
     assert found + sampled_by(runner, plans[3:], ahead=0) == expected
 
 
+@pytest.mark.parametrize("place", ["forward", "logits"])
+def test_memory_that_torch_keeps_costs_nobody_an_answer(
+    host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Who asks the driver, as for a kernel, finds none while torch keeps some for later: then the
+    whole step is repeated, once. torch itself has looked there.
+    """
+    start, prompt = start_of(1, GREEDY, [5, 9]), Chunk(1, 0, 2, (0,), samples=True)
+    plans = [StepPlan(1, (start,), (prompt,), ())]
+    plans += [StepPlan(step, (), (_decode(1, step, (0,)),), ()) for step in (2, 3)]
+    expected = sampled_by(host, plans, ahead=0)
+    runner = as_on_card(host, capture)
+    found = sampled_by(runner, plans[:1], ahead=0)
+    limited = without_memory_once(getattr(runner.model, place), RuntimeError)
+    monkeypatch.setattr(runner.model, place, limited)
+    found += sampled_by(runner, plans[1:2], ahead=0)
+    monkeypatch.setattr(runner.model, place, without_memory_once(limited))
+    assert runner.run(plans[2]).failed
+    assert found == expected[:2]
+
+
 def test_a_step_whose_tokens_cannot_be_read_is_not_repeated(
     host: Runner, capture: Capture | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

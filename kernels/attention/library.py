@@ -19,6 +19,8 @@ from kernels.launch import Launch
 Form = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 """(queries [S, H, D], keys [C, KV, D], values, causal) -> out [S, H, D], lse [H, S] natural."""
 
+_HALVES = frozenset({torch.bfloat16, torch.float16})
+
 _PROBE_TOLERANCE = 2e-2
 
 _HEADS = 8
@@ -64,7 +66,7 @@ FORMS: tuple[Form, ...] = (grouped, batched, repeated)
 @cache
 def form(num_heads: int, num_kv: int, head_dim: int, dtype: torch.dtype) -> Form | None:
     """The cheapest form that works here for these heads, tried once; None: use our kernel."""
-    if dtype not in (torch.bfloat16, torch.float16):
+    if dtype not in _HALVES:
         return None
     if not torch.cuda.is_available() or not torch.backends.cudnn.is_available():
         return None
@@ -161,6 +163,17 @@ def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor) -> Tenso
     grid = num_rows, triton.cdiv(num_heads, _HEADS), 1
     _blend_launch(num_heads, head_dim)(grid, (*parts, out), (num_rows,))
     return out
+
+
+def note_blend(num_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    """Launch it over tensors without memory, if the library may serve such rows: who has no card
+    cannot ask whether a form works.
+    """
+    if dtype not in _HALVES:
+        return
+    rows = torch.empty(1, num_heads, head_dim, dtype=dtype, device="meta")
+    sums = torch.empty(num_heads, 1, device="meta")
+    blend(rows, sums, rows, sums)
 
 
 @cache

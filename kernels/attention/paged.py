@@ -39,6 +39,8 @@ def plan_prefills(
         return None
     num_kv, head_dim = keys.shape[2:]
     config = choose.prefill_config(num_heads, keys, dtype)
+    if keys.is_meta and any(span.num_rows >= config.library for span in prefills):
+        library.note_blend(num_heads, head_dim, dtype)
     work = prefill_work(
         prefills,
         num_decodes,

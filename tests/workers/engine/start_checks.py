@@ -27,7 +27,7 @@ choose.is_card = lambda _: True
 choose.capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
-from kernels.attention import PrefillSpan, spans  # noqa: E402
+from kernels.attention import PrefillSpan, library, spans  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
 from kernels.noted import Noted, noting, pretend_card  # noqa: E402
@@ -171,6 +171,7 @@ def check_spans() -> None:
     pretend_card(H200)
     first, *later = rehearse(_worker(LARGE, token_budget=2048), LARGE)
     assert [kernel.name for kernel in first if kernel.module == spans.__name__] == ["attend_items"]
+    assert not [kernel for kernel in first if kernel.module == library.__name__]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
     large = read_model_config(LARGE)
     heads = large.num_heads, large.num_kv_heads, large.head_dim
@@ -180,6 +181,15 @@ def check_spans() -> None:
             attend_alone(shape, PrefillSpan(0, num_rows, start, 0))
         missing = [kernel for kernel in noted.values() if kernel.id not in known]
         assert not missing, (start, num_rows, missing)
+
+
+def check_long_spans() -> None:
+    """What blends the library's two halves of a long span is known before anybody can ask it."""
+    pretend_card(H200)
+    first = next(rehearse(_worker(LARGE, token_budget=16_384), LARGE))
+    assert [kernel.name for kernel in first if kernel.module == library.__name__] == [
+        "_blend_kernel"
+    ]
 
 
 def _multiply(num_rows: int) -> None:

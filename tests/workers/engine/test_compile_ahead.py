@@ -51,6 +51,11 @@ def test_spans_of_all_lengths_launch_what_the_rehearsal_launched(tmp_path: Path)
     _checked("check_spans", tmp_path)
 
 
+def test_the_rehearsal_knows_long_spans(tmp_path: Path) -> None:
+    """A large budget leaves them to the library."""
+    _checked("check_long_spans", tmp_path)
+
+
 def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
     """For a whole start every kernel is found in the cache, and then the cache is complete."""
     num_found, num_compiled = json.loads(_checked("check_compiled_ahead", tmp_path))

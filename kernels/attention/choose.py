@@ -64,6 +64,10 @@ class PrefillConfig(NamedTuple):
     library: int = LIBRARY_GRAIN
     cuda: bool = False
 
+    def cut_slots(self, num_heads: int, num_kv: int) -> int:
+        """Rows of partial results of as many pieces as end together, each a tile's tokens."""
+        return self.rows // (num_heads // num_kv) * self.waves * self.target // num_kv
+
 
 _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
 

@@ -86,5 +86,5 @@ def span_room(
         num_kv,
         config,
         num_items=num_cuts + num_tiles,
-        num_partials=tokens * config.waves * config.target // num_kv + num_rows,
+        num_partials=config.cut_slots(num_heads, num_kv) + num_rows,
     )

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from kernels.attention import PrefillSpan, library, paged
 from kernels.attention.choose import LIBRARY_GRAIN, PrefillConfig
+from kernels.attention.choose import SPANS as LONG
+from kernels.attention.prefill import parts_of
 from kernels.attention.work import HostWork, prefill_work
 from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
 
@@ -77,6 +79,21 @@ def test_pieces_start_at_whole_tiles(spans: list[tuple[int, int]], config: Prefi
     items = prefill_work(_laid_out(spans, 0), 0, 4, 2, config, library=False).items
     assert not (items[:, 4] % config.tile).any()
     assert (np.diff(items[:, 5] - items[:, 4]) <= 0).all()
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv"), [(32, 8), (16, 8), (64, 8), (8, 4)])
+@given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(2, 3000)), min_size=1, max_size=20))
+def test_steps_of_any_spans_share_one_scratch(
+    num_heads: int, num_kv: int, spans: list[tuple[int, int]]
+) -> None:
+    """Whatever is cut in how many pieces: what a step takes is known before it is met."""
+    work = prefill_work(_laid_out(spans, 0), 0, num_heads, num_kv, LONG, library=False)
+    whole = prefill_work(_laid_out([(0, 2)], 0), 0, num_heads, num_kv, LONG, library=False)
+    sizes = [
+        parts_of(torch.device("meta"), num_heads, num_kv, 128, one)[0].numel()
+        for one in (work, whole)
+    ]
+    assert sizes == [2**24] * 2
 
 
 def test_the_library_gets_whole_multiples() -> None:

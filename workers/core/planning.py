@@ -109,8 +109,8 @@ class _Starts:
 
         Prompts in progress need `num_prefill` tokens and come first, but half of the budget is
         for sequences whose tokens all fit into it: a short one never waits for more than one chunk
-        of a long one. Two long ones follow each other; side by side, the first would be done later
-        and the second no earlier.
+        of a long one in progress. Two long ones follow each other; side by side, the first would be
+        done later and the second no earlier. Nobody passes one that waits: decision 0018.
         """
         spare = max(0, budget - num_prefill)
         room = max(spare, budget // 2)

@@ -71,10 +71,9 @@ class _SentAnswer:
         # to a client than a fragment.
         if self._buffer.closed and (refuse := self._answer.refusal()):
             return functools.partial(refuse, send)
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": self._answer.head()},
-        )
-        opening = self._answer.opening()
+        # Together: who comes to answer while the head is sent is told of behind the opening.
+        head, opening = self._answer.head(), self._answer.opening()
+        await send({"type": "http.response.start", "status": 200, "headers": head})
         while True:
             chunks = opening + self._buffer.take()
             if self._buffer.closed:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 from starlette.types import ASGIApp
 from trio.testing import MockClock
 
@@ -32,6 +33,12 @@ async def _exchange(is_pushed: bool, app: ASGIApp, **fields: Any) -> Exchange:
     body = chat_body(**fields)
     exchange = pushed_exchange(app, body)[0] if is_pushed else Exchange(app, body=body)
     return await exchange.run()
+
+
+async def _theirs(is_pushed: bool) -> bytes:
+    """What a provider streams; ours but for a field, so that it can be checked."""
+    whole = (await _answer(is_pushed, *ANSWER)).content
+    return whole[whole.index(b"data: ", 1) :].replace(b'"finish', b'"extra":[1], "finish')
 
 
 def _told(exchange: Exchange) -> list[Any]:
@@ -80,14 +87,29 @@ async def test_a_provider_is_named_before_its_own_bytes(
     is_pushed: bool, autojump_clock: MockClock
 ) -> None:
     """Which pass as they are. Here they have our envelope, as checked streams have one."""
-    whole = (await _answer(is_pushed, *ANSWER)).content
-    theirs = whole[whole.index(b"data: ", 1) :].replace(b'"finish', b'"extra":[1], "finish')
+    theirs = await _theirs(is_pushed)
     exchange = await _answer(is_pushed, 12.0, FAR, UpstreamChunk(theirs))
     ours = exchange.content.removesuffix(theirs)
     assert ours != exchange.content
     _, told = _told(exchange)[:2]
     assert (told["served_by"], told["worker"]) == ("cloud:far", "")
     assert ours.count(b"data: ") == 2
+
+
+async def test_a_provider_that_comes_while_the_head_is_sent_is_named_behind_the_role(
+    is_pushed: bool, autojump_clock: MockClock
+) -> None:
+    """The first event of ours has the role, however slowly the client takes the head."""
+    steps = (12.0, FAR, UpstreamChunk(await _theirs(is_pushed)))
+    app, body = edge_app(scripted_edge(Script(*steps))), chat_body()
+    exchange = pushed_exchange(app, body)[0] if is_pushed else Exchange(app, body=body)
+    exchange.reads = False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange.run)
+        await trio.sleep(15.0)
+        exchange.resume_reading()
+    assert exchange.events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert exchange.events[1]["herma"]["served_by"] == "cloud:far"
 
 
 @pytest.mark.parametrize(

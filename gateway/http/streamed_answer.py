@@ -52,10 +52,11 @@ class StreamedAnswer:
         "_formatter",
         "_from_provider",
         "_has_content",
+        "_has_head",
         "_is_finished",
         "_is_gone",
-        "_is_untold",
         "_last",
+        "_told",
         "_turn",
         "_work",
         "on_complete",
@@ -76,8 +77,9 @@ class StreamedAnswer:
         self._work: trio.CancelScope | None = None
         self._from_provider = False
         self._has_content = False
+        self._has_head = False
         self._is_finished = False
-        self._is_untold = False
+        self._told: Started | None = None
         self.on_complete: Callable[[], object] | None = None
         self._last = b""
         self._error: ApiError | None = None
@@ -129,10 +131,10 @@ class StreamedAnswer:
         return self._formatter.keep_alive()
 
     def head(self) -> list[Header]:
-        """The headers of the stream, as far as its facts are known. If nobody answers yet, the
-        stream tells who does.
+        """The headers of the stream, as far as its facts are known. If nobody answers yet, or
+        another does in the end, the stream tells who.
         """
-        self._is_untold = self._turn.started is None
+        self._has_head, self._told = True, self._turn.started
         return [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
@@ -191,12 +193,21 @@ class StreamedAnswer:
                 return b""
             case Started():
                 self._turn.started = event
-                if self._is_untold:
-                    self._is_untold = False
+                if self._has_head and self._is_news(event):
+                    self._told = event
                     self._put_aside(with_herma(self._formatter.keep_alive(), event))
                 return self._format(event)
             case _:
                 return self._format(event)
+
+    def _is_news(self, started: Started) -> bool:
+        """Whether the client takes another for who answers. Who goes on with what has begun is not
+        told.
+        """
+        told = self._told
+        if told is None or self._has_content:
+            return told is None
+        return (started.served_by, started.worker) != (told.served_by, told.worker)
 
     def _put_aside(self, chunk: bytes) -> None:
         """What is no content of the answer."""

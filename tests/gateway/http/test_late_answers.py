@@ -83,6 +83,22 @@ async def test_a_head_that_tells_is_not_repeated(
     assert [told for told in _told(exchange) if told] == [HERMA]
 
 
+@pytest.mark.parametrize("in_head", [True, False])
+async def test_whoever_answers_in_the_end_is_told(
+    is_pushed: bool, in_head: bool, autojump_clock: MockClock
+) -> None:
+    """Until there is content another may take over from whom the client was told of, a provider
+    too; the same worker once more is no news.
+    """
+    wait = () if in_head else (12.0,)
+    again = msgspec.structs.replace(STARTED, cached_tokens=0)
+    steps = (*wait, STARTED, 12.0, again, 12.0, FAR, Failed(connection_lost()))
+    exchange = await _answer(is_pushed, *steps)
+    assert exchange.head.get("x-herma-worker") == ("gpu0" if in_head else None)
+    told = [HERMA["served_by"]] * (not in_head) + ["cloud:far"]
+    assert [one["served_by"] for one in _told(exchange) if one] == told
+
+
 async def test_a_provider_is_named_before_its_own_bytes(
     is_pushed: bool, autojump_clock: MockClock
 ) -> None:

@@ -27,10 +27,12 @@ LEARN_AFTER_S: Final = 10.0
 then is an error of a few percent."""
 
 
-STUCK_AFTER_S: Final = 10.0
+STUCK_AFTER_S: Final = 120.0
 STUCK_STEPS: Final = 10
 """An engine with work tells its steps ten times a second, or each one if they take longer: one that
-is full and has told of none for so long, nor for so many of its steps, works no more."""
+is full and has told of none for so long, nor for so many of its steps, works no more. Its
+supervisor knows what it computes or compiles, and kills it after 3 s if that is nothing long: one
+that lives on without a step mostly has a reason, for which it is given two minutes (`stall_s`)."""
 
 
 class Reservation(msgspec.Struct, eq=False):
@@ -159,9 +161,8 @@ class Worker:
 
     def is_stuck(self, now: float) -> bool:
         """Whether no step is over that long should be, if there is work."""
-        patience_s = STUCK_AFTER_S
-        if self.load is not None:
-            patience_s = max(patience_s, STUCK_STEPS * self.load.step_ms / 1e3)
+        usual_s = self.load.step_ms / 1e3 if self.load is not None else 0.0
+        patience_s = max(STUCK_AFTER_S, STUCK_STEPS * max(usual_s, self._step_s()))
         return now - self._stepped_at >= patience_s
 
     @property

@@ -28,9 +28,10 @@ class _Life:
         self.told: list[FleetEvent] = []
         self._take(self.fleet.register(W1, hello("w1", facts(max_seqs=2)), 0.0))
 
-    def hear(self, steps: int, step_ms: float) -> None:
+    def hear(self, steps: int, step_ms: float, rate: float = 10_000.0) -> None:
         """The engine has all its places taken, so many steps after its start."""
-        said = msgspec.structs.replace(load(running=2, waiting=1, step_ms=step_ms), steps=steps)
+        full = load(running=2, waiting=1, step_ms=step_ms, rate=rate)
+        said = msgspec.structs.replace(full, steps=steps)
         self._take(self.fleet.heard(W1, said, self.now))
 
     def live(self, seconds: float) -> None:
@@ -57,7 +58,7 @@ class _Life:
         return [event for event in self.told if isinstance(event, CanaryFailed)]
 
 
-@pytest.mark.parametrize("step_ms", [20.0, 5000.0])
+@pytest.mark.parametrize("step_ms", [20.0, 5000.0, 20_000.0])
 @pytest.mark.parametrize("says_more", [False, True])
 def test_an_engine_that_hangs_while_it_is_full_is_found_out(
     step_ms: float, says_more: bool
@@ -73,9 +74,10 @@ def test_an_engine_that_hangs_while_it_is_full_is_found_out(
         if says_more:
             life.hear(3, step_ms)
         life.live(0.1)
+    life.live(max(STUCK_AFTER_S, STUCK_STEPS * step_ms / 1e3))
     assert not life.failed
-    life.live(max(STUCK_AFTER_S, STUCK_STEPS * step_ms / 1e3) + 2 * CANARY_S)
-    assert life.failed == [CanaryFailed("m", "w1", "no tokens")]
+    life.live(2 * CANARY_S)
+    assert set(life.failed) == {CanaryFailed("m", "w1", "no tokens")}
 
 
 @given(st.lists(st.sampled_from((0.1, 1.0, 4.0, 9.0, 25.0)), min_size=6, max_size=8))
@@ -103,4 +105,20 @@ def test_an_engine_that_was_idle_for_long_is_not_stuck_when_it_fills() -> None:
     life.hear(6, 20.0)
     life.live(CANARY_S)
     assert life.num_late == 1
+    assert not life.failed
+
+
+@pytest.mark.parametrize(("step_s", "rate"), [(40.0, 0.0), (115.0, 0.0), (135.0, 30.0)])
+def test_a_step_that_is_far_longer_than_others_is_no_hang(step_s: float, rate: float) -> None:
+    """A slow machine decodes in 0.2 s and takes minutes for a part of a prompt; a step may compile,
+    too. Its supervisor, which knows what it does, lets it.
+    """
+    life = _Life()
+    life.hear(1, 200.0)
+    life.live(5.0)
+    life.hear(2, 200.0, rate)
+    life.live(step_s)
+    life.hear(3, 200.0, rate)
+    life.live(1.0)
+    assert life.num_late >= 3
     assert not life.failed

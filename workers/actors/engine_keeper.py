@@ -204,6 +204,8 @@ class EngineKeeper:
         diagnosis = diagnose(ending)
         now = trio.current_time()
         delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
+        if delay_s is None and self._wake.is_set():
+            delay_s = 0.0  # who has asked for a restart meanwhile has corrected the cause
         self._tell(relay, ending, is_final=delay_s is None)
         if delay_s is None:
             self._state = "stopped"

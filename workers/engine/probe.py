@@ -75,25 +75,37 @@ def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:
 
     A full batch of draws, of which one has a full chunk at the end of a full window. Then a chunk
     alone, of the whole budget, that begins where the library may attend: it gathers all keys and
-    values that the chunk sees. And one whose gates and ups are left in memory.
+    values that the chunk sees. And one whose gates and ups are left in memory. A window shorter
+    than the budget has several chunks in place of one.
     """
     plan = largest_plan(facts)
     yield plan
-    lengths = facts.token_budget, library_rows(facts.token_budget)
-    for length in dict.fromkeys(min(length, facts.context_length - 1) for length in lengths):
-        if length:
-            start = (facts.context_length - 1 - length) // LIBRARY_GRAIN * LIBRARY_GRAIN
-            plan = _plan(facts, [(start, length)], ended=plan.chunks)
+    most = min(facts.token_budget, facts.max_seqs * (facts.context_length - 1))
+    for num_rows in dict.fromkeys((most, library_rows(most))):
+        if num_rows:
+            plan = _plan(facts, list(_long_spans(facts, num_rows)), ended=plan.chunks)
             yield plan
+
+
+def _long_spans(facts: EngineFacts, num_rows: int) -> Iterator[tuple[int, int]]:
+    """As few chunks of so many rows as a window allows."""
+    longest = facts.context_length - 1
+    for begin in range(0, num_rows, longest):
+        length = min(longest, num_rows - begin)
+        yield (longest - length) // LIBRARY_GRAIN * LIBRARY_GRAIN, length
 
 
 def largest_plan(facts: EngineFacts) -> StepPlan:
     """`token_budget` tokens in `max_seqs` chunks, every one sampled with all filters on, and with
     as many log-probabilities as can be asked for.
     """
-    num_seqs = min(facts.max_seqs, facts.token_budget)
-    long = min(facts.token_budget - num_seqs + 1, facts.context_length - 1)
-    return _plan(facts, [(facts.context_length - 1 - long, long), *[(0, 1)] * (num_seqs - 1)])
+    num_seqs, longest = min(facts.max_seqs, facts.token_budget), facts.context_length - 1
+    left, spans = facts.token_budget - num_seqs, []
+    for seq in range(num_seqs):
+        length = 1 + min(left, longest - 1)
+        left -= length - 1
+        spans.append((longest - length if seq == 0 or length > 1 else 0, length))
+    return _plan(facts, spans)
 
 
 def _plan(

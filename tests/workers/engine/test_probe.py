@@ -111,6 +111,22 @@ def test_no_step_leaves_more_in_memory(token_budget: int, *, has_wide: bool) -> 
     assert max(map(taken, steps)) == max(map(taken, range(1, token_budget + 1)))
 
 
+@pytest.mark.parametrize(
+    ("token_budget", "max_seqs", "context_length"),
+    [(8192, 64, 2048), (2048, 3, 512), (2048, 8, 512), (300, 4, 24)],
+)
+def test_a_window_shorter_than_the_budget_is_filled_by_several(
+    token_budget: int, max_seqs: int, context_length: int
+) -> None:
+    """As a scheduler does with prompts that wait: rows take memory, whosever they are."""
+    limits = {"token_budget": token_budget, "max_seqs": max_seqs, "context_length": context_length}
+    most = min(token_budget, max_seqs * (context_length - 1))
+    plans = list(largest_plans(msgspec.structs.replace(FACTS, **limits)))
+    steps = [sum(chunk.length for chunk in plan.chunks) for plan in plans]
+    assert steps[:2] == [most, most]
+    assert max(len(plan.chunks) for plan in plans) == max_seqs
+
+
 @pytest.mark.parametrize(("token_budget", "context_length"), [(1, 512), (300, 24), (600, 512)])
 def test_each_of_the_largest_steps_ends_those_before(
     tmp_path: Path, token_budget: int, context_length: int

@@ -86,9 +86,12 @@ def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: i
 
 
 def probe_facts(config: WorkerConfig, model: Qwen3) -> EngineFacts:
-    """Before anybody knows how many blocks there will be: one whole window."""
+    """Before anybody knows how many blocks there will be: one whole window, or as much of it as
+    `kv_tokens` lets any sequence have.
+    """
     context = window(config, model.config)
-    return engine_facts(config, model, context, -(-context // config.block_size))
+    longest = min(context, config.kv_tokens or context)
+    return engine_facts(config, model, context, -(-longest // config.block_size))
 
 
 def _dtype_name(config: WorkerConfig, model: Qwen3) -> str:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from config import WorkerConfig
 from kernels.attention import LIBRARY_GRAIN, PrefillSpan
 from kernels.attention.choose import SPANS, PrefillConfig
 from kernels.attention.work import prefill_work
@@ -24,6 +25,7 @@ from workers.engine.probe import (
     shallow,
 )
 from workers.engine.runner import Runner
+from workers.engine.settings import probe_facts
 
 CPU = torch.device("cpu")
 FACTS = EngineFacts("native", "cpu", "float32", 512, 32, 512, 8, 256, bytes(16))
@@ -142,6 +144,19 @@ def test_each_of_the_largest_steps_ends_those_before(
         assert fresh.num_sequences == len(plan.chunks)
         assert sum(chunk.length for chunk in plan.chunks) <= token_budget
         assert all(chunk.start + chunk.length < context_length for chunk in plan.chunks)
+
+
+@pytest.mark.parametrize(("kv_tokens", "context_length"), [(None, 512), (96, 96), (50, 64)])
+def test_no_sequence_is_imagined_longer_than_its_keys_and_values(
+    tmp_path: Path, kv_tokens: int | None, context_length: int
+) -> None:
+    """What a step gathers of a window that `kv_tokens` does not hold is no memory that it takes."""
+    model = load_tiny(write_tiny_model(tmp_path)).model
+    config = WorkerConfig(
+        name="w", model="m", serves="m", gateways=(), max_seqs=4, token_budget=32,
+        kv_tokens=kv_tokens, max_context=512,
+    )  # fmt: skip
+    assert probe_facts(config, model).context_length == context_length
 
 
 def _peak_bytes(model: Qwen3, facts: EngineFacts, model_dir: Path) -> int:

@@ -23,6 +23,12 @@ from tests.fakes.herma_process import (
 )
 from tests.fakes.ports import free_ports
 
+# Of a client that a process left in the middle of its request.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <async_generator object ByteStream:"
+    "pytest.PytestUnraisableExceptionWarning"
+)
+
 PROCESSES: Final = 3
 BOUND_S: Final = 60.0
 MAX_TOKENS: Final = 8

@@ -49,14 +49,15 @@ def test_different_conversations_spread_over_the_workers(client: OpenAI) -> None
     said to cost least, those that it delays counted.
 
     How many it takes is a matter of what the workers were seen to manage: on a machine short of
-    cores one of two equal engines measured 2.8 times the pace of the other, and five delayed
-    answers did not weigh as much.
+    cores one of two equal engines measures half the pace of the other, and four delayed answers
+    weigh as much. One measured 2.8 times the pace, and six did not.
     """
     routes: list[str] = []
     workers: set[str] = set()
+    most = 6
     with ExitStack() as stack:
         while len(workers) < 2:
-            assert len(routes) < 12, routes
+            assert len(routes) < most, routes
             reply = stack.enter_context(
                 client.chat.completions.with_streaming_response.create(
                     model="alpha",
@@ -75,6 +76,8 @@ def test_different_conversations_spread_over_the_workers(client: OpenAI) -> None
                 int(number) for number in re.findall(r"(\d+)(?= ms| \+)", routes[-1])
             ]
             assert sum(parts) <= next_best + len(parts), routes  # each is rounded
+            if next_best > 2 * sum(parts):
+                most = 12
 
 
 @pytest.mark.parametrize("form", [first_turn, after_tool_result, title_call])

@@ -43,14 +43,20 @@ async def start_on(
     return asked, holder, other
 
 
+async def begun(gateway: RunningGateway) -> Asked:
+    """A stream of which text is out."""
+    await gateway.wait_state("ready")
+    asked = gateway.start()
+    await asked.wait_text()
+    return asked
+
+
 async def test_a_stream_of_a_model_that_only_its_worker_named_goes_on_when_that_is_back() -> None:
     """The model is not forgotten while somebody waits for it; nobody new waits by then."""
     one = paused("w1", 3)
     async with open_gateway(models=(), rejoin_wait_s=0.1) as gateway:
         async with open_worker(gateway.address, one):
-            await gateway.wait_state("ready")
-            asked = gateway.start()
-            await asked.wait_text()
+            asked = await begun(gateway)
         await wait_until(lambda: gateway.services.dispatcher.statistics().queued == 1)
         await trio.sleep(1.0)
         error = (await gateway.ask()).error
@@ -96,9 +102,7 @@ async def test_a_stream_is_held_until_the_only_worker_is_back() -> None:
     """With one worker the stream pauses while the engine restarts, then goes on."""
     fake = paused("w1", 4)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
-        await gateway.wait_state("ready")
-        asked = gateway.start()
-        await asked.wait_text()
+        asked = await begun(gateway)
         fake.pause_after = None
         fake.fail_engine()
         await gateway.wait_state("starting")
@@ -114,9 +118,7 @@ async def test_a_stream_whose_only_worker_gives_up_ends_at_once() -> None:
     """With the words on which clients try again: nobody is coming who could go on with it."""
     fake = paused("w1", 4)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
-        await gateway.wait_state("ready")
-        asked = gateway.start()
-        await asked.wait_text()
+        asked = await begun(gateway)
         fake.fail_engine()
         await gateway.wait_state("starting")
         fake.say(Fault("w1", fake.epoch, "stopped after 5 starts", 127, is_final=True))
@@ -199,9 +201,7 @@ async def test_tokens_of_a_stale_attempt_are_dropped() -> None:
     """After a re-registration of the same worker, tokens of the earlier attempt count as stale."""
     fake = paused("w1", 3)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
-        await gateway.wait_state("ready")
-        asked = gateway.start()
-        await asked.wait_text()
+        asked = await begun(gateway)
         (old,) = fake.running.values()
         fake.pause_after = 5
         fake.register()
@@ -236,9 +236,7 @@ async def test_a_worker_that_left_and_came_back_is_told_nothing_twice() -> None:
     """Bye and Register on one connection: the work is submitted anew, as another attempt."""
     fake = paused("w1", 3)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
-        await gateway.wait_state("ready")
-        asked = gateway.start()
-        await asked.wait_text()
+        asked = await begun(gateway)
         fake.running.clear()
         fake.pause_after = None
         fake.say(Bye("the link was lost"))
@@ -253,9 +251,7 @@ async def test_an_abort_that_nobody_asked_for_is_a_loss() -> None:
     """A worker that gives a sequence up by itself does not end the answer."""
     fake = paused("w1", 3)
     async with open_gateway() as gateway, open_worker(gateway.address, fake):
-        await gateway.wait_state("ready")
-        asked = gateway.start()
-        await asked.wait_text()
+        asked = await begun(gateway)
         fake.pause_after = None
         submit = fake.all_of(Submit)[0]
         fake._aborted(submit.request_id, submit.attempt)

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.machine import describe_machine
 from config import ServerName
-from gateway.http.push import EXTENSION
+from gateway.http.response_writer import EXTENSION
 from gateway.http.server import server_named
 
 NUM_CONNECTIONS: Final = 64

@@ -18,14 +18,10 @@ from typing import Final
 from benchmarks.hello import BLOCK_SIZE, hello
 from benchmarks.machine import describe_machine
 from config import ModelConfig
-from gateway.core.dispatch import Dispatch
-from gateway.core.effects import Assign, RouteRequest
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Assign, RouteRequest
 from protocol.ids import ID_BYTES, BlockDigest, WorkerId
-from protocol.messages import (
-    BlocksSnapshot,
-    BlocksStored,
-    Load,
-)
+from protocol.messages import BlocksSnapshot, BlocksStored, Load
 
 NUM_WORKERS: Final = 16
 NUM_RUNNING: Final = 8

@@ -1,7 +1,8 @@
 """`python -m benchmarks.token_path`: CPU per token from an engine's frame to the bytes of a client.
 
 Frames of one token per stream, as engines send them, go through the gateway's own decoding, the
-attempts that wait, detokenising, stops, thoughts, text and calls, formatting, and `Push.write`; the
+attempts that wait, detokenising, stops, thoughts, text and calls, formatting, and
+`ResponseWriter.write`; the
 sockets at both ends are left out. Thread CPU time, the median over steps, in microseconds.
 """
 
@@ -21,27 +22,27 @@ from starlette.types import Message
 from benchmarks.formatting.answers import ANSWERS, TOOLS, Answer
 from benchmarks.machine import describe_machine
 from config import GatewayConfig
-from gateway.actors.attempt import Attempt
-from gateway.actors.attempts import Attempts
-from gateway.actors.caller import Caller
-from gateway.actors.counters import Counters
-from gateway.actors.event_feed import EventFeed
-from gateway.actors.orphans import Claim, Orphanage
-from gateway.actors.placement import Placement
-from gateway.core.chat_request import ChatRequest
-from gateway.core.choice_output import ChoiceOutput
-from gateway.core.model_text import ModelText
-from gateway.core.openai import parse_chat_request
-from gateway.core.output import OutputPipeline
-from gateway.core.reasoning import ReasoningSplitter
-from gateway.core.stops import StopMatcher
-from gateway.core.tools import ToolParser
+from gateway.api.chat_parser import parse_chat_request
+from gateway.api.chat_request import ChatRequest
 from gateway.http.edge import Edge, Emit, FleetGauges
 from gateway.http.metrics import Metrics
-from gateway.http.push import Look, step_flush
 from gateway.http.reply import Header
+from gateway.http.request_context import open_turn
+from gateway.http.response_writer import Look, write_batch
 from gateway.http.stream_push import push_answer
-from gateway.http.turn import open_turn
+from gateway.link.attempt import Attempt
+from gateway.link.attempts import Attempts
+from gateway.output.output_pipeline import OutputPipeline
+from gateway.output.reasoning import ReasoningSplitter
+from gateway.output.sequence_output import SequenceOutput
+from gateway.output.stop_strings import StopMatcher
+from gateway.output.tools import ToolParser
+from gateway.prompt.model_text import ModelText
+from gateway.routing.lease import Lease
+from gateway.telemetry.counters import Counters
+from gateway.telemetry.event_feed import EventFeed
+from gateway.turn.caller import Caller
+from gateway.turn.detached_requests import Claim, DetachedRequests
 from protocol.ids import RequestId, WorkerId
 from protocol.messages import Finished, TokenItem, Tokens
 from protocol.tokens import pack_token
@@ -62,27 +63,27 @@ class _CountingPush:
         self.num_bytes = 0
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
 
     def open(self, status: int, headers: Sequence[Header]) -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
 
     def watch(self, look: Look, at: float) -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
 
     def unwatch(self) -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
 
     def write(self, chunk: bytes) -> bool:
-        """See `Push`."""
+        """See `ResponseWriter`."""
         self.num_bytes += len(chunk)
         return True
 
     def end(self, last: bytes = b"") -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
 
     async def flushed(self) -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
 
 
 class _Streams:
@@ -94,7 +95,7 @@ class _Streams:
         self.ids = list(text.encoder.encode_text(answer.text))
         self.request_ids = [RequestId(at.to_bytes(16, "big")) for at in range(num_streams)]
         self._free_ids = iter(self.request_ids)
-        self._orphanage = Orphanage(EventFeed(), grace_s=1.0)
+        self._orphanage = DetachedRequests(EventFeed(), grace_s=1.0)
         self.attempts = Attempts(Counters())
         self._edge = Edge(
             config=GatewayConfig(),
@@ -134,7 +135,7 @@ class _Streams:
         start = time.thread_time()
         message = decode_from_worker(frame)
         assert isinstance(message, Tokens)
-        with step_flush:
+        with write_batch:
             gap = self.attempts.tokens(WORKER, message.items)
         assert gap is None
         return time.thread_time() - start
@@ -151,8 +152,8 @@ class _Streams:
         await self._orphanage.host(claim, lambda take: self._work(request_id, take), emit)
 
     async def _work(self, request_id: RequestId, emit: Emit) -> None:
-        output = ChoiceOutput(self._pipeline(), emit, max_tokens=2**20, end_ids=frozenset())
-        place = Placement(0, WORKER, 0, "benchmark")
+        output = SequenceOutput(self._pipeline(), emit, max_tokens=2**20, end_ids=frozenset())
+        place = Lease(0, WORKER, 0, "benchmark")
         attempt = Attempt(
             place,
             request_id,

@@ -65,8 +65,8 @@ class GatewayConfig(_Table, frozen=True):
     that slept and a supervisor that is started anew take longer. So long, too, a model stays known
     that only workers name.
     `first_token_s`: a worker that has given a sequence nothing for so long has lost it.
-    `orphan_grace_s`: how long a streamed request outlives its client before the first token.
-    `canaries` must come back from workers in a row to end a fallback to providers.
+    `disconnect_grace_s`: how long a streamed request outlives its client before the first token.
+    `recovery_probes` must come back from workers in a row to end a fallback to providers.
     `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
     their public keys. Port 0 takes any free one.
     `server` is what speaks HTTP: our own, or hypercorn.
@@ -85,8 +85,8 @@ class GatewayConfig(_Table, frozen=True):
     resume_wait_s: Seconds = 120.0
     rejoin_wait_s: Seconds = 15.0
     first_token_s: Seconds = 600.0
-    orphan_grace_s: Seconds = 10.0
-    canaries: Positive = 3
+    disconnect_grace_s: Seconds = 10.0
+    recovery_probes: Positive = 3
     drain_s: Seconds = 10.0
     max_queue: Positive = 256
     max_body_bytes: Positive = 8 * 2**20

@@ -16,9 +16,9 @@ import trio
 from setproctitle import setproctitle
 
 from config import Config, builtin_config, load_config, with_gateway
-from gateway.actors.event_feed import LOGGER as EVENTS_LOGGER
 from gateway.app import run_gateway
-from gateway.core.seat import ALONE, seat_of
+from gateway.gateway_index import ALONE, gateway_index_of
+from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
 from protocol.transport import read_in_sleep
 
@@ -31,8 +31,8 @@ that Python's own 700 let in, again and again. So many take 0.3 ms.
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. Raises `ConfigError` with one line when that cannot begin."""
     arguments = _parser().parse_args(argv)
-    seat = ALONE if arguments.process is None else seat_of(arguments.process)
-    label = "" if seat.name is None else f" [{arguments.process}]"
+    gateway_index = ALONE if arguments.process is None else gateway_index_of(arguments.process)
+    label = "" if gateway_index.name is None else f" [{arguments.process}]"
     setproctitle(f"herma gateway{label}")
     # Prompts are encoded by one thread each; more would take the cores from the token path.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     async def serve() -> None:
         read_in_sleep()
-        await run_gateway(config, os.environ, _announce, seat)
+        await run_gateway(config, os.environ, _announce, gateway_index)
 
     _raise_config_error(lambda: trio.run(serve))
     return 0
@@ -84,7 +84,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     return with_gateway(
         config,
         str(arguments.config),
-        processes=None if arguments.process is None else seat_of(arguments.process).count,
+        processes=None if arguments.process is None else gateway_index_of(arguments.process).count,
         port=arguments.port,
         worker_bind=arguments.worker_bind,
         server=arguments.server,

@@ -16,29 +16,29 @@ import trio
 
 from config import Config, provider_api_key
 from gateway import upstream
-from gateway.actors.canaries import Canaries
-from gateway.actors.counters import Counters
-from gateway.actors.dispatcher import Dispatcher
-from gateway.actors.event_feed import EventFeed
-from gateway.actors.fleet_link import FleetLink
-from gateway.actors.lots import Lots
-from gateway.actors.model_files import ModelFiles
-from gateway.actors.orphans import Orphanage
-from gateway.actors.provider_health import ProviderHealth, Retries
-from gateway.actors.route_preview import preview_route
-from gateway.actors.services import Services
-from gateway.actors.spending import Spending
-from gateway.actors.texts import known_text
-from gateway.actors.turn import host_turn
-from gateway.core.dispatch import Dispatch
-from gateway.core.errors import ApiError
-from gateway.core.rewritten_fields import check_aliases
-from gateway.core.seat import ALONE, Seat
-from gateway.core.worker_state import WorkerView
+from gateway.api.errors import ApiError
+from gateway.api.rewritten_fields import check_aliases
+from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http.edge import Edge, FleetGauges
-from gateway.http.push import step_flush
+from gateway.http.response_writer import write_batch
 from gateway.http.routes import edge_app
 from gateway.http.server import server_named
+from gateway.link.model_files import ModelFiles
+from gateway.link.worker_link import WorkerLink
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.dispatcher import Dispatcher
+from gateway.routing.worker_view import WorkerView
+from gateway.runtime.random_pool import RandomPool
+from gateway.spending.spending import Spending
+from gateway.telemetry.counters import Counters
+from gateway.telemetry.event_feed import EventFeed
+from gateway.turn.detached_requests import DetachedRequests
+from gateway.turn.health_probes import HealthProbes
+from gateway.turn.model_texts import known_text
+from gateway.turn.preview import preview_route
+from gateway.turn.provider_health import ProviderHealth, Retries
+from gateway.turn.services import Services
+from gateway.turn.turn import host_turn
 from protocol.ids import ID_BYTES
 from protocol.stopping import stopping
 from protocol.transport import load_curve_server
@@ -57,15 +57,15 @@ def build_services(
     config: Config,
     environ: Mapping[str, str],
     source: Callable[[int], bytes] = os.urandom,
-    seat: Seat = ALONE,
+    gateway_index: GatewayIndex = ALONE,
 ) -> Services:
     """All parts, none running; random bytes come from `source`. Raises `ConfigError` for secrets
     that are missing or broken, and for an alias that no request can be rewritten by.
     """
     check_aliases(config.models)
-    draw = Lots(source).draw
-    neighbours = seat.neighbours(config.gateway.worker_bind)
-    config = seat.config(config, environ)
+    draw = RandomPool(source).draw
+    neighbours = gateway_index.neighbours(config.gateway.worker_bind)
+    config = gateway_index.config(config, environ)
     providers = {
         name: upstream.Provider(name, table, provider_api_key(name, table, environ))
         for name, table in config.providers.items()
@@ -80,13 +80,13 @@ def build_services(
         max_queue=gateway.max_queue,
         resume_wait_s=gateway.resume_wait_s,
         rejoin_s=gateway.rejoin_wait_s,
-        canaries=gateway.canaries,
+        recovery_probes=gateway.recovery_probes,
     )
-    feed = EventFeed(process=seat.name)
+    feed = EventFeed(process=gateway_index.name)
     dispatcher = Dispatcher(core, feed)
     # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
     epoch = time.time_ns() // 1_000_000
-    link = FleetLink(
+    link = WorkerLink(
         dispatcher,
         files,
         counters,
@@ -94,7 +94,7 @@ def build_services(
         epoch=epoch,
         gateways=neighbours,
         keys=keys,
-        step=step_flush,
+        step=write_batch,
     )
     return Services(
         config=config,
@@ -103,11 +103,11 @@ def build_services(
         files=files,
         providers=providers,
         counters=counters,
-        spending=Spending(config, environ, feed.publish, is_alone=not seat.is_shared),
+        spending=Spending(config, environ, feed.publish, is_alone=not gateway_index.is_shared),
         feed=feed,
         health=ProviderHealth(config.providers, feed),
         retries=Retries(feed),
-        orphans=Orphanage(feed, grace_s=gateway.orphan_grace_s),
+        detached_requests=DetachedRequests(feed, grace_s=gateway.disconnect_grace_s),
         draw=draw,
     )
 
@@ -151,10 +151,10 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.dispatcher.run)
             await nursery.start(services.files.run)
             await nursery.start(services.spending.run)
-            await nursery.start(services.orphans.run)
+            await nursery.start(services.detached_requests.run)
             await nursery.start(services.first_tokens.run)
-            canaries = Canaries(services.dispatcher, services.link, services.draw)
-            await nursery.start(canaries.run)
+            recovery_probes = HealthProbes(services.dispatcher, services.link, services.draw)
+            await nursery.start(recovery_probes.run)
             yield address
         finally:
             nursery.cancel_scope.cancel()
@@ -168,33 +168,33 @@ async def run_gateway(
     config: Config,
     environ: Mapping[str, str],
     announce: Callable[[str], None],
-    seat: Seat = ALONE,
+    gateway_index: GatewayIndex = ALONE,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then let the open answers end; the same again does not wait.
-    `seat` is which this is of several that share the port.
+    `gateway_index` is which this is of several that share the port.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
     workers and its models go to providers. Raises `ConfigError` when an
     address is taken or not allowed.
     """
-    services = build_services(config, environ, seat=seat)
+    services = build_services(config, environ, gateway_index=gateway_index)
     root = trio.CancelScope()
     with stopping(services.draining.set, lambda _number: root.cancel()):
         async with running(services) as address:
             with root:
-                await _serve(root, services, seat, address, announce)
+                await _serve(root, services, gateway_index, address, announce)
 
 
 async def _serve(
     root: trio.CancelScope,
     services: Services,
-    seat: Seat,
+    gateway_index: GatewayIndex,
     address: str,
     announce: Callable[[str], None],
 ) -> None:
     """Let clients in until `root` is cancelled, which the end of the server does."""
     async with trio.open_nursery() as nursery:
-        url = await nursery.start(_serve_to_the_end, root, services, seat)
+        url = await nursery.start(_serve_to_the_end, root, services, gateway_index)
         nursery.start_soon(_cut_the_last, services)
         _log.info("serving %s, workers dial %s", url, address)
         if not _is_cloud_only(services.config):
@@ -248,7 +248,7 @@ async def _warm_up(services: Services) -> None:
 async def _serve_to_the_end(
     root: trio.CancelScope,
     services: Services,
-    seat: Seat,
+    gateway_index: GatewayIndex,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -258,14 +258,14 @@ async def _serve_to_the_end(
     gateway = services.config.gateway
     serve = functools.partial(
         server_named(gateway.server),
-        edge_app(edge_of(services, seat.name)),
+        edge_app(edge_of(services, gateway_index.name)),
         host=gateway.host,
         shutdown_trigger=services.draining.wait,
         drain_s=gateway.drain_s,
     )
     async with trio.open_nursery() as nursery:
         url = await nursery.start(
-            functools.partial(serve, port=gateway.port, is_shared=seat.is_shared)
+            functools.partial(serve, port=gateway.port, is_shared=gateway_index.is_shared)
         )
         if gateway.process_port is not None:
             await nursery.start(functools.partial(serve, port=gateway.process_port))
@@ -290,7 +290,7 @@ def _gauges(services: Services) -> FleetGauges:
         unready_workers=statistics.workers - statistics.ready_workers,
         running=statistics.running,
         open_turns=services.open_turns.count,
-        orphans=len(services.orphans),
+        detached_requests=len(services.detached_requests),
         tasks=trio.lowlevel.current_statistics().tasks_living,
         events=dict(services.feed.counts),
         open_breakers=services.health.open_names(),

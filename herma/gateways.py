@@ -50,10 +50,10 @@ def _children(config: Config, options: list[str]) -> list[Child]:
     return [_child(f"{index}/{count}", options, config, index, roll) for index in range(count)]
 
 
-def _child(seat: str, options: list[str], config: Config, index: int, roll: Roll) -> Child:
+def _child(gateway_index: str, options: list[str], config: Config, index: int, roll: Roll) -> Child:
     return Child(
-        f"gateway {seat}",
-        herma_argv(["gateway", *options, "--process", seat]),
+        f"gateway {gateway_index}",
+        herma_argv(["gateway", *options, "--process", gateway_index]),
         stop_s=config.gateway.drain_s + GRACE_S,
         on_line=lambda line: roll.heard(index, line),
     )

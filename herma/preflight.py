@@ -12,14 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from config import (
-    Config,
-    GatewayConfig,
-    WorkerConfig,
-    builtin_models,
-    is_hub_id,
-    provider_api_key,
-)
+from config import Config, GatewayConfig, WorkerConfig, builtin_models, is_hub_id, provider_api_key
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
@@ -64,7 +57,7 @@ def missing_models(config: Config) -> Iterator[str]:
 
 def check_aliases(config: Config) -> None:
     """Raise `ConfigError` for an alias whose requests would all be refused."""
-    from gateway.core import rewritten_fields
+    from gateway.api import rewritten_fields
 
     rewritten_fields.check_aliases(config.models)
 
@@ -82,7 +75,7 @@ def found(name: str) -> Path | None:
 def check_script(worker: WorkerConfig) -> None:
     """Raise `ConfigError` if the worker has a script that cannot be read or is wrong."""
     if worker.script is not None:
-        from workers.scripted.script import load_script
+        from workers.replay import load_script
 
         load_script(Path(worker.script).expanduser())
 

@@ -18,7 +18,7 @@ from herma.child import GRACE_S, Child, herma_argv
 from herma.children import keep_running
 from herma.preflight import check_host, unserved_models
 from herma.roles import gateway_config, gateway_options
-from workers.actors.leftovers import make_scratch, remove
+from workers.supervisor import make_scratch, remove
 
 
 def run_up(arguments: Namespace) -> int:

@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from config import Config, LimitsConfig, builtin_config, ledger_path, load_config
-from gateway.core.prices import show_amount, to_micro
-from gateway.core.windows import Period, day_of, month_of, window_of
-from gateway.ledger import Column, Report, Row, read_report
+from gateway.spending import Period, day_of, month_of, show_amount, to_micro, window_of
+from gateway.store import Column, Report, Row, read_report
 from protocol.errors import ConfigError
 
 _DEFAULT_BY: tuple[Column, ...] = ("provider", "model")

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import ConfigError, HermaError
-from workers.actors.leftovers import runtime_dir, sweep
-from workers.core.leftovers import owner_of
-from workers.core.status import (
+from workers.ipc import (
     MAX_LINE_BYTES,
     SOCKET_KIND,
     Answer,
@@ -28,7 +26,9 @@ from workers.core.status import (
     WorkerStatus,
     decode_answer,
     encode_line,
+    owner_of,
 )
+from workers.supervisor import runtime_dir, sweep
 
 _ANSWER_S: Final = 3.0
 _POLL_S: Final = 0.2

@@ -21,7 +21,7 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
-from kernels.noted import Address
+from kernels.recorder import Address
 
 Grid = tuple[int, int, int]
 

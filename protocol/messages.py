@@ -122,7 +122,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 class Register(_Message, frozen=True, tag=32):
     """Who the worker is. Sent on connecting and again whenever `engine` changes: None while the
-    engine starts, its facts once a canary has generated tokens. `epoch` counts engine starts.
+    engine starts, its facts once a health probe has generated tokens. `epoch` counts engine starts.
     """
 
     protocol_version: int

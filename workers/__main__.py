@@ -15,13 +15,13 @@ import msgspec
 
 from config import Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
-from workers.actors.engine_process import NATIVE_ENGINE
-from workers.app import serve
-from workers.scripted.script import load_script
+from workers.replay.script import load_script
+from workers.supervisor.app import serve
+from workers.supervisor.engine_process import NATIVE_ENGINE
 
 ENGINE_COMMAND: Final = "HERMA_ENGINE_COMMAND"
 """For tests: a JSON array of words that start an engine in place of ours. The supervisor appends
-`--fd`, `--name` and `--parent`; the other end speaks `workers/core/control.py`.
+`--fd`, `--name` and `--parent`; the other end speaks `workers/ipc/messages.py`.
 """
 
 

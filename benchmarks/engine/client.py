@@ -16,7 +16,7 @@ from protocol import wire
 from protocol.messages import Abort, Accepted, Finished, Rejected, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
-from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frames
+from workers.ipc.framing import SUPERVISOR, FrameDecoder, encode_frames
 
 MODEL: Final = "model"
 LINK: Final = 1

@@ -17,11 +17,11 @@ from typing import NamedTuple
 from triton.runtime.cache import triton_key
 
 from benchmarks.engine.run import Options, worker_config
-from kernels.noted import Noted, compile_noted, pretend_card
-from workers.engine.compiler import long_ones_first
-from workers.engine.kernel_cache import CACHE_VARIABLE
-from workers.engine.load import local_dir
-from workers.engine.rehearsal import rehearse
+from kernels.recorder import RecordedKernel, compile_noted, pretend_device
+from workers.engine.compile.compiler import long_ones_first
+from workers.engine.compile.dry_run import dry_run
+from workers.engine.compile.kernel_cache import CACHE_VARIABLE
+from workers.engine.start import local_dir
 
 _PROCESSES = (1, 2, 4, 8, 16)
 
@@ -29,7 +29,7 @@ _PROCESSES = (1, 2, 4, 8, 16)
 class Compiled(NamedTuple):
     """A kernel and its CPU seconds, those of Triton's own children included."""
 
-    kernel: Noted
+    kernel: RecordedKernel
     cpu_s: float
 
 
@@ -41,8 +41,8 @@ def main() -> None:
     parser.add_argument("--arch", type=int, default=90)
     arguments = parser.parse_args()
     config = worker_config(Options(arguments.shape, fp8=arguments.fp8, device="cuda"))
-    pretend_card(arguments.arch)
-    first, *rest = rehearse(config, local_dir(config.model) or Path(config.model))
+    pretend_device(arguments.arch)
+    first, *rest = dry_run(config, local_dir(config.model) or Path(config.model))
     triton_key()  # once, for all forks
     with tempfile.TemporaryDirectory() as cache:
         os.environ[CACHE_VARIABLE] = cache
@@ -53,7 +53,7 @@ def main() -> None:
         print(f"{processes:2} processes: {_span(found, processes):.1f} s")
 
 
-def _compile(kernel: Noted) -> Compiled:
+def _compile(kernel: RecordedKernel) -> Compiled:
     before = _children_s()
     child = os.fork()
     if child == 0:

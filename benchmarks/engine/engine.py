@@ -12,13 +12,13 @@ from typing import final
 
 from benchmarks.engine.client import MODEL, Client, MemoryChannel
 from benchmarks.engine.trace import Trace
-from workers.core.control import Shutdown, encode_control
-from workers.core.framing import SUPERVISOR
-from workers.core.scheduler import Scheduler
-from workers.engine.assembly import scheduler_for
-from workers.engine.beats import EngineStatus
-from workers.engine.loop import EngineLoop
 from workers.engine.runner import Runner, largest_id
+from workers.ipc.framing import SUPERVISOR
+from workers.ipc.messages import Shutdown, encode_control
+from workers.loop.assembly import scheduler_for
+from workers.loop.heartbeat import EngineStatus
+from workers.loop.loop import EngineLoop
+from workers.scheduler.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)

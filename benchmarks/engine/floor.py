@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from workers.engine.model_config import Qwen3Config
+from workers.engine.models.model_config import Qwen3Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from torch import Tensor
 from benchmarks.engine.files import write_checkpoint
 from benchmarks.engine.run import Options, worker_config
 from benchmarks.engine.start import measure_start
-from workers.engine.checkpoint import Checkpoint
-from workers.engine.file_stream import FileStream
-from workers.engine.kernel_cache import CACHE_VARIABLE
+from workers.engine.compile.kernel_cache import CACHE_VARIABLE
+from workers.engine.load.checkpoint import Checkpoint
+from workers.engine.load.file_stream import FileStream
 
 _RUNS = 3
 _ROWS = 4096

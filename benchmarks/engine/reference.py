@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kernels.fp8 import BLOCK, Fp8Weight
 from kernels.linear import Weight
-from workers.engine.model_config import Qwen3Config
-from workers.engine.weights import LayerWeights, Qwen3Weights
+from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.weights import LayerWeights, Qwen3Weights
 
 _HEAD_ROWS = 16_384
 """Rows of the head converted at a time: all of them in float32 would take 2.5 GB on 8B."""

@@ -22,7 +22,8 @@ from protocol.errors import ConfigError
 from protocol.messages import Finished, Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
-from workers.core.control import (
+from workers.ipc.framing import SUPERVISOR, FrameDecoder, encode_frame
+from workers.ipc.messages import (
     EngineFailed,
     EngineReady,
     EngineStart,
@@ -31,17 +32,16 @@ from workers.core.control import (
     decode_from_engine,
     encode_control,
 )
-from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frame
 
-CANARY_TOKENS: Final = 4
+PROBE_TOKENS: Final = 4
 _LINK: Final = 1
 _LONGEST_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Seconds until the canary was answered; `phases` holds what each phase took, in order, and
-    `details` the last word of each.
+    """Seconds until the health probe was answered; `phases` holds what each phase took, in order,
+    and `details` the last word of each.
     """
 
     seconds: float
@@ -68,8 +68,8 @@ def measure_start(config: WorkerConfig, environ: dict[str, str]) -> Started:
                     case EngineFailed():
                         raise ConfigError(f"the engine did not start: {message.cause}")
                     case EngineReady():
-                        moments.append(("canary", now))
-                        end.sendall(encode_frame(_LINK, wire.encode(_canary(config.serves))))
+                        moments.append(("health probe", now))
+                        end.sendall(encode_frame(_LINK, wire.encode(_health_probe(config.serves))))
                     case _:
                         pass  # beats
             elif link == _LINK and wire.peek_tag(payload) == wire.tag_of(Finished):
@@ -109,6 +109,6 @@ def _frame(message: EngineStart | Shutdown) -> bytes:
     return encode_frame(SUPERVISOR, encode_control(message))
 
 
-def _canary(model: str) -> Submit:
-    sampling = SamplingParams(max_tokens=CANARY_TOKENS, temperature=0.0, ignore_eos=True)
+def _health_probe(model: str) -> Submit:
+    sampling = SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True)
     return Submit(bytes(16), 0, model, pack_tokens([1, 2, 3]), b"", sampling, 0)

@@ -13,8 +13,8 @@ from typing import Final
 
 from benchmarks.engine.run import Options, worker_config
 from benchmarks.engine.start import Started, measure_start
-from workers.engine.compile_ahead import SWITCH
-from workers.engine.kernel_cache import CACHE_VARIABLE
+from workers.engine.compile.compile_ahead import SWITCH
+from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 
 _ROUNDS: Final = 2
 

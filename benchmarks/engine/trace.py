@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, final
 import torch
 
 from protocol.messages import EngineFacts
-from workers.core.plan import StepPlan, StepResult
 from workers.engine.runner import InFlight, Runner
+from workers.scheduler.plan import StepPlan, StepResult
 
 _BOUNDS: Final = (0, 1, 8, 16, 32, 64, 128, 192, 256, 1 << 30)
 """Rows of decode steps that are summed up together."""
@@ -75,7 +75,7 @@ class _Collected:
 
 @final
 class TracedRunner:
-    """`workers.engine.pipeline.Runner` around a runner; used by the loop's thread only."""
+    """`workers.loop.pipeline.Runner` around a runner; used by the loop's thread only."""
 
     def __init__(self, runner: Runner, trace: "Trace") -> None:
         self.facts: EngineFacts = runner.facts
@@ -94,9 +94,9 @@ class TracedRunner:
         return self._runner.lookahead
 
     @property
-    def is_wishing(self) -> bool:
+    def has_pending_captures(self) -> bool:
         """As the runner's own."""
-        return self._runner.is_wishing
+        return self._runner.has_pending_captures
 
     def prepare(self, *, wished_only: bool) -> bool:
         """See `Runner.prepare`."""

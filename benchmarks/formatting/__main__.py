@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from benchmarks.formatting.answers import ANSWERS, TOOLS, Answer
 from benchmarks.machine import describe_machine
-from gateway.core.choice_output import ChoiceOutput
-from gateway.core.events import TurnEvent
-from gateway.core.formatting import ChunkFormatter
-from gateway.core.model_text import ModelText
-from gateway.core.output import OutputPipeline
-from gateway.core.reasoning import ReasoningSplitter
-from gateway.core.stops import StopMatcher
-from gateway.core.tools import ToolParser
+from gateway.api.chat_formatter import ChunkFormatter
+from gateway.api.events import TurnEvent
+from gateway.output.output_pipeline import OutputPipeline
+from gateway.output.reasoning import ReasoningSplitter
+from gateway.output.sequence_output import SequenceOutput
+from gateway.output.stop_strings import StopMatcher
+from gateway.output.tools import ToolParser
+from gateway.prompt.model_text import ModelText
 from protocol.messages import TokenItem
 from protocol.tokens import pack_token
 
@@ -65,7 +65,7 @@ def _row(answer: Answer, text: ModelText, num_answers: int) -> dict[str, Any]:
         pipeline = OutputPipeline(
             text.decoder(form), StopMatcher(("\n\nUser:",)), parser, reasoning=thoughts
         )
-        output = ChoiceOutput(pipeline, emit, max_tokens=len(ids), end_ids=frozenset())
+        output = SequenceOutput(pipeline, emit, max_tokens=len(ids), end_ids=frozenset())
         for item in items:
             output.take_item(item)
 

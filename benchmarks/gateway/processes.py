@@ -224,7 +224,7 @@ def _config(folder: Path, fleet: Fleet, way: Way) -> str:
 [gateway]
 worker_bind = "{way.worker_bind(folder)}"
 max_queue = 4096
-orphan_grace_s = 1
+disconnect_grace_s = 1
 
 [ledger]
 path = "{folder}/ledger.sqlite"

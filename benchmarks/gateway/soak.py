@@ -35,7 +35,7 @@ NUM_REQUESTS: Final = 100_000
 NUM_PARTS: Final = 10
 LEAK_TOKENS: Final = 4
 _SETTLE_S: Final = 60.0
-"""Answers that were left before their first token live on for `orphan_grace_s`."""
+"""Answers that were left before their first token live on for `disconnect_grace_s`."""
 
 
 class MemoryWatch(threading.Thread):
@@ -187,7 +187,7 @@ def _books(gateway: Gateway) -> dict[str, float]:
         "descriptors": num_descriptors,
         "in_flight": float(samples["herma_requests_in_flight"]),
         "running": float(samples["herma_sequences_running"]),
-        "orphans": float(samples["herma_orphans"]),
+        "orphans": float(samples["herma_detached_requests"]),
         "rss_mb": round(gateway.memory_mb("VmRSS"), 1),
     }
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from workers.engine.builtin import builtin_dir
-from workers.synthetic.vocabulary import read_vocabulary
+from workers.loop.builtin import builtin_dir
+from workers.replay.vocabulary import read_vocabulary
 
 MODEL_DIR: Final = "builtin:herma-tiny"
 MODEL: Final = "m"

@@ -28,8 +28,8 @@ from benchmarks.gpu_parity.scale import CARD, TINY, Scale
 from benchmarks.gpu_parity.speed import measure
 from config import WorkerConfig
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.load import load_runner
 from workers.engine.runner import Runner
+from workers.engine.start import load_runner
 
 _PACKAGES = ("torch", "triton", "transformers", "safetensors")
 

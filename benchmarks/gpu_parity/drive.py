@@ -11,11 +11,11 @@ from typing import Final
 from protocol.messages import Accepted, Finished, Rejected, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
-from workers.core.block_manager import BlockManager
-from workers.core.outgoing import Outgoing
-from workers.core.plan import StepPlan
-from workers.core.scheduler import Scheduler, SchedulerLimits
 from workers.engine.runner import Runner
+from workers.ipc.outgoing import Outgoing
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.plan import StepPlan
+from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
 MODEL: Final = "model"
 _LINK: Final = 1

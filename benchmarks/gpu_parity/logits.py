@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks.gpu_parity.report import Check, at_most
 from protocol.sampling import SamplingParams
-from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.runner import Runner
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 RULE: Final = 1.5
 _GREEDY: Final = SamplingParams(max_tokens=1, temperature=0.0)

@@ -15,23 +15,19 @@ import trio
 from benchmarks.hello import BLOCK_SIZE, FILES_DIGEST, hello
 from benchmarks.prompt_path.cases import MODEL
 from config import Config, ModelConfig
-from gateway.actors.caller import Caller
-from gateway.actors.preparation import Job, prepare
-from gateway.actors.services import Services
+from gateway.api.chat_parser import parse_chat_request
+from gateway.api.chat_request import ChatRequest
 from gateway.app import build_services
-from gateway.core.chat_request import ChatRequest
-from gateway.core.dispatch import Dispatch
-from gateway.core.effects import Assign, RouteRequest
-from gateway.core.model_text import ModelText
-from gateway.core.models import ModelView
-from gateway.core.openai import parse_chat_request
+from gateway.prompt.model_text import ModelText
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Assign, RouteRequest
+from gateway.routing.models import ModelView
+from gateway.turn.caller import Caller
+from gateway.turn.preparation import Job, prepare
+from gateway.turn.services import Services
 from protocol.hashing import root_digest
 from protocol.ids import ID_BYTES, WorkerId
-from protocol.messages import (
-    BlocksSnapshot,
-    Load,
-    Submit,
-)
+from protocol.messages import BlocksSnapshot, Load, Submit
 from protocol.wire import encode
 
 FILES: Final = Path(__file__).parents[2] / "config" / "builtin" / MODEL

@@ -16,9 +16,9 @@ from typing import Final
 
 from benchmarks.prompt_path.cases import prose
 from benchmarks.prompt_path.gateway import FILES
-from gateway.core.tokenization import Encoder
-from gateway.core.word_breaks import word_breaks
-from gateway.core.word_memory import WordMemory
+from gateway.prompt.tokenizer import Encoder
+from gateway.prompt.word_breaks import word_breaks
+from gateway.prompt.word_cache import WordMemory
 from protocol.tokens import pack_tokens
 
 ROOT: Final = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from protocol.ids import BlockDigest
-from workers.core.block_events import BlockEvent, BlockEvents
+from workers.scheduler.block_events import BlockEvent, BlockEvents
 
 
 class Cache(Protocol):

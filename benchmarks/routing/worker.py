@@ -1,6 +1,7 @@
 """One simulated worker: an engine's scheduler in virtual time.
 
-Owns the running and waiting sequences of one engine. Steps follow `workers/core/planning.py`: one
+Owns the running and waiting sequences of one engine. Steps follow
+`workers/scheduler/planning.py`: one
 token for each decode, prompts in progress and newcomers share the rest of the budget, newcomers
 that fit take up to half of it, the latest arrived is preempted when blocks run out. A step that
 prefills is simulated by itself; decode steps between two events are one stretch, summed in closed
@@ -24,8 +25,8 @@ from benchmarks.routing.cost_model import CostModel
 from benchmarks.routing.trace import Turn, block_name
 from protocol.ids import BlockDigest
 from protocol.messages import Load
-from workers.core.block_events import BlockEvent
-from workers.core.meters import StepMeter
+from workers.scheduler.block_events import BlockEvent
+from workers.scheduler.meters import StepMeter
 
 ENGINE_BLOCK: Final = 32
 _STEP_MEMORY: Final = 0.9

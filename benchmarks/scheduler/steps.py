@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from protocol.messages import Submit
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
-from workers.core.block_manager import BlockManager
-from workers.core.plan import Sampled, StepPlan, StepResult
-from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.plan import Sampled, StepPlan, StepResult
+from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
 BLOCK_SIZE: Final = 32
 _PROMPT: Final = 512

@@ -8,11 +8,11 @@ from typing import Final
 
 from benchmarks.scheduler.steps import BLOCK_SIZE, LINK, TOKEN, WARM_STEPS, filled
 from protocol.messages import EngineFacts
-from workers.core.control import Shutdown, encode_control
-from workers.core.framing import SUPERVISOR
-from workers.core.plan import Sampled, StepPlan, StepResult
-from workers.engine.beats import EngineStatus
-from workers.engine.loop import EngineLoop
+from workers.ipc.framing import SUPERVISOR
+from workers.ipc.messages import Shutdown, encode_control
+from workers.loop.heartbeat import EngineStatus
+from workers.loop.loop import EngineLoop
+from workers.scheduler.plan import Sampled, StepPlan, StepResult
 
 _FACTS: Final = EngineFacts("none", "none", "none", 0, BLOCK_SIZE, 0, 0, 0, bytes(16))
 
@@ -38,7 +38,7 @@ class _NoRunner:
         self.spent_s = 0.0
 
     @property
-    def is_wishing(self) -> bool:
+    def has_pending_captures(self) -> bool:
         return False
 
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's

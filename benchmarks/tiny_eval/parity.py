@@ -27,8 +27,8 @@ from config import WorkerConfig
 from protocol.sampling import SamplingParams
 from training.data import SKILLS, Example, skill_cases
 from training.render import Template, render_prompt
-from workers.engine.builtin import builtin_dir
-from workers.engine.load import load_runner
+from workers.engine.start import load_runner
+from workers.loop.builtin import builtin_dir
 
 MODEL: Final = "builtin:herma-tiny"
 CASES: Final = 12

@@ -24,8 +24,8 @@ from protocol.sampling import SamplingParams
 from training.data import SKILLS, Example, skill_cases
 from training.data.example import judge_raw
 from training.render import Template, render_prompt
-from workers.engine.load import load_runner
 from workers.engine.runner import Runner
+from workers.engine.start import load_runner
 
 CASES: Final = 60
 """Per skill."""

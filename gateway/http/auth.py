@@ -12,8 +12,8 @@ from hmac import compare_digest
 from starlette.types import Scope
 
 from config import KeyConfig
-from gateway.actors.caller import Caller, session_of_headers
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
+from gateway.turn import Caller, session_of_headers
 from protocol.addresses import is_loopback_host
 
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from starlette.types import Receive, Scope
 
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 
 EXTENSION: Final = "herma.body"
 """The name in `scope["extensions"]` of a `WholeBody`; only our own server offers it."""

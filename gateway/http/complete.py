@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.core.errors import ApiError, connection_lost
-from gateway.core.events import (
+from gateway.api import (
+    ApiError,
     Failed,
     Finished,
     Started,
@@ -20,14 +20,15 @@ from gateway.core.events import (
     UpstreamBody,
     UpstreamChunk,
     Usage,
+    connection_lost,
 )
 from gateway.http.errors import error_headers, error_of
-from gateway.http.push import EXTENSION, Push
 from gateway.http.reply import JSON_TYPE, Header, send_body
-from gateway.http.turn import CLIENT_LEFT, Turn, while_connected
+from gateway.http.request_context import CLIENT_LEFT, RequestContext, while_connected
+from gateway.http.response_writer import EXTENSION, ResponseWriter
 
 
-async def complete_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) -> None:
+async def complete_turn(turn: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Run `turn` and send its whole answer.
 
     The answer is sent outside of the watch for the client: servers say `http.disconnect` while
@@ -60,7 +61,7 @@ class WholeAnswer:
 
     __slots__ = ("_builder", "_error", "_foreign", "_num_unfinished", "_push", "_turn")
 
-    def __init__(self, turn: Turn, push: Push | None = None) -> None:
+    def __init__(self, turn: RequestContext, push: ResponseWriter | None = None) -> None:
         self._turn = turn
         self._push = push
         self._num_unfinished = turn.request.n

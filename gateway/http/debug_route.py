@@ -6,7 +6,7 @@ place changes. Must not know how workers are weighed.
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.core.openai import parse_chat_request
+from gateway.api import parse_chat_request
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge

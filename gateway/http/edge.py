@@ -13,17 +13,12 @@ from typing import Any
 import trio
 
 from config import GatewayConfig, KeyConfig, ParamsConfig
-from gateway.actors.caller import Caller
-from gateway.actors.event_feed import EventFeed, Listener
-from gateway.actors.texts import KnownText
-from gateway.core.chat_request import ChatRequest
-from gateway.core.errors import unavailable
-from gateway.core.events import TurnEvent
-from gateway.core.models import ModelView
-from gateway.core.outgoing import rewritten
-from gateway.core.preview import RoutePreview
-from gateway.core.spending import SpendingFigures
-from gateway.core.worker_state import WorkerView
+from gateway.api import ChatRequest, TurnEvent, unavailable
+from gateway.routing import ModelView, RoutePreview, WorkerView
+from gateway.spending import SpendingFigures
+from gateway.telemetry import EventFeed, Listener
+from gateway.turn import Caller, KnownText
+from gateway.upstream.provider_request import rewritten
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
@@ -52,7 +47,7 @@ class FleetGauges:
     unready_workers: int = 0
     running: int = 0
     open_turns: int = 0
-    orphans: int = 0
+    detached_requests: int = 0
     tasks: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import TypeVarTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 from gateway.http.body import ClientGone
 from gateway.http.reply import Header, header, send_body
 from protocol.errors import ConfigError, HermaError, LinkError, WireError

@@ -10,10 +10,10 @@ from typing import Final
 import trio
 from starlette.types import Receive, Scope, Send
 
-from gateway.actors.event_feed import Listener, Told
 from gateway.http.auth import Gatekeeper
 from gateway.http.edge import Edge
-from gateway.http.turn import while_connected
+from gateway.http.request_context import while_connected
+from gateway.telemetry import Listener, Told
 
 HEARTBEAT_S: Final = 10.0
 """Gap between comments, by which both sides notice that the other is gone."""

@@ -9,25 +9,26 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gateway.actors.caller import Caller
-from gateway.actors.texts import beside_the_loop
-from gateway.core.chat_request import ChatRequest
-from gateway.core.completions import Completions, completions_dialect, parse_completions
-from gateway.core.continuous_usage import with_continuous_usage
-from gateway.core.dialect import Dialect
-from gateway.core.errors import unavailable
-from gateway.core.formatting import CHAT
-from gateway.core.openai import parse_chat_request
-from gateway.core.raw_text import checked_ids, decode_raw
+from gateway.api import (
+    CHAT,
+    ChatRequest,
+    Dialect,
+    parse_chat_request,
+    unavailable,
+    with_continuous_usage,
+)
+from gateway.api.completions import Completions, completions_dialect, parse_completions
+from gateway.http.admission_pacer import AdmissionPacer
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import body_at_hand, read_body
 from gateway.http.complete import complete_turn
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.prompts import EachPrompt
+from gateway.http.request_context import open_turn
 from gateway.http.stream import stream_turn
-from gateway.http.turn import open_turn
-from gateway.http.turnstile import Turnstile
+from gateway.prompt import checked_ids, decode_raw
+from gateway.turn import Caller, beside_the_loop
 
 RESTART_S: Final = 5
 """When to come back to a gateway that is stopping: a restart takes about so long."""
@@ -40,7 +41,7 @@ class Generation:
         self._edge = edge
         self._gate = gate
         self._metrics = metrics
-        self._turnstile = Turnstile()
+        self._admission_pacer = AdmissionPacer()
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One conversation, one answer."""
@@ -75,8 +76,8 @@ class Generation:
         body = body_at_hand(scope, max_bytes)
         if body is None:
             body = await read_body(receive, scope["headers"], max_bytes)
-        if not self._turnstile.may_pass():
-            await self._turnstile.enter()
+        if not self._admission_pacer.may_pass():
+            await self._admission_pacer.enter()
         return caller, body
 
     async def _echoes(self, asked: Completions) -> list[str]:

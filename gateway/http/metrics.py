@@ -11,12 +11,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.models import ModelView
-from gateway.core.spending import SpendingFigures
-from gateway.core.worker_state import WorkerView
 from gateway.http.edge import FleetGauges
 from gateway.http.spending_metrics import SpendingCollector
 from gateway.http.turn_metrics import TurnMetrics
+from gateway.routing import ModelView, WorkerView
+from gateway.spending import SpendingFigures
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -92,7 +91,9 @@ class _Fleet(Collector):
             "herma_requests_in_flight", "Chat requests being answered.", now.open_turns
         )
         yield GaugeMetricFamily(
-            "herma_orphans", "Requests whose client left before the first token.", now.orphans
+            "herma_detached_requests",
+            "Requests whose client left before the first token.",
+            now.detached_requests,
         )
         yield GaugeMetricFamily(
             "herma_tasks", "Tasks of the event loop; constant while nobody asks.", now.tasks

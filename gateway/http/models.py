@@ -6,8 +6,8 @@ could be a context length: clients take the first that they find, also inside ne
 
 from typing import Any
 
-from gateway.core.errors import model_not_found
-from gateway.core.models import ModelView
+from gateway.api import model_not_found
+from gateway.routing import ModelView
 
 
 def model_list(models: tuple[ModelView, ...], created: int) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from typing import Final
 import msgspec
 import trio
 
-from gateway.actors.caller import Caller
-from gateway.core.chat_request import ChatRequest
-from gateway.core.events import (
+from gateway.api import (
+    ChatRequest,
     Failed,
     Finished,
     ReasoningDelta,
@@ -24,6 +23,7 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.http.edge import Emit, RunTurn
+from gateway.turn import Caller
 
 MAX_AT_ONCE: Final = 8
 """Turns of one request; the others wait, so that a batch does not fill the queue by itself."""

@@ -11,7 +11,7 @@ from typing import final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 from gateway.http.auth import Gatekeeper
 from gateway.http.debug_route import DebugRoute
 from gateway.http.edge import Edge
@@ -20,8 +20,8 @@ from gateway.http.event_stream import Events
 from gateway.http.generation import Generation
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.models import model_entry, model_list
-from gateway.http.push import EXTENSION
 from gateway.http.reply import header, send_body, send_json
+from gateway.http.response_writer import EXTENSION
 from gateway.http.tokenize import Tokenizing
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -188,7 +188,7 @@ async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> No
 
 
 async def _openapi(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    from gateway.core.openapi import openapi_document  # noqa: PLC0415 -- few ask for it
+    from gateway.api.openapi import openapi_document  # noqa: PLC0415 -- few ask for it
 
     await send_json(send, openapi_document(edge.version))
 

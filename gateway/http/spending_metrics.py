@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.prices import MICRO
-from gateway.core.spending import SpendingFigures, Window
+from gateway.spending import MICRO, SpendingFigures, Window
 
 
 class SpendingCollector(Collector):

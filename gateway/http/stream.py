@@ -15,15 +15,15 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from gateway.http.buffer import ChunkBuffer
-from gateway.http.push import EXTENSION, MAX_PENDING_BYTES
+from gateway.http.request_context import RequestContext, while_connected
+from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES
 from gateway.http.stream_push import push_answer
 from gateway.http.streamed_answer import StreamedAnswer
-from gateway.http.turn import Turn, while_connected
 
 Finish = Callable[[], Awaitable[None]]
 
 
-async def stream_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) -> None:
+async def stream_turn(turn: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
     """Run `turn` and stream its answer."""
     push = scope.get("extensions", {}).get(EXTENSION)
     if push is not None:
@@ -32,7 +32,7 @@ async def stream_turn(turn: Turn, scope: Scope, receive: Receive, send: Send) ->
         await _send_answer(turn, receive, send)
 
 
-async def _send_answer(turn: Turn, receive: Receive, send: Send) -> None:
+async def _send_answer(turn: RequestContext, receive: Receive, send: Send) -> None:
     """The last message is sent outside of the watch for the client: servers say `http.disconnect`
     while they take it, and must not be cancelled halfway.
     """
@@ -51,7 +51,7 @@ async def _send_answer(turn: Turn, receive: Receive, send: Send) -> None:
 class _SentAnswer:
     """`run` feeds a bounded buffer, `send` writes it out; each in its own task."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: RequestContext) -> None:
         self._turn = turn
         self._buffer = ChunkBuffer(MAX_PENDING_BYTES)
         self._answer = StreamedAnswer(turn, self._buffer.put)

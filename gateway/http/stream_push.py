@@ -10,12 +10,12 @@ The server watches the client here, and cancels the request when it leaves.
 import trio
 from starlette.types import Send
 
-from gateway.http.push import Push
+from gateway.http.request_context import RequestContext
+from gateway.http.response_writer import ResponseWriter
 from gateway.http.streamed_answer import Refuse, StreamedAnswer
-from gateway.http.turn import Turn
 
 
-async def push_answer(turn: Turn, push: Push, send: Send) -> None:
+async def push_answer(turn: RequestContext, push: ResponseWriter, send: Send) -> None:
     """Run `turn` and push its answer; an error in place of an answer goes by `send`."""
     pushed = _PushedAnswer(turn, push)
     try:
@@ -38,7 +38,7 @@ class _PushedAnswer:
         "answer",
     )
 
-    def __init__(self, turn: Turn, push: Push) -> None:
+    def __init__(self, turn: RequestContext, push: ResponseWriter) -> None:
         self.answer = StreamedAnswer(turn, self._put_first, lambda: push.is_gone)
         self._turn = turn
         self._push = push

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import trio
 from starlette.types import Send
 
-from gateway.core.errors import ApiError, connection_lost
-from gateway.core.events import (
+from gateway.api import (
+    ApiError,
     Failed,
     Finished,
     ReasoningDelta,
@@ -24,11 +24,12 @@ from gateway.core.events import (
     UpstreamBody,
     UpstreamChunk,
     Usage,
+    connection_lost,
+    with_herma,
 )
-from gateway.core.formatting import with_herma
 from gateway.http.errors import error_of, send_error
 from gateway.http.reply import Header, send_body
-from gateway.http.turn import Turn
+from gateway.http.request_context import RequestContext
 
 _RareEvent = Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | Failed
 
@@ -65,7 +66,7 @@ class StreamedAnswer:
 
     def __init__(
         self,
-        turn: Turn,
+        turn: RequestContext,
         put: Callable[[bytes], bool],
         is_gone: Callable[[], bool] = lambda: False,
     ) -> None:

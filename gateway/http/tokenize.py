@@ -9,17 +9,22 @@ from datetime import UTC, datetime
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.actors.texts import beside_the_loop
-from gateway.core.errors import invalid
-from gateway.core.json_body import decode_object, typed_body
-from gateway.core.model_text import ModelText
-from gateway.core.openai import chat_request
-from gateway.core.raw_text import checked_ids, decode_raw, encode_raw, token_strings
-from gateway.core.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+from gateway.api import (
+    DetokenizeBody,
+    Detokenized,
+    TokenizeBody,
+    Tokenized,
+    chat_request,
+    decode_object,
+    invalid,
+    typed_body,
+)
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
 from gateway.http.reply import json_bytes, send_body, send_json
+from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
+from gateway.turn import beside_the_loop
 
 
 class Tokenizing:

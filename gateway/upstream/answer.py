@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.end_to_end import Header
+from gateway.upstream.forwarded_headers import Header
 from protocol.errors import HermaError
 
 

@@ -19,12 +19,12 @@ import msgspec
 import trio
 
 from config import ProviderConfig
-from gateway.core.end_to_end import Header, passed_back
-from gateway.core.events import Usage
+from gateway.api import Usage
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed, problem_of
 from gateway.upstream.client import RequestBody, client_for
+from gateway.upstream.forwarded_headers import Header, passed_back
 from gateway.upstream.reading import end_read_timeout, read_body
-from gateway.upstream.relay import BadStream, Relay
+from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventCutter, EventTooLarge
 from gateway.upstream.transport import KeptConnectionEnded
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
@@ -119,7 +119,7 @@ class Provider:
             deadline.deadline = math.inf
             return True
 
-        relay = Relay(on_events, usage, may_begin)
+        relay = StreamRelay(on_events, usage, may_begin)
         answer: Answer | None = None
         try:
             with deadline, _failures(self.name):
@@ -139,7 +139,7 @@ class Provider:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
         return answer
 
-    async def _relay(self, response: httpx.Response, relay: Relay) -> Answer | None:
+    async def _relay(self, response: httpx.Response, relay: StreamRelay) -> Answer | None:
         if response.status_code != 200:
             return await self._whole(response, self._config.read_s)
         cutter = EventCutter()

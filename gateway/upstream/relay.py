@@ -20,7 +20,7 @@ class BadStream(HermaError):
     """The stream goes wrong; the text says how, in words that a client may read."""
 
 
-class Relay:
+class StreamRelay:
     """Takes whole events; `on_events` gets those that are for the client, unchanged. `may_begin` is
     asked before the first. `has_begun`: something was passed on.
     """

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from gateway.core.events import Usage
+from gateway.api import Usage
 from gateway.upstream.sse import data_of, split_events
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from kernels.attention import choose, reference
 from kernels.attention.choose import LIBRARY_GRAIN
+from kernels.attention.paged_attention import AttentionPlan
 from kernels.attention.plan import NO_ROW, PagedPlan, PrefillSpan, PrefillWork
 from kernels.attention.room import SpanRoom, span_room
 from kernels.choose import uses_triton
-from kernels.paged_attention import AttentionPlan
 
 __all__ = [
     "LIBRARY_GRAIN",

@@ -7,11 +7,11 @@ and rounded. Caches in float8 saturate at 448.
 import torch
 from torch import Tensor
 
+from kernels.attention.kv_write import kv_write
+from kernels.attention.paged_attention import AttentionPlan, paged_attention
 from kernels.attention.plan import NO_ROW, PagedPlan
-from kernels.kv_write import kv_write
-from kernels.paged_attention import AttentionPlan, paged_attention
+from kernels.attention.rope import rope
 from kernels.rms_norm.reference import rms_norm
-from kernels.rope import rope
 
 _FLOAT8_MAX = 448.0
 

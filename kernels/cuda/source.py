@@ -1,7 +1,7 @@
 """CUDA C++ becomes machine code, once: what was compiled lies in Triton's cache.
 
 Owns the compiler's call and the words by which a compilation is known, so that it can be done ahead
-like one of Triton's (`kernels.noted`). Must not know cards: no driver is needed to compile.
+like one of Triton's (`kernels.recorder`). Must not know cards: no driver is needed to compile.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ import msgspec
 from triton import knobs
 from triton.runtime.cache import get_cache_manager
 
-from kernels.noted import Noted, tell
+from kernels.recorder import RecordedKernel, tell
 
 _OPTIONS: Final = ("--gpu-architecture=sm_90a", "-std=c++17")
 """With what only Hopper has: the matrix products of a warp group."""
@@ -58,9 +58,9 @@ class CudaSource:
         """Bring into the cache what `note` said. Raises `CompileError`."""
         self._compiled(msgspec.json.decode(specialisation, type=dict[str, int]))
 
-    def _noted(self, constants: Mapping[str, int]) -> Noted:
+    def _noted(self, constants: Mapping[str, int]) -> RecordedKernel:
         words = msgspec.json.encode(constants, order="sorted").decode()
-        return Noted(self._module, self.name, words)
+        return RecordedKernel(self._module, self.name, words)
 
     def _compiled(self, constants: Mapping[str, int]) -> bytes:
         macros = [f"-D{name}={value}" for name, value in sorted(constants.items())]

@@ -68,10 +68,10 @@ class RouterSocket:
         # mark); without HANDOVER a restarted peer is ignored while its old connection lingers.
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.ROUTER_HANDOVER, 1)
-        self._door: ZapDoor | None = None
+        self._intake_queue: ZapDoor | None = None
         receive = self._receive
         if keys is not None:
-            self._door = ZapDoor(self._context, keys.public_keys)
+            self._intake_queue = ZapDoor(self._context, keys.public_keys)
             keys.secure(self._socket)
             receive = self._receive_with_key
         self._pump = Pump(self._socket, receive, self._send_backlogs, retries=True)
@@ -150,8 +150,8 @@ class RouterSocket:
         """Pump frames until cancelled or closed; closes the socket at the end."""
         try:
             async with trio.open_nursery() as nursery:
-                if self._door is not None:
-                    nursery.start_soon(self._door.run)
+                if self._intake_queue is not None:
+                    nursery.start_soon(self._intake_queue.run)
                 task_status.started()
                 await self._pump.run()
                 nursery.cancel_scope.cancel()
@@ -163,8 +163,8 @@ class RouterSocket:
         if self._socket.closed:
             return
         self._pump.close()
-        if self._door is not None:
-            self._door.close()
+        if self._intake_queue is not None:
+            self._intake_queue.close()
         self._backlogs.clear()
         self._context.term()
 
@@ -176,7 +176,7 @@ class RouterSocket:
             malformed=self._malformed,
             foreign=self._foreign,
             unroutable=self._unroutable,
-            refused_keys=self._door.num_refused if self._door is not None else 0,
+            refused_keys=self._intake_queue.num_refused if self._intake_queue is not None else 0,
             waiting_peers=len(self._backlogs),
             waiting_bytes=sum(backlog.num_bytes for backlog in self._backlogs.values()),
         )

@@ -7,7 +7,10 @@ import pytest
 
 CASES = [
     ("gateway.app", ("torch", "triton", "numpy", "safetensors", "workers")),
-    ("workers.app", ("torch", "triton", "numpy", "safetensors", "gateway", "httpx", "starlette")),
+    (
+        "workers.supervisor.app",
+        ("torch", "triton", "numpy", "safetensors", "gateway", "httpx", "starlette"),
+    ),
     ("herma.cli", ("torch", "trio", "httpx", "starlette", "gateway", "workers")),
     ("config", ("trio", "zmq", "torch")),
 ]

@@ -25,11 +25,11 @@ from benchmarks.engine.verdict import failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.dummy import draw_weights, dummy_dir
-from workers.engine.load import load_runner
-from workers.engine.model_config import read_model_config
+from workers.engine.models.dummy import draw_weights, dummy_dir
+from workers.engine.models.model_config import read_model_config
+from workers.engine.models.weights import load_weights
 from workers.engine.runner import Runner
-from workers.engine.weights import load_weights
+from workers.engine.start import load_runner
 
 H200 = CEILINGS["NVIDIA H200"]
 
@@ -84,7 +84,7 @@ def test_the_whole_benchmark_runs_on_a_cpu(
     assert "turn-96-20" in keys
     assert all(figure["value"] > 0 for figure in report["figures"])
     assert all(one["is_right"] for one in report["checks"])
-    assert list(report["starts"][0]["phases"])[-1] == "canary"
+    assert list(report["starts"][0]["phases"])[-1] == "health probe"
     assert report["soak"]["num_requests"] > 0
     assert report["soak"]["load_s"] >= 1
     assert report["finished"]
@@ -255,7 +255,7 @@ def test_a_start_with_real_files_is_measured(
     measure_starts(str(shape), torch.device("cpu"), tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
-    assert all(f"{phase} " in lines[-1] for phase in ("import", "load", "memory", "canary"))
+    assert all(f"{phase} " in lines[-1] for phase in ("import", "load", "memory", "health probe"))
 
 
 def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from config.model import DUMMY_PREFIX
 from kernels.attention import attend
 from kernels.linear import linear_add, norm_swiglu
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.load import load_runner
 from workers.engine.models import qwen3
 from workers.engine.runner import Runner
+from workers.engine.start import load_runner
 
 LAYERS, HEADS, DIM = 36, 4, 32
 SHAPE: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.formatting.__main__ import main
 from benchmarks.formatting.answers import ANSWERS
-from gateway.core.tools import TOOL_FORMATS
+from gateway.output.tools import TOOL_FORMATS
 
 
 def test_every_format_has_its_figures(capsys: pytest.CaptureFixture[str]) -> None:

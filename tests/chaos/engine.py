@@ -86,7 +86,7 @@ class TroubledRunner:
         inner._steps = _FragileSteps(inner._steps, orders)
 
     @property
-    def is_wishing(self) -> bool:
+    def has_pending_captures(self) -> bool:
         return False
 
     def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
@@ -111,7 +111,7 @@ class TroubledRunner:
         return result
 
     def _send_garbage(self) -> None:
-        from workers.core.framing import BROADCAST
+        from workers.ipc.framing import BROADCAST
 
         (channel,) = self._channels
         if self._orders.is_due("garbage_frame"):
@@ -158,8 +158,8 @@ def main() -> int:
     _obey_before_start(folder, name, int(argv[argv.index("--parent") + 1]))
 
     import workers.engine.__main__ as engine
-    from workers.engine import load
-    from workers.engine.channel import EngineChannel
+    from workers.engine import start as load
+    from workers.loop.channel import EngineChannel
 
     channels: list[EngineChannel] = []
     plain_load = load.load_runner

@@ -31,7 +31,7 @@ GATEWAY = """
 [gateway]
 port = 0
 worker_bind = "tcp://127.0.0.1:{port}"
-orphan_grace_s = {orphan_grace_s}
+disconnect_grace_s = {disconnect_grace_s}
 
 [[models]]
 name = "m"
@@ -160,7 +160,7 @@ async def open_fleet(
     *,
     fallback: str = "",
     providers: str = "",
-    orphan_grace_s: float = 10.0,
+    disconnect_grace_s: float = 10.0,
     **environ: str,
 ) -> AsyncIterator[Fleet]:
     """`herma up` with that many ready workers, w1 first, for the length of the block. `fallback`
@@ -175,7 +175,9 @@ async def open_fleet(
             for name, proxy in zip(names, proxies, strict=True)
         ]
         config = folder / "herma.toml"
-        gateway = GATEWAY.format(port=port, fallback=fallback, orphan_grace_s=orphan_grace_s)
+        gateway = GATEWAY.format(
+            port=port, fallback=fallback, disconnect_grace_s=disconnect_grace_s
+        )
         config.write_text(gateway + providers + "".join(tables))
         for name in names:
             Orders().write(folder, name)

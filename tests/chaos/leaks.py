@@ -120,7 +120,7 @@ async def disconnect_clients(folder: Path, count: int, seed: int) -> Flood:
     provider = FakeProvider(words=("word",) * 20, first_delay_s=0.02)
     async with open_provider(provider):
         tables = FALLBACK.format(url=provider.base_url)
-        async with open_fleet(folder, 1, providers=tables, orphan_grace_s=GRACE_S) as fleet:
+        async with open_fleet(folder, 1, providers=tables, disconnect_grace_s=GRACE_S) as fleet:
             fleet.order("w1", pace_s=PACE_S)
             await _leave(fleet, 100, rng, Flood())
             await _wait_idle(fleet, flood)

@@ -93,7 +93,7 @@ async def _covered_and_back(
 
 
 def _wait_local(herma: HermaProcess) -> None:
-    """Return once canaries have brought the model back to its worker."""
+    """Return once health probes have brought the model back to its worker."""
     away = 'herma_fallback{model="insured"}'
     wait_until(lambda: herma.metrics()[away] == 0, "the end of the fallback")
 

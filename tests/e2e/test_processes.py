@@ -14,13 +14,7 @@ import httpx
 import pytest
 import trio
 
-from tests.fakes.herma_process import (
-    HermaProcess,
-    descendants,
-    herma_up,
-    title_of,
-    wait_until,
-)
+from tests.fakes.herma_process import HermaProcess, descendants, herma_up, title_of, wait_until
 from tests.fakes.ports import free_ports
 
 # Of a client that a process left in the middle of its request.

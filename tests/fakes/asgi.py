@@ -9,11 +9,11 @@ import trio
 from starlette.types import ASGIApp, Message
 
 from config import GatewayConfig, KeyConfig
-from gateway.actors.caller import Caller
-from gateway.core.chat_request import ChatRequest
-from gateway.core.events import Finished, Started, TextDelta, TurnEvent, Usage
-from gateway.core.models import ModelView
+from gateway.api.chat_request import ChatRequest
+from gateway.api.events import Finished, Started, TextDelta, TurnEvent, Usage
 from gateway.http.edge import Edge, Emit, FleetGauges
+from gateway.routing.models import ModelView
+from gateway.turn.caller import Caller
 from tests.fakes.stream_checker import StreamChecker, is_stream
 
 STARTED = Started(

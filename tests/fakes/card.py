@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from protocol.ids import BlockDigest
-from workers.core.block_manager import BlockManager
-from workers.core.plan import Chunk, Sampled, StepPlan, StepResult
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
 
 Sample = Callable[[int], tuple[int, ...]]
 Failing = Callable[[int], bool]

@@ -10,8 +10,8 @@ from typing import TypeVar
 import xxhash
 
 from config import FallbackConfig, ModelConfig
-from gateway.core.dispatch import Dispatch
-from gateway.core.effects import Assign, Effect, Effects, RouteRequest
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Assign, Effect, Effects, RouteRequest
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (

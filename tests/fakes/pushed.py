@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import trio
 from starlette.types import ASGIApp
 
-from gateway.http.push import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.reply import Header
+from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from tests.fakes.asgi import Exchange
 
 
 class FakePush:
-    """A `Push` whose peer takes everything at once, or nothing while the exchange does not read.
+    """A `ResponseWriter` whose peer takes everything at once, or nothing while the exchange does
+    not read.
 
     It looks at the clock at exact times, which our server need not.
     """

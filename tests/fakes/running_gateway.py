@@ -18,12 +18,9 @@ from config import (
     ModelConfig,
     ProviderConfig,
 )
-from gateway.actors.caller import Caller
-from gateway.actors.services import Services
-from gateway.actors.turn import host_turn
-from gateway.app import build_services, running
-from gateway.core.errors import ApiError
-from gateway.core.events import (
+from gateway.api.chat_parser import parse_chat_request
+from gateway.api.errors import ApiError
+from gateway.api.events import (
     Failed,
     Finished,
     Started,
@@ -33,7 +30,10 @@ from gateway.core.events import (
     UpstreamChunk,
     Usage,
 )
-from gateway.core.openai import parse_chat_request
+from gateway.app import build_services, running
+from gateway.turn.caller import Caller
+from gateway.turn.services import Services
+from gateway.turn.turn import host_turn
 from tests.fakes.provider import KEY, FakeProvider
 from tests.fakes.worker import PATIENCE_S
 

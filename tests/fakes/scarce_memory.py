@@ -12,17 +12,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 import torch
 
-from workers.engine import (
-    batch,
-    decode_step,
-    device_steps,
-    mixed_step,
-    penalties,
-    row_tables,
-    sampler,
-    tables,
-)
+from workers.engine.graphs import decode_step, device_steps, mixed_step
 from workers.engine.models.qwen3 import Qwen3
+from workers.engine.step import batch, penalties, row_tables, sampler, tables
 
 
 def _name_of(module: ModuleType) -> str:

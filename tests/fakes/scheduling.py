@@ -16,11 +16,11 @@ from protocol.messages import (
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from tests.fakes.card import Failing, FakeRunner, Sample
-from workers.core.block_manager import BlockManager
-from workers.core.framing import BROADCAST
-from workers.core.outgoing import Outgoing
-from workers.core.plan import StepPlan
-from workers.core.scheduler import Scheduler, SchedulerLimits
+from workers.ipc.framing import BROADCAST
+from workers.ipc.outgoing import Outgoing
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.plan import StepPlan
+from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 
 MODEL = "tiny"
 EOS = 7

@@ -4,9 +4,9 @@
 `print` (lines), `say` (the cause of EngineFailed), `is_config`, `phase` (reported before), `exit`,
 `signal` (of its own death), `child` (true: a process of its own, whose pid is printed),
 `stall` (true: no progress any more), `close` (true: it closes its channel and lives on),
-`deaf` (true: it leaves neither when asked nor by SIGTERM), `canary` ("wrong": too few tokens),
-`leave` (files in its temporary directory), `model_dir`.
-Without any it gets ready and serves nothing but the canary.
+`deaf` (true: it leaves neither when asked nor by SIGTERM), `health_probe` ("wrong": too few
+tokens), `leave` (files in its temporary directory), `model_dir`.
+Without any it gets ready and serves nothing but the health probe.
 """
 
 import json
@@ -23,20 +23,20 @@ from typing import Any
 from protocol import wire
 from protocol.messages import EngineFacts, Finished, FromWorker, Submit, TokenItem, Tokens
 from protocol.tokens import pack_tokens
-from workers.core.control import (
+from workers.ipc.framing import SUPERVISOR, FrameDecoder, encode_frame
+from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
-    Beat,
     Drained,
     DrainEngine,
     EngineFailed,
     EngineReady,
     FromEngine,
+    Heartbeat,
     Shutdown,
     StartProgress,
     decode_to_engine,
     encode_control,
 )
-from workers.core.framing import SUPERVISOR, FrameDecoder, encode_frame
 
 FACTS = EngineFacts("stub", "none", "none", 4096, 32, 1024, 4, 256, bytes(16))
 
@@ -80,7 +80,7 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:
         try:
             data = link.recv(65536)
         except TimeoutError:
-            _say(link, Beat(0, busy=False))
+            _say(link, Heartbeat(0, busy=False))
             continue
         if not data:
             return 1
@@ -96,7 +96,7 @@ def _serve(link: socket.socket, mood: dict[str, Any]) -> int:
 
 
 def _sing(link: socket.socket, submit: Submit, mood: dict[str, Any]) -> None:
-    count = submit.sampling.max_tokens - (mood.get("canary") == "wrong")
+    count = submit.sampling.max_tokens - (mood.get("health probe") == "wrong")
     item = TokenItem(submit.request_id, submit.attempt, 0, pack_tokens(range(count)))
     _say(link, Tokens(1, (item,)))
     _say(link, Finished(submit.request_id, submit.attempt, "length", 4, 0, count))

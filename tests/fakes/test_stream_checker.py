@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.dialect import AnswerHead
-from gateway.core.events import (
+from gateway.api.api_format import AnswerHead
+from gateway.api.chat_formatter import ChunkFormatter, CompletionBuilder
+from gateway.api.events import (
     ChoiceEvent,
     Finished,
     ReasoningDelta,
@@ -17,7 +18,6 @@ from gateway.core.events import (
     ToolCallStart,
     Usage,
 )
-from gateway.core.formatting import ChunkFormatter, CompletionBuilder
 from tests.fakes.stream_checker import StreamChecker, StreamFault, check_stream, whole_answers
 
 Chunk = dict[str, Any]

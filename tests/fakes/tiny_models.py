@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from config import WorkerConfig
-from workers.engine.load import load_runner
 from workers.engine.runner import Runner
+from workers.engine.start import load_runner
 
 TINY: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

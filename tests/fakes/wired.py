@@ -10,7 +10,7 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.push import StepFlush
+from gateway.http.response_writer import WriteBatch
 from gateway.http.server.connection import Service
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.readers import Readers
@@ -27,7 +27,7 @@ class Peer:
 
     stream: trio.SocketStream
     connections: Connections
-    step: StepFlush
+    step: WriteBatch
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
@@ -59,7 +59,7 @@ async def wired(
     """A connection to `app`; at the end of the block the peer leaves, and all tasks must end."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    step = StepFlush()
+    step = WriteBatch()
     readers = Readers()
     service = Service(
         app=app,

@@ -68,7 +68,7 @@ async def disconnect_many(count: int) -> None:
     async with open_provider(fake):
         model, tables = chain_of({"p0": fake})
         async with (
-            open_gateway(models=[model], providers=tables, orphan_grace_s=0.05) as gateway,
+            open_gateway(models=[model], providers=tables, disconnect_grace_s=0.05) as gateway,
             open_worker(gateway.address, worker),
             served(edge_app(edge_of(gateway.services)), patience_s=60 + count / 50) as url,
         ):
@@ -103,7 +103,7 @@ async def settled(gateway: RunningGateway) -> None:
         statistics = services.dispatcher.statistics()
         return not (
             services.open_turns.count
-            or len(services.orphans)
+            or len(services.detached_requests)
             or statistics.running
             or statistics.queued
             or services.link._attempts

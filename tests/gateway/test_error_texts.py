@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from gateway.core import errors
-from gateway.core.errors import ApiError
-from gateway.core.refusals import refusal_error
-from gateway.core.spending import Account, OverLimit, Unbounded, Window
+from gateway.api import errors
+from gateway.api.errors import ApiError
+from gateway.spending.books import Account, OverLimit, Unbounded, Window
+from gateway.spending.refusals import refusal_error
 from tests.fakes.hermes_words import window_in, words_in
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
     *(ROOT / "gateway").rglob("*.py"),
-    ROOT / "workers/core/intake.py",  # its refusals are passed on
+    ROOT / "workers/scheduler/admission.py",  # its refusals are passed on
     ROOT / "protocol/sampling.py",
 )
 MEANT = {

@@ -11,8 +11,8 @@ from subprocess import PIPE
 import httpx
 import trio
 
-from gateway.core.prices import show_amount
-from gateway.ledger import Row, read_report
+from gateway.spending.prices import show_amount
+from gateway.store import Row, read_report
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.worker import PATIENCE_S
 from tests.gateway.test_app import gateway_argv, read_line

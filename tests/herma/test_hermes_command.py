@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.models import ModelView
 from gateway.http.models import model_entry, model_list
+from gateway.routing.models import ModelView
 from herma.cli import main
 from tests.fakes.asgi import model_view
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.entries import Entry, Reservation
-from gateway.ledger import LedgerStore
+from gateway.store import LedgerStore
+from gateway.store.ledger_entries import Entry, Reservation
 from herma.cli import main
 
 CONFIG = """

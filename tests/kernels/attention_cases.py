@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import PagedPlan, PrefillSpan
-from kernels.paged_attention import AttentionPlan, Span, plan_attention
+from kernels.attention.paged_attention import AttentionPlan, Span, plan_attention
 
 EPS = 1e-6
 MAX_POSITIONS = 2048

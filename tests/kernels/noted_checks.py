@@ -1,4 +1,4 @@
-"""Checks of `kernels.noted` against real launches, on a card that only notes them.
+"""Checks of `kernels.recorder` against real launches, on a card that only notes them.
 
 Run as a program, without the interpreter: the test's own process has Triton interpret.
 """
@@ -15,7 +15,13 @@ from triton import knobs
 from triton.runtime import driver
 
 from kernels.launch import Launch
-from kernels.noted import Noted, before_compiling, compile_noted, noting, pretend_card
+from kernels.recorder import (
+    RecordedKernel,
+    before_compiling,
+    compile_noted,
+    pretend_device,
+    record_launches,
+)
 from tests.fakes.triton_card import TritonCard
 
 H200 = 90
@@ -47,9 +53,9 @@ def _launches(device: str) -> Iterator[tuple[Launch, torch.Tensor, torch.Tensor,
                     yield launch, room, room[first:], count
 
 
-def _met(device: str) -> set[Noted]:
+def _met(device: str) -> set[RecordedKernel]:
     """What Triton is about to compile for all of them."""
-    with noting() as noted:
+    with record_launches() as noted:
         for launch, x, y, count in _launches(device):
             launch((3, 1, 1), (x, y), (count,))
     return set(noted.values())
@@ -60,15 +66,15 @@ def check_same_kernels() -> None:
     driver.set_active(TritonCard())
     expected = _met("cpu")
     assert len(expected) > 3 * len(DTYPES)
-    pretend_card(H200)
+    pretend_device(H200)
     assert _met("meta") == expected
     assert len({kernel.id for kernel in expected}) == len(expected)
 
 
 def check_found_in_the_cache() -> None:
     """What was compiled from a note is not compiled again by the launch."""
-    pretend_card(H200)
-    with noting() as noted:
+    pretend_device(H200)
+    with record_launches() as noted:
         x = torch.empty(64, device="meta")
         _launch(17)((1, 1, 1), (x, x[1:]), (64,))
     hits: list[bool] = []
@@ -89,9 +95,9 @@ def check_found_in_the_cache() -> None:
 def check_the_hook() -> None:
     """It sees each kernel once, before; and lets Triton go on."""
     driver.set_active(TritonCard())
-    seen: list[Noted] = []
+    seen: list[RecordedKernel] = []
 
-    def see(kernel: Noted) -> bool:
+    def see(kernel: RecordedKernel) -> bool:
         assert not TritonCard.launched
         seen.append(kernel)
         return False

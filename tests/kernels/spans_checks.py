@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 
 from kernels.attention import PagedPlan, PrefillSpan, attend, prepared, spans
-from kernels.noted import noting, pretend_card
+from kernels.recorder import pretend_device, record_launches
 from tests.kernels.attention_cases import EPS, Shape
 
 H200, A100, BLACKWELL = 90, 80, 100
@@ -44,14 +44,14 @@ def _two_layers(shape: Shape) -> None:
 
 
 def _noted(step: Callable[[], None]) -> list[str]:
-    with noting() as noted:
+    with record_launches() as noted:
         step()
     return [kernel.name for kernel in noted.values() if kernel.module == spans.__name__]
 
 
 def check_shapes() -> None:
     """bfloat16 of 128 columns, in blocks that make up a tile; once for the same heads."""
-    pretend_card(H200)
+    pretend_device(H200)
     for heads, block_size in ((32, 32), (16, 16), (40, 128), (8, 64)):
         fitting = replace(QWEN3, heads=heads, block_size=block_size)
         assert _noted(partial(_two_layers, fitting)) == ["attend_items"]
@@ -67,19 +67,19 @@ def check_shapes() -> None:
 
 def check_ampere() -> None:
     """It has no such tensor cores."""
-    pretend_card(A100)
+    pretend_device(A100)
     assert not _noted(partial(attend_alone, QWEN3))
 
 
 def check_blackwell() -> None:
     """It has others. A process knows one card: what serves it is asked for once."""
-    pretend_card(BLACKWELL)
+    pretend_device(BLACKWELL)
     assert not _noted(partial(attend_alone, QWEN3))
 
 
 def check_compiler() -> None:
     """Without one, Triton serves them."""
-    pretend_card(H200)
+    pretend_device(H200)
     with patch("kernels.cuda.hopper.has_compiler", lambda: False):
         assert not _noted(partial(attend_alone, QWEN3))
 

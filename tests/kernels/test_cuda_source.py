@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.cuda.source import CompileError, CudaSource, compiler_version
-from kernels.noted import compile_noted, noting
+from kernels.recorder import compile_noted, record_launches
 
 HAS_COMPILER = find_spec("cuda") is not None
 needs_compiler = [
@@ -23,7 +23,7 @@ def _source(path: Path, text: str = "") -> CudaSource:
 def test_a_compilation_is_known_by_its_constants(tmp_path: Path) -> None:
     """In whatever order; others are another one."""
     source = _source(tmp_path / "nothing.cu")
-    with noting() as noted:
+    with record_launches() as noted:
         source.note({"A": 1, "B": 2})
         source.note({"B": 2, "A": 1})
         source.note({"A": 1, "B": 3})
@@ -38,7 +38,7 @@ def test_without_a_compiler_it_says_what_is_missing(tmp_path: Path) -> None:
         compiler_version()
     with pytest.raises(CompileError, match="No module named 'cuda'"):
         _source(tmp_path / "nothing.cu").cubin({"A": 1})
-    with pytest.raises(CompileError, match="cuda"), noting():
+    with pytest.raises(CompileError, match="cuda"), record_launches():
         _source(tmp_path / "nothing.cu").preload('{"A":1}')
 
 
@@ -61,7 +61,7 @@ class TestCompiler:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
         text = 'extern "C" __global__ void nothing(int* x) { *x = A; }'
         source = _source(tmp_path / "right.cu", text)
-        with noting() as noted:
+        with record_launches() as noted:
             first = source.cubin({"A": 1})
         assert first[:4] == b"\x7fELF"
         assert source.cubin({"A": 1}) == first

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.kv_write import kv_write
+from kernels.attention.kv_write import kv_write
+from kernels.attention.rope import rope, rope_angles
 from kernels.rms_norm import rms_norm
-from kernels.rope import rope, rope_angles
 from kernels.silu_mul import silu_mul
 
 GENERATOR = torch.Generator().manual_seed(3)

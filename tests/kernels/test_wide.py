@@ -11,7 +11,7 @@ from torch.nn import functional
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import MAX_WIDE_ROWS, Gemv, Skinny, Wide
 from kernels.linear.wide import constants_of, serves, shared_bytes, wide
-from kernels.noted import noting
+from kernels.recorder import record_launches
 from tests.fakes.uninterpreted import run_uninterpreted
 
 CONFIGS = [
@@ -75,7 +75,7 @@ def test_on_a_card_that_is_not_there_its_compilation_is_noted() -> None:
     """So that it is compiled ahead, once for the same constants."""
     x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
     weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")
-    with noting() as noted:
+    with record_launches() as noted:
         assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
         assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
         assert wide(x, weight, Wide(1, 2)).shape == (100, 384)

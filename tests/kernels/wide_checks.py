@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.cuda import hopper
 from kernels.linear import linear, linear_add, norm_swiglu, wide
-from kernels.noted import noting, pretend_card
+from kernels.recorder import pretend_device, record_launches
 
 H200 = 90
 META = torch.device("meta")
@@ -26,7 +26,7 @@ def _rows(width: int, first: int = 0) -> Tensor:
 
 
 def _is_wide(product: Callable[[], Tensor]) -> bool:
-    with noting() as noted:
+    with record_launches() as noted:
         product()
     return any(kernel.module == wide.__name__ for kernel in noted.values())
 
@@ -50,5 +50,5 @@ def check_addresses() -> None:
 
 if __name__ == "__main__":
     hopper.has_compiler = lambda: True
-    pretend_card(H200)
+    pretend_device(H200)
     globals()[sys.argv[1]]()

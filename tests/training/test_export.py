@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.gpu_parity.drive import Drive
-from gateway.core.model_text import ModelText
+from gateway.prompt.model_text import ModelText
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny
 from training.render import load_template

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from gateway.core.control_tokens import ControlTokens
-from gateway.core.openai import parse_chat_request
-from gateway.core.template import ChatTemplate
+from gateway.api.chat_parser import parse_chat_request
+from gateway.prompt.chat_template import ChatTemplate
+from gateway.prompt.control_tokens import ControlTokens
 from tests.fakes.cases import CALL, WEATHER, cases
 from training.data.example import Check, Example, answer, calling, user
 from training.render import load_template, render, render_prompt

@@ -23,21 +23,28 @@ from setproctitle import setproctitle
 from config import WorkerConfig
 from protocol.errors import ConfigError, WireError
 from protocol.lifeline import die_with_parent
-from workers.core.control import (
+from workers.engine.compile.compile_ahead import start_compiling
+from workers.ipc import (
+    SUPERVISOR,
     EngineFailed,
     EngineReady,
     EngineStart,
     decode_to_engine,
     encode_control,
 )
-from workers.core.framing import SUPERVISOR
-from workers.core.intake import largest_id
-from workers.engine.assembly import scheduler_for
-from workers.engine.beats import EngineStatus, Reporter, start_beats
-from workers.engine.channel import EngineChannel
-from workers.engine.compile_ahead import start_compiling
-from workers.engine.loop import Channel, EngineBroken, EngineLoop, Runner
-from workers.synthetic.model_dir import read_vocab_size
+from workers.loop import (
+    Channel,
+    EngineBroken,
+    EngineChannel,
+    EngineLoop,
+    EngineStatus,
+    Reporter,
+    Runner,
+    scheduler_for,
+    start_heartbeats,
+)
+from workers.replay import read_vocab_size
+from workers.scheduler import largest_id
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,7 +77,7 @@ def _serve(channel: EngineChannel) -> None:
     start = _first_frame(channel)
     config = msgspec.json.decode(start.config_json, type=WorkerConfig)
     status = EngineStatus()
-    start_beats(channel, status)
+    start_heartbeats(channel, status)
     report = Reporter(channel, status)
     runner, inbox, largest = _load(config, report, channel, start.epoch)
     scheduler = scheduler_for(
@@ -97,12 +104,11 @@ def _load(
     the largest token id."""
     match config.engine:
         case "synthetic":
-            from workers.synthetic.runner import load_synthetic
+            from workers.replay import load_synthetic
 
             return load_synthetic(config, report), channel, largest_id
         case "scripted":
-            from workers.scripted.channel import PacedChannel
-            from workers.scripted.runner import load_scripted
+            from workers.replay import PacedChannel, load_scripted
 
             scripted = load_scripted(config, report, epoch=epoch)
             return scripted, PacedChannel(channel, scripted.rest_s), largest_id
@@ -110,7 +116,7 @@ def _load(
             report("import", 0.0, "torch")
             ahead = start_compiling(config)
             from workers.engine import runner
-            from workers.engine.load import load_runner
+            from workers.engine.start import load_runner
 
             return load_runner(config, report, ahead), channel, runner.largest_id
         case _:

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from protocol.messages import EngineFacts
-from workers.core.plan import Chunk, SequenceStart, StepPlan, StepResult
-from workers.engine.device_steps import DeviceSteps
-from workers.engine.host_steps import HostSteps
-from workers.engine.kv_cache import KvCache
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.out_of_memory import is_out_of_memory
-from workers.engine.sampler import read
-from workers.engine.sequences import SequencePool
-from workers.engine.steps import Launched, Steps
+from workers.engine.step.host_steps import HostSteps
+from workers.engine.step.sampler import read
+from workers.engine.step.sequences import SequencePool
+from workers.engine.step.steps import Launched, Steps
+from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Runner:
         return self._steps.used_graph
 
     @property
-    def is_wishing(self) -> bool:
-        """See `Steps.is_wishing`."""
-        return self._steps.is_wishing
+    def has_pending_captures(self) -> bool:
+        """See `Steps.has_pending_captures`."""
+        return self._steps.has_pending_captures
 
     def prepare(self, *, wished_only: bool) -> bool:
         """See `Steps.prepare`."""

@@ -11,10 +11,10 @@ from config import WorkerConfig
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
-from workers.core.canary import CANARY_PROMPT, CANARY_TOKENS
-from workers.engine.model_config import Qwen3Config
+from workers.engine.load.quantize import Stored
+from workers.engine.models.model_config import Qwen3Config
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.quantize import Stored
+from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -22,7 +22,7 @@ _DTYPES: Final = {
     "float16": torch.float16,
 }
 
-_SHORTEST_WINDOW: Final = len(CANARY_PROMPT) + CANARY_TOKENS
+_SHORTEST_WINDOW: Final = len(PROBE_PROMPT) + PROBE_TOKENS
 """An engine with less cannot answer its supervisor's first request."""
 
 UNKNOWN_DIGEST: Final = bytes(16)

@@ -11,8 +11,8 @@ from typing import Final
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
-from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.runner import Runner
+from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _PROMPTS: Final = (512, 512, 3)
 """Tokens. A long prompt twice, as the second one shows the rate; one of a few tokens, as the

@@ -9,7 +9,7 @@ from typing import final
 
 from protocol.ids import BlockDigest
 from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
-from workers.core.block_events import BlockEvents
+from workers.scheduler import BlockEvents
 
 
 @final

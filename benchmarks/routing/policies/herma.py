@@ -1,6 +1,6 @@
 """Herma's own policy: the gateway's core itself, driven by messages as data.
 
-Owns the translation between the simulation and `gateway.core.dispatch.Dispatch`. Nothing of the
+Owns the translation between the simulation and `gateway.routing.dispatch.Dispatch`. Nothing of the
 policy is here. Clients leave the length of the answer open, so the core knows only the averages
 that it learns.
 """
@@ -12,8 +12,8 @@ from benchmarks.routing.policies.base import Placed, Setting
 from benchmarks.routing.trace import Turn
 from benchmarks.routing.worker import Report
 from config import ModelConfig
-from gateway.core.dispatch import Dispatch
-from gateway.core.effects import Assign, Effects, RouteRequest
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Assign, Effects, RouteRequest
 from protocol.ids import WorkerId
 from protocol.messages import PROTOCOL_VERSION, BlocksSnapshot, EngineFacts, Register
 

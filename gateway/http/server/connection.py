@@ -19,18 +19,18 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
-from gateway.actors.bell import Bell
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 from gateway.http.body import ClientGone
 from gateway.http.errors import error_of, send_error
-from gateway.http.push import StepFlush
+from gateway.http.response_writer import WriteBatch
 from gateway.http.server.exchange import Exchange
 from gateway.http.server.limits import Deadlines, Limits
-from gateway.http.server.outlet import Outlet
 from gateway.http.server.parser import RequestParser
-from gateway.http.server.patience import Patience
+from gateway.http.server.read_deadlines import ReadDeadlines
 from gateway.http.server.readers import Readers
 from gateway.http.server.request import Request
+from gateway.http.server.send_buffer import SendBuffer
+from gateway.runtime import Wakeup
 
 _RECEIVE_BYTES: Final = 2**16
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -47,7 +47,7 @@ class Service:
     deadlines: Deadlines
     silent_peer_s: float
     date: Callable[[], bytes]
-    step: StepFlush
+    step: WriteBatch
     readers: Readers
 
 
@@ -70,9 +70,9 @@ class Connection:
         self._here = here
         self._scope = nursery.cancel_scope
         self._parser = RequestParser(service.limits)
-        self._outlet = Outlet(connection, nursery, service.step, self._note_gone)
-        self._patience = Patience(service.deadlines, trio.current_time())
-        self._changed = Bell()
+        self._send_buffer = SendBuffer(connection, nursery, service.step, self._note_gone)
+        self._patience = ReadDeadlines(service.deadlines, trio.current_time())
+        self._changed = Wakeup()
         self.more = self._changed.wait
         self._is_read = False
         self._has_heard_all = False
@@ -102,7 +102,7 @@ class Connection:
     def lose(self) -> None:
         """Nothing more comes: the peer is gone, or cannot be understood."""
         self.hear_no_more()
-        self._outlet.lose()
+        self._send_buffer.lose()
 
     def hear_no_more(self) -> None:
         """Read nothing from now on, so that the socket can be closed."""
@@ -143,9 +143,9 @@ class Connection:
         """Give up a peer that is overdue; look after what it is told."""
         if self._exchange_now is not None:
             self._exchange_now.sweep(now)
-        stuck_since = self._outlet.stuck_since
+        stuck_since = self._send_buffer.stuck_since
         if stuck_since is not None and now - stuck_since > self._service.silent_peer_s:
-            self._outlet.lose()
+            self._send_buffer.lose()
         phase = self._patience.look(
             self._parser,
             now,
@@ -205,8 +205,8 @@ class Connection:
             await send_error(exchange.send, error)
         if exchange.is_cut:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        if self._outlet.waiting:
-            await self._outlet.flushed()
+        if self._send_buffer.waiting:
+            await self._send_buffer.flushed()
         return exchange.keeps_alive
 
     async def _refuse(self, error: ApiError) -> None:
@@ -216,7 +216,7 @@ class Connection:
 
     async def _end(self, *, lingers: bool) -> None:
         self._is_answering = True
-        await self._outlet.flushed()
+        await self._send_buffer.flushed()
         if lingers:
             self._parser.is_over = True
             self.taken()
@@ -226,7 +226,9 @@ class Connection:
 
     def _exchange(self, request: Request) -> Exchange:
         keeps_alive = request.keeps_alive and not self._is_last
-        return Exchange(request, self, self._outlet, self._service.date, keeps_alive=keeps_alive)
+        return Exchange(
+            request, self, self._send_buffer, self._service.date, keeps_alive=keeps_alive
+        )
 
     def _note_gone(self) -> None:
         self._changed.ring()

@@ -1,7 +1,7 @@
 """One request and its response, as the app sees them.
 
-Owns the order of things within an exchange, by ASGI's `receive` and `send` or as a `Push`. Must
-not know which app, nor what comes before and after it on the connection.
+Owns the order of things within an exchange, by ASGI's `receive` and `send` or as a
+`ResponseWriter`. Must not know which app, nor what comes before and after it on the connection.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from starlette.types import Message, Scope
 
 from gateway.http.body import EXTENSION as BODY
 from gateway.http.body import ClientGone
-from gateway.http.push import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.reply import Header
-from gateway.http.server.outlet import Outlet
+from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.server.request import Request
 from gateway.http.server.response import CONTINUE, Framing
+from gateway.http.server.send_buffer import SendBuffer
 
 _SENDS_PER_CHECKPOINT: Final = 16
 """A send that need not wait is no checkpoint; a stream that never waits must not run alone."""
@@ -41,7 +41,7 @@ class Body(Protocol):
 
 
 class Exchange:
-    """ASGI's `receive` and `send`, and a `Push`, for one request."""
+    """ASGI's `receive` and `send`, and a `ResponseWriter`, for one request."""
 
     __slots__ = (
         "_body",
@@ -53,8 +53,8 @@ class Exchange:
         "_look",
         "_look_at",
         "_num_sends",
-        "_outlet",
         "_room",
+        "_send_buffer",
         "has_ended",
         "has_started",
         "request",
@@ -65,14 +65,14 @@ class Exchange:
         self,
         request: Request,
         body: Body,
-        outlet: Outlet,
+        send_buffer: SendBuffer,
         date: Callable[[], bytes],
         *,
         keeps_alive: bool,
     ) -> None:
         self.request = request
         self._body = body
-        self._outlet = outlet
+        self._send_buffer = send_buffer
         self._date = date
         self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)
         self._held: tuple[int, Sequence[Header]] | None = None
@@ -124,7 +124,7 @@ class Exchange:
         """
         request = self.request
         while True:
-            if self.has_ended or self._outlet.is_gone:
+            if self.has_ended or self._send_buffer.is_gone:
                 return {"type": "http.disconnect"}
             if not self._has_all:
                 if request.error is not None:
@@ -137,7 +137,7 @@ class Exchange:
     def whole_body(self) -> bytes | None:
         """See `WholeBody`."""
         request = self.request
-        if self._has_all or not request.is_complete or self._outlet.is_gone:
+        if self._has_all or not request.is_complete or self._send_buffer.is_gone:
             return None
         if request.num_waiting_bytes != request.num_body_bytes:
             return None
@@ -155,22 +155,22 @@ class Exchange:
             self._put(message.get("body", b""), is_last=not message.get("more_body", False))
         else:
             raise ValueError(f"{kind} is no message of an HTTP response")
-        if self._outlet.is_gone:
+        if self._send_buffer.is_gone:
             # The connection's scope is cancelled; only who is shielded from that gets further.
             await trio.lowlevel.checkpoint()
             raise PeerGone
         self._num_sends += 1
-        if self._outlet.waiting:
-            await self._outlet.flushed()
+        if self._send_buffer.waiting:
+            await self._send_buffer.flushed()
         elif self._num_sends % _SENDS_PER_CHECKPOINT == 0:
             await trio.lowlevel.checkpoint()
 
-    # Push.
+    # ResponseWriter.
 
     @property
     def is_gone(self) -> bool:
         """The peer is gone, or was given up."""
-        return self._outlet.is_gone
+        return self._send_buffer.is_gone
 
     def open(self, status: int, headers: Sequence[Header]) -> None:
         """Begin the response; the head is kept back until its first part."""
@@ -179,25 +179,25 @@ class Exchange:
         self._held = (status, headers)
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Send a whole response, never waiting. See `Push`."""
+        """Send a whole response, never waiting. See `ResponseWriter`."""
         if self.has_started or self._held is not None:
             raise ValueError("the response has begun already")
         framing = self._framing
         framing.keeps_alive &= self.request.is_complete
         response = framing.whole(status, headers, self._date(), body)
         self.has_started = self.has_ended = True
-        self._outlet.write_all(response)
+        self._send_buffer.write_all(response)
 
     def forget_head(self) -> None:
         """What was opened has not left yet, and is not to."""
         self._held = None
 
     def watch(self, look: Look, at: float) -> None:
-        """Look after the response at times; see `Push`."""
+        """Look after the response at times; see `ResponseWriter`."""
         self._look, self._look_at = look, at
 
     def unwatch(self) -> None:
-        """See `Push`."""
+        """See `ResponseWriter`."""
         self._look = None
 
     def sweep(self, now: float) -> None:
@@ -207,27 +207,27 @@ class Exchange:
 
     def write(self, chunk: bytes) -> bool:
         """Send a part, or keep it within the bound."""
-        outlet = self._outlet
-        step = outlet.step
+        send_buffer = self._send_buffer
+        step = send_buffer.step
         num_bytes = len(chunk)
-        if outlet.is_gone:
+        if send_buffer.is_gone:
             return False
-        if len(outlet.waiting) + num_bytes > self._room and not self._has_room(num_bytes):
+        if len(send_buffer.waiting) + num_bytes > self._room and not self._has_room(num_bytes):
             return False
         if step.is_open and self._is_flowing and num_bytes:
             # Every token comes this way: as below, without asking again what has been answered.
             self.wrote_at = step.now
             framed = b"%x\r\n%b\r\n" % (num_bytes, chunk)
-            if outlet.waiting:
-                outlet.write(framed)
+            if send_buffer.waiting:
+                send_buffer.write(framed)
             else:
-                outlet.waiting = framed
-                step.corked.append(outlet)
+                send_buffer.waiting = framed
+                step.corked.append(send_buffer)
             return True
         self.wrote_at = step.now if step.is_open else trio.current_time()
         self._put(chunk, is_last=False)
         self._is_flowing = self._framing.is_chunked
-        return not outlet.is_gone
+        return not send_buffer.is_gone
 
     def end(self, last: bytes = b"") -> None:
         """Send the last part."""
@@ -235,13 +235,13 @@ class Exchange:
 
     async def flushed(self) -> None:
         """Return once everything is with the kernel, or the peer is gone."""
-        await self._outlet.flushed()
+        await self._send_buffer.flushed()
 
     def _has_room(self, num_bytes: int) -> bool:
         """Whether a part that goes over the bound is taken all the same; what may wait behind it
         stays the same then.
         """
-        if num_bytes <= MAX_PENDING_BYTES or len(self._outlet.waiting) > MAX_PENDING_BYTES:
+        if num_bytes <= MAX_PENDING_BYTES or len(self._send_buffer.waiting) > MAX_PENDING_BYTES:
             return False
         self._room = 2 * MAX_PENDING_BYTES + num_bytes
         return True
@@ -256,7 +256,7 @@ class Exchange:
         if is_last:
             self._is_flowing = False
         if data:
-            self._outlet.write(data)
+            self._send_buffer.write(data)
 
     def _head(self, whole_body: bytes | None) -> bytes:
         assert self._held is not None
@@ -274,5 +274,5 @@ class Exchange:
     def _invite(self) -> None:
         request = self.request
         if request.expects_continue and not request.num_body_bytes and not self.has_started:
-            self._outlet.write(CONTINUE)
+            self._send_buffer.write(CONTINUE)
         request.expects_continue = False

@@ -25,11 +25,11 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 from gateway.http.errors import error_of
 from gateway.http.server.limits import Deadlines, Limits
+from gateway.http.server.lingering_close import LingeringClose
 from gateway.http.server.listen import SHUTDOWN_GRACE_S, SILENT_PEER_S, listen, url_of
-from gateway.http.server.politeness import PoliteEnd
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ async def serve(
 ) -> None:
     """As `gateway.http.server.serving.serve`."""
     listener = await listen(host, port, silent_peer_s=silent_peer_s, is_shared=is_shared)
-    connections = _Connections(PoliteEnd(Patient(app)))
+    connections = _Connections(LingeringClose(Patient(app)))
     async with trio.open_nursery() as handlers:
         async with trio.open_nursery() as accepting:
             await accepting.start(

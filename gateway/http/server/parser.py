@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 from gateway.http.server.limits import Limits
 from gateway.http.server.request import Headers, Request
 

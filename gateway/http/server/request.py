@@ -6,7 +6,7 @@ bytes come from.
 
 from urllib.parse import unquote
 
-from gateway.core.errors import ApiError
+from gateway.api import ApiError
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -15,14 +15,14 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
-from gateway.actors.beat import beat
 from gateway.http.body import ClientGone
 from gateway.http.errors import error_of
-from gateway.http.push import step_flush
+from gateway.http.response_writer import write_batch
 from gateway.http.server.connection import Address, Connection, Service
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.listen import SHUTDOWN_GRACE_S, SILENT_PEER_S, listen, url_of
 from gateway.http.server.readers import Readers
+from gateway.runtime import coalesced_tick
 
 _MAX_ACCEPTS: Final = 64
 """So many per turn of the loop, so that a storm of connections does not stop the others."""
@@ -68,7 +68,7 @@ async def serve(
         deadlines=deadlines or Deadlines(),
         silent_peer_s=silent_peer_s,
         date=HttpDate(time.time),
-        step=step_flush,
+        step=write_batch,
         readers=readers,
     )
     connections = Connections(service, listener.getsockname()[:2])
@@ -135,7 +135,7 @@ class Connections:
         """
         sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
         while True:
-            await beat(sweep_s)
+            await coalesced_tick(sweep_s)
             now = trio.current_time()
             for connection in tuple(self._open):
                 if await error_of(_sweep, connection, now) is not None:

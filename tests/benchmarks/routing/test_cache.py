@@ -13,8 +13,8 @@ from benchmarks.routing.cache import BlockCache, EndlessCache
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
-from workers.core.block_manager import BlockManager
-from workers.core.block_table import BlockTable
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.block_table import BlockTable
 
 SIZE = 2
 ROOT = root_digest("tiny")

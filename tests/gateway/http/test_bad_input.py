@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from config import KeyConfig, hash_api_key
-from gateway.core.events import TextDelta
+from gateway.api.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, Script, chat_body, scripted_edge

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.core.errors import ApiError
+from gateway.api.errors import ApiError
 from gateway.http.body import ClientGone, body_at_hand, read_body
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import Exchange, Script, scripted_edge

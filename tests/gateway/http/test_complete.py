@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from gateway.core.errors import busy, connection_lost
-from gateway.core.events import Failed, Finished, Started, TextDelta, UpstreamBody
+from gateway.api.errors import busy, connection_lost
+from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.pushed import pushed_exchange

@@ -25,7 +25,7 @@ async def test_the_decision_is_told_and_nothing_happens() -> None:
     assert candidate["has_room"]
     assert candidate["uncached_tokens"] == told["prompt_tokens"] > 0
     assert candidate["cost_ms"] == sum(
-        candidate[part] for part in ("wait_ms", "prefill_ms", "harm_ms")
+        candidate[part] for part in ("wait_ms", "prefill_ms", "interference_ms")
     )
     assert told["reason"].startswith(candidate["worker"])
     assert again.json["candidates"] == told["candidates"]

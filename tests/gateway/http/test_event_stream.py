@@ -6,10 +6,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from config import KeyConfig, hash_api_key
-from gateway.actors.event_feed import MAX_WAITING, EventFeed
-from gateway.core.fleet_events import FallbackOff, WorkerLost
 from gateway.http.event_stream import HEARTBEAT_S
 from gateway.http.routes import edge_app
+from gateway.telemetry.event_feed import MAX_WAITING, EventFeed
+from gateway.telemetry.fleet_events import FallbackOff, WorkerLost
 from tests.fakes.asgi import Exchange, Script, scripted_edge
 
 REMOTE = ("192.0.2.7", 40_000)
@@ -19,7 +19,7 @@ KEYS = (
 )
 TOLD = (
     b'id: 1\nevent: fallback off\ndata: {"event":"fallback off","model":"alpha",'
-    b'"canaries":3,"time":"1970-01-01T00:00:00.000+00:00"}\n\n'
+    b'"health probes":3,"time":"1970-01-01T00:00:00.000+00:00"}\n\n'
     b'id: 2\nevent: worker lost\ndata: {"event":"worker lost","worker":"w1",'
     b'"reason":"silent","time":"1970-01-01T00:00:00.000+00:00"}\n\n'
 )

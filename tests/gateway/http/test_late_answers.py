@@ -8,8 +8,8 @@ import trio
 from starlette.types import ASGIApp
 from trio.testing import MockClock
 
-from gateway.core.errors import connection_lost
-from gateway.core.events import Failed, Finished, Started, TextDelta, UpstreamBody, UpstreamChunk
+from gateway.api.errors import connection_lost
+from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody, UpstreamChunk
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.pushed import pushed_exchange

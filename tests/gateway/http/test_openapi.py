@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from gateway.core.openapi.answers import (
+from gateway.api.openapi.answers import (
     ChatChunk,
     ChatCompletion,
     ErrorBody,
@@ -15,7 +15,7 @@ from gateway.core.openapi.answers import (
     TextCompletion,
     Version,
 )
-from gateway.core.tokenize_body import Detokenized, Tokenized
+from gateway.api.tokenize_body import Detokenized, Tokenized
 from gateway.http.routes import Router, edge_app
 from tests.fakes.asgi import Script, chat_body, scripted_edge
 from tests.fakes.served import Reply, ask, served

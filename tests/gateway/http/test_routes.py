@@ -8,8 +8,8 @@ from starlette.types import ASGIApp
 from trio.testing import MockClock
 
 from config import FallbackConfig
-from gateway.core.errors import ApiError, busy
-from gateway.core.events import Finished, Started
+from gateway.api.errors import ApiError, busy
+from gateway.api.events import Finished, Started
 from gateway.http.edge import FleetGauges
 from gateway.http.reply import header
 from gateway.http.routes import edge_app

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from gateway.core.events import TextDelta
+from gateway.api.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
 from gateway.http.server import serve

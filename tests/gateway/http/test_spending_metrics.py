@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.core.spending import Account, SpendingFigures, Window
 from gateway.http.spending_metrics import SpendingCollector
+from gateway.spending.books import Account, SpendingFigures, Window
 
 CLOUD = Account("provider", "cloud")
 

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.core.errors import ApiError, connection_lost
-from gateway.core.events import Failed, Finished, TextDelta, TurnEvent, UpstreamBody, UpstreamChunk
+from gateway.api.errors import ApiError, connection_lost
+from gateway.api.events import Failed, Finished, TextDelta, TurnEvent, UpstreamBody, UpstreamChunk
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
 from gateway.http.stream import MAX_PENDING_BYTES

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gateway.core.errors import ApiError, connection_lost
-from gateway.core.events import Failed, Finished, ReasoningDelta, TextDelta, UpstreamBody
+from gateway.api.errors import ApiError, connection_lost
+from gateway.api.events import Failed, Finished, ReasoningDelta, TextDelta, UpstreamBody
 from gateway.http.edge import Emit
-from gateway.http.push import MAX_PENDING_BYTES
+from gateway.http.response_writer import MAX_PENDING_BYTES
 from gateway.http.routes import edge_app
 from gateway.http.streamed_answer import StreamedAnswer
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import trio
 
-from gateway.actors import model_files
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
+from gateway.link import model_files
 from protocol.messages import Files, FromWorker, GetFiles, Submit
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.served import PATIENCE_S, Reply, ask, served

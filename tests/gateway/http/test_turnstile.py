@@ -5,7 +5,7 @@ from itertools import pairwise
 import trio
 import trio.testing
 
-from gateway.http.turnstile import PER_TURN, Turnstile
+from gateway.http.admission_pacer import PER_TURN, AdmissionPacer
 
 COUNT = 10 * PER_TURN + 3
 
@@ -14,13 +14,13 @@ async def test_a_burst_does_not_hold_the_loop() -> None:
     """All come together, as from connections that became readable together; another task has its
     turn between any two handfuls.
     """
-    turnstile = Turnstile()
+    admission_pacer = AdmissionPacer()
     num_passed = 0
     seen = [0]
 
     async def request() -> None:
         nonlocal num_passed
-        await turnstile.enter()
+        await admission_pacer.enter()
         num_passed += 1
 
     async def other_stream() -> None:
@@ -39,15 +39,15 @@ async def test_a_burst_does_not_hold_the_loop() -> None:
 
 async def test_who_came_first_passes_first() -> None:
     """Up to the order within one turn of the loop, which is trio's."""
-    turnstile = Turnstile()
+    admission_pacer = AdmissionPacer()
     passed: list[int] = []
 
     async def request(number: int) -> None:
-        await turnstile.enter()
+        await admission_pacer.enter()
         passed.append(number)
 
     for _ in range(PER_TURN):
-        await turnstile.enter()
+        await admission_pacer.enter()
     async with trio.open_nursery() as nursery:
         for number in range(COUNT):
             nursery.start_soon(request, number)
@@ -58,20 +58,20 @@ async def test_who_came_first_passes_first() -> None:
 
 async def test_who_leaves_the_queue_holds_nobody_up() -> None:
     """Clients that are gone while they wait take no place."""
-    turnstile = Turnstile()
+    admission_pacer = AdmissionPacer()
     for _ in range(PER_TURN):
-        await turnstile.enter()
+        await admission_pacer.enter()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await turnstile.enter()
+            await admission_pacer.enter()
         assert scope.cancelled_caught
         for _ in range(COUNT):
-            nursery.start_soon(turnstile.enter)
+            nursery.start_soon(admission_pacer.enter)
 
 
 async def test_a_free_turnstile_is_no_pause() -> None:
     """A request that comes alone goes on in the same step of the loop."""
-    turnstile = Turnstile()
+    admission_pacer = AdmissionPacer()
     with trio.testing.assert_no_checkpoints():
-        await turnstile.enter()
+        await admission_pacer.enter()

@@ -1,8 +1,8 @@
 """What `/metrics` says of each worker, and of which process it is."""
 
-from gateway.core.worker_state import Worker
 from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
+from gateway.routing.worker_view import Worker
 from protocol.messages import Fault
 from tests.fakes.fleet import W1, facts, hello
 

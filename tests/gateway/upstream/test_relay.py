@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.upstream.relay import MAX_HELD_BYTES, BadStream, Relay
+from gateway.upstream.relay import MAX_HELD_BYTES, BadStream, StreamRelay
 from gateway.upstream.sse import Kind, kind_of, kind_within
 from gateway.upstream.usage import StreamUsage
 
@@ -22,9 +22,9 @@ HELLO = chunk(content="Hello")
 DONE = b"data: [DONE]\n\n"
 
 
-def relay_into(passed: list[bytes], *, in_time: bool = True) -> Relay:
+def relay_into(passed: list[bytes], *, in_time: bool = True) -> StreamRelay:
     usage = StreamUsage(lambda _: None, is_ours=False)
-    return Relay(passed.append, usage, lambda: in_time)
+    return StreamRelay(passed.append, usage, lambda: in_time)
 
 
 @pytest.mark.parametrize("hollow", [b"data: \n\n", b"event: ping\n\n", b"retry: 3000\r\n\r\n"])
@@ -169,7 +169,7 @@ def heard_of(text: bytes, *, is_plain_first: bool) -> tuple[bool, list[bytes], s
     passed: list[bytes] = []
     told: list[int] = []
     usage = StreamUsage(lambda usage: told.append(usage.prompt_tokens), is_ours=True)
-    relay, problem, is_plain = Relay(passed.append, usage, lambda: True), "", False
+    relay, problem, is_plain = StreamRelay(passed.append, usage, lambda: True), "", False
     relay.take(HELLO)
     try:
         is_plain = is_plain_first and relay.pass_plain(text)

@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.sse import (
-    MAX_EVENT_BYTES,
-    EventCutter,
-    EventTooLarge,
-    data_of,
-    split_events,
-)
+from gateway.upstream.sse import MAX_EVENT_BYTES, EventCutter, EventTooLarge, data_of, split_events
 
 STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\n\n'
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.events import Usage
+from gateway.api.events import Usage
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.gateway.upstream.test_provider import RAW, provider_of

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.step_cases import BLOCK
-from workers.engine.capture import Capture, run_again
+from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.runner import Runner
 
 

@@ -14,17 +14,17 @@ from protocol.messages import Finished, FromWorker, Rejected, Submit, TokenLogpr
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from tests.fakes.scarce_memory import FETCH, ScarceMemory
-from workers.core.control import Shutdown, encode_control
-from workers.core.framing import SUPERVISOR
-from workers.core.plan import StepPlan, StepResult
-from workers.core.scheduler import Scheduler
-from workers.engine.assembly import scheduler_for
-from workers.engine.beats import EngineStatus
-from workers.engine.capture import Capture
-from workers.engine.device_steps import DeviceSteps
-from workers.engine.kv_cache import KvCache
-from workers.engine.loop import EngineLoop
+from workers.engine.graphs.capture import Capture
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import InFlight, Runner, largest_id
+from workers.ipc.framing import SUPERVISOR
+from workers.ipc.messages import Shutdown, encode_control
+from workers.loop.assembly import scheduler_for
+from workers.loop.heartbeat import EngineStatus
+from workers.loop.loop import EngineLoop
+from workers.scheduler.plan import StepPlan, StepResult
+from workers.scheduler.scheduler import Scheduler
 
 BLOCK = 4
 MODEL = "tiny"
@@ -100,8 +100,8 @@ class Watched:
         self._memory = memory
 
     @property
-    def is_wishing(self) -> bool:
-        return self._runner.is_wishing
+    def has_pending_captures(self) -> bool:
+        return self._runner.has_pending_captures
 
     def prepare(self, *, wished_only: bool) -> bool:
         return self._runner.prepare(wished_only=wished_only)

@@ -30,28 +30,28 @@ from config import WorkerConfig  # noqa: E402
 from kernels.attention import PrefillSpan, library, spans  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
-from kernels.noted import Noted, noting, pretend_card  # noqa: E402
+from kernels.recorder import RecordedKernel, pretend_device, record_launches  # noqa: E402
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
 from tests.kernels.attention_cases import Shape  # noqa: E402
 from tests.kernels.spans_checks import attend_alone  # noqa: E402
-from tests.workers.engine.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
-from workers.core.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
-from workers.engine.capture import run_again  # noqa: E402
-from workers.engine.compile_ahead import CompileAhead, compiler_command  # noqa: E402
-from workers.engine.device_steps import DeviceSteps  # noqa: E402
-from workers.engine.dummy import draw_weights  # noqa: E402
-from workers.engine.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
-from workers.engine.kv_cache import KvCache  # noqa: E402
-from workers.engine.model_config import read_model_config  # noqa: E402
+from tests.workers.engine.load.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
+from workers.engine.compile.compile_ahead import CompileAhead, compiler_command  # noqa: E402
+from workers.engine.compile.dry_run import dry_run  # noqa: E402
+from workers.engine.compile.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
+from workers.engine.graphs.capture import run_again  # noqa: E402
+from workers.engine.graphs.device_steps import DeviceSteps  # noqa: E402
+from workers.engine.models.dummy import draw_weights  # noqa: E402
+from workers.engine.models.kv_cache import KvCache  # noqa: E402
+from workers.engine.models.model_config import read_model_config  # noqa: E402
 from workers.engine.models.qwen3 import Qwen3  # noqa: E402
-from workers.engine.probe import run_largest_steps  # noqa: E402
-from workers.engine.rehearsal import rehearse  # noqa: E402
+from workers.engine.models.weights import load_weights  # noqa: E402
+from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
 from workers.engine.settings import compute_dtype, kv_dtype, probe_facts  # noqa: E402
 from workers.engine.warm_up import warm_up, warm_up_plans  # noqa: E402
-from workers.engine.weights import load_weights  # noqa: E402
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 
 H200 = 90
 CPU = torch.device("cpu")
@@ -108,12 +108,12 @@ def _zero_tokens() -> None:
     drawing.pick = lambda *arguments: picked(*arguments).zero_()
 
 
-def _launched(config: WorkerConfig) -> tuple[dict[str, Noted], dict[str, Noted]]:
+def _launched(config: WorkerConfig) -> tuple[dict[str, RecordedKernel], dict[str, RecordedKernel]]:
     """In the start, and by the requests behind it."""
     driver.set_active(TritonCard())
-    with noting() as noted:
+    with record_launches() as noted:
         runner = _start(config)
-    with noting() as served:
+    with record_launches() as served:
         _serve(runner)
     return noted, served
 
@@ -137,8 +137,8 @@ def check_rehearsal() -> None:
     for model_dir, changes in _models(Path(os.environ["TRITON_CACHE_DIR"])):
         config = _worker(model_dir, **changes)
         expected, served = _launched(config)
-        pretend_card(H200)
-        first, *later = rehearse(config, model_dir)
+        pretend_device(H200)
+        first, *later = dry_run(config, model_dir)
         known = {kernel.id for kernel in first}
         missing = [kernel for kernel in expected.values() if kernel.id not in known]
         assert not missing, (config, missing)
@@ -152,11 +152,11 @@ def check_rehearsal() -> None:
 def check_products_of_all_rows() -> None:
     """Those of a large model, whose rows no graph of a small batch holds."""
     hopper.has_compiler = lambda: True
-    pretend_card(H200)
-    lists = list(rehearse(_worker(LARGE, token_budget=2048), LARGE))
+    pretend_device(H200)
+    lists = list(dry_run(_worker(LARGE, token_budget=2048), LARGE))
     known = {kernel.id for kernels in lists for kernel in kernels}
     for num_rows in (*range(1, 272), 512, 1024):
-        with noting() as noted:
+        with record_launches() as noted:
             _multiply(num_rows)
         missing = [kernel for kernel in noted.values() if kernel.id not in known]
         assert not missing, (num_rows, missing)
@@ -168,8 +168,8 @@ def check_products_of_all_rows() -> None:
 def check_spans() -> None:
     """The attention of a large model's spans, of any length and behind any past."""
     hopper.has_compiler = lambda: True
-    pretend_card(H200)
-    first, *later = rehearse(_worker(LARGE, token_budget=2048), LARGE)
+    pretend_device(H200)
+    first, *later = dry_run(_worker(LARGE, token_budget=2048), LARGE)
     assert [kernel.name for kernel in first if kernel.module == spans.__name__] == ["attend_items"]
     assert not [kernel for kernel in first if kernel.module == library.__name__]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
@@ -177,7 +177,7 @@ def check_spans() -> None:
     heads = large.num_heads, large.num_kv_heads, large.head_dim
     shape = Shape(*heads, _worker(LARGE).block_size, torch.bfloat16)
     for start, num_rows in product((0, 77, 8192, 38_000), (2, 33, 300, 2048)):
-        with noting() as noted:
+        with record_launches() as noted:
             attend_alone(shape, PrefillSpan(0, num_rows, start, 0))
         missing = [kernel for kernel in noted.values() if kernel.id not in known]
         assert not missing, (start, num_rows, missing)
@@ -185,8 +185,8 @@ def check_spans() -> None:
 
 def check_long_spans() -> None:
     """What blends the library's two halves of a long span is known before anybody can ask it."""
-    pretend_card(H200)
-    first = next(rehearse(_worker(LARGE, token_budget=16_384), LARGE))
+    pretend_device(H200)
+    first = next(dry_run(_worker(LARGE, token_budget=16_384), LARGE))
     assert [kernel.name for kernel in first if kernel.module == library.__name__] == [
         "_blend_kernel"
     ]

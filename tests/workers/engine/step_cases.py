@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from protocol.sampling import SamplingParams
-from workers.core.plan import Chunk, Sampled, SequenceStart, StepPlan
-from workers.engine.capture import Capture
-from workers.engine.device_steps import DeviceSteps
+from workers.engine.graphs.capture import Capture
+from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
+from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan
 
 BLOCK = 16
 NUM_SEQS = 6

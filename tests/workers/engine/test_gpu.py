@@ -14,9 +14,9 @@ from kernels.sample import Draw, sample
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.core.plan import StepPlan, StepResult
-from workers.engine.kv_cache import KvCache
+from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import Runner
+from workers.scheduler.plan import StepPlan, StepResult
 
 pytestmark = [
     pytest.mark.gpu,

@@ -20,10 +20,10 @@ from tests.workers.engine.step_cases import (
     plans_of_lives,
     sampled_by,
 )
-from workers.core.plan import Sampled, StepPlan
-from workers.engine.capture import Capture, CudaCapture, held_on_card, run_again
-from workers.engine.probe import PeakMeter
+from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again
+from workers.engine.peak_probe import PeakMeter
 from workers.engine.runner import Runner
+from workers.scheduler.plan import Sampled, StepPlan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -87,7 +87,7 @@ def test_whole_runs_say_the_same_with_graphs_as_without(tmp_path: Path) -> None:
     with_graphs = _runs(as_on_card(host, CudaCapture()), plans)
     without = as_on_card(host)
     assert with_graphs == _runs(without, plans)
-    assert without.is_wishing
+    assert without.has_pending_captures
 
 
 def test_a_step_that_samples_nothing_is_waited_for(tmp_path: Path) -> None:

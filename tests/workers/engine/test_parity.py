@@ -12,8 +12,8 @@ import transformers
 from benchmarks.gpu_parity.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.core.plan import Chunk, SequenceStart, StepPlan
 from workers.engine.runner import Runner
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 MODELS: dict[str, dict[str, Any]] = {
     "tied-1:1": {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 3},

@@ -5,10 +5,10 @@ import torch
 
 from protocol.sampling import SamplingParams
 from tests.workers.engine.step_cases import as_on_card, start_of, without_memory_once
-from workers.core.plan import Chunk, StepPlan
-from workers.engine import penalties
-from workers.engine.capture import Capture, run_again
+from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.runner import Runner
+from workers.engine.step import penalties
+from workers.scheduler.plan import Chunk, StepPlan
 
 PENALISED = SamplingParams(
     max_tokens=50, temperature=0.0, frequency_penalty=1.5, repetition_penalty=1.5

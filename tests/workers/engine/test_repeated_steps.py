@@ -15,11 +15,11 @@ from tests.workers.engine.step_cases import (
     start_of,
     without_memory_once,
 )
-from workers.core.plan import Chunk, StepPlan
-from workers.engine import device_steps
-from workers.engine.capture import Capture
+from workers.engine.graphs import device_steps
+from workers.engine.graphs.capture import Capture
 from workers.engine.runner import Runner
-from workers.engine.steps import TokensLost
+from workers.engine.step.steps import TokensLost
+from workers.scheduler.plan import Chunk, StepPlan
 
 LENGTH = 40
 """Of the prompt for which there is no memory."""

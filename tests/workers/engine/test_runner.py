@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.paged_attention import AttentionPlan
+from kernels.attention.paged_attention import AttentionPlan
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.core import intake
-from workers.core.plan import Chunk, SequenceStart, StepPlan
-from workers.engine.batch import make_batch
-from workers.engine.kv_cache import KvCache
+from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import Runner, largest_id
+from workers.engine.step.batch import make_batch
+from workers.scheduler import admission as intake
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 GREEDY = SamplingParams(max_tokens=9, temperature=0.0)
 

@@ -23,10 +23,10 @@ from protocol.tokens import count_tokens
 from tests.fakes.scarce_memory import FETCH, PLACES, ScarceMemory, Shortage
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from tests.workers.engine.short_lives import BLOCK, Answer, Frames, Life, Request, Shape, runner_on
-from workers.core.control import DropLink, encode_control
-from workers.core.framing import SUPERVISOR
-from workers.engine.capture import Capture, run_again
+from workers.engine.graphs.capture import Capture, run_again
 from workers.engine.runner import Runner
+from workers.ipc.framing import SUPERVISOR
+from workers.ipc.messages import DropLink, encode_control
 
 NUM_LIVES = max(40, settings().max_examples // 10)  # each is many steps
 LINKS = (1, 2, 3)

@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.engine.start import measure_start
 from config import WorkerConfig
-from workers.engine.kernel_cache import CACHE_VARIABLE
+from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 
 pytestmark = [
     pytest.mark.gpu,

@@ -153,8 +153,8 @@ _wire = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40)
 def test_whatever_the_wire_does_batches_follow_each_other(
     wire: list[tuple[int, bool]], kept: int, can_replay: bool
 ) -> None:
-    """Losses, repeats and any order, live and replayed: each applied batch is the one after the
-    last, or comes first after a `Forget`; and the end of a replay leaves nothing waiting.
+    """RetryPolicy, repeats and any order, live and replayed: each applied batch is the one after
+    the last, or comes first after a `Forget`; and the end of a replay leaves nothing waiting.
     """
     order = EventOrder(can_replay=can_replay)
     told: list[int | str] = []

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.prefix_index import Heard as Applied
-from gateway.core.prefix_index import PrefixIndex
+from gateway.routing.prefix_index import Heard as Applied
+from gateway.routing.prefix_index import PrefixIndex
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens

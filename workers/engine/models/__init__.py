@@ -1,1 +1,1 @@
-"""The networks that the engine runs, one file each."""
+"""The networks that the engine runs, their shapes, weights and key-value caches."""

@@ -9,12 +9,12 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 from kernels.attention import PagedPlan, attend, prepared
+from kernels.attention.paged_attention import AttentionPlan
+from kernels.attention.rope import rope_angles
 from kernels.linear import linear_add, norm_linear, norm_swiglu
-from kernels.paged_attention import AttentionPlan
-from kernels.rope import rope_angles
-from workers.engine.kv_cache import KvCache
-from workers.engine.model_config import Qwen3Config
-from workers.engine.weights import Qwen3Weights
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.weights import Qwen3Weights
 
 
 class Qwen3:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.http.push import EXTENSION, MAX_PENDING_BYTES, Push
+from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, ResponseWriter
 from gateway.http.server.exchange import PeerGone
 from tests.fakes.wired import SILENT_PEER_S, Peer, parsed, whole_body, wired
 
@@ -19,7 +19,7 @@ HEADERS = [(b"content-type", b"text/plain")]
 BLOCK = bytes(2**16)
 
 
-def _pushing(work: Callable[[Push], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _pushing(work: Callable[[ResponseWriter], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """An app that pushes what `work` does."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,7 +39,7 @@ async def _ask(peer: Peer, request: bytes = CLOSE, method: str = "GET") -> tuple
 def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
     """In order and whole, to GET, HEAD and HTTP/1.0, and the connection goes on."""
 
-    async def push_all(push: Push) -> None:
+    async def push_all(push: ResponseWriter) -> None:
         push.open(200, HEADERS)
         assert all(push.write(part) for part in parts)
         push.end(last)
@@ -61,18 +61,18 @@ def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
 def test_a_whole_response_arrives_as_if_it_was_opened_and_ended(body: bytes) -> None:
     """The same bytes to GET, HEAD and HTTP/1.0, the length told; the connection goes on."""
 
-    async def respond(push: Push) -> None:
+    async def respond(push: ResponseWriter) -> None:
         push.respond(201, HEADERS, body)
         with pytest.raises(ValueError, match="begun"):
             push.respond(200, HEADERS, body)
         with pytest.raises(ValueError, match="begun"):
             push.open(200, HEADERS)
 
-    async def open_and_end(push: Push) -> None:
+    async def open_and_end(push: ResponseWriter) -> None:
         push.open(201, HEADERS)
         push.end(body)
 
-    async def received(work: Callable[[Push], Awaitable[None]], request: bytes) -> bytes:
+    async def received(work: Callable[[ResponseWriter], Awaitable[None]], request: bytes) -> bytes:
         async with wired(_pushing(work)) as peer:
             await peer.send(request)
             return await peer.rest()
@@ -90,7 +90,7 @@ async def test_the_head_waits_for_the_first_part(autojump_clock: MockClock) -> N
     """Nothing leaves at `open`; head and first part leave in one packet."""
     go_on = trio.Event()
 
-    async def work(push: Push) -> None:
+    async def work(push: ResponseWriter) -> None:
         push.open(200, HEADERS)
         await go_on.wait()
         push.write(b"first")
@@ -112,7 +112,7 @@ async def test_a_step_leaves_in_one_piece(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         peers: list[Peer] = []
 
-        async def work(push: Push) -> None:
+        async def work(push: ResponseWriter) -> None:
             push.open(200, HEADERS)
             step = peers[0].step
             with step:
@@ -145,7 +145,7 @@ async def test_within_a_step_all_holds_that_holds_without(autojump_clock: MockCl
     """
     told: list[object] = []
 
-    async def work(push: Push) -> None:
+    async def work(push: ResponseWriter) -> None:
         step = peers[0].step
         if told:
             with step:
@@ -177,7 +177,7 @@ async def test_a_response_is_looked_after_until_its_end(autojump_clock: MockCloc
     """
     looks: list[float] = []
 
-    async def work(push: Push) -> None:
+    async def work(push: ResponseWriter) -> None:
         push.open(200, HEADERS)
         push.write(b"first")
         began_at = trio.current_time()
@@ -212,7 +212,7 @@ async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock
     taken = 0
     full = trio.Event()
 
-    async def work(push: Push) -> None:
+    async def work(push: ResponseWriter) -> None:
         nonlocal taken
         push.open(200, HEADERS)
         while push.write(BLOCK):
@@ -234,7 +234,7 @@ async def test_a_part_over_the_bound_makes_no_slow_reader(autojump_clock: MockCl
     """It is no fault of the client's. Others may follow while it is read, but no second one."""
     large, refused = bytes(8 * MAX_PENDING_BYTES), trio.Event()
 
-    async def work(push: Push) -> None:
+    async def work(push: ResponseWriter) -> None:
         push.open(200, HEADERS)
         assert push.write(b"first")
         assert push.write(large)
@@ -286,7 +286,7 @@ async def test_who_is_shielded_learns_that_the_peer_has_gone(autojump_clock: Moc
     started = trio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        push: Push = scope["extensions"][EXTENSION]
+        push: ResponseWriter = scope["extensions"][EXTENSION]
         await whole_body(receive)
         with trio.CancelScope(shield=True):
             started.set()
@@ -316,7 +316,7 @@ async def test_a_response_out_of_order_is_an_error_of_the_app(autojump_clock: Mo
             act()
         errors.append(str(caught.value))
 
-    async def work(push: Push) -> None:
+    async def work(push: ResponseWriter) -> None:
         tell(lambda: push.write(b"early"))
         push.open(200, HEADERS)
         tell(lambda: push.open(200, HEADERS))

@@ -5,13 +5,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.__main__ import _config, _parser
-from gateway.core.events import TextDelta
+from gateway.api.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
 from gateway.http.server import hypercorn, server_named, serving
 from gateway.http.server.hypercorn import Patient
 from gateway.http.server.limits import Deadlines
-from gateway.http.server.politeness import PoliteEnd
+from gateway.http.server.lingering_close import LingeringClose
 from tests.fakes.asgi import STARTED, Exchange, Script, chat_body, scripted_edge
 from tests.fakes.served import ask, connected, served
 
@@ -77,7 +77,7 @@ async def test_a_closed_connection_leaves_nothing_behind() -> None:
 async def test_a_stalled_body_is_408(autojump_clock: MockClock) -> None:
     """A client that stops sending is answered, then left after the lingering time."""
     came_at = trio.current_time()
-    app = PoliteEnd(Patient(edge_app(scripted_edge(Script()))))
+    app = LingeringClose(Patient(edge_app(scripted_edge(Script()))))
     exchange = Exchange(app, body=b"{", more_body=True)
     await exchange.run()
     assert exchange.status == 408
@@ -88,7 +88,7 @@ async def test_a_stalled_body_is_408(autojump_clock: MockClock) -> None:
 async def test_an_early_answer_is_whole_before_the_rest_is_read(autojump_clock: MockClock) -> None:
     """A refusal does not wait for the rest of the body."""
     came_at = trio.current_time()
-    app = PoliteEnd(edge_app(scripted_edge(Script())))
+    app = LingeringClose(edge_app(scripted_edge(Script())))
     exchange = Exchange(app, path="/nothing", more_body=True)
     await exchange.run()
     assert exchange.writes[1][0] == came_at
@@ -98,7 +98,7 @@ async def test_an_early_answer_is_whole_before_the_rest_is_read(autojump_clock: 
 async def test_a_whole_body_ends_the_answer_at_once(autojump_clock: MockClock) -> None:
     """Nobody lingers when there is nothing left to read."""
     came_at = trio.current_time()
-    app = PoliteEnd(edge_app(scripted_edge(Script())))
+    app = LingeringClose(edge_app(scripted_edge(Script())))
     await Exchange(app, path="/nothing", body=chat_body()).run()
     assert trio.current_time() == came_at
 

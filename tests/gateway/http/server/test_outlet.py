@@ -8,15 +8,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.push import StepFlush
-from gateway.http.server.outlet import Outlet
+from gateway.http.response_writer import WriteBatch
+from gateway.http.server.send_buffer import SendBuffer
 
 SIZES = st.sampled_from([1, 300, 5_000, 100_000])
-PARTS = st.tuples(SIZES, st.sampled_from([Outlet.write, Outlet.write_all]))
+PARTS = st.tuples(SIZES, st.sampled_from([SendBuffer.write, SendBuffer.write_all]))
 STEPS = st.lists(st.tuples(st.booleans(), st.lists(PARTS, max_size=4)), max_size=6)
 """What is written one after the other: whether within a step, how much each time, and how."""
 
-Write = Callable[[Outlet, bytes], None]
+Write = Callable[[SendBuffer, bytes], None]
 
 
 async def _read(peer: trio.SocketStream, num_bytes: int) -> bytes:
@@ -35,17 +35,17 @@ def test_all_arrives_in_order(steps: list[tuple[bool, list[tuple[int, Write]]]])
         ours.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         peer = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
-        step = StepFlush()
+        step = WriteBatch()
         sent = b""
         with ours:
             async with peer, trio.open_nursery() as nursery:
-                outlet = Outlet(ours, nursery, step, lambda: None)
+                send_buffer = SendBuffer(ours, nursery, step, lambda: None)
 
                 def put(size: int, write: Write) -> None:
                     nonlocal sent
                     data = bytes([len(sent) % 251]) * size
                     sent += data
-                    write(outlet, data)
+                    write(send_buffer, data)
 
                 for is_step, parts in steps:
                     if is_step:
@@ -57,9 +57,9 @@ def test_all_arrives_in_order(steps: list[tuple[bool, list[tuple[int, Write]]]])
                             put(*part)
                 with trio.fail_after(10):
                     assert await _read(peer, len(sent)) == sent
-                    await outlet.flushed()
-                assert not outlet.waiting
-                assert outlet.stuck_since is None
+                    await send_buffer.flushed()
+                assert not send_buffer.waiting
+                assert send_buffer.stuck_since is None
 
     trio.run(write)
 
@@ -69,15 +69,15 @@ async def test_a_whole_response_waits_for_no_step() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    step = StepFlush()
+    step = WriteBatch()
     with ours, theirs:
         async with trio.open_nursery() as nursery:
-            outlet = Outlet(ours, nursery, step, lambda: None)
+            send_buffer = SendBuffer(ours, nursery, step, lambda: None)
             with step:
-                outlet.write_all(b"all of it")
+                send_buffer.write_all(b"all of it")
                 assert theirs.recv(100) == b"all of it"
-                outlet.write(b"the begin, ")
-                outlet.write_all(b"the end")
+                send_buffer.write(b"the begin, ")
+                send_buffer.write_all(b"the end")
                 with pytest.raises(BlockingIOError):
                     theirs.recv(100)
             assert theirs.recv(100) == b"the begin, the end"
@@ -89,18 +89,18 @@ async def test_a_peer_that_is_gone_is_told_once(is_step: bool) -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.close()
-    step, told = StepFlush(), []
+    step, told = WriteBatch(), []
     with ours:
         async with trio.open_nursery() as nursery:
-            outlet = Outlet(ours, nursery, step, lambda: told.append("gone"))
+            send_buffer = SendBuffer(ours, nursery, step, lambda: told.append("gone"))
             for _ in range(3):
                 if is_step:
                     with step:
-                        outlet.write(b"one")
-                        outlet.write(b"two")
+                        send_buffer.write(b"one")
+                        send_buffer.write(b"two")
                 else:
-                    outlet.write(b"one")
-            await outlet.flushed()
-    assert outlet.is_gone
-    assert not outlet.waiting
+                    send_buffer.write(b"one")
+            await send_buffer.flushed()
+    assert send_buffer.is_gone
+    assert not send_buffer.waiting
     assert told == ["gone"]

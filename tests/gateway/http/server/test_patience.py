@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.parser import RequestParser
-from gateway.http.server.patience import Patience
+from gateway.http.server.read_deadlines import ReadDeadlines
 
 DEADLINES = Deadlines()
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
@@ -21,7 +21,7 @@ class Watched:
         self.now = 100.0
         self.num_answered = 0
         self.is_answering = False
-        self._patience = Patience(DEADLINES, self.now)
+        self._patience = ReadDeadlines(DEADLINES, self.now)
 
     def overdue_in(self, data: bytes = b"", *, drips: bytes = b"") -> float:
         """After `data` came, how long until the peer is overdue, sending from `drips` meanwhile."""

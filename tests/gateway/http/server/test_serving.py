@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.http.push import EXTENSION
+from gateway.http.response_writer import EXTENSION
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
 from gateway.http.server.limits import Deadlines

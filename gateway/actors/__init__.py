@@ -1,1 +1,0 @@
-"""Trio shells that carry out what the core decides."""

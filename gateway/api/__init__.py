@@ -1,0 +1,97 @@
+"""What clients send and what they read: request bodies, errors, events, answer formatting.
+
+Owns the types and rules of the OpenAI-compatible APIs, and the one event stream (`events.py`)
+behind them. Must not know HTTP, tokenizers, workers or how a turn runs. Pure.
+"""
+
+from gateway.api.api_format import AnswerHead, Dialect
+from gateway.api.byte_lru import ByteLru
+from gateway.api.chat_formatter import CHAT, with_herma
+from gateway.api.chat_parser import chat_request, parse_chat_request
+from gateway.api.chat_request import MAX_SESSION_CHARS, ChatRequest, Message
+from gateway.api.continuous_usage import COUNTED, with_continuous_usage
+from gateway.api.errors import (
+    ApiError,
+    busy,
+    connection_lost,
+    context_length_exceeded,
+    invalid,
+    model_not_found,
+    output_cap_required,
+    poisoned_request,
+    request_too_costly,
+    spending_limit_reached,
+    unavailable,
+)
+from gateway.api.events import (
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallEvent,
+    ToolCallStart,
+    TopLogprob,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    Usage,
+)
+from gateway.api.json_body import decode_object, typed_body
+from gateway.api.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text
+
+__all__ = [
+    "CHAT",
+    "COUNTED",
+    "MAX_SESSION_CHARS",
+    "AnswerHead",
+    "ApiError",
+    "ByteLru",
+    "ChatRequest",
+    "DetokenizeBody",
+    "Detokenized",
+    "Dialect",
+    "Failed",
+    "Finished",
+    "JsonForm",
+    "Message",
+    "ReasoningDelta",
+    "Started",
+    "TextDelta",
+    "TokenLogprob",
+    "TokenizeBody",
+    "Tokenized",
+    "ToolCallArguments",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallEvent",
+    "ToolCallStart",
+    "ToolSchema",
+    "TopLogprob",
+    "TurnEvent",
+    "UpstreamBody",
+    "UpstreamChunk",
+    "Usage",
+    "busy",
+    "chat_request",
+    "connection_lost",
+    "context_length_exceeded",
+    "decode_object",
+    "invalid",
+    "json_text",
+    "model_not_found",
+    "output_cap_required",
+    "parse_chat_request",
+    "poisoned_request",
+    "request_too_costly",
+    "spending_limit_reached",
+    "typed_body",
+    "unavailable",
+    "with_continuous_usage",
+    "with_herma",
+]

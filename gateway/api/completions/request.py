@@ -1,0 +1,110 @@
+"""The body of POST /v1/completions -> one request per prompt.
+
+Owns the forms of `prompt` and the rules between the fields. Must not know HTTP or tokenizers.
+"""
+
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+from gateway.api.chat_parser import Rewrite
+from gateway.api.chat_request import ChatRequest
+from gateway.api.completions.body import CompletionBody
+from gateway.api.errors import ApiError, invalid
+from gateway.api.json_body import decode_object, typed_body
+from gateway.api.request_fields import request_of
+
+DEFAULT_MAX_TOKENS: Final = 16
+"""As in the API that this one follows."""
+
+MAX_PROMPTS: Final = 64
+"""Each is a turn with `n` choices; a longer batch is several requests."""
+
+Prompt = str | tuple[int, ...]
+
+
+class Completions(msgspec.Struct, frozen=True):
+    """One request per prompt, alike but for it. The choices of prompt i are i*n to i*n + n - 1.
+
+    `echo`: each choice begins with its prompt.
+    """
+
+    requests: tuple[ChatRequest, ...]
+    echo: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        """The choices of all prompts."""
+        return len(self.requests) * self.requests[0].n
+
+
+def parse_completions(body: bytes, rewrite: Rewrite = lambda raw: raw) -> Completions:
+    """The requests in `body` (JSON in UTF-8), whose fields `rewrite` may replace.
+
+    Raises `ApiError` 400 that names the field.
+    """
+    raw = rewrite(decode_object(body))
+    typed = typed_body(raw, CompletionBody)
+    _refuse_the_unserved(typed)
+    prompts = _prompts(typed.prompt)
+    shared = request_of(
+        typed,
+        raw,
+        max_tokens=typed.max_tokens or DEFAULT_MAX_TOKENS,
+        logprobs=typed.logprobs is not None,
+        top_logprobs=typed.logprobs or 0,
+        add_special_tokens=typed.add_special_tokens is not False,
+    )
+    fingerprint = xxhash.xxh3_128_digest(body)
+    return Completions(
+        requests=tuple(
+            _with_prompt(shared, at, one, fingerprint) for at, one in enumerate(prompts)
+        ),
+        echo=bool(typed.echo),
+    )
+
+
+def _with_prompt(shared: ChatRequest, at: int, prompt: Prompt, fingerprint: bytes) -> ChatRequest:
+    """Prompts of one body are different requests, also where their texts are the same."""
+    own = xxhash.xxh3_128_digest(fingerprint + at.to_bytes(4, "little"))
+    return msgspec.structs.replace(shared, prompt=prompt, fingerprint=own)
+
+
+def _refuse_the_unserved(typed: CompletionBody) -> None:
+    if typed.suffix:
+        raise _unserved("suffix", "is not served; write the prompt as the model expects it")
+    if typed.best_of is not None and typed.best_of != (typed.n or 1):
+        raise _unserved("best_of", "is not served, unless it equals 'n'")
+    if typed.prompt_logprobs is not None:
+        raise _unserved("prompt_logprobs", "is not served; only those of the answer are known")
+    if typed.echo and typed.logprobs is not None:
+        raise _unserved("logprobs", "cannot go with 'echo'; only those of the answer are known")
+    if typed.response_format is not None and typed.response_format.get("type") != "text":
+        raise _unserved("response_format", "belongs to chat; write what you want into the prompt")
+
+
+def _unserved(param: str, text: str) -> ApiError:
+    return invalid(param, f"'{param}' {text}.")
+
+
+def _prompts(given: str | list[Any]) -> tuple[Prompt, ...]:
+    """The prompts in order; a list of numbers is one prompt."""
+    if isinstance(given, str):
+        _check_not_empty(given, "prompt")
+        return (given,)
+    kinds = {type(item) for item in given}
+    if len(kinds) > 1:
+        raise invalid("prompt", "'prompt' mixes texts, token ids and lists; send one kind.")
+    if kinds == {int}:
+        return (tuple(given),)
+    if len(given) > MAX_PROMPTS:
+        raise invalid("prompt", f"'prompt' has {len(given)} prompts; at most {MAX_PROMPTS}.")
+    for at, item in enumerate(given):
+        _check_not_empty(item, f"prompt[{at}]")
+    return tuple(item if isinstance(item, str) else tuple(item) for item in given)
+
+
+def _check_not_empty(prompt: str | list[int], where: str) -> None:
+    if not prompt:
+        raise invalid(where, f"'{where}' is empty; a model needs something to go on from.")

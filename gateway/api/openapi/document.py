@@ -1,0 +1,188 @@
+"""The description of the HTTP API, OpenAPI 3.1.
+
+Owns which paths there are, what they take and what they answer; bodies come from the very types
+that check requests, answers from `answers.py`. Must not know how anything is served.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.api.chat_body import ChatBody
+from gateway.api.completions.body import CompletionBody
+from gateway.api.openapi.answers import (
+    ChatChunk,
+    ChatCompletion,
+    ErrorBody,
+    Health,
+    ModelList,
+    ModelObject,
+    TextCompletion,
+    Version,
+)
+from gateway.api.openapi.refinements import REFINEMENTS
+from gateway.api.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
+
+_Struct = type[msgspec.Struct]
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+TEXT: Final = "text/plain"
+
+_ERRORS: Final = {
+    400: "A field of the request cannot be used; `param` names it.",
+    401: "An API key is needed, or is not known.",
+    403: "This key, or this web page, may not do that.",
+    404: "Nobody serves a model of that name.",
+    408: "The body did not arrive.",
+    413: "The body is too large.",
+    415: "The body is compressed.",
+    422: "Engines died while they worked on this request.",
+    429: "No place now; `retry-after` says when to come back, in whole seconds.",
+    500: "The gateway failed; its log has the cause.",
+    502: "Nobody gave an answer that can be read.",
+    503: "Nothing can serve now; `retry-after` says when to come back, in whole seconds.",
+}
+
+_READING: Final = (401, 403)
+_TAKING: Final = (400, *_READING, 408, 413, 415, 500, 503)
+_GENERATING: Final = (*_TAKING, 404, 422, 429, 502)
+
+
+class _Operation(NamedTuple):
+    """`answers` by media type; None for text."""
+
+    method: str
+    summary: str
+    answers: dict[str, _Struct | None]
+    errors: tuple[int, ...] = ()
+    takes: _Struct | None = None
+    in_v1: bool = False
+
+
+_OPERATIONS: Final = {
+    "/chat/completions": _Operation(
+        "post",
+        "Answer a chat.",
+        {JSON: ChatCompletion, EVENTS: ChatChunk},
+        _GENERATING,
+        ChatBody,
+        in_v1=True,
+    ),
+    "/completions": _Operation(
+        "post",
+        "Go on from raw prompts.",
+        {JSON: TextCompletion, EVENTS: TextCompletion},
+        _GENERATING,
+        CompletionBody,
+        in_v1=True,
+    ),
+    "/tokenize": _Operation(
+        "post",
+        "Count the tokens of a text or a chat.",
+        {JSON: Tokenized},
+        (*_TAKING, 404),
+        TokenizeBody,
+        in_v1=True,
+    ),
+    "/detokenize": _Operation(
+        "post",
+        "Read token ids.",
+        {JSON: Detokenized},
+        (*_TAKING, 404),
+        DetokenizeBody,
+        in_v1=True,
+    ),
+    "/models": _Operation("get", "The models.", {JSON: ModelList}, _READING, in_v1=True),
+    "/models/{name}": _Operation(
+        "get", "One model, by any of its names.", {JSON: ModelObject}, (*_READING, 404), in_v1=True
+    ),
+    "/health": _Operation("get", "Which models can answer.", {JSON: Health}, (403,)),
+    "/version": _Operation("get", "The gateway's version.", {JSON: Version}, (403,)),
+    "/metrics": _Operation("get", "Counters for Prometheus; admins only.", {TEXT: None}, _READING),
+    "/events": _Operation(
+        "get", "What happens in the fleet, as it happens; admins only.", {EVENTS: None}, _READING
+    ),
+    "/openapi.json": _Operation("get", "This description.", {JSON: None}, (403,)),
+}
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """The whole description, as plain values."""
+    kinds = {kind for one in _OPERATIONS.values() for kind in (one.takes, *one.answers.values())}
+    named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
+    _, schemas = msgspec.json.schema_components([*named, ErrorBody], ref_template=_REF)
+    for name, fields in REFINEMENTS.items():
+        schemas[name]["properties"].update(fields)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Herma", "version": version},
+        "security": [{}, {"key": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+_REF: Final = "#/components/schemas/{name}"
+
+
+def _ref(kind: _Struct) -> dict[str, str]:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+def _paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for path, operation in _OPERATIONS.items():
+        described: dict[str, Any] = {operation.method: _described(operation)}
+        if "{name}" in path:
+            described["parameters"] = [_NAME]
+        for prefix in ("/v1", "") if operation.in_v1 else ("",):
+            paths[prefix + path] = described
+    return paths
+
+
+_NAME: Final = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "May hold slashes.",
+    "schema": {"type": "string", "minLength": 1},
+}
+
+
+def _described(operation: _Operation) -> dict[str, Any]:
+    answers = {media: _schema_of(media, kind) for media, kind in operation.answers.items()}
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "responses": {
+            "200": {"description": "The answer.", "content": answers},
+            **{str(status): _error(status) for status in sorted(operation.errors)},
+        },
+    }
+    if operation.takes is not None:
+        content = {JSON: {"schema": _ref(operation.takes)}}
+        described["requestBody"] = {"required": True, "content": content}
+    return described
+
+
+def _schema_of(media: str, kind: _Struct | None) -> dict[str, Any]:
+    if media == EVENTS and kind is not None:
+        text = f"One event of the stream: a {kind.__name__} or an error, at last `[DONE]`."
+        told = {"anyOf": [_ref(kind), _ref(ErrorBody)]}
+        data = {"type": "string", "contentMediaType": JSON, "contentSchema": told}
+        either = {"anyOf": [{"const": "[DONE]"}, data]}
+        event = {"type": "object", "properties": {"data": either}, "required": ["data"]}
+        return {"schema": {**event, "description": text}}
+    if kind is None:
+        return {"schema": {"type": "object" if media == JSON else "string"}}
+    return {"schema": _ref(kind)}
+
+
+def _error(status: int) -> dict[str, Any]:
+    return {
+        "description": _ERRORS[status],
+        "content": {JSON: {"schema": _ref(ErrorBody)}},
+    }

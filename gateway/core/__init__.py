@@ -1,1 +1,0 @@
-"""Pure decisions of the gateway: no I/O, no clock, no chance."""

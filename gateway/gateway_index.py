@@ -1,0 +1,78 @@
+"""Which one this is of the gateway processes that share a port.
+
+Owns what differs between them: the address for workers, the ledger, the port of its own and the
+name. Must not know how processes are started or ended.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from config import Config, ledger_path
+from protocol.addresses import nth_address
+from protocol.errors import ConfigError
+
+_SEAT: Final = re.compile(r"(\d{1,4})/(\d{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayIndex:
+    """Process `index`, from 0, of `count`."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are others."""
+        return self.count > 1
+
+    @property
+    def name(self) -> str | None:
+        """What tells it from the others; None if there are none."""
+        return str(self.index) if self.is_shared else None
+
+    def config(self, config: Config, environ: Mapping[str, str]) -> Config:
+        """`config` with what is this process's own in it. Raises `ConfigError` if `environ` says
+        as little as the file where the ledgers lie.
+        """
+        if not self.is_shared:
+            return config
+        ledger = nth_ledger(ledger_path(config.ledger, environ), self.index)
+        gateway = config.gateway
+        port = gateway.process_port
+        return replace(
+            config,
+            gateway=replace(
+                gateway,
+                worker_bind=nth_address(gateway.worker_bind, self.index),
+                process_port=None if port is None else port + self.index,
+            ),
+            ledger=replace(config.ledger, path=str(ledger)),
+        )
+
+    def neighbours(self, worker_bind: str) -> tuple[str, ...]:
+        """Where workers dial the others, if they dial the first one at `worker_bind`."""
+        others = (index for index in range(self.count) if index != self.index)
+        return tuple(nth_address(worker_bind, index) for index in others)
+
+
+ALONE: Final = GatewayIndex()
+
+
+def gateway_index_of(text: str) -> GatewayIndex:
+    """The seat that `2/4` means. Raises `ConfigError`."""
+    if match := _SEAT.fullmatch(text):
+        index, count = map(int, match.groups())
+        if index < count:
+            return GatewayIndex(index, count)
+    raise ConfigError(f"--process takes which of how many, as 0/4, not {text!r}")
+
+
+def nth_ledger(first: Path, index: int) -> Path:
+    """The ledger of process `index`: ledger.sqlite, ledger.1.sqlite, ledger.2.sqlite ..."""
+    return first if index == 0 else first.with_name(f"{first.stem}.{index}{first.suffix}")

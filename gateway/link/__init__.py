@@ -1,0 +1,20 @@
+"""The gateway's end of its links to workers: frames in, frames out, attempts and files.
+
+Must not know requests, prompts or HTTP.
+"""
+
+from gateway.link.attempt import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
+from gateway.link.model_files import ModelFiles
+from gateway.link.worker_link import WorkerLink
+
+__all__ = [
+    "OVERDUE",
+    "Attempt",
+    "Crashed",
+    "Lost",
+    "ModelFiles",
+    "Outcome",
+    "Overdue",
+    "Stopped",
+    "WorkerLink",
+]

@@ -1,0 +1,113 @@
+"""The text files of models.
+
+Owns what workers sent for `GetFiles`, by digest, and the tokenizer and template built from it:
+kept over worker restarts, built once. Must not know workers.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import trio
+
+from gateway.api import ApiError, unavailable
+from gateway.prompt import ModelText, read_model_text
+from protocol.errors import ConfigError
+
+MAX_FILES_BYTES: Final = 32 * 2**20
+MAX_DIGESTS: Final = 64
+"""Models of one fleet; beyond it those are forgotten that were not used for longest."""
+WAIT_S: Final = 10.0
+LOOK_AGAIN_S: Final = 0.25
+
+
+class _Entry:
+    __slots__ = ("arrived", "built", "error", "text")
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.built = trio.Event()
+        self.text: ModelText | None = None
+        self.error: ConfigError | None = None
+
+
+class ModelFiles:
+    """digest -> `ModelText`. `run` builds them in a thread: a real tokenizer takes over 100 ms."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, _Entry] = {}
+        self._latest: _Entry | None = None
+        self._send, self._receive = trio.open_memory_channel[tuple[_Entry, Mapping[str, bytes]]](
+            MAX_DIGESTS
+        )
+
+    def __contains__(self, digest: bytes) -> bool:
+        entry = self._entries.get(digest)
+        return entry is not None and entry.arrived.is_set()
+
+    def put(self, digest: bytes, files: Mapping[str, bytes]) -> None:
+        """Files arrived. Raises `ConfigError` if they are over 32 MiB, or too many wait already."""
+        if digest in self:
+            return
+        num_bytes = sum(map(len, files.values()))
+        if num_bytes > MAX_FILES_BYTES:
+            raise ConfigError(f"a model's text files have {num_bytes} bytes; 32 MiB are taken")
+        entry = self._entry(digest)
+        try:
+            self._send.send_nowait((entry, files))
+        except trio.WouldBlock as error:
+            raise ConfigError(f"the text files of {MAX_DIGESTS} models wait already") from error
+        entry.arrived.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Build what arrives until cancelled."""
+        task_status.started()
+        async for entry, files in self._receive:
+            try:
+                entry.text = await trio.to_thread.run_sync(
+                    partial(read_model_text, files), abandon_on_cancel=True
+                )
+            except ConfigError as error:
+                entry.error = error
+            entry.built.set()
+
+    def known(self, digest: bytes) -> ModelText | None:
+        """The tokenizer and template of that digest if they are here already."""
+        entry = self._entries.get(digest)
+        if entry is None or entry.text is None:
+            return None
+        if entry is not self._latest:
+            self._entry(digest)
+        return entry.text
+
+    async def text(self, digest: bytes) -> ModelText:
+        """The tokenizer and template of that digest, once they are here.
+
+        Raises `ApiError` 503 if they do not come in 10 s, 500 if they are broken.
+        """
+        text = await self.text_while(digest, lambda: True)
+        assert text is not None
+        return text
+
+    async def text_while(self, digest: bytes, is_coming: Callable[[], bool]) -> ModelText | None:
+        """As `text`; None once nobody is there any more who would send them."""
+        entry = self._entry(digest)
+        with trio.move_on_after(WAIT_S):
+            while not entry.built.is_set():
+                if not entry.arrived.is_set() and not is_coming():
+                    return None
+                with trio.move_on_after(LOOK_AGAIN_S):
+                    await entry.built.wait()
+        if entry.text is not None:
+            return entry.text
+        if entry.error is not None:
+            raise ApiError(500, f"The model cannot be used: {entry.error}") from entry.error
+        raise unavailable("The model's tokenizer has not arrived from its worker yet.", 1)
+
+    def _entry(self, digest: bytes) -> _Entry:
+        entry = self._entries.pop(digest, None) or _Entry()
+        if len(self._entries) >= MAX_DIGESTS:
+            del self._entries[next(iter(self._entries))]
+        # A dict keeps the order of insertion: the first one was not used for longest.
+        self._entries[digest] = self._latest = entry
+        return entry

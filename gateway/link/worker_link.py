@@ -1,0 +1,393 @@
+"""The link to all workers.
+
+Owns the ROUTER socket, who is alive behind it, and the way of each frame: tokens to the attempts
+that wait for them, fleet reports to the dispatcher. Must not know text or HTTP.
+
+A frame is decoded once and its items are pushed on synchronously: no task wakes per token, and what
+they make a client's connection say leaves at the end of the frame, in one piece.
+"""
+
+import itertools
+import logging
+from contextlib import AbstractContextManager, suppress
+from typing import Final, assert_never
+
+import trio
+
+from gateway.link.attempt import Attempt
+from gateway.link.attempts import Attempts
+from gateway.link.files_requested import FilesAsked
+from gateway.link.model_files import ModelFiles
+from gateway.link.peers import Peer, Peers
+from gateway.link.submissions import Submissions
+from gateway.routing import Dispatcher
+from gateway.runtime import next_tick
+from gateway.telemetry import Counters
+from protocol.errors import ConfigError, LinkError, LinkFull, WireError
+from protocol.ids import WorkerId
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    Accepted,
+    BlocksDropped,
+    BlocksSnapshot,
+    BlocksStored,
+    Bundle,
+    Bye,
+    Dismiss,
+    Fault,
+    Files,
+    Finished,
+    GetFiles,
+    Load,
+    Ping,
+    Pong,
+    Progress,
+    Register,
+    Rejected,
+    Snapshot,
+    Submit,
+    Tokens,
+    ToWorker,
+    Welcome,
+)
+from protocol.transport import CurveServer, LocalRouter, RouterSocket, RouterStatistics, is_local
+from protocol.wire import decode_from_worker, encode
+
+PING_S: Final = 0.2
+REST_PING_S: Final = 0.4
+"""While no work is under way: a ping and its answer wake a process that rests twice, for 0.4 ms of
+CPU each. One that is not answered at once has the rest of `SILENCE_S` for it."""
+CATCH_UP_S: Final = 0.02
+"""How long nobody's silence is judged once frames are found that wait unread."""
+MAX_REFUSED: Final = 256
+"""Refused workers that are remembered, so that each is logged once though it asks every second."""
+MAX_NAME_CHARS: Final = 128
+MAX_REASON_CHARS: Final = 400
+"""Both hold what a worker said, which has no bound but a frame's."""
+MAX_GARBAGE_LOGGED: Final = 8
+
+_BlockEvent = BlocksStored | BlocksDropped | BlocksSnapshot
+_Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files
+_ENDED_THERE: Final = (Finished, Rejected)
+"""Outcomes after which a worker has nothing of the sequence left."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Now(AbstractContextManager[float]):
+    """A step at whose end nothing is left to do."""
+
+    def __enter__(self) -> float:
+        return trio.current_time()
+
+    def __exit__(self, *_exc: object) -> None:
+        pass
+
+
+class WorkerLink:
+    """Everything between the gateway and its workers. `run` owns the socket. `step` is entered
+    around the taking apart of each frame, and gives the time on trio's clock. `gateways`: where
+    workers find the other processes.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        files: ModelFiles,
+        counters: Counters,
+        *,
+        gateway_id: bytes,
+        epoch: int,
+        gateways: tuple[str, ...] = (),
+        keys: CurveServer | None = None,
+        step: AbstractContextManager[float] | None = None,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._files = files
+        self._counters = counters
+        self._welcome = Welcome(PROTOCOL_VERSION, gateway_id, epoch, gateways)
+        self._has_keys = keys is not None
+        self._router: RouterSocket | LocalRouter = RouterSocket(
+            self._on_frame, self._on_unroutable, keys=keys
+        )
+        self._peers = Peers()
+        self._refused: dict[WorkerId, str] = {}
+        self._attempts = Attempts(counters)
+        self._submissions = Submissions(self._send_frames, self._waiting_bytes)
+        self._step = step or _Now()
+        self._asked = FilesAsked()
+        self._nonces = itertools.count(1)
+        dispatcher.attach(self)
+
+    def bind(self, address: str) -> str:
+        """Listen for workers; returns the bound address. Raises `ConfigError`."""
+        if is_local(address) and not self._has_keys:
+            self._router.close()
+            self._router = LocalRouter(self._on_frame, self._on_unroutable)
+        return self._router.bind(address)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the link until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._router.run)
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._submissions.run)
+            task_status.started()
+
+    def statistics(self) -> RouterStatistics:
+        """The socket's counters."""
+        return self._router.statistics()
+
+    def close(self) -> None:
+        """Close the socket of a link that was never run."""
+        self._router.close()
+
+    def worker_name(self, worker_id: WorkerId) -> str:
+        """The name under which the worker registered; its identity if it is gone."""
+        peer = self._peers.get(worker_id)
+        return peer.name if peer is not None else worker_id.hex()[:8]
+
+    def others(self, worker_id: WorkerId) -> frozenset[WorkerId]:
+        """All workers but that one; none if it is gone."""
+        return frozenset(self._peers) - {worker_id} if worker_id in self._peers else frozenset()
+
+    # Work of turns.
+
+    def submit(self, attempt: Attempt, message: Submit) -> None:
+        """Send the work; the attempt hears of everything from now on until `forget`.
+
+        A worker that cannot be reached ends the attempt as lost. Raises `WireError` for what no
+        frame can hold.
+        """
+        frame = encode(message)
+        self._attempts.add(attempt)
+        self._submissions.add(attempt, frame)
+
+    def forget(self, attempt: Attempt) -> None:
+        """The turn no longer waits; the work is aborted unless the worker ended it."""
+        self._attempts.remove(attempt)
+        if isinstance(attempt.outcome, _ENDED_THERE) or self._submissions.withdraw(attempt):
+            return
+        if attempt.worker_id in self._peers:
+            abort = Abort(attempt.request_id, attempt.number)
+            self._send(attempt.worker_id, abort)
+
+    # What the dispatcher asks (FleetPort).
+
+    def welcome(self, worker_id: WorkerId) -> None:
+        """See `FleetPort`."""
+        peer = self._peers.get(worker_id)
+        if peer is None:
+            return
+        if not peer.is_welcome:
+            peer.is_welcome = True
+            self._counters.workers_accepted += 1
+            _log.info("worker %s joined", peer.name)
+        self._send(worker_id, self._welcome)
+
+    def refuse(self, worker_id: WorkerId, reason: str) -> None:
+        """See `FleetPort`. The worker asks again every second and is told each time: its operator
+        may not see this log.
+        """
+        reason = reason[:MAX_REASON_CHARS]
+        peer = self._peers.pop(worker_id, None)
+        self._dismiss(worker_id, reason)
+        self._counters.workers_refused += 1
+        if self._refused.get(worker_id) != reason:
+            if len(self._refused) >= MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[worker_id] = reason
+            _log.warning("worker %s refused: %s", peer.name if peer else "?", reason)
+
+    def ask_snapshot(self, worker_id: WorkerId) -> None:
+        """See `FleetPort`."""
+        self._send(worker_id, Snapshot())
+
+    def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
+        """See `FleetPort`."""
+        if digest not in self._files and self._asked.ask(worker_id, digest):
+            self._send(worker_id, GetFiles(digest))
+
+    # Frames.
+
+    def _on_frame(self, worker_id: WorkerId, frame: bytes) -> None:
+        self._counters.frames_received += 1
+        with self._step as now:
+            if (peer := self._peers.get(worker_id)) is not None:
+                peer.heard_at = now
+            self._take_frame(worker_id, frame)
+
+    def _take_frame(self, worker_id: WorkerId, frame: bytes, *, is_part: bool = False) -> None:
+        try:
+            message = decode_from_worker(frame)
+        except WireError as error:
+            self._count_garbage(worker_id, str(error))
+            return
+        if worker_id not in self._peers and not isinstance(message, Register):
+            # It will notice our silence and register. One may be lost by a part of a bundle.
+            self._counters.frames_from_strangers += 1
+            return
+        gap: str | None = None
+        # The frequent ones here: to call a function for each would cost more than the rest.
+        match message:
+            case Tokens():
+                gap = self._attempts.tokens(worker_id, message.items)
+            case Accepted():
+                self._attempts.accepted(worker_id, message)
+            case Finished():
+                gap = self._attempts.finished(worker_id, message)
+            case Bundle():
+                self._unpack(worker_id, message, is_part=is_part)
+            case _:
+                self._take_rest(worker_id, message)
+        if gap is not None:
+            # Tokens are missing.
+            self._counters.offset_gaps += 1
+            self._lose(worker_id, gap)
+
+    def _take_rest(self, worker_id: WorkerId, message: _Rare) -> None:
+        match message:
+            case Rejected():
+                if (attempt := self._attempts.of(worker_id, message)) is not None:
+                    attempt.end(message)
+            case Pong(nonce=nonce):
+                self._peers[worker_id].pong = nonce
+            case Register():
+                self._register(worker_id, message)
+            case Progress() | BlocksStored() | BlocksDropped() | BlocksSnapshot() | Load():
+                self._dispatcher.heard(worker_id, message)
+            case Fault():
+                self._fault(worker_id, message)
+            case Bye():
+                self._dispatcher.heard(worker_id, message)
+                self._lose(worker_id, f"left: {message.reason}", is_told=True)
+            case Files():
+                self._take_files(worker_id, message)
+            case _:
+                assert_never(message)
+
+    def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
+        """Each part as if it had come alone: garbage takes no other along."""
+        if is_part:
+            self._count_garbage(worker_id, "a bundle in a bundle")
+            return
+        for part in bundle.frames:
+            self._take_frame(worker_id, part, is_part=True)
+
+    def _count_garbage(self, worker_id: WorkerId, why: str) -> None:
+        self._counters.frames_garbage += 1
+        if self._counters.frames_garbage <= MAX_GARBAGE_LOGGED:
+            _log.warning("garbage from %s: %s", self.worker_name(worker_id), why)
+
+    def _fault(self, worker_id: WorkerId, message: Fault) -> None:
+        self._counters.engine_faults += 1
+        # What the event must not hold: the engine's own words.
+        _log.warning(
+            "engine of %s (epoch %d): %s%s",
+            message.worker,
+            message.epoch,
+            message.cause,
+            "".join(f"\n  {line}" for line in message.last_log[-8:]),
+        )
+        self._dispatcher.heard(worker_id, message)
+
+    def _take_files(self, worker_id: WorkerId, message: Files) -> None:
+        if not self._asked.answered(worker_id, message.digest):
+            self._counters.items_stale += 1
+            return
+        try:
+            self._files.put(message.digest, message.files)
+        except ConfigError as error:
+            _log.error("files of %s: %s", self.worker_name(worker_id), error)
+
+    # Who is there.
+
+    def _register(self, worker_id: WorkerId, message: Register) -> None:
+        name = message.worker[:MAX_NAME_CHARS]
+        peer = self._peers.setdefault(worker_id, Peer(name, trio.current_time()))
+        peer.name = name
+        self._asked.forget(worker_id)
+        if self._router.may_use_name(worker_id, message.worker):
+            self._dispatcher.register(worker_id, message)
+        else:
+            reason = f"its key is not the one of `{message.worker}` in curve_worker_keys"
+            self._dispatcher.lost(worker_id, reason)
+            self.refuse(worker_id, reason)
+
+    def _on_unroutable(self, worker_id: WorkerId) -> None:
+        if worker_id in self._peers:
+            self._counters.peers_unroutable += 1
+        self._lose(worker_id, "its connection is gone")
+
+    def _lose(self, worker_id: WorkerId, why: str, *, is_told: bool = False) -> None:
+        """Give the worker up, and tell it unless it has told us. Its turns learn it from the
+        dispatcher, and ask again.
+        """
+        peer = self._peers.pop(worker_id, None)
+        if peer is None:
+            return
+        self._counters.workers_lost += 1
+        self._router.disconnect_peer(worker_id)
+        self._asked.forget(worker_id)
+        if not is_told:
+            self._dismiss(worker_id, why)
+        self._dispatcher.lost(worker_id, why)
+
+    def _dismiss(self, worker_id: WorkerId, why: str) -> None:
+        """Tell a worker that may be alive; one that cannot be told finds its connection closed."""
+        with suppress(LinkError):
+            self._router.send(worker_id, encode(Dismiss(why)))
+
+    def _send(self, worker_id: WorkerId, message: ToWorker) -> None:
+        """Send, or lose the worker that cannot be reached."""
+        self._send_frames(worker_id, [encode(message)])
+
+    def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> bool:
+        """Whether the worker is lost by it."""
+        try:
+            self._router.send_all(worker_id, frames)
+        except LinkFull as error:
+            self._counters.links_full += 1
+            self._lose(worker_id, str(error))
+        except LinkError:
+            self._on_unroutable(worker_id)
+        else:
+            return False
+        return True
+
+    def _waiting_bytes(self, worker_id: WorkerId) -> int:
+        return self._router.waiting_bytes(worker_id)
+
+    # Time.
+
+    async def _watch(self) -> None:
+        """Ping every worker, and give up those that are silent: in the moment in which they have
+        been for `SILENCE_S`, not at the next ping. Who is silent cannot be told while frames wait
+        unread: a loop that lags would take its own lag for the death of its workers.
+        """
+        ping_at = judge_at = trio.current_time()
+        while True:
+            due = min(ping_at, max(judge_at, self._peers.silent_at()))
+            await trio.sleep_until(due)
+            now = trio.current_time()
+            if now - due > PING_S:
+                # This process was held up (a long step of our own, a suspended machine), perhaps
+                # libzmq's thread too: nobody's silence may be judged by that time.
+                self._peers.excuse(now - due, now)
+            silent = self._peers.silent(now)
+            if silent and self._router.is_behind():
+                judge_at = now + CATCH_UP_S
+            else:
+                for worker_id, silent_s in silent:
+                    self._lose(worker_id, f"silent for {silent_s:.1f} s")
+            if now >= ping_at:
+                ping_at = next_tick(now, PING_S if self._attempts else REST_PING_S)
+                self._ping_all()
+
+    def _ping_all(self) -> None:
+        nonce = next(self._nonces)
+        for worker_id in list(self._peers):
+            # Sending to one may have lost another.
+            if (peer := self._peers.get(worker_id)) is not None:
+                self._send(worker_id, Ping(nonce, peer.pong))

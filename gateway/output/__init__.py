@@ -1,0 +1,40 @@
+"""From token ids to events: detokenising, stop strings, reasoning, tool calls.
+
+Owns what a sequence's tokens mean for its client. Must not know workers, HTTP or how a turn runs.
+Pure.
+"""
+
+from gateway.output.answer_format import AUTO, NONE, AnswerFormat, answer_format
+from gateway.output.detokenizer import (
+    ByteDetokenizer,
+    ByteTable,
+    Detokenizer,
+    StreamDetokenizer,
+    StreamSpelling,
+    TokenBytes,
+)
+from gateway.output.event_sink import EventSink
+from gateway.output.output_pipeline import OutputPipeline
+from gateway.output.reasoning import ReasoningSplitter
+from gateway.output.sequence_output import Reason, SequenceOutput
+from gateway.output.stop_strings import NO_STOPS, StopMatcher
+
+__all__ = [
+    "AUTO",
+    "NONE",
+    "NO_STOPS",
+    "AnswerFormat",
+    "ByteDetokenizer",
+    "ByteTable",
+    "Detokenizer",
+    "EventSink",
+    "OutputPipeline",
+    "Reason",
+    "ReasoningSplitter",
+    "SequenceOutput",
+    "StopMatcher",
+    "StreamDetokenizer",
+    "StreamSpelling",
+    "TokenBytes",
+    "answer_format",
+]

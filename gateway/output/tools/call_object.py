@@ -1,0 +1,191 @@
+"""Calls as JSON objects: `{"name": ..., "arguments": {...}}`, in any order of keys.
+
+Owns what counts as such a call: a name, and arguments that are an object, null, absent, or a string
+that holds an object. Once the name and the `{` of the arguments were read it is a call, whatever
+follows; before that anything else is no call. Must not know tags.
+"""
+
+from typing import Final
+
+from gateway.output.tools.grammar import (
+    CallSink,
+    NotACall,
+    Read,
+    is_name,
+    literal,
+    read_arguments,
+    skip_space,
+)
+from gateway.output.tools.json_text import JsonText
+
+_ARGUMENTS: Final = frozenset({"arguments", "parameters"})
+_HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
+def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
+    """One call whose `{` was just read; the character after it that it does not own, else "".
+
+    `stop` ends an object whose end the model forgot. `strict`: the name must be of a tool and the
+    arguments must be there, for text that nothing else marks as a call.
+    """
+    name, early, call_id = "", "", ""
+    char = yield from skip_space()
+    while char == '"':
+        key = yield from _word()
+        if (yield from skip_space()) != ":":
+            raise NotACall
+        char = yield from skip_space()
+        if key == "name" and not name:
+            name = yield from _name(calls, char, strict=strict)
+            if early:
+                _write_whole(calls, name, early, call_id)
+                return (yield from _rest(calls, stop))
+        elif key == "id" and char == '"':
+            call_id = yield from _string()
+        elif key in _ARGUMENTS and name:
+            return (yield from _arguments(calls, name, char, stop, call_id))
+        else:
+            value, char = yield from _value(char)
+            early = value if key in _ARGUMENTS else early
+            if char in {",", "}"}:
+                char = (yield from skip_space()) if char == "," else char
+                continue
+        char = yield from skip_space()
+        if char == ",":
+            char = yield from skip_space()
+    if char != "}" or not name or strict:
+        raise NotACall
+    _write_whole(calls, name, "{}", call_id)
+    return ""
+
+
+def _name(calls: CallSink, first: str, *, strict: bool) -> Read[str]:
+    if first != '"':
+        raise NotACall
+    name = yield from _word()
+    if not name or (strict and not calls.is_tool(name)):
+        raise NotACall
+    return name
+
+
+def _arguments(calls: CallSink, name: str, first: str, stop: str, call_id: str) -> Read[str]:
+    if first == "{":
+        left = yield from read_arguments(calls, name, stop, call_id)
+        if left:
+            return left
+    elif first == '"':
+        yield from _arguments_in_string(calls, name, call_id)
+    elif first == "n":
+        yield from literal("null", 1)
+        _write_whole(calls, name, "{}", call_id)
+    else:
+        raise NotACall
+    return (yield from _rest(calls, stop))
+
+
+def _arguments_in_string(calls: CallSink, name: str, call_id: str) -> Read[None]:
+    """An object that was written as a string, up to the string's closing quote."""
+    string = _String()
+    while (char := (yield from string.next_char())).isspace():
+        pass
+    if char != "{":
+        raise NotACall
+    reader = JsonText("{")
+    calls.start(name, reader.close, call_id)
+    calls.write(reader.take())
+    while text := (yield from string.next_char()):
+        for char in text:
+            if not reader.is_done:
+                reader.feed(char)
+        calls.write(reader.take())
+    if not reader.is_done:
+        calls.write(reader.close_early())
+    calls.end()
+
+
+def _rest(calls: CallSink, stop: str) -> Read[str]:
+    """What follows the arguments within the object is left out; the stop if that ended it."""
+    rest = JsonText("{", stop, in_object=True)
+    while not rest.is_done:
+        char = yield
+        if not rest.feed(char):
+            return char
+        rest.take()
+        calls.drop()
+    return ""
+
+
+def _value(first: str) -> Read[tuple[str, str]]:
+    """Some value before the name: its text if it may be arguments, and the character that ended
+    it if that is not its own.
+    """
+    if first in {"{", "["}:
+        reader = JsonText("{" if first == "{" else "[")
+        while not reader.is_done:
+            reader.feed((yield))
+        text = reader.take()
+        return (text if first == "{" else ""), ""
+    if first == '"':
+        yield from _string()
+        return "", ""
+    char = first
+    while char not in ",}":
+        char = yield
+    return "", char
+
+
+def _word() -> Read[str]:
+    """The rest of a string that is a key or a name."""
+    reader = _String()
+    text = ""
+    while char := (yield from reader.next_char()):
+        text += char
+        if not is_name(text):
+            raise NotACall
+    return text
+
+
+def _string() -> Read[str]:
+    """The rest of a string, decoded."""
+    reader = _String()
+    text = ""
+    while char := (yield from reader.next_char()):
+        text += char
+    return text
+
+
+class _String:
+    """The rest of a string, one decoded character at a time."""
+
+    def __init__(self) -> None:
+        self._again = ""
+
+    def next_char(self) -> Read[str]:
+        """The next one; "" for the closing quote. Broken escapes, and those of half a surrogate
+        pair, stay as they were written.
+        """
+        char = self._again or (yield)
+        self._again = ""
+        if char == '"':
+            return ""
+        if char != "\\":
+            return char
+        char = yield
+        if char != "u":
+            return _ESCAPES.get(char, char)
+        digits = ""
+        while len(digits) < 4:
+            char = yield
+            if char not in _HEX_DIGITS:
+                self._again = char
+                return f"\\u{digits}"
+            digits += char
+        code = int(digits, 16)
+        return f"\\u{digits}" if 0xD800 <= code < 0xE000 else chr(code)
+
+
+def _write_whole(calls: CallSink, name: str, arguments: str, call_id: str) -> None:
+    calls.start(name, str, call_id)
+    calls.write(arguments)
+    calls.end()

@@ -1,0 +1,84 @@
+"""DeepSeek V3 to V3.1, and the same with the prefix of V4.
+
+V3: `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, a fenced block of JSON,
+`<｜tool▁call▁end｜><｜tool▁calls▁end｜>`. V3.1: `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}`. One
+reader takes both. Forgotten end tags are forgiven.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from gateway.output.tools.grammar import (
+    MAX_NAME,
+    CallSink,
+    NotACall,
+    Read,
+    is_name,
+    one_of,
+    read_arguments,
+)
+
+
+class Tags(NamedTuple):
+    """How a version spells its delimiters; a name and its arguments are `sep` apart."""
+
+    section: str
+    end_section: str
+    call: str
+    end_call: str
+    sep: str
+
+
+V3: Final = Tags(
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+)
+DSML: Final = Tags(
+    "<｜DSML｜tool_calls_begin｜>",
+    "<｜DSML｜tool_calls_end｜>",
+    "<｜DSML｜tool_call_begin｜>",
+    "<｜DSML｜tool_call_end｜>",
+    "<｜DSML｜tool_sep｜>",
+)
+_HEAD: Final = re.compile(r"\s*(?:function<[^>]*>)?\s*([^\s<]+)\s*(?:<[^>]*>)?\s*(?:```\w*)?\s*")
+_MAX_HEAD: Final = MAX_NAME + 128
+
+
+def read(calls: CallSink, marker: str, tags: Tags = V3) -> Read[None]:
+    """The section behind its opening tag, or behind that of its first call."""
+    tag = (yield from _tag(calls, tags)) if marker == tags.section else marker
+    while tag != tags.end_section:
+        left = ""
+        if tag == tags.call:
+            name = yield from _name()
+            left = yield from read_arguments(calls, name, "<")
+        tag = yield from _tag(calls, tags, left)
+
+
+def _name() -> Read[str]:
+    """What stands before the arguments' `{`: a name, perhaps a separator and a fence."""
+    head = ""
+    while (char := (yield)) != "{":
+        head += char
+        if len(head) > _MAX_HEAD:
+            raise NotACall
+    match = _HEAD.fullmatch(head)
+    if match is None or not is_name(match[1]):
+        raise NotACall
+    return match[1]
+
+
+def _tag(calls: CallSink, tags: Tags, first: str = "") -> Read[str]:
+    """The next delimiter, behind white space or the end of a fence."""
+    char = first or (yield)
+    while char.isspace() or char == "`":
+        char = yield
+    if char != "<":
+        raise NotACall
+    tag = yield from one_of((tags.call, tags.end_call, tags.end_section), char)
+    if tag != tags.call:
+        calls.drop()
+    return tag

@@ -1,0 +1,98 @@
+"""Making a model call a tool: the beginning of a call is put at the end of the prompt.
+
+Owns how each format's calls begin. The model can only go on with the call, and the parser starts
+behind the same text: as exact as a format can be without constrained sampling, and free. Must not
+know tokens: what is markup and what is a name is told apart, so that no name can forge a turn. Yet
+all beginnings end where tokens do, whatever a tokenizer joins: behind half a token comes nothing
+that a model has learned.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from gateway.output.tools import deepseek, dsml, glm, hermes, kimi, mistral, qwen_coder
+from gateway.output.tools.grammar import is_name
+
+
+class Opening(NamedTuple):
+    """The beginning of a call. `name` stands between the two pieces of markup; it may be empty."""
+
+    before: str
+    name: str = ""
+    after: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.before + self.name + self.after
+
+
+class _Beginning(NamedTuple):
+    """What stands before any name, before a given one in addition, and after it."""
+
+    of_any: str
+    before: str = ""
+    after: str = ""
+
+
+def forced_opening(
+    tool_format: str, names: tuple[str, ...], template: str, num_calls: int = 0
+) -> Opening | None:
+    """How a call begins in this format: to the tool of that name if there is one only, else to
+    any. None if the name cannot be written in it. `template` tells versions of a format apart;
+    `num_calls` were made in the conversation before.
+    """
+    beginning = _BEGINNINGS[tool_format](template, num_calls)
+    if len(names) != 1:
+        return Opening(beginning.of_any)
+    if not is_name(names[0]):
+        return None
+    return Opening(beginning.of_any + beginning.before, names[0], beginning.after)
+
+
+def _object(opener: str, arguments: str = "arguments") -> _Beginning:
+    return _Beginning(f'{opener}{{"name":', ' "', f'", "{arguments}":')
+
+
+def _mistral(template: str, _: int) -> _Beginning:
+    is_named = mistral.ARGS in template
+    return _Beginning(mistral.MARKER) if is_named else _object(f"{mistral.MARKER} [")
+
+
+def _deepseek(template: str, _: int) -> _Beginning:
+    tags = deepseek.V3
+    if "```json" in template:
+        return _Beginning(f"{tags.section}{tags.call}function{tags.sep}", "", "\n```json\n")
+    return _Beginning(tags.section + tags.call, "", tags.sep)
+
+
+def _dsml(template: str, _: int) -> _Beginning:
+    section = dsml.SECTIONS[dsml.SECTIONS[1].strip("<>") in template]
+    return _Beginning(f"{section}\n{dsml.INVOKE}", "", '">\n')
+
+
+def _kimi(_: str, num_calls: int) -> _Beginning:
+    any_call, dot = _apart(f"{kimi.SECTION}{kimi.CALL}{kimi.PREFIX}")
+    return _Beginning(any_call, dot, f":{num_calls}{kimi.ARGUMENTS}")
+
+
+def _qwen_coder(_template: str, _: int) -> _Beginning:
+    any_call, equals = _apart(f"{hermes.OPEN}\n{qwen_coder.FUNCTION}")
+    return _Beginning(any_call, equals, ">\n")
+
+
+def _apart(before_name: str) -> tuple[str, str]:
+    """The last character apart: tokenizers join one that stands between words with the second."""
+    return before_name[:-1], before_name[-1]
+
+
+_BEGINNINGS: Final[Mapping[str, Callable[[str, int], _Beginning]]] = {
+    "hermes": lambda _template, _calls: _object(f"{hermes.OPEN}\n"),
+    "qwen3_coder": _qwen_coder,
+    "llama3_json": lambda _template, _calls: _object("", "parameters"),
+    "mistral": _mistral,
+    "deepseek_v3": _deepseek,
+    "deepseek_v4": _dsml,
+    "kimi_k2": _kimi,
+    "glm": lambda _template, _calls: _Beginning(glm.OPEN),
+}

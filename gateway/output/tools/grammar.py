@@ -1,0 +1,142 @@
+"""What grammars of tool calls are made of: coroutines that are sent one character at a time.
+
+Owns the contract between a grammar and the parser that drives it, and the readers that all share.
+A grammar yields to get the next character, returns where its section ends, and raises `NotACall`
+for text that is no call. Because it sees single characters, it reads the same however a stream was
+cut. Must not know events or markers in text.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, Protocol, TypeVar
+
+from gateway.output.tools.json_text import JsonText
+
+_T = TypeVar("_T")
+Read = Generator[None, str, _T]
+
+MAX_NAME: Final = 256
+_NOT_IN_NAMES: Final = frozenset("<>{}[]\"'\\`,;=| \t\r\n")
+
+
+class NotACall(Exception):
+    """The text since the last call is plain. The last `again` characters may begin a marker."""
+
+    def __init__(self, again: int = 1) -> None:
+        super().__init__(again)
+        self.again = again
+
+
+STRING_MARKS: Final = frozenset("\"'\\") | {chr(code) for code in range(0x20)}
+"""What may mean something within a string of JSON, or is escaped there."""
+
+
+class TakesRuns(Protocol):
+    """What a grammar reads faster than one character at a time, with the same result."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether text without `STRING_MARKS` and without first characters of tags, if it comes
+        next, is all arguments' text as it is.
+        """
+        ...
+
+    def feed_plain(self, text: str, at: int) -> int:
+        """Take the plain characters at `at`; where they end."""
+        ...
+
+    def take(self) -> str:
+        """The arguments' text that became certain since the last call."""
+        ...
+
+
+class CallSink(Protocol):
+    """Where a grammar writes the calls that it reads."""
+
+    runs: "TakesRuns | None"
+    """Set while something is read that takes many characters at once."""
+
+    def start(self, name: str, close: Callable[[], str], call_id: str = "") -> None:
+        """A call begins; `close()` gives what is left of its arguments at the end of the output."""
+        ...
+
+    def write(self, arguments: str) -> None:
+        """More of its arguments, as JSON text."""
+        ...
+
+    def end(self, left: str = "") -> None:
+        """It is complete; `left` of what was read is no part of it."""
+        ...
+
+    def drop(self) -> None:
+        """What was read since the last call of this section is markup, if there was one."""
+        ...
+
+    def is_tool(self, name: str) -> bool:
+        """Whether the request has a tool of that name."""
+        ...
+
+    def schema(self, name: str, parameter: str) -> object:
+        """The JSON schema of a tool's parameter; None if it is not known."""
+        ...
+
+
+def skip_space() -> Read[str]:
+    """The first character that is no white space."""
+    while (char := (yield)).isspace():
+        pass
+    return char
+
+
+def literal(text: str, num_read: int = 0) -> Read[None]:
+    """Exactly `text`, of which `num_read` characters were read already."""
+    for at in range(num_read, len(text)):
+        char = yield
+        if char != text[at]:
+            raise NotACall(at + 1)
+
+
+def one_of(texts: Sequence[str], read: str = "") -> Read[str]:
+    """One of several texts, none the beginning of another; `read` was read already."""
+    while read not in texts:
+        read += yield
+        if not any(text.startswith(read) for text in texts):
+            raise NotACall(len(read))
+    return read
+
+
+def name_until(ends: str, first: str = "") -> Read[tuple[str, str]]:
+    """The name of a function up to one of the characters `ends`, and that character."""
+    name = first
+    while True:
+        char = yield
+        if char in ends:
+            break
+        name += char
+        if len(name) > MAX_NAME or (char in _NOT_IN_NAMES and not char.isspace()):
+            raise NotACall
+    name = name.strip()
+    if not is_name(name):
+        raise NotACall
+    return name, char
+
+
+def is_name(name: str) -> bool:
+    """Whether a function may have this name: liberal, for tools come from many systems."""
+    return 0 < len(name) <= MAX_NAME and _NOT_IN_NAMES.isdisjoint(name)
+
+
+def read_arguments(calls: CallSink, name: str, stop: str, call_id: str = "") -> Read[str]:
+    """A whole call whose arguments' `{` was just read; the stop if that ended it, else ""."""
+    reader = JsonText("{", stop)
+    calls.start(name, reader.close, call_id)
+    calls.runs = reader
+    calls.write(reader.take())
+    while not reader.is_done:
+        char = yield
+        is_taken = reader.feed(char)
+        calls.write(reader.take() if is_taken else reader.close_early())
+        if not is_taken:
+            calls.end(char)
+            return char
+    calls.end()
+    return ""

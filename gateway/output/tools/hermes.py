@@ -1,0 +1,34 @@
+"""Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+What is no call there stays text up to the character that shows it. Several objects in one block are
+several calls. A forgotten end tag is forgiven.
+"""
+
+from typing import Final
+
+from gateway.output.tools.call_object import read_call
+from gateway.output.tools.grammar import CallSink, NotACall, Read, literal, skip_space
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+
+
+def read(calls: CallSink, _marker: str) -> Read[None]:
+    """The block behind its opening tag."""
+    yield from objects(calls, (yield from skip_space()))
+
+
+def objects(calls: CallSink, first: str) -> Read[None]:
+    """Call objects up to the closing tag; `first` is the first character of the block."""
+    if first != "{":
+        raise NotACall
+    char = first
+    while char != "<":
+        if char == "{":
+            char = yield from read_call(calls, "<")
+        elif char not in ",}":  # one brace too many is forgiven
+            raise NotACall
+        else:
+            char = ""
+        char = char or (yield from skip_space())
+    yield from literal(CLOSE, 1)

@@ -1,0 +1,67 @@
+"""Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, and since version 11 of its
+tokenizer `[TOOL_CALLS]name[ARGS]{...}` (or without `[ARGS]`), with `[CALL_ID]id` in between.
+
+Its templates want ids of nine letters and digits: those of the model are kept, others drawn so.
+"""
+
+from typing import Final
+
+from gateway.output.tools.call_object import read_call
+from gateway.output.tools.grammar import (
+    CallSink,
+    NotACall,
+    Read,
+    literal,
+    name_until,
+    read_arguments,
+    skip_space,
+)
+
+MARKER: Final = "[TOOL_CALLS]"
+CALL_ID: Final = "[CALL_ID]"
+ARGS: Final = "[ARGS]"
+ID_CHARS: Final = 9
+
+
+def read(calls: CallSink, _marker: str) -> Read[None]:
+    """What is behind the marker."""
+    char = yield from skip_space()
+    if char in "[{":
+        yield from _array(calls, char)
+    else:
+        yield from _named(calls, char)
+
+
+def _array(calls: CallSink, first: str) -> Read[None]:
+    """Call objects up to the closing bracket; the opening one may be missing."""
+    char = first if first == "{" else (yield from skip_space())
+    while char == "{":
+        left = yield from read_call(calls, "")
+        if first == "{":
+            return
+        char = left or (yield from skip_space())
+        if char == ",":
+            char = yield from skip_space()
+    if char != "]":
+        raise NotACall
+
+
+def _named(calls: CallSink, first: str) -> Read[None]:
+    name, char = yield from name_until("[{", first)
+    call_id = ""
+    if char == "[":
+        char = yield
+        if char == "C":
+            yield from literal(CALL_ID, 2)
+            while (char := (yield)).isalnum() and len(call_id) < ID_CHARS:
+                call_id += char
+            if char != "[":
+                raise NotACall
+            char = yield
+        if char != "A":
+            raise NotACall(2)
+        yield from literal(ARGS, 2)
+        char = yield from skip_space()
+    if char != "{":
+        raise NotACall
+    yield from read_arguments(calls, name, "", call_id if len(call_id) == ID_CHARS else "")

@@ -1,0 +1,198 @@
+"""The text of one choice -> text and tool calls, whatever the format.
+
+Owns the search for markers, what is held back, white space beside calls (it belongs to them), ids
+and numbers of calls. Plain text passes without a look at its characters. Held back are at most a
+marker's beginning, white space, and `MAX_HELD` characters of what may become a call. Must not know
+formats (`formats.py` names them) nor tokens.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.api import TextDelta
+from gateway.output.tags import MAX_SPACE, without_end_space
+from gateway.output.tools.call_events import CallEvents, ToolEvent
+from gateway.output.tools.formats import ToolFormat
+from gateway.output.tools.grammar import NotACall, Read
+
+MAX_HELD: Final = 2**16
+
+
+class ToolParser:
+    """Tool calls of one choice.
+
+    `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
+    While it `is_quiet`, text without any of `marks` that ends in no white space passes as it is.
+    """
+
+    __slots__ = (
+        "_after_call",
+        "_calls",
+        "_format",
+        "_grammar",
+        "_held",
+        "_index",
+        "_is_start",
+        "_pending",
+        "marks",
+        "string_marks",
+    )
+
+    def __init__(
+        self,
+        tool_format: ToolFormat,
+        draw: Callable[[int], bytes],
+        tools: tuple[dict[str, Any], ...] = (),
+        index: int = 0,
+    ) -> None:
+        self._format = tool_format
+        self._calls = CallEvents(tool_format, draw, tools, index)
+        self._index = index
+        self._grammar: Read[None] | None = None
+        self._pending = ""
+        self._held: list[str] = []
+        self._is_start = True
+        self._after_call = False
+        self.marks = tool_format.marks
+        self.string_marks = tool_format.string_marks
+
+    @property
+    def open_string(self) -> int | None:
+        """The call into whose arguments text without `string_marks` passes as it is, if any."""
+        calls = self._calls
+        if self._grammar is None or calls.runs is None or not calls.runs.is_quiet:
+            return None
+        return calls.num_calls - 1
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is pending amid text."""
+        return (
+            self._grammar is None
+            and not self._pending
+            and not self._is_start
+            and not self._after_call
+        )
+
+    @property
+    def num_calls(self) -> int:
+        """How many calls began."""
+        return self._calls.num_calls
+
+    def begin(self, opening: str) -> None:
+        """The prompt itself ended in the beginning of a call."""
+        self._read(opening)
+
+    def push(self, text: str) -> list[ToolEvent]:
+        """Take more text in; the events that are certain now."""
+        if self.is_quiet and self._format.first not in text and not text[-1:].isspace():
+            return [TextDelta(self._index, text)] if text else []
+        self._read(text)
+        return self._calls.take()
+
+    def flush(self, *, is_cut: bool = False) -> list[ToolEvent]:
+        """No more text comes: what was held back becomes text, and an open call ends.
+
+        Only brackets that are missing are put in, and none if the answer was cut (`is_cut`).
+        """
+        if self._grammar is not None:
+            self._end_call(is_cut=is_cut)
+            held = "".join(self._held)
+            is_markup = self._calls.in_section and self._format.is_end(held)
+            self._leave("" if is_markup else held)
+        if not (self._after_call and not self._pending.strip()):
+            self._emit(self._pending)
+        self._pending = ""
+        return self._calls.take()
+
+    def _end_call(self, *, is_cut: bool) -> None:
+        if self._calls.is_open:
+            rest = self._calls.close()
+            self._calls.write("" if is_cut else rest)
+            self._calls.end()
+            self._held.clear()
+
+    def _read(self, text: str) -> None:
+        while text:
+            text = self._read_text(text) if self._grammar is None else self._read_section(text)
+
+    def _read_text(self, text: str) -> str:
+        """Text up to the next marker; what is behind that."""
+        whole = self._pending + text
+        self._pending = ""
+        if self._is_start:
+            start = whole.lstrip()
+            self._is_start = not start and len(whole) < MAX_SPACE
+            if start and len(whole) - len(start) < MAX_SPACE and start[0] == self._format.bare:
+                self._pending = whole[: len(whole) - len(start)]
+                self._enter(start[0])
+                return start[1:]
+        marker = self._format.find(whole)
+        if marker is not None:
+            self._show(whole[: marker.start()])
+            self._enter(marker[0])
+            return whole[marker.end() :]
+        self._show(whole, self._format.overlap(whole))
+        return ""
+
+    def _enter(self, marker: str) -> None:
+        """A section begins; the white space before it is held with it."""
+        self._held = [self._pending + marker]
+        self._pending = ""
+        self._calls.in_section = False
+        self._grammar = self._format.read(self._calls, marker)
+        next(self._grammar)
+
+    def _leave(self, text: str) -> None:
+        """The section is over; `text` of it was no call."""
+        self._grammar = None
+        self._held = []
+        self._after_call = self._after_call or self._calls.in_section
+        self._show(text)
+
+    def _read_section(self, text: str) -> str:
+        """A section up to its end, or to where it turns out to be text; what is behind that."""
+        grammar, calls = self._grammar, self._calls
+        assert grammar is not None
+        at = 0
+        try:
+            while at < len(text):
+                if calls.runs is not None and (end := calls.runs.feed_plain(text, at)) > at:
+                    calls.write(calls.runs.take())
+                    at = end
+                    continue
+                char = text[at]
+                at += 1
+                if not calls.is_open:
+                    self._hold(char)
+                grammar.send(char)
+                if calls.left is not None:
+                    self._held = [calls.left] if calls.left else []
+                    calls.left = None
+        except StopIteration:
+            self._leave("" if calls.in_section else "".join(self._held))
+        except NotACall as no:
+            held = "".join(self._held)
+            again = held[-no.again :]
+            self._leave(held[: -no.again])
+            return again + text[at:]
+        return text[at:]
+
+    def _hold(self, char: str) -> None:
+        self._held.append(char)
+        if len(self._held) > MAX_HELD:
+            raise NotACall
+
+    def _show(self, text: str, num_held: int = 0) -> None:
+        """Text that is no call, but for its last `num_held` characters and the space before."""
+        whole = self._pending + text
+        certain = without_end_space(whole[: len(whole) - num_held])
+        self._emit(certain)
+        self._pending = whole[len(certain) :]
+
+    def _emit(self, text: str) -> None:
+        if self._after_call:
+            text = text.lstrip()
+            self._after_call = not text
+        if text:
+            self._calls.events.append(TextDelta(self._index, text))

@@ -1,0 +1,142 @@
+"""Values written as plain text -> JSON, by the schema of their parameter.
+
+Owns how the types of a schema are read and how a text becomes a value of one of them. A parameter
+without a known schema is a string. Must not know formats.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gateway.output.tools.json_text import JsonText
+
+_INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_quote: Final = json.JSONEncoder(ensure_ascii=False).encode
+_MAX_DEPTH: Final = 4
+_OF_PYTHON: Final = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_SYNONYMS: Final = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+}
+
+
+def schemas_of(tools: tuple[dict[str, Any], ...]) -> dict[str, Mapping[str, Any]]:
+    """Per tool the schemas of its parameters; tools are in the API's shape."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        function = tool["function"]
+        parameters = function.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, dict) else None
+        found[function["name"]] = properties if isinstance(properties, dict) else {}
+    return found
+
+
+def types_of(schema: object, depth: int = 0) -> frozenset[str]:
+    """The JSON types that a schema allows; none where it does not say."""
+    return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, depth))
+
+
+def _types(schema: object, depth: int) -> Iterator[str]:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return
+    named = schema.get("type")
+    if isinstance(named, str):
+        yield named
+    elif isinstance(named, list):
+        yield from (name for name in named if isinstance(name, str))
+    elif isinstance(schema.get("enum"), list):
+        yield from (_OF_PYTHON[type(value)] for value in schema["enum"])
+    elif "const" in schema:
+        yield _OF_PYTHON[type(schema["const"])]
+    elif "properties" in schema or "$ref" in schema:
+        yield "object"
+    elif "items" in schema:
+        yield "array"
+    for word in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(word)
+        for option in options if isinstance(options, list) else ():
+            yield from _types(option, depth + 1)
+
+
+def is_text(types: frozenset[str]) -> bool:
+    """Whether a value is taken as it stands, so that it may be streamed."""
+    return not types or "string" in types
+
+
+def to_json(text: str, types: frozenset[str]) -> str:
+    """A value in JSON; a string where `text` is no value of these types."""
+    value = text.strip()
+    if is_text(types):
+        return "null" if value == "null" and "null" in types else quote(text)
+    for name in ("null", "boolean", "integer", "number", "object", "array"):
+        if name in types and (found := _as_type(value, name)) is not None:
+            return found
+    return quote(text)
+
+
+def _as_type(value: str, name: str) -> str | None:
+    match name:
+        case "null":
+            return "null" if value.lower() in {"null", "none"} else None
+        case "boolean":
+            return value.lower() if value.lower() in {"true", "false"} else None
+        case "integer":
+            return value if _INTEGER.fullmatch(value) else None
+        case "number":
+            return value if _NUMBER.fullmatch(value) else None
+        case "object":
+            return _container(value, "{")
+        case _:
+            return _container(value, "[")
+
+
+def _container(value: str, opener: str) -> str | None:
+    """JSON as it stands, or repaired if it can be read to its end."""
+    if not value.startswith(opener):
+        return None
+    reader = JsonText("{" if opener == "{" else "[")
+    for at, char in enumerate(value[1:], 2):
+        reader.feed(char)
+        if reader.is_done:
+            return reader.take() if at == len(value) else None
+    return None
+
+
+def any_json(text: str) -> str:
+    """A value that its writer declared to be JSON; a string if it is none."""
+    value = text.strip()
+    for name in ("null", "boolean", "integer", "number", "object", "array"):
+        if (found := _as_type(value, name)) is not None:
+            return found
+    return value if _is_json(value) else quote(text)
+
+
+def _is_json(value: str) -> bool:
+    try:
+        json.loads(value, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def quote(text: str) -> str:
+    """`text` as a JSON string."""
+    return _quote(text)

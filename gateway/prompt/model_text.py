@@ -1,0 +1,216 @@
+"""All that is text about one model: tokenizer, chat template, the ids that end an answer.
+
+Owns the reading of a model's text files, as they come over the wire. Building one takes 100 ms and
+more for a real tokenizer: do it in a thread and keep it. Encoding and rendering may run in
+several threads at once. Must not know workers, routes or HTTP.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gateway.api import Message, invalid
+from gateway.output import (
+    AUTO,
+    AnswerFormat,
+    ByteDetokenizer,
+    ByteTable,
+    Detokenizer,
+    StreamDetokenizer,
+    StreamSpelling,
+    TokenBytes,
+    answer_format,
+)
+from gateway.output.tools import Opening
+from gateway.prompt.control_tokens import MARK, ControlTokens
+from gateway.prompt.prompt_encoder import PromptEncoder
+from gateway.prompt.tokenizer import Encoder, TokenizerFaults, is_byte_level
+from protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.prompt.chat_template import ChatTemplate
+
+_TOKEN_VARIABLES: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+_MISSHAPEN: Final = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+_SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class ModelText:
+    """The text half of a model, from its files by name.
+
+    `tokenizer.json` must be there. `eos_ids` end an answer. `sampling_defaults` are what the
+    model's authors advise where a client says nothing (`ChatRequest.sampling` takes them).
+    `tells_time`: the template may ask for it.
+    Raises `ConfigError` naming the file that is missing or broken.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        if "tokenizer.json" not in files:
+            raise ConfigError("the model has no tokenizer.json; only fast tokenizers are served")
+        config = _json(files, "tokenizer_config.json")
+        generation = _json(files, "generation_config.json")
+        self.encoder = Encoder(files["tokenizer.json"], config.get("added_tokens_decoder"))
+        self.chat_template = _template_source(files, config)
+        self.eos_ids = self._find_eos_ids(generation, _json(files, "config.json"), config)
+        self.sampling_defaults = _sampling_defaults(generation)
+        self._control = ControlTokens(self.encoder.control)
+        self.prompts = PromptEncoder(self.encoder, self._control)
+        self._forms: dict[tuple[str, str], AnswerFormat] = {}
+        self.tells_time = "strftime_now" in (self.chat_template or "")
+        self._template = self._compile({**_json(files, "special_tokens_map.json"), **config})
+        tokenizer = self.encoder.tokenizer
+        is_bytes = is_byte_level(files["tokenizer.json"])
+        self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
+        # What is looked for once per format: there are two or three.
+        self._shown: dict[AnswerFormat | None, frozenset[str]] = {None: frozenset()}
+        self.spelling: TokenBytes = ByteTable(tokenizer) if is_bytes else StreamSpelling(tokenizer)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that the tokenizer knows, added tokens included."""
+        return self.encoder.vocab_size
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        template_kwargs: Mapping[str, Any],
+        now: datetime,
+    ) -> "array[int]":
+        """The prompt's ids, rendered and encoded at once and as a whole, in any thread."""
+        segments = self.render_chat(messages, tools, template_kwargs, now)
+        return self.encoder.encode(self._control.read(segments))
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        template_kwargs: Mapping[str, Any],
+        now: datetime,
+    ) -> list[str]:
+        """The prompt's segments, for `prompts` to encode. Control tokens are the template's only;
+        elsewhere they are text.
+
+        Raises `ApiError` 400 for a template that refuses, or when the model has none.
+        """
+        if self._template is None:
+            text = "The model has no chat template, so it cannot answer chat messages."
+            raise invalid("model", text, code="no_chat_template")
+        return self._template.render(messages, tools, now, template_kwargs=template_kwargs)
+
+    def encode_opening(self, opening: Opening) -> "array[int]":
+        """The ids of the beginning of a call, for the end of a prompt. Control tokens are those of
+        the format; in the tool's name they are text.
+        """
+        before, after = self._control.mark(opening.before), self._control.mark(opening.after)
+        name = opening.name.replace(MARK, "")
+        segments = self._control.split_marked(before + name + after)
+        return self.encoder.encode(self._control.read(segments))
+
+    def answer_format(self, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> AnswerFormat:
+        """How the model writes calls and thoughts, by its template unless parsers are named."""
+        names = (tool_parser, reasoning_parser)
+        if names not in self._forms:
+            self._forms[names] = answer_format(self.chat_template, *names)
+        return self._forms[names]
+
+    def decoder(self, form: AnswerFormat | None = None) -> Detokenizer:
+        """A fresh detokenizer for one sequence; markup of `form` is part of its text."""
+        if form is not None and form not in self._shown:
+            self._shown[form] = form.shown(self.encoder.control)
+        shown = self._shown[form]
+        if self._tables is None:
+            return StreamDetokenizer(self.encoder.tokenizer, shown)
+        if shown not in self._tables:
+            self._tables[shown] = ByteTable(self.encoder.tokenizer, shown)
+        return ByteDetokenizer(self._tables[shown])
+
+    def _compile(self, names: Mapping[str, Any]) -> "ChatTemplate | None":
+        if self.chat_template is None:
+            return None
+        # Jinja takes a tenth of the gateway's start, and nobody needs it before a model is there.
+        from gateway.prompt.chat_template import ChatTemplate  # noqa: PLC0415
+
+        tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
+        variables = {name: text for name, text in tokens.items() if text is not None}
+        return ChatTemplate(self.chat_template, self._control, variables)
+
+    def _find_eos_ids(
+        self, generation: dict[str, Any], model: dict[str, Any], tokenizer: dict[str, Any]
+    ) -> frozenset[int]:
+        for config in (generation, model):
+            ids = config.get("eos_token_id")
+            if isinstance(ids, int):
+                return frozenset({ids})
+            if isinstance(ids, list) and ids:
+                return frozenset(ids)
+        eos = _token_text(tokenizer.get("eos_token"))
+        token_id = None if eos is None else self.encoder.tokenizer.token_to_id(eos)
+        return frozenset() if token_id is None else frozenset({token_id})
+
+
+def read_model_text(files: Mapping[str, bytes]) -> ModelText:
+    """The `ModelText` of files that a stranger sent. Raises `ConfigError` whatever their shape."""
+    try:
+        with TokenizerFaults():
+            return ModelText(files)
+    except _MISSHAPEN as error:
+        text = f"the model's text files have a shape that is not known ({error!r})"
+        raise ConfigError(text) from error
+
+
+def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    try:
+        return msgspec.json.decode(files[name], type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"the model's {name} is not a JSON object: {error}") from error
+
+
+def _template_source(files: Mapping[str, bytes], config: dict[str, Any]) -> str | None:
+    """chat_template.jinja, else the string or the list of named templates in the config."""
+    if "chat_template.jinja" in files:
+        try:
+            return files["chat_template.jinja"].decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the model's chat_template.jinja is not UTF-8: {error}") from error
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+    return source if isinstance(source, str) else None
+
+
+def _token_text(value: object) -> str | None:
+    """A token as the configs write it: its text, or an object with it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _sampling_defaults(generation: dict[str, Any]) -> dict[str, float]:
+    if generation.get("do_sample") is False:
+        return {"temperature": 0.0}
+    found = {name: generation.get(name) for name in _SAMPLING_DEFAULTS}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}

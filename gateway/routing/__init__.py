@@ -1,0 +1,31 @@
+"""Where a request goes and when: fleet state, prefix index, cost, admission, health.
+
+Owns every decision about workers. All of it is pure but the one actor (`dispatcher.py`) and the
+lease that it hands out. Must not know tokens, HTTP or sockets.
+"""
+
+from gateway.routing.breaker import Breaker, in_order
+from gateway.routing.dispatcher import Dispatcher
+from gateway.routing.effects import Probe, RouteRequest, UseProvider
+from gateway.routing.lease import Lease
+from gateway.routing.models import ModelView
+from gateway.routing.quarantine import PROOF_TOKENS, Quarantine
+from gateway.routing.retry_budget import RetryBudget
+from gateway.routing.route_preview import RoutePreview
+from gateway.routing.worker_view import WorkerView
+
+__all__ = [
+    "PROOF_TOKENS",
+    "Breaker",
+    "Dispatcher",
+    "Lease",
+    "ModelView",
+    "Probe",
+    "Quarantine",
+    "RetryBudget",
+    "RoutePreview",
+    "RouteRequest",
+    "UseProvider",
+    "WorkerView",
+    "in_order",
+]

@@ -1,0 +1,124 @@
+"""Who waits, in which order, and for how long to tell others to stay away.
+
+Owns the waiting requests of one model. Must not know workers' caps (`worker_view.py`) or which
+worker is best (`placement_cost.py`).
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from gateway.routing.effects import RouteRequest
+from gateway.routing.fair_shares import FairShares
+
+MAX_RETRY_AFTER_S: Final = 60
+
+
+class Waiting(msgspec.Struct, eq=False):
+    """A ticket without a place. `due`: its turn among the sessions of its key. `first`: its answer
+    began already, or a worker was too busy for it. `held_since`: since when nothing can serve its
+    model; None while something can.
+    """
+
+    request: RouteRequest
+    session: str
+    arrival: int
+    due: float = 0.0
+    first: bool = False
+    held_since: float | None = None
+
+
+_Line = list[tuple[float, int, Waiting]]
+
+
+class AdmissionQueue:
+    """Tickets by number, in lines that are kept in order: one for each key, one for those that had
+    a place before, both once more for auxiliary requests. Which line is next is found when somebody
+    may leave. `by_ticket` is there for others to look at: who nearly always finds it empty need not
+    call for that. `is_any_held`: somebody's `held_since` is set.
+    """
+
+    def __init__(self) -> None:
+        self.by_ticket: dict[int, Waiting] = {}
+        self.is_any_held = False
+        self._lines: dict[tuple[bool, bool, str], _Line] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_ticket)
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket in self.by_ticket
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(tuple(self.by_ticket.values()))
+
+    def add(self, waiting: Waiting) -> None:
+        """The ticket waits."""
+        self.by_ticket[waiting.request.ticket] = waiting
+        insort(self._lines.setdefault(_line_of(waiting), []), _entry_of(waiting))
+
+    def get(self, ticket: int) -> Waiting:
+        """The ticket that waits. Raises `KeyError` if it does not."""
+        return self.by_ticket[ticket]
+
+    def pop(self, ticket: int) -> Waiting:
+        """The ticket waits no more."""
+        waiting = self.by_ticket.pop(ticket)
+        name = _line_of(waiting)
+        line = self._lines[name]
+        del line[bisect_left(line, _entry_of(waiting))]
+        if not line:
+            del self._lines[name]
+        return waiting
+
+    def any_auxiliary(self) -> bool:
+        """Whether an auxiliary request waits."""
+        return any(is_auxiliary for is_auxiliary, _, _ in self._lines)
+
+    def in_order(self, shares: FairShares) -> list[Waiting]:
+        """Auxiliary ones first, then those that had a place before, then the key that was served
+        least and its session that is due first, then by arrival.
+        """
+        if len(self.by_ticket) == 1:
+            return [*self.by_ticket.values()]
+        ranks: dict[tuple[bool, bool, float], list[_Line]] = {}
+        for (is_auxiliary, is_first, key), line in self._lines.items():
+            served = 0.0 if is_first else shares.served(key)
+            ranks.setdefault((not is_auxiliary, not is_first, served), []).append(line)
+        order: list[Waiting] = []
+        for rank in sorted(ranks):
+            lines = ranks[rank]
+            in_line = lines[0] if len(lines) == 1 else sorted(chain.from_iterable(lines))
+            order += [waiting for _, _, waiting in in_line]
+        return order
+
+
+def _line_of(waiting: Waiting) -> tuple[bool, bool, str]:
+    request = waiting.request
+    return request.auxiliary, waiting.first, "" if waiting.first else request.key
+
+
+def _entry_of(waiting: Waiting) -> tuple[float, int, Waiting]:
+    # No two arrivals are equal, so the last of the three is never compared.
+    return 0.0 if waiting.first else waiting.due, waiting.arrival, waiting
+
+
+def retry_after_s(num_waiting: int, num_places: int, service_s: float) -> int:
+    """Whole seconds until a newcomer would find the queue drained: each place is free again every
+    `service_s` (a moving average).
+    """
+    wait_s = (num_waiting + 1) * service_s / max(1, num_places)
+    return min(MAX_RETRY_AFTER_S, max(1, math.ceil(wait_s)))
+
+
+def start_retry_after_s(elapsed_s: float, fraction: float) -> int:
+    """Whole seconds until a start that came so far in so long should be over."""
+    if fraction <= 0.0:
+        return 5
+    left_s = elapsed_s * (1.0 - fraction) / fraction
+    # Bounded before it is rounded: of a tiny fraction it is infinite.
+    return math.ceil(min(MAX_RETRY_AFTER_S, max(1.0, left_s)))

@@ -1,0 +1,347 @@
+"""The whole fleet state: who serves what, who holds which blocks, who waits.
+
+Owns every decision about places. Its sole caller is the dispatcher actor, which passes the time
+in and carries the returned effects out, in order. Must not know sockets, tokens or HTTP.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from config import ModelConfig
+from gateway.routing.effects import (
+    Accept,
+    AskFiles,
+    AskSnapshot,
+    Effect,
+    Effects,
+    Notice,
+    RefuseWorker,
+)
+from gateway.routing.fleet import Fleet
+from gateway.routing.models import RECOVERY_PROBES, Models, ModelView
+from gateway.routing.prefix_index import Heard, PrefixIndex
+from gateway.routing.tickets import PlacementQueue
+from gateway.routing.worker_view import Worker, WorkerView
+from gateway.telemetry import (
+    BreakerOpen,
+    EngineFault,
+    IndexGap,
+    WorkerBack,
+    WorkerLost,
+    WorkerReady,
+    WorkerStarting,
+)
+from protocol.ids import WorkerId
+from protocol.messages import (
+    BlocksDropped,
+    BlocksSnapshot,
+    BlocksStored,
+    Bye,
+    EngineFacts,
+    Fault,
+    Load,
+    Progress,
+    Register,
+    RejectReason,
+)
+
+FULL_AT_MOST_S: Final = 1.0
+"""A busy worker whose `Load` does not come (it sends one per change of state) is tried again."""
+
+FleetMessage = Progress | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchStatistics:
+    """Counters and gauges for metrics and the debug page. `decisions` counts places by why."""
+
+    workers: int
+    ready_workers: int
+    running: int
+    queued: int
+    stale_messages: int
+    index_gaps: int
+    index_blocks: int
+    index_bytes: int
+    decisions: Mapping[str, int]
+
+
+class Dispatch:
+    """Fleet, index, queues and policy in one synchronous state machine."""
+
+    def __init__(
+        self,
+        models: tuple[ModelConfig, ...],
+        *,
+        max_queue: int,
+        resume_wait_s: float,
+        rejoin_s: float = 0.0,
+        recovery_probes: int = RECOVERY_PROBES,
+    ) -> None:
+        """`rejoin_s`: how long requests wait for a worker that has vanished without a word, and
+        after `start` for those that have not dialled in yet; so long, too, a model is kept that the
+        configuration does not name. `recovery_probes` in a row end a fallback.
+        """
+        self._models = Models(models, recovery_probes)
+        self._fleet = Fleet(self._models)
+        self._index = PrefixIndex()
+        self._placement = PlacementQueue(
+            self._models,
+            self._fleet,
+            self._index,
+            max_queue=max_queue,
+            resume_wait_s=resume_wait_s,
+        )
+        self._rejoin_s = rejoin_s
+        self._num_stale = 0
+        self._num_gaps = 0
+        # What concerns places alone; methods of ours would only pass it on.
+        self.ask = self._placement.ask
+        self.preview = self._placement.preview
+        self.started = self._placement.started
+        self.proven = self._placement.proven
+        self.release = self._placement.release
+
+    def start(self, now: float) -> None:
+        """The gateway begins: workers of the one before it will dial in within a second."""
+        for model in self._models:
+            model.awaited_until = now + self._rejoin_s
+
+    def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
+        """A worker says who it is: `Accept` or `RefuseWorker` comes first.
+
+        A worker registers when it connects and when its engine changes. Either way the sequences
+        that it had of us are gone: `Moved`.
+        """
+        refusal = self._fleet.refusal(worker_id, message)
+        if refusal is not None:
+            left = self._leave(worker_id, now, f"refused: {refusal}")
+            return RefuseWorker(worker_id, refusal), *left
+        effects: list[Effect] = [Accept(worker_id)]
+        previous = self._fleet.get(worker_id)
+        if previous is not None:
+            is_same = message.epoch == previous.epoch
+            why = "its link began anew" if is_same else "its engine was started anew"
+            effects += self._placement.evict(previous, now, why)
+            for name in previous.models:
+                if (model := self._models.find(name)) is not None:
+                    model.fallback.began_anew(previous, now)
+        self._models.add(message.models)
+        worker = Worker(worker_id, message, now)
+        self._fleet.put(worker)
+        self._index.remove(worker_id)
+        if message.engine is None:
+            effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))
+        else:
+            effects += self._engine_ready(worker, message.engine, now)
+        names = {*message.models, *(previous.models if previous is not None else ())}
+        return *effects, *self._settle(sorted(names), now)
+
+    def heard(self, worker_id: WorkerId, message: FleetMessage, now: float) -> Effects:
+        """A registered worker reports. Reports of others are counted and ignored."""
+        worker = self._fleet.get(worker_id)
+        if worker is None:
+            self._num_stale += 1
+            return ()
+        match message:
+            case Load():
+                return self._load(worker, message, now)
+            case BlocksStored() | BlocksDropped() | BlocksSnapshot():
+                return self._block_event(worker, message, now)
+            case Fault():
+                return self._fault(worker, message, now)
+            case Progress():
+                return self._progress(worker, message)
+            case Bye():
+                return self._leave(worker_id, now, f"left: {message.reason}")
+            case _:
+                assert_never(message)
+
+    def lost(self, worker_id: WorkerId, now: float, why: str = "its link is gone") -> Effects:
+        """The link to the worker is gone, and with it all that it ran. Of no engine is it known
+        that it died.
+        """
+        worker = self._fleet.get(worker_id)
+        for name in worker.models if worker is not None else ():
+            if (model := self._models.find(name)) is not None:
+                model.awaited_until = now + self._rejoin_s
+        return self._leave(worker_id, now, why)
+
+    def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
+        """The worker refused for load: the ticket goes back to the front of the queue.
+
+        The worker gets one more at each news of it, until its `Load` shows free places; a draining
+        one, nothing more.
+        """
+        return self._placement.busy(ticket, now, draining=reason == "draining")
+
+    def failed(self, ticket: int, now: float, reason: str) -> Effects:
+        """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
+        worker = self._placement.failed(ticket)
+        return tuple(self._count_failure(worker, now, reason)) if worker is not None else ()
+
+    def probe_passed(self, model: str, serial: int, now: float) -> Effects:
+        """The health probe of a `Probe` came back."""
+        if (found := self._models.find(model)) is not None:
+            found.fallback.passed(serial)
+        return self._settle([model], now)
+
+    def probe_busy(self, model: str, serial: int, now: float) -> Effects:
+        """The worker had no room for it, which proves nothing."""
+        if (found := self._models.find(model)) is not None:
+            found.fallback.busy(serial, now)
+        return ()
+
+    def probe_late(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
+        """It is not back in time; where all places are taken that is as good as busy."""
+        found = self._models.find(model)
+        return tuple(found.fallback.late(serial, worker, why, now)) if found is not None else ()
+
+    def probe_failed(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
+        """It did not come back."""
+        found = self._models.find(model)
+        return tuple(found.fallback.failed(serial, worker, why, now)) if found is not None else ()
+
+    def ask_files(self, name: str) -> Effects:
+        """The files of the model of that name are missing: ask a ready worker, if there is one."""
+        model = self._models.find(name)
+        ready = self._fleet.ready(model) if model is not None else []
+        engines = [(worker.worker_id, worker.engine) for worker in ready[:1]]
+        return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
+
+    def tick(self, now: float) -> Effects:
+        """Deadlines and expiries; call it every 50 to 250 ms, and twice as seldom `is_at_rest`."""
+        self._index.sweep()
+        overdue = self._index.overdue_snapshots(now)
+        for worker in self._fleet:
+            if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
+                worker.full_since = None
+        effects = self._placement.tick(now)
+        self._fleet.forget_models(now, self._rejoin_s)
+        return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
+
+    def model(self, name: str) -> ModelView | None:
+        """The model of that name or alias."""
+        model = self._models.find(name)
+        return self._fleet.view(model) if model is not None else None
+
+    def is_missed(self, name: str, now: float) -> bool:
+        """Whether a worker of the model was here, has vanished and may dial in again."""
+        model = self._models.find(name)
+        if model is None or model.files_digest is None:
+            return False
+        return now < model.awaited_until
+
+    def models(self) -> tuple[ModelView, ...]:
+        """All models, configured ones first."""
+        return tuple(self._fleet.view(model) for model in self._models)
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All registered workers."""
+        return tuple(
+            worker.view(self._index.num_blocks(worker.worker_id)) for worker in self._fleet
+        )
+
+    @property
+    def num_waiting(self) -> int:
+        """Tickets without a place."""
+        return self._placement.num_waiting
+
+    @property
+    def is_at_rest(self) -> bool:
+        """No ticket is here and no health probe due: nothing has a deadline of less than a
+        second.
+        """
+        if self._placement.num_placed or self.num_waiting:
+            return False
+        return not any(model.fallback.is_on for model in self._models)
+
+    def statistics(self) -> DispatchStatistics:
+        """What metrics read."""
+        return DispatchStatistics(
+            workers=len(self._fleet),
+            ready_workers=sum(worker.ready for worker in self._fleet),
+            running=self._placement.num_placed,
+            queued=self.num_waiting,
+            stale_messages=self._num_stale,
+            index_gaps=self._num_gaps,
+            index_blocks=self._index.num_distinct(),
+            index_bytes=self._index.num_bytes(),
+            decisions=dict(self._placement.decisions),
+        )
+
+    def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
+        self._index.add(worker.worker_id, now)
+        record = self._fleet.record(worker)
+        kind = WorkerBack if record.was_ready else WorkerReady
+        record.was_ready = True
+        return [
+            AskSnapshot(worker.worker_id),
+            AskFiles(worker.worker_id, engine.files_digest),
+            Notice(kind(worker.name, worker.epoch, worker.models, engine.device)),
+        ]
+
+    def _block_event(
+        self, worker: Worker, event: BlocksStored | BlocksDropped | BlocksSnapshot, now: float
+    ) -> Effects:
+        match self._index.apply(worker.worker_id, event, now):
+            case Heard.APPLIED:
+                return ()
+            case Heard.STALE:
+                self._num_stale += 1
+                return ()
+            case Heard.GAP:
+                self._num_gaps += 1
+                return AskSnapshot(worker.worker_id), Notice(IndexGap(worker.name, event.seq))
+
+    def _load(self, worker: Worker, load: Load, now: float) -> Effects:
+        if worker.engine is None or load.epoch != worker.epoch:
+            self._num_stale += 1
+            return ()
+        was_full = worker.full_since is not None
+        worker.report(load, now)
+        return self._settle(worker.models, now) if was_full else ()
+
+    def _progress(self, worker: Worker, progress: Progress) -> Effects:
+        if progress.epoch == worker.epoch and worker.engine is None:
+            worker.progress = progress
+        else:
+            self._num_stale += 1
+        return ()
+
+    def _fault(self, worker: Worker, fault: Fault, now: float) -> Effects:
+        if fault.epoch != worker.epoch or fault.worker != worker.name:
+            self._num_stale += 1
+            return ()
+        has_died = fault.kind != "left"
+        why = "its engine died" if has_died else "its engine left"
+        moved = self._placement.evict(worker, now, why, died=has_died)
+        self._fleet.fail(worker, fault, now)
+        self._index.remove(worker.worker_id)
+        notice = Notice(
+            EngineFault(worker.name, fault.epoch, fault.kind, fault.exit_code, fault.is_final)
+        )
+        failed = self._count_failure(worker, now, f"engine fault: {fault.kind}")
+        return *moved, notice, *failed, *self._settle(worker.models, now)
+
+    def _leave(self, worker_id: WorkerId, now: float, why: str) -> Effects:
+        worker = self._fleet.remove(worker_id, now)
+        if worker is None:
+            return ()
+        moved = self._placement.evict(worker, now, why)
+        self._index.remove(worker_id)
+        notice = Notice(WorkerLost(worker.name, why))
+        return *moved, notice, *self._settle(worker.models, now)
+
+    def _count_failure(self, worker: Worker, now: float, reason: str) -> list[Effect]:
+        breaker = worker.breaker
+        if not breaker.failed(now):
+            return []
+        return [Notice(BreakerOpen("worker", worker.name, breaker.open_s, reason))]
+
+    def _settle(self, names: Iterable[str], now: float) -> Effects:
+        for name in names:
+            if (model := self._models.find(name)) is not None:
+                self._fleet.refresh(model)
+        return self._placement.settle_all(names, now)

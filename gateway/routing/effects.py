@@ -1,0 +1,139 @@
+"""What the dispatcher is asked and what it decides.
+
+Owns the values that cross between the pure fleet state and the shells around it. `Dispatch`
+returns effects and performs none. Must not know how a shell carries them out.
+
+Structs, as in all that a request makes: a frozen dataclass takes 1 us or more to fill, and 1 ms to
+define.
+"""
+
+import msgspec
+
+from config import FallbackConfig
+from gateway.api import ApiError
+from gateway.telemetry import FleetEvent
+from protocol.ids import BlockDigest, WorkerId
+
+
+class RouteRequest(msgspec.Struct, frozen=True):
+    """One sequence that needs a place.
+
+    `digests` are those of the full blocks of the prompt (with the model's block size), in order.
+    `max_tokens` is already clamped to what the window leaves. `weight` is the key's share.
+    `session` None: the conversation is recognised by its prompt. `auxiliary`: not streamed, no
+    tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
+    the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
+    text was already sent, so no provider can continue it. `prefer` breaks ties. `suspect`: engines
+    died under it, and no other suspect may run beside it until it is `proven`.
+    """
+
+    ticket: int
+    model: str
+    key: str
+    weight: float
+    session: str | None
+    digests: tuple[BlockDigest, ...]
+    prompt_tokens: int
+    max_tokens: int
+    auxiliary: bool = False
+    cloud: bool = True
+    deadline_at: float | None = None
+    excluded: frozenset[WorkerId] = frozenset()
+    resumed: bool = False
+    prefer: WorkerId | None = None
+    suspect: bool = False
+
+
+class Assign(msgspec.Struct, frozen=True):
+    """The ticket has a place on this worker until it is released or moved. `cached_tokens` is
+    the index's expectation; `reason` explains the choice in one printable ASCII line. Token ids
+    mean something to the model that has the files of this digest.
+    """
+
+    ticket: int
+    worker_id: WorkerId
+    cached_tokens: int
+    reason: str
+    files_digest: bytes | None
+
+
+class UseProvider(msgspec.Struct, frozen=True):
+    """The ticket goes to the first provider of `chain` that answers; it holds no place here."""
+
+    ticket: int
+    chain: tuple[FallbackConfig, ...]
+    reason: str
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """The ticket is over; its client gets `error`."""
+
+    ticket: int
+    error: ApiError
+
+
+class Accept(msgspec.Struct, frozen=True):
+    """Answer the worker's `Register` with `Welcome`."""
+
+    worker_id: WorkerId
+
+
+class RefuseWorker(msgspec.Struct, frozen=True):
+    """The worker is not part of the fleet; `reason` is for its operator."""
+
+    worker_id: WorkerId
+    reason: str
+
+
+class AskSnapshot(msgspec.Struct, frozen=True):
+    """Send the worker `Snapshot`."""
+
+    worker_id: WorkerId
+
+
+class AskFiles(msgspec.Struct, frozen=True):
+    """Send the worker `GetFiles(digest)`, unless the files are here or asked for already."""
+
+    worker_id: WorkerId
+    digest: bytes
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """These tickets lost their worker's engine. Their places are freed already: each turn asks
+    again, with the same ticket or a new one. `why` is for operators. `died` is the epoch of an
+    engine that died under them; None if it did not, as far as is known.
+    """
+
+    tickets: tuple[int, ...]
+    worker_id: WorkerId
+    why: str
+    died: int | None = None
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Send the worker a health probe for the model and tell what became of it, by its number."""
+
+    model: str
+    worker_id: WorkerId
+    serial: int
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something that operators want to know."""
+
+    event: FleetEvent
+
+
+Effect = (
+    Assign
+    | UseProvider
+    | Refuse
+    | Accept
+    | RefuseWorker
+    | AskSnapshot
+    | AskFiles
+    | Moved
+    | Probe
+    | Notice
+)
+Effects = tuple[Effect, ...]

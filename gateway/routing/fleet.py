@@ -1,0 +1,223 @@
+"""Which workers there are and which may join.
+
+Owns the workers by identity and by name, and the rules of joining. Must not know requests.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from gateway.routing.breaker import Breaker
+from gateway.routing.models import PRINTABLE, Model, Models, ModelState, ModelView
+from gateway.routing.worker_view import Worker
+from protocol.ids import WorkerId
+from protocol.messages import PROTOCOL_VERSION, Fault, Register
+
+_NAMES_AT_MOST: Final = 64
+_RECORDS_AT_MOST: Final = 1024
+
+
+class WorkerRecord:
+    """What is remembered of a worker by its name, over its restarts. `left_at`: since when it is
+    away from `models`, and may come back; it had not given up.
+    """
+
+    __slots__ = ("breaker", "left_at", "models", "was_ready")
+
+    def __init__(self) -> None:
+        self.breaker = Breaker()
+        self.was_ready = False
+        self.models: tuple[str, ...] = ()
+        self.left_at = float("-inf")
+
+
+class Fleet:
+    """Registered workers. `models` is shared with `Dispatch`."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._workers: dict[WorkerId, Worker] = {}
+        self.get: Final[Callable[[WorkerId], Worker | None]] = self._workers.get
+        """The worker of that identity, if it is registered."""
+        self._records: dict[str, WorkerRecord] = {}
+        # By model; workers change far more seldom than requests come.
+        self._ready: dict[str, tuple[Worker, ...]] = {}
+        self._views: dict[str, ModelView] = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def put(self, worker: Worker) -> None:
+        """The worker joins, or begins anew under its identity."""
+        self._workers[worker.worker_id] = worker
+        record = self.record(worker)
+        record.left_at = float("-inf")
+        worker.breaker = record.breaker
+        self._changed()
+
+    def remove(self, worker_id: WorkerId, now: float) -> Worker | None:
+        """The worker leaves."""
+        self._changed()
+        worker = self._workers.pop(worker_id, None)
+        if worker is not None and not worker.gave_up:
+            record = self.record(worker)
+            record.models, record.left_at = worker.models, now
+        return worker
+
+    def fail(self, worker: Worker, fault: Fault, now: float) -> None:
+        """The worker's engine is gone."""
+        worker.fail(fault, now)
+        self._changed()
+
+    def drain(self, worker: Worker) -> None:
+        """The worker takes no more work."""
+        worker.draining = True
+        self._changed()
+
+    def record(self, worker: Worker) -> WorkerRecord:
+        """What is remembered of the worker; the longest gone are forgotten."""
+        record = self._records.pop(worker.name, None) or WorkerRecord()
+        if len(self._records) >= _RECORDS_AT_MOST:
+            here = {other.name for other in self._workers.values()}
+            gone = [name for name in self._records if name not in here]
+            for name in gone[: len(self._records) - _RECORDS_AT_MOST + 1]:
+                del self._records[name]
+        self._records[worker.name] = record
+        return record
+
+    def serving(self, model: Model) -> list[Worker]:
+        """All workers of the model, whatever their state."""
+        return [worker for worker in self._workers.values() if model.name in worker.models]
+
+    def ready(self, model: Model) -> tuple[Worker, ...]:
+        """Those that take work."""
+        if model.name not in self._ready:
+            self._ready[model.name] = tuple(w for w in self.serving(model) if w.ready)
+        return self._ready[model.name]
+
+    def judge_by_user(self, worker: Worker, *, is_well: bool) -> bool:
+        """The worker has served a user, or has failed him: all its names are of one engine. True
+        if providers answer for one of them, whose time that may end.
+        """
+        models = [model for name in worker.models if (model := self._models.find(name))]
+        away = [model for model in models if model.fallback.is_on]
+        for model in away:
+            model.fallback.judge_by_user(worker, self.ready(model), is_well=is_well)
+        return bool(away)
+
+    def starting(self, model: Model) -> list[Worker]:
+        """Those whose engine is on its way."""
+        return [worker for worker in self.serving(model) if worker.state == "starting"]
+
+    def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
+        """Whether all who are known to serve the model have said that they start no more. Who has
+        left without that may be back within `patience_s`; of a model without any worker nothing is
+        known.
+        """
+        here = self.serving(model)
+        if not here or any(worker.state != "down" for worker in here):
+            return False
+        since = now - patience_s
+        return not any(
+            record.left_at > since and model.name in record.models
+            for record in self._records.values()
+        )
+
+    def refusal(self, worker_id: WorkerId, message: Register) -> str | None:
+        """Why this worker may not join, if so; the text names what to change."""
+        if message.protocol_version != PROTOCOL_VERSION:
+            return (
+                f"it speaks protocol {message.protocol_version}, this gateway speaks "
+                f"{PROTOCOL_VERSION}; update the older side"
+            )
+        if not PRINTABLE.fullmatch(message.worker):
+            return f"its name {message.worker!r} is not 1 to 128 characters without spaces"
+        if len(message.models) > _NAMES_AT_MOST:
+            return f"it serves more than {_NAMES_AT_MOST} models"
+        for other in self._workers.values():
+            if other.name == message.worker and other.worker_id != worker_id:
+                return f"another live worker is called `{message.worker}`; names are unique"
+        return self._models.refusal(message.models) or self._conflict(worker_id, message)
+
+    def _conflict(self, worker_id: WorkerId, message: Register) -> str | None:
+        engine = message.engine
+        if engine is None:
+            return None
+        if not all((engine.max_seqs, engine.kv_tokens, engine.block_size, engine.context_length)):
+            return "its engine reports no sequences, no KV space, no block size or no window"
+        for other in self._workers.values():
+            if other.worker_id == worker_id or other.engine is None:
+                continue
+            shared = next((name for name in message.models if name in other.models), None)
+            if shared is None:
+                continue
+            if other.engine.files_digest != engine.files_digest:
+                return (
+                    f"its tokenizer and template files differ from those of `{other.name}`, which "
+                    f"serves `{shared}` too; give one of them another model name"
+                )
+            if other.engine.block_size != engine.block_size:
+                return (
+                    f"its block size is {engine.block_size}, that of `{other.name}`, which serves "
+                    f"`{shared}` too, is {other.engine.block_size}"
+                )
+        return None
+
+    def refresh(self, model: Model) -> None:
+        """Remember the facts of the ready workers for the time when none is."""
+        engines = [worker.engine for worker in self.ready(model) if worker.engine is not None]
+        if engines:
+            model.files_digest = engines[0].files_digest
+            model.block_size = engines[0].block_size
+            # Engines refuse what their whole cache cannot hold.
+            model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
+            self._views.pop(model.name, None)
+
+    def forget_models(self, now: float, after_s: float) -> None:
+        """Models that only workers have named, once none has served them for `after_s` and nobody
+        waits for one. A worker that vanishes is mostly back before.
+        """
+        for model in self._models.brought():
+            if self.serving(model) or model.queue.by_ticket:
+                model.unserved_since = None
+            elif model.unserved_since is None:
+                model.unserved_since = now
+            if model.unserved_since is not None and now - model.unserved_since >= after_s:
+                self._models.remove(model)
+                self._changed()
+
+    def view(self, model: Model) -> ModelView:
+        """The model for clients and turns."""
+        if model.name in self._views:
+            view, is_on = self._views[model.name], model.fallback.is_on
+            if view.queued == len(model.queue.by_ticket) and view.is_fallback_on == is_on:
+                return view
+        view = self._views[model.name] = self._look_at(model)
+        return view
+
+    def _changed(self) -> None:
+        self._ready.clear()
+        self._views.clear()
+
+    def _look_at(self, model: Model) -> ModelView:
+        ready = self.ready(model)
+        return ModelView(
+            name=model.name,
+            aliases=model.config.aliases,
+            context_length=model.context_length,
+            state=self._state(model, ready),
+            files_digest=model.files_digest,
+            block_size=model.block_size,
+            fallback=model.config.fallback,
+            cloud=model.config.cloud == "allow",
+            ready_workers=len(ready),
+            queued=len(model.queue),
+            is_fallback_on=model.fallback.is_on,
+        )
+
+    def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:
+        if ready:
+            return "ready"
+        return "starting" if self.starting(model) else "down"

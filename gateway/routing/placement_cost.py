@@ -1,0 +1,257 @@
+"""Which worker takes a sequence.
+
+Owns the cost, in milliseconds of delay for everybody, and the choice of its minimum. There are no
+thresholds. Must not know queues, caps or who may wait.
+
+    cost   = wait + prefill + harm
+    wait     until the prefills ahead on that worker are over, those promised to others included; a
+             short prompt begins beside a long one
+    prefill  own uncached tokens at its learned pace. A prefix that k other recent conversations
+             share will be used there again, so this one is charged 1/(k+1) of it: a hot prefix
+             spreads over idle workers, a private history does not.
+    harm     who waits is delayed by own prefill, each on one worker of the fleet; each answer that
+             runs there pauses for as long and is slower afterwards. A pause of an answer counts
+             less than a wait for one.
+
+Under load the queue makes uncached tokens dearer, so the cache counts more when work piles up, not
+less. LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import xxhash
+
+from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S
+from gateway.routing.worker_view import Worker
+from protocol.ids import WorkerId
+
+PRIOR_STEP_MS: Final = 20.0
+DECODE_SLOWDOWN: Final = 0.0075
+"""Each running sequence lengthens a decode step by so much. Measured are 0.5 % for short ones (5.25
+to 7.03 ms from 1 to 64; 8B model, H200) and several times that for long contexts."""
+PAUSE_WEIGHT: Final = 0.3
+"""Of a running answer's delay: agents wait for whole answers too, but a pause in one is shared with
+reading it. Both were chosen once, together, on traces (docs/routing.md)."""
+
+TIE_MS: Final = 1.0
+TIE_RATIO: Final = 0.05
+"""Costs closer than that are equal: rates are averages and drift by as much."""
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a sequence brings. `sharing`: along its prompt, (end in blocks, how many other recent
+    conversations share the blocks up to there). `num_waiting`: sequences in the queue for each
+    worker.
+    """
+
+    session: str
+    prompt_tokens: int
+    block_size: int
+    expected_output: int
+    sharing: Sequence[tuple[int, int]] = ()
+    home: WorkerId | None = None
+    prefer: WorkerId | None = None
+    num_waiting: float = 0.0
+
+
+class Option(msgspec.Struct, frozen=True, gc=False):
+    """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all;
+    `promised_s` of prefill there belong to others who wait. `coming_blocks` of the matched are not
+    computed yet.
+    """
+
+    worker: Worker
+    matched_blocks: int
+    held_blocks: int
+    promised_s: float = 0.0
+    coming_blocks: int = 0
+
+
+class Score(msgspec.Struct, frozen=True, gc=False):
+    """An option and what it costs. `prefill_s` is the own prefill, undiscounted. `fresh_tokens`
+    would have to be computed if it began now, while others still compute what it shares with them.
+    """
+
+    option: Option
+    cached_tokens: int
+    uncached_tokens: int
+    fresh_tokens: int
+    prefill_s: float
+    wait_ms: float
+    prefill_ms: float
+    interference_ms: float
+    cost_ms: float
+
+
+Why = str
+"""In one word, for a metric: `only`, `prefer`, `home`, `even`, `cached` or `moved`."""
+
+
+_IN_WORDS: Final = {
+    "only": "the only one with room",
+    "prefer": "tie, asked for",
+    "home": "tie, home of the session",
+    "even": "tie, least used",
+}
+
+
+class RouteDecision(msgspec.Struct, frozen=True):
+    """The best option and, in one word, why."""
+
+    work: Work
+    best: Score
+    scores: Sequence[Score]
+    why: Why
+
+    @property
+    def worker(self) -> Worker:
+        """Who takes it."""
+        return self.best.option.worker
+
+    @property
+    def reason(self) -> str:
+        """Why, in a line. Most choices of a full queue are weighed and not taken: nobody reads it
+        of those.
+        """
+        work, best = self.work, self.best
+        text = (
+            f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens "
+            f"cached; wait {best.wait_ms:.0f} + prefill {best.prefill_ms:.0f} + "
+            f"harm {best.interference_ms:.0f} ms"
+        )
+        if self.why in _IN_WORDS:
+            text = f"{text}; {_IN_WORDS[self.why]}"
+        other: Score | None = None
+        for score in self.scores:
+            if score is not best and (other is None or score.cost_ms < other.cost_ms):
+                other = score
+        if other is None:
+            return text
+        return f"{text}; next {other.option.worker.name} {other.cost_ms:.0f} ms"
+
+
+def choose(work: Work, options: Sequence[Option], now: float) -> RouteDecision:
+    """The option of least cost. Raises `ValueError` if there is none."""
+    scores = _scores(work, options, now)
+    if len(scores) == 1:
+        return RouteDecision(work, scores[0], scores, "only")
+    limit_ms = min([score.cost_ms for score in scores]) * (1 + TIE_RATIO) + TIE_MS
+    tied = [score for score in scores if score.cost_ms <= limit_ms]
+    best = tied[0] if len(tied) == 1 else _break_tie(work, tied)
+    return RouteDecision(work, best, scores, _why(work, best, tied, scores))
+
+
+def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
+    """The options' mean prefill rate, each as far as it is trusted, and step time. Who has not
+    measured its own yet counts as its peers: a prior worse than theirs would keep a new worker
+    idle, and so unmeasured, for ever.
+    """
+    rates = trusts = steps_ms = 0.0
+    num_steps = 0
+    for option in options:
+        worker = option.worker
+        if rate := worker.pace.tokens_per_s:
+            trust = worker.pace.trust(now)
+            rates, trusts = rates + trust * rate, trusts + trust
+        if worker.load is not None and worker.load.step_ms:
+            steps_ms, num_steps = steps_ms + worker.load.step_ms, num_steps + 1
+    return (
+        rates / trusts if trusts else PRIOR_TOKENS_PER_S,
+        steps_ms / num_steps if num_steps else PRIOR_STEP_MS,
+    )
+
+
+def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
+    """What each option costs. One loop: it is half of a decision, a call each would be a quarter
+    more.
+    """
+    prompt_tokens, block_size, num_waiting = work.prompt_tokens, work.block_size, work.num_waiting
+    # The engine computes at least the last token, so a hit never covers the whole prompt.
+    most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
+    typical_rate, typical_step_ms = _typical(options, now)
+    # A step of the moment tells whether a long prompt is in it, so the fleet's mean counts here.
+    # What one more sequence adds to all steps, on a worker of the typical speed.
+    slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
+    scores: list[Score] = []
+    for option in options:
+        worker = option.worker
+        pace = worker.pace
+        matched = min(option.matched_blocks, most_blocks)
+        cached = matched * block_size
+        uncached = prompt_tokens - cached
+        if rate := pace.tokens_per_s:
+            own_s, slower = pace.seconds(cached, uncached), typical_rate / rate
+            if slower != 1.0:
+                # What it measured long ago fades towards what its peers measure.
+                kept = slower ** pace.trust(now, slower)
+                own_s, slower = own_s * kept / slower, kept
+        else:
+            own_s, slower = uncached / typical_rate, 1.0
+        prefill_ms = own_ms = own_s * 1000
+        if work.sharing:
+            prefill_ms *= 1 - _shared_discount(matched, work.sharing) * block_size / uncached
+        fresh = uncached + option.coming_blocks * block_size
+        wait_ms = (worker.wait_s(now, fresh) + option.promised_s) * 1000
+        running = worker.num_running
+        interference_ms = num_waiting * own_ms + PAUSE_WEIGHT * running * (
+            own_ms + slower * slowdown_ms
+        )
+        cost_ms = wait_ms + prefill_ms + interference_ms
+        scores.append(
+            Score(
+                option,
+                cached,
+                uncached,
+                fresh,
+                own_s,
+                wait_ms,
+                prefill_ms,
+                interference_ms,
+                cost_ms,
+            )
+        )
+    return scores
+
+
+def _shared_discount(matched: int, sharing: Sequence[tuple[int, int]]) -> float:
+    """How many of the uncached blocks others will pay for: k/(k+1) of a block that k share."""
+    discount, position = 0.0, matched
+    for end, num_others in sharing:
+        if end > position:
+            discount += (end - position) * num_others / (num_others + 1)
+            position = end
+    return discount
+
+
+def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
+    """The worker asked for, the one the conversation knows, the emptiest; then by lot, but the
+    same lot each time for the same conversation.
+    """
+    for known in (work.prefer, work.home):
+        for score in tied:
+            if score.option.worker.worker_id == known:
+                return score
+    uses = [(score.option.worker.num_running, score.option.held_blocks) for score in tied]
+    least = min(uses)
+    equal = [score for score, use in zip(tied, uses, strict=True) if use == least]
+    if len(equal) == 1:
+        return equal[0]
+    seed = work.session.encode()
+    return min(
+        equal,
+        key=lambda score: xxhash.xxh3_64_intdigest(score.option.worker.name.encode() + seed),
+    )
+
+
+def _why(work: Work, best: Score, tied: Sequence[Score], scores: Sequence[Score]) -> Why:
+    if len(tied) > 1:
+        worker_id = best.option.worker.worker_id
+        if worker_id == work.home:
+            return "home"
+        return "prefer" if worker_id == work.prefer else "even"
+    for score in scores:
+        if score.cached_tokens > best.cached_tokens:
+            return "moved"
+    return "cached"

@@ -1,0 +1,110 @@
+"""Who of those that wait is placed next, and where.
+
+Owns the walk through the queue: who may pass whom. Changes nothing. Must not know tickets' ends,
+providers or refusals.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.routing.admission_queue import Waiting
+from gateway.routing.candidates import Candidates
+from gateway.routing.effects import RouteRequest
+from gateway.routing.models import Model
+from gateway.routing.placement_cost import RouteDecision
+from gateway.routing.worker_view import Worker
+from protocol.ids import WorkerId
+
+LOOKED_AT: Final = 16
+"""Requests that are weighed when a worker has room, from the head of the queue: those behind wait
+for the next event, at most a tick."""
+
+
+class Pick(msgspec.Struct, frozen=True):
+    """Who is placed and where; `expected_output` tokens were counted on."""
+
+    waiting: Waiting
+    choice: RouteDecision
+    expected_output: int
+
+
+def pick_next(
+    model: Model, ready: Sequence[Worker], candidates: Candidates, now: float
+) -> Pick | None:
+    """The first in the queue whose best worker can take it now."""
+    # A queue is weighed only where somebody may leave it.
+    auxiliary = model.queue.any_auxiliary()
+    if not any(
+        worker.has_prefill_headroom(now) and worker.open_for(auxiliary=auxiliary)
+        for worker in ready
+    ):
+        return None
+    return first_that_fits(model, model.queue.in_order(model.shares), ready, candidates, now)
+
+
+def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequence[Worker]:
+    """Those that have not failed this request; of them those that have not failed lately. Who has
+    is asked last, not never.
+    """
+    others = ready
+    if request.excluded:
+        others = [w for w in ready if w.worker_id not in request.excluded] or ready
+    for worker in others:
+        if worker.breaker.is_open:
+            return [w for w in others if w.breaker.is_good(now)] or others
+    return others
+
+
+def first_that_fits(
+    model: Model,
+    order: Iterable[Waiting],
+    ready: Sequence[Worker],
+    candidates: Candidates,
+    now: float,
+) -> Pick | None:
+    """Who of `order`, one that comes while nobody waits or a queue, is placed now.
+
+    Whoever does not fit keeps the workers that it could use from those behind it: small
+    requests must not starve a large one. Whoever fits best where enough prefill is ahead waits
+    here, with its own prefill promised to it: it may be better off elsewhere by then.
+    """
+    kept: set[WorkerId] = set()
+    promised_s: dict[WorkerId, float] = {}
+    num_looked_at = 0
+    for waiting in order:
+        request = waiting.request
+        if request.suspect and model.trial is not None:
+            continue
+        usable = eligible(ready, request, now)
+        if kept:
+            usable = [worker for worker in usable if worker.worker_id not in kept]
+        expected = model.expected_output(request.max_tokens)
+        roomy = [worker for worker in usable if worker.has_room(request, expected)]
+        if not roomy:
+            kept.update(worker.worker_id for worker in usable)
+            if len(kept) == len(ready):
+                break
+            continue
+        choice = candidates.choose(
+            model,
+            request,
+            waiting.session,
+            roomy,
+            expected,
+            now,
+            promised_s=promised_s,
+            num_ready=len(ready),
+        )
+        worker = choice.best.option.worker
+        worker_id = worker.worker_id
+        if worker_id not in promised_s and worker.has_prefill_headroom(
+            now, choice.best.fresh_tokens
+        ):
+            return Pick(waiting, choice, expected)
+        promised_s[worker_id] = promised_s.get(worker_id, 0.0) + choice.best.prefill_s
+        num_looked_at += 1
+        if num_looked_at >= LOOKED_AT:
+            break
+    return None

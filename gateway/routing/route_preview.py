@@ -1,0 +1,115 @@
+"""What would happen to a request now, and why.
+
+Owns the answer of the debug page: the decision that the dispatcher would take and the costs of
+every worker that it weighs. Changes nothing. Must not know HTTP.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.routing.candidates import Candidates
+from gateway.routing.effects import RouteRequest
+from gateway.routing.models import Model
+from gateway.routing.placement_cost import Score
+from gateway.routing.worker_view import Worker
+
+Outcome = Literal["placed", "waits", "provider", "held"]
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A ready worker and what the request would cost there, in ms of delay for everybody."""
+
+    worker: str
+    is_chosen: bool
+    has_room: bool
+    has_prefill_headroom: bool
+    running: int
+    cached_tokens: int
+    uncached_tokens: int
+    wait_ms: float
+    prefill_ms: float
+    interference_ms: float
+    cost_ms: float
+
+
+class RoutePreview(msgspec.Struct, frozen=True):
+    """`outcome`: it would be placed at once, wait in the queue behind `num_waiting` others, go to a
+    provider, or be held or refused because no worker is ready. `why` and `reason` as for a request.
+    """
+
+    model: str
+    outcome: Outcome
+    why: str
+    reason: str
+    session: str
+    prompt_tokens: int
+    num_waiting: int
+    candidates: tuple[Candidate, ...]
+
+
+def preview(
+    model: Model,
+    ready: Sequence[Worker],
+    eligible: Sequence[Worker],
+    knowledge: Candidates,
+    request: RouteRequest,
+    now: float,
+) -> RoutePreview:
+    """The decision for `request` on the `ready` workers; the `eligible` are asked first."""
+    session = model.conversations.recognise(
+        request.key, request.session, request.digests, request.ticket
+    )
+    expected = model.expected_output(request.max_tokens)
+    roomy = [worker for worker in eligible if worker.has_room(request, expected)]
+    outcome: Outcome = "waits"
+    chosen, why, reason = None, "full", "no worker has room for it"
+    if roomy:
+        choice = knowledge.choose(
+            model, request, session, roomy, expected, now, num_ready=len(ready)
+        )
+        chosen, why, reason = choice.worker, choice.why, choice.reason
+        has_prefill_headroom = chosen.has_prefill_headroom(now, choice.best.fresh_tokens)
+        outcome = "placed" if has_prefill_headroom and not len(model.queue) else "waits"
+    if not ready:
+        why, reason = "unready", f"no worker of {model.name} is ready"
+        outcome = "provider" if model.chain(request) else "held"
+    elif model.fallback.is_on and model.chain(request):
+        why, reason = "unproven", f"no worker of {model.name} has proved itself yet"
+        outcome = "provider"
+    scores: Sequence[Score] = ()
+    if ready:
+        whole = knowledge.choose(
+            model, request, session, ready, expected, now, num_ready=len(ready)
+        )
+        scores = whole.scores
+    return RoutePreview(
+        model=model.name,
+        outcome=outcome,
+        why=why,
+        reason=reason,
+        session=session,
+        prompt_tokens=request.prompt_tokens,
+        num_waiting=len(model.queue),
+        candidates=tuple(_candidate(score, chosen, request, expected, now) for score in scores),
+    )
+
+
+def _candidate(
+    score: Score, chosen: Worker | None, request: RouteRequest, expected: int, now: float
+) -> Candidate:
+    worker = score.option.worker
+    return Candidate(
+        worker=worker.name,
+        is_chosen=worker is chosen,
+        has_room=worker.has_room(request, expected),
+        has_prefill_headroom=worker.has_prefill_headroom(now, score.fresh_tokens),
+        running=worker.num_running,
+        cached_tokens=score.cached_tokens,
+        uncached_tokens=score.uncached_tokens,
+        wait_ms=round(score.wait_ms, 3),
+        prefill_ms=round(score.prefill_ms, 3),
+        interference_ms=round(score.interference_ms, 3),
+        cost_ms=round(score.cost_ms, 3),
+    )

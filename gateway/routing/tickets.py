@@ -1,0 +1,388 @@
+"""Tickets and their places.
+
+Owns every ticket from `ask` to its end: waiting, placed or answered. Must not know how workers
+join or leave: `Dispatch` tells it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from config import FallbackConfig
+from gateway.api import errors
+from gateway.routing.admission_queue import Waiting, retry_after_s
+from gateway.routing.candidates import Candidates
+from gateway.routing.effects import (
+    Assign,
+    Effect,
+    Effects,
+    Moved,
+    Notice,
+    Refuse,
+    RouteRequest,
+    UseProvider,
+)
+from gateway.routing.fair_shares import OUTPUT_COST, cost_of
+from gateway.routing.fleet import Fleet
+from gateway.routing.models import Model, Models
+from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
+from gateway.routing.route_preview import RoutePreview, preview
+from gateway.routing.unserved import unserved
+from gateway.routing.worker_view import Reservation, Worker
+from gateway.telemetry import BreakerClosed
+
+
+class PlacementQueue:
+    """Waiting rooms and reservations; every method returns what follows from it."""
+
+    def __init__(
+        self,
+        models: Models,
+        fleet: Fleet,
+        index: PrefixIndex,
+        *,
+        max_queue: int,
+        resume_wait_s: float,
+    ) -> None:
+        self._models = models
+        self._fleet = fleet
+        self._candidates = Candidates(index)
+        self._max_queue = max_queue
+        self._resume_wait_s = resume_wait_s
+        self._model_of: dict[int, Model] = {}
+        self._placed: dict[int, Reservation] = {}
+        self._num_arrivals = 0
+        self.decisions: Counter[str] = Counter()
+
+    @property
+    def num_placed(self) -> int:
+        """Tickets with a place."""
+        return len(self._placed)
+
+    @property
+    def num_waiting(self) -> int:
+        """Tickets without one."""
+        return len(self._model_of) - len(self._placed)
+
+    def ask(self, request: RouteRequest, now: float) -> Effects:
+        """Find a place: `Assign`, `UseProvider` or `Refuse` at once, or none: it waits.
+
+        Effects may concern other tickets too. Raises `ValueError` if the ticket is in use.
+        """
+        ticket = request.ticket
+        if ticket in self._model_of:
+            raise ValueError(f"ticket {ticket} asks twice")
+        model = self._models.find(request.model)
+        if model is None:
+            return (Refuse(ticket, errors.model_not_found(request.model)),)
+        session = model.conversations.recognise(
+            request.key, request.session, request.digests, ticket
+        )
+        waiting = self._enter(model, request, session, first=request.resumed)
+        is_quiet = not model.queue.by_ticket and not model.fallback.is_on
+        if is_quiet and (ready := self._fleet.ready(model)):
+            # Most requests find nobody else waiting and a free place: they never queue.
+            if pick := first_that_fits(model, (waiting,), ready, self._candidates, now):
+                return (self._place(model, pick, now),)
+            self._enqueue(model, waiting)
+            effects: Effects = ()
+        else:
+            self._enqueue(model, waiting)
+            effects = self.settle(model, now)
+        if ticket in model.queue.by_ticket and self._is_hopeless(model, request, now):
+            effects += self._give_up(model, ticket, now)
+            effects += self.settle(model, now)
+        return effects
+
+    def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
+        """What would happen to the request now; None for a model that nobody knows."""
+        model = self._models.find(request.model)
+        if model is None:
+            return None
+        ready = self._fleet.ready(model)
+        first_asked = eligible(ready, request, now)
+        return preview(model, ready, first_asked, self._candidates, request, now)
+
+    def started(self, ticket: int, now: float) -> Effects:
+        """The ticket's first token came: its prefill is no longer ahead of others, and its worker
+        may have time for another. Without this the estimate stands.
+        """
+        if ticket not in self._placed:
+            return ()
+        reservation = self._placed[ticket]
+        reservation.worker.started(reservation, now)
+        return self.settle_all(reservation.worker.models, now)
+
+    def failed(self, ticket: int) -> Worker | None:
+        """The worker that failed the ticket; None if it has no place."""
+        if ticket not in self._placed:
+            return None
+        worker = self._placed[ticket].worker
+        self._fleet.judge_by_user(worker, is_well=False)
+        return worker
+
+    def proven(self, ticket: int, now: float) -> Effects:
+        """The ticket got enough tokens to be no suspect: its worker does what it should, and the
+        next suspect may be tried. Unknown tickets are ignored.
+        """
+        if ticket not in self._placed:
+            return ()
+        worker, model = self._placed[ticket].worker, self._model_of[ticket]
+        effects: Effects = ()
+        if worker.breaker.succeeded():
+            effects = (Notice(BreakerClosed("worker", worker.name)),)
+        may_end_fallback = self._judge_well(self._placed[ticket])
+        if model.trial == ticket:
+            model.trial = None
+        elif not may_end_fallback:
+            return effects
+        return effects + self.settle_all(worker.models, now)
+
+    def release(
+        self, ticket: int, now: float, output_tokens: int | None = None, *, is_proven: bool = False
+    ) -> Effects:
+        """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
+
+        `output_tokens` settles the key's account; without it the estimate stands. `is_proven`: its
+        end was its proof; see `proven`.
+        """
+        if ticket not in self._model_of:
+            return ()
+        model = self._model_of[ticket]
+        if ticket in model.queue.by_ticket:
+            self._dequeue(model, ticket)
+            return self.settle(model, now)
+        reservation = self._placed[ticket]
+        if output_tokens is not None:
+            _learn(model, reservation, output_tokens, now)
+        if is_proven:
+            self._judge_well(reservation)
+        self._vacate(model, reservation, now)
+        worker = reservation.worker
+        if is_proven and worker.breaker.succeeded():
+            # Before others are given room: while it is on trial nobody is.
+            closed = Notice(BreakerClosed("worker", worker.name))
+            return closed, *self.settle_all(worker.models, now)
+        return self.settle_all(worker.models, now)
+
+    def busy(self, ticket: int, now: float, *, draining: bool) -> Effects:
+        """The worker refused for load: back to the front; the worker counts as full."""
+        reservation = self._placed.get(ticket)
+        if reservation is None:
+            return ()
+        model, worker = self._model_of[ticket], reservation.worker
+        _refund(model, reservation)
+        self._vacate(model, reservation, now)
+        worker.refused(now)
+        worker.breaker.refused()
+        if draining:
+            self._fleet.drain(worker)
+        waiting = self._enter(model, reservation.request, reservation.session, first=True)
+        # Who was tried alone must not fall behind those that came later and were not.
+        waiting.arrival = reservation.arrival
+        self._enqueue(model, waiting)
+        return self.settle_all(worker.models, now)
+
+    def evict(self, worker: Worker, now: float, why: str, *, died: bool = False) -> Effects:
+        """The worker's engine is gone and with it its tickets' sequences."""
+        tickets = tuple(worker.reservations)
+        for ticket in tickets:
+            model = self._model_of[ticket]
+            _refund(model, self._placed[ticket])
+            self._vacate(model, self._placed[ticket], now)
+        epoch = worker.epoch if died else None
+        return (Moved(tickets, worker.worker_id, why, epoch),) if tickets else ()
+
+    def settle_all(self, names: Iterable[str], now: float) -> Effects:
+        """`settle` for the models of these names."""
+        effects: Effects = ()
+        for name in names:
+            model = self._models.find(name)
+            if model is not None and (model.queue.by_ticket or model.fallback.is_on):
+                effects += self.settle(model, now)
+        return effects
+
+    def settle(self, model: Model, now: float) -> Effects:
+        """Give room to those who wait; or, when no worker is ready, send away who cannot wait."""
+        ready = self._fleet.ready(model)
+        effects: list[Effect] = model.fallback.step(ready, now)
+        if not ready:
+            if model.queue.by_ticket:
+                effects += self._unserved(model, now)
+            return tuple(effects)
+        if model.queue.is_any_held or model.fallback.is_on:
+            effects += self._wake(model)
+        while model.queue.by_ticket:
+            pick = pick_next(model, ready, self._candidates, now)
+            if pick is None:
+                break
+            model.queue.pop(pick.waiting.request.ticket)
+            effects.append(self._place(model, pick, now))
+        if model.fallback.is_on:
+            effects += model.fallback.next_probe(ready, now)
+        return tuple(effects)
+
+    def _wake(self, model: Model) -> list[Effect]:
+        """A worker is ready: nobody is held any more. While it has not proved itself, providers go
+        on answering whom they may.
+        """
+        effects: list[Effect] = []
+        model.queue.is_any_held = False
+        for waiting in model.queue:
+            waiting.held_since = None
+            if model.fallback.is_on and (chain := model.chain(waiting.request)):
+                reason = f"no worker of {model.name} has proved itself yet"
+                effects.append(self._send_away(model, waiting, chain, reason))
+        return effects
+
+    def tick(self, now: float) -> Effects:
+        """Deadlines, the patience of those who are held, and tidying."""
+        effects: Effects = ()
+        for model in self._models:
+            model.conversations.sweep()
+            for waiting in model.queue:
+                since = waiting.held_since
+                is_held_long = since is not None and now - since >= self._resume_wait_s
+                if is_held_long or _is_late(waiting.request, now):
+                    effects += self._give_up(model, waiting.request.ticket, now)
+            effects += self.settle(model, now)
+        return effects
+
+    def _place(self, model: Model, pick: Pick, now: float) -> Assign:
+        choice, expected = pick.choice, pick.expected_output
+        request, session, best = pick.waiting.request, pick.waiting.session, choice.best
+        ticket, worker = request.ticket, best.option.worker
+        charged = cost_of(best.uncached_tokens, expected)
+        reservation = Reservation(
+            request,
+            session,
+            worker,
+            best.cached_tokens,
+            best.uncached_tokens,
+            expected,
+            charged,
+            now,
+            best.prefill_s,
+            best.fresh_tokens,
+            arrival=pick.waiting.arrival,
+        )
+        self._placed[ticket] = reservation
+        self.decisions[choice.why] += 1
+        if request.suspect:
+            model.trial = ticket
+        if worker.breaker.is_open:
+            worker.breaker.asked(now)
+        worker.take(reservation)
+        model.shares.charge(request.key, session, request.weight, charged)
+        model.conversations.record(session, request.digests, worker.worker_id, now)
+        return Assign(
+            ticket, worker.worker_id, best.cached_tokens, choice.reason, model.files_digest
+        )
+
+    def _unserved(self, model: Model, now: float) -> list[Effect]:
+        """No worker of the model is ready: for each that waits a provider, patience or a refusal.
+        Who has begun is more patient than others, unless all say that nobody will come.
+        """
+        effects: list[Effect] = []
+        is_awaited = bool(self._fleet.starting(model)) or now < model.awaited_until
+        may_resume = is_awaited or not self._fleet.has_given_up(model, now, self._resume_wait_s)
+        for waiting in model.queue:
+            request = waiting.request
+            if chain := model.chain(request):
+                reason = f"no worker of {model.name} is ready"
+                away = self._send_away(model, waiting, chain, reason)
+                effects += *model.fallback.turn_on(reason), away
+            elif may_resume if request.resumed else is_awaited:
+                waiting.held_since = now if waiting.held_since is None else waiting.held_since
+                model.queue.is_any_held = True
+            else:
+                effects.append(self._refuse_unserved(model, request.ticket, now))
+        return effects
+
+    def _is_hopeless(self, model: Model, request: RouteRequest, now: float) -> bool:
+        """Whether a newcomer cannot stay. A resumed answer always may: its text is out already."""
+        if _is_late(request, now):
+            return True
+        if request.resumed:
+            return False
+        # Who waits although there are free places only waits for its turn to prefill.
+        ready = self._fleet.ready(model)
+        num_free = sum(worker.num_free_places for worker in ready)
+        return len(model.queue) - num_free > self._max_queue
+
+    def _give_up(self, model: Model, ticket: int, now: float) -> Effects:
+        """Waiting is hopeless: a provider if one may answer, else the refusal that fits."""
+        ready = self._fleet.ready(model)
+        if chain := model.chain(model.queue.get(ticket).request):
+            self._dequeue(model, ticket)
+            return (UseProvider(ticket, chain, f"the queue of {model.name} is too long"),)
+        if not ready:
+            return (self._refuse_unserved(model, ticket, now),)
+        self._dequeue(model, ticket)
+        num_places = sum(worker.engine.max_seqs for worker in ready if worker.engine is not None)
+        wait_s = retry_after_s(len(model.queue), num_places, model.service_s.value)
+        text = f"All places for {model.name} are taken and {len(model.queue)} requests are queued."
+        return (Refuse(ticket, errors.busy(text, wait_s)),)
+
+    def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:
+        request = self._dequeue(model, ticket).request
+        starting = self._fleet.starting(model)
+        return Refuse(ticket, unserved(model.name, starting, now, resumed=request.resumed))
+
+    def _enter(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> Waiting:
+        """The ticket is ours from now on, and waits or runs."""
+        self._num_arrivals += 1
+        model.shares.enter(request.key, session)
+        self._model_of[request.ticket] = model
+        return Waiting(request, session, self._num_arrivals, first=first)
+
+    def _enqueue(self, model: Model, waiting: Waiting) -> None:
+        request = waiting.request
+        cost = self._candidates.least_uncached(model, request)
+        waiting.due = model.shares.due(request.key, waiting.session, cost)
+        model.queue.add(waiting)
+
+    def _dequeue(self, model: Model, ticket: int) -> Waiting:
+        del self._model_of[ticket]
+        waiting = model.queue.pop(ticket)
+        model.shares.leave(waiting.request.key, waiting.session)
+        return waiting
+
+    def _send_away(
+        self, model: Model, waiting: Waiting, chain: tuple[FallbackConfig, ...], reason: str
+    ) -> UseProvider:
+        ticket = waiting.request.ticket
+        self._dequeue(model, ticket)
+        return UseProvider(ticket, chain, reason)
+
+    def _judge_well(self, reservation: Reservation) -> bool:
+        """Its worker has served a user, which counts once. True if that may end a fallback."""
+        is_first, reservation.is_proof = not reservation.is_proof, True
+        return is_first and self._fleet.judge_by_user(reservation.worker, is_well=True)
+
+    def _vacate(self, model: Model, reservation: Reservation, now: float) -> None:
+        """Free the place; the key's account stands as it is."""
+        request = reservation.request
+        del self._model_of[request.ticket], self._placed[request.ticket]
+        if model.trial == request.ticket:
+            model.trial = None
+        reservation.worker.drop(reservation, now)
+        model.shares.leave(request.key, reservation.session)
+
+
+def _learn(model: Model, reservation: Reservation, output_tokens: int, now: float) -> None:
+    """Settle the key's account by what was really generated, and remember how long it took."""
+    request, over = reservation.request, output_tokens - reservation.expected_output
+    model.shares.charge(request.key, reservation.session, request.weight, OUTPUT_COST * over)
+    model.output_tokens.add(output_tokens)
+    model.service_s.add(now - reservation.assigned_at)
+
+
+def _refund(model: Model, reservation: Reservation) -> None:
+    """The key pays nothing for what a worker refused or lost."""
+    request = reservation.request
+    model.shares.charge(request.key, reservation.session, request.weight, -reservation.charged)
+
+
+def _is_late(request: RouteRequest, now: float) -> bool:
+    return request.deadline_at is not None and now >= request.deadline_at

@@ -1,0 +1,369 @@
+"""One worker as the gateway knows it.
+
+Owns its engine's facts, the places given away on it and the clock of its prefill work. Must not
+know other workers, models' policies or costs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from gateway.routing.breaker import Breaker
+from gateway.routing.chain_tree import ChainTree
+from gateway.routing.effects import RouteRequest
+from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S, PrefillRateEstimator
+from protocol.ids import BlockDigest, WorkerId
+from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
+
+AUXILIARY_PLACES: Final = 1
+STEPS_AHEAD: Final = 2
+"""Steps full of prefill that a worker is given beforehand: one to compute, one to go on with while
+its news travel."""
+
+LEARN_AFTER_S: Final = 10.0
+"""A worker that is never without prefill work is learned from so often: what is begun and not over
+then is an error of a few percent."""
+
+
+STUCK_AFTER_S: Final = 120.0
+STUCK_STEPS: Final = 10
+"""An engine with work tells its steps ten times a second, or each one if they take longer: one that
+is full and has told of none for so long, nor for so many of its steps, works no more. Its
+supervisor knows what it computes or compiles, and kills it after 3 s if that is nothing long: one
+that lives on without a step mostly has a reason, for which it is given two minutes (`stall_s`)."""
+
+
+class Reservation(msgspec.Struct, eq=False):
+    """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
+    paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
+    space that it shares with nobody; `is_beside`: its prefill began beside a long one's; `arrival`
+    is its place among those that waited; `is_proof`: it has got what proves its worker.
+    """
+
+    request: RouteRequest
+    session: str
+    worker: "Worker"
+    cached_tokens: int
+    uncached_tokens: int
+    expected_output: int
+    charged: int
+    assigned_at: float
+    prefill_s: float
+    fresh_tokens: int = 0
+    done_at: float = 0.0
+    private_tokens: int = 0
+    started: bool = False
+    is_beside: bool = False
+    arrival: int = 0
+    is_proof: bool = False
+
+
+WorkerState = Literal["ready", "draining", "starting", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker for metrics and the debug page. `running` counts our tickets only; `fault_kind` is
+    None while no fault stands.
+    """
+
+    worker_id: WorkerId
+    name: str
+    models: tuple[str, ...]
+    state: WorkerState
+    epoch: int
+    engine: EngineFacts | None
+    load: Load | None
+    running: int
+    kv_reserved_tokens: int
+    cached_blocks: int
+    fault: str
+    fault_kind: FaultKind | None
+
+
+class Worker:
+    """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
+    `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
+    `full_since`: it refused one of ours and has not shown free places since; `may_try`: it gets one
+    more all the same.
+    """
+
+    def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
+        self.worker_id = worker_id
+        self.name = message.worker
+        self.models = message.models
+        self.epoch = message.epoch
+        self.engine: EngineFacts | None = message.engine
+        self.since = now
+        self.progress: Progress | None = None
+        self.fault = ""
+        self.fault_kind: FaultKind | None = None
+        self.gave_up = False
+        self.draining = False
+        self.full_since: float | None = None
+        self.may_try = False
+        self.load: Load | None = None
+        self.pace = PrefillRateEstimator()
+        self.breaker = Breaker()
+        self.num_running = 0
+        self._stepped_at = now
+        self.reservations: dict[int, Reservation] = {}
+        self._prefilling: dict[int, Reservation] = {}
+        self._chains = ChainTree()
+        self.expected_blocks: Final[Callable[[Sequence[BlockDigest]], int]] = self._chains.depth
+        """How many leading blocks of the chain running prompts have here or are about to compute:
+        what was routed counts as held until its ticket is over, whatever events say by then."""
+        self._free_at = now
+        self._open_at = now
+        self._most_beside = _most_beside(message.engine)
+        self._busy_since = now
+        self._busy_tokens = 0
+        self._busy_depth = 0.0
+        self._pinned_blocks = 0
+        self._private_tokens = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Worker {self.name} epoch {self.epoch} {self.state} {len(self.reservations)} running>"
+        )
+
+    @property
+    def state(self) -> WorkerState:
+        """In one word: ready, draining, starting or down."""
+        if self.engine is not None:
+            return "draining" if self.draining else "ready"
+        return "down" if self.gave_up else "starting"
+
+    @property
+    def ready(self) -> bool:
+        """It has generated tokens and takes more work."""
+        return self.engine is not None and not self.draining
+
+    @property
+    def num_free_places(self) -> int:
+        """Sequences that it could take besides ours."""
+        return max(0, self.engine.max_seqs - len(self.reservations)) if self.engine else 0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether one sequence that is there besides our tickets' may have to wait for them and for
+        those of other gateways: they have all places, or all blocks.
+        """
+        if self.engine is None:
+            return False
+        # The engine's `Load` counts that one too.
+        num_others = max(self.num_running - 1, len(self.reservations))
+        has_no_block = self.load is not None and self.load.free_blocks == 0 < self.load.num_blocks
+        is_full = num_others >= self.engine.max_seqs or self.full_since is not None
+        return is_full or has_no_block
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether no step is over that long should be, if there is work."""
+        usual_s = self.load.step_ms / 1e3 if self.load is not None else 0.0
+        patience_s = max(STUCK_AFTER_S, STUCK_STEPS * max(usual_s, self._step_s()))
+        return now - self._stepped_at >= patience_s
+
+    @property
+    def kv_reserved_tokens(self) -> int:
+        """KV space promised to the tickets; blocks that several share count once."""
+        size = self.engine.block_size if self.engine is not None else 0
+        return self._pinned_blocks * size + self._private_tokens
+
+    def open_for(self, *, auxiliary: bool) -> bool:
+        """Whether it has a sequence place; auxiliary requests may use one beyond the cap."""
+        if self.engine is None or self.draining:
+            return False
+        if self.full_since is not None and not self.may_try:
+            return False
+        limit = self.engine.max_seqs + (AUXILIARY_PLACES if auxiliary else 0)
+        return len(self.reservations) < limit
+
+    def has_room(self, request: RouteRequest, expected_output: int) -> bool:
+        """Whether the ticket fits below both caps. An empty worker takes any prompt: it could
+        never have more room.
+        """
+        engine = self.engine
+        if engine is None or not self.open_for(auxiliary=request.auxiliary):
+            return False
+        if not self.reservations:
+            return True
+        num_blocks, block_size = len(request.digests), engine.block_size
+        tail = request.prompt_tokens - num_blocks * block_size
+        private = max(0, tail) + expected_output
+        taken = self._pinned_blocks * block_size + self._private_tokens
+        free = engine.kv_tokens - taken - private
+        if num_blocks * block_size <= free:
+            return True
+        return (num_blocks - self._chains.depth(request.digests)) * block_size <= free
+
+    def wait_s(self, now: float, num_tokens: int = 0) -> float:
+        """How long until a prompt with so many tokens to compute begins: when the prefills ahead
+        should be over. A short one begins beside a long one, in the step after the present one.
+        """
+        ahead_s = self._free_at - now
+        if ahead_s <= 0.0:
+            return 0.0
+        if self._open_at < self._free_at and num_tokens <= self._most_beside:
+            return min(ahead_s, max(0.0, self._open_at - now) + self._step_s())
+        return ahead_s
+
+    def has_prefill_headroom(self, now: float, num_tokens: int = 0) -> bool:
+        """Whether less prefill is ahead of a prompt with so many tokens to compute than a few steps
+        compute. More would only queue up there, where nobody can be let past and nothing can be
+        moved.
+        """
+        if self.engine is None:
+            return False
+        until = self._open_at if num_tokens <= self._most_beside else self._free_at
+        return until <= now or until - now <= STEPS_AHEAD * self._step_s()
+
+    def take(self, reservation: Reservation) -> None:
+        """Give the ticket its place, behind the prefills already ahead."""
+        request, now = reservation.request, reservation.assigned_at
+        self._pinned_blocks += self._chains.enter(request.digests)
+        reservation.private_tokens = self._private(request, reservation.expected_output)
+        self._private_tokens += reservation.private_tokens
+        if not self._prefilling:
+            self._watch(now)
+        self._schedule(reservation, now)
+        self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
+        self.num_running += 1
+        self.may_try = False
+
+    def refused(self, now: float) -> None:
+        """It had no room for one of ours. Whenever something changes there it is tried with one: if
+        all that wait were sent, nearly all would come back each time.
+        """
+        self.full_since, self.may_try = now, False
+
+    def started(self, reservation: Reservation, now: float) -> None:
+        """Its prefill is over; whoever is behind moves up by what was estimated too much."""
+        if reservation.started:
+            return
+        reservation.started = True
+        self.may_try = True  # where it waited another may wait now
+        del self._prefilling[reservation.request.ticket]
+        if not reservation.is_beside:
+            self._shift(reservation.done_at, reservation.done_at - now)
+        self._learn(reservation, now)
+
+    def drop(self, reservation: Reservation, now: float) -> None:
+        """Free the ticket's place and, if its prefill was not over, the time it would take."""
+        request = reservation.request
+        del self.reservations[request.ticket]
+        self.num_running -= 1
+        self._pinned_blocks -= self._chains.leave(request.digests)
+        self._private_tokens -= reservation.private_tokens
+        if not reservation.started:
+            del self._prefilling[request.ticket]
+            left_s = min(reservation.prefill_s, reservation.done_at - now)
+            self._shift(reservation.done_at, left_s)
+            self._watch(now)  # how much of it was computed is not known
+        self.may_try = True
+
+    def report(self, load: Load, now: float) -> None:
+        """Take in the engine's own counters."""
+        if self.load is None or load.steps != self.load.steps:
+            self._stepped_at = now
+        self.load = load
+        self.pace.report(load.prefill_tokens_per_s, now)
+        num_there = load.running + load.waiting
+        self.num_running = max(num_there, len(self.reservations))
+        self.may_try = True
+        if self.engine is not None and num_there < self.engine.max_seqs:
+            self.full_since = None
+
+    def fail(self, fault: Fault, now: float) -> None:
+        """The engine is gone; its tickets were dropped before."""
+        self.fault, self.fault_kind = fault.cause, fault.kind
+        self.gave_up = fault.is_final
+        self.engine = self.load = self.progress = self.full_since = None
+        self.since, self.pace = now, PrefillRateEstimator()
+        self.num_running = len(self.reservations)
+
+    def view(self, cached_blocks: int) -> WorkerView:
+        """This worker, frozen."""
+        return WorkerView(
+            worker_id=self.worker_id,
+            name=self.name,
+            models=self.models,
+            state=self.state,
+            epoch=self.epoch,
+            engine=self.engine,
+            load=self.load,
+            running=len(self.reservations),
+            kv_reserved_tokens=self.kv_reserved_tokens,
+            cached_blocks=cached_blocks,
+            fault=self.fault,
+            fault_kind=self.fault_kind,
+        )
+
+    def _step_s(self) -> float:
+        """A step full of prefill."""
+        budget = self.engine.token_budget if self.engine is not None else 0
+        return budget / (self.pace.tokens_per_s or PRIOR_TOKENS_PER_S)
+
+    def _schedule(self, reservation: Reservation, now: float) -> None:
+        """When its prefill is over, and from when on the next ones can begin: any prompt from
+        `_free_at`, one that fits beside long ones from `_open_at`.
+        """
+        own_s = reservation.prefill_s
+        free_at, open_at = max(now, self._free_at), max(now, self._open_at)
+        self._free_at = free_at + own_s
+        if reservation.fresh_tokens > self._most_beside:
+            self._open_at, reservation.done_at = free_at, self._free_at
+        elif open_at >= free_at:
+            self._open_at = reservation.done_at = self._free_at
+        else:
+            # Half of each step is the long one's, which is over later by as much as this takes.
+            reservation.is_beside = True
+            self._open_at = reservation.done_at = min(open_at + 2 * own_s, self._free_at)
+            for other in self._prefilling.values():
+                if other.done_at > reservation.done_at:
+                    other.done_at += own_s
+
+    def _shift(self, after: float, early_s: float) -> None:
+        if early_s <= 0:
+            return
+        self._free_at -= early_s
+        if self._open_at >= after:
+            self._open_at -= early_s
+        self._open_at = min(self._open_at, self._free_at)
+        for other in self._prefilling.values():
+            if other.done_at > after:
+                other.done_at -= early_s
+
+    def _watch(self, now: float) -> None:
+        """From now on the time is taken in which prefills are computed."""
+        self._busy_since, self._busy_tokens, self._busy_depth = now, 0, 0.0
+
+    def _learn(self, reservation: Reservation, now: float) -> None:
+        """A prefill is over. When none is left, all of them together took the time since the first
+        was sent: in which order they were computed does not matter.
+        """
+        num_tokens = reservation.uncached_tokens
+        self._busy_tokens += num_tokens
+        self._busy_depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
+        busy_s = now - self._busy_since
+        if not self._prefilling or busy_s > LEARN_AFTER_S:
+            self.pace.learn(self._busy_tokens, self._busy_depth, busy_s, now)
+            if self._prefilling:
+                self._watch(now)
+
+    def _private(self, request: RouteRequest, expected_output: int) -> int:
+        """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
+        size = self.engine.block_size if self.engine is not None else 0
+        tail = request.prompt_tokens - len(request.digests) * size
+        return max(0, tail) + expected_output
+
+
+def _most_beside(engine: EngineFacts | None) -> int:
+    """How many tokens of a prompt our engine computes beside a long one: half of each step is for
+    those that fit into it (`workers/scheduler/planning.py`). Others' engines finish what they
+    began.
+    """
+    if engine is None or engine.kind != "native":
+        return -1
+    return engine.token_budget // 2

@@ -1,0 +1,25 @@
+"""What requests to providers cost and may cost: books, prices, limits, and the ledger's writer.
+
+Must not know SQL (`gateway.store`) or HTTP.
+"""
+
+from gateway.spending.books import SpendingFigures, Window
+from gateway.spending.prices import MICRO, show_amount, to_micro
+from gateway.spending.refusals import easiest
+from gateway.spending.spending import Bill, Spending
+from gateway.spending.windows import Period, day_of, month_of, window_of
+
+__all__ = [
+    "MICRO",
+    "Bill",
+    "Period",
+    "Spending",
+    "SpendingFigures",
+    "Window",
+    "day_of",
+    "easiest",
+    "month_of",
+    "show_amount",
+    "to_micro",
+    "window_of",
+]

@@ -1,0 +1,67 @@
+"""Why a provider may not be asked, in words for the client.
+
+Owns the texts of spending refusals, and which of several the client is told. Must not know amounts:
+what the operator pays is not the client's business.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.api import ApiError, output_cap_required, request_too_costly, spending_limit_reached
+from gateway.spending.books import MAX_RETRY_AFTER_S, OverLimit, Refusal
+
+MENDING_S: Final = 60
+"""What a client can mend by itself is put off for shorter waits only: up to a minute the official
+clients wait on their own, while a 400 ends their request.
+"""
+
+
+def refusal_error(refusal: Refusal, provider: str, cap: int) -> ApiError:
+    """What a client is told if `provider` is the only one. `cap`: the most tokens of output with
+    which the same request would fit now; 0 if there are none.
+    """
+    if isinstance(refusal, OverLimit):
+        return _over_limit(refusal, cap)
+    if refusal.missing == "output":
+        return output_cap_required(
+            f"A spending limit applies to provider `{provider}`, and nothing bounds what this "
+            f"answer can cost: send a cap of at most {cap} tokens on its output."
+        )
+    text = f"A spending limit applies, and the price at provider `{provider}` is not configured."
+    return spending_limit_reached(text, MAX_RETRY_AFTER_S)
+
+
+def _over_limit(refusal: OverLimit, cap: int) -> ApiError:
+    window = refusal.window
+    kind, name = window.account
+    whose = f"provider `{name}`" if kind == "provider" else f"API key `{name}`"
+    limit = f"{window.period} spending limit of {whose}"
+    if window.never_holds(refusal.cost):
+        text = f"This request could cost more than the whole {limit}"
+        if cap:
+            return output_cap_required(f"{text}: send a cap of at most {cap} tokens on its output.")
+        return request_too_costly(f"{text}, and no cap on its output would make it fit now.")
+    if window.obstacle(refusal.cost) == "others":
+        text = f"Requests under way hold so much of the {limit} that this one may not fit."
+    else:
+        state = "is reached" if window.is_spent else "leaves less than this request could cost"
+        text = f"The {limit} {state}; it resets at {refusal.resets_at:%Y-%m-%d %H:%M} UTC."
+    if cap:
+        text += f" With a cap of at most {cap} tokens on its output it fits now."
+    return spending_limit_reached(text, refusal.retry_after_s)
+
+
+def easiest(refusals: Sequence[ApiError]) -> ApiError:
+    """The one answer when every provider of a chain was refused: the one that is over soonest, with
+    all reasons, its own first.
+    """
+    soonest = min(refusals, key=_wait_s)
+    reasons = " ".join(dict.fromkeys(error.message for error in (soonest, *refusals)))
+    return ApiError(soonest.status, reasons, code=soonest.code, retry_after_s=soonest.retry_after_s)
+
+
+def _wait_s(error: ApiError) -> float:
+    if error.retry_after_s is not None:
+        return error.retry_after_s
+    return MENDING_S if error.code == "output_cap_required" else math.inf

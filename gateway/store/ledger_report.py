@@ -1,0 +1,140 @@
+"""The reading side of the ledger.
+
+Owns the sums that `herma usage` shows, over the files of all processes that share a port. Reads
+beside a running gateway without disturbing it. Must not write.
+"""
+
+import functools
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from gateway.store.ledger_entries import DayTotal
+from gateway.store.ledger_schema import currency_of, open_for_reading
+from protocol.errors import ConfigError
+
+Column = Literal["day", "key", "model", "provider"]
+
+# Requests that are out now count as unsettled: if the gateway was killed, nobody will settle them.
+_ROWS: Final = """
+SELECT {by}SUM(requests), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens),
+       SUM(cost * is_settled), SUM(requests * (1 - is_settled)), SUM(cost * (1 - is_settled)),
+       SUM(requests * (1 - is_priced))
+FROM (
+    SELECT day, key, model, provider, is_settled, is_priced, requests, prompt_tokens,
+           cached_tokens, completion_tokens, cost
+    FROM usage
+    UNION ALL
+    SELECT day, key, model, provider, 0, is_priced, 1, prompt_tokens, 0, completion_tokens, cost
+    FROM reservations
+)
+WHERE day >= ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Sums over requests that agree in `group`, whose values are in the order asked for. Tokens
+    are those of all `requests`; `cost` is what the settled ones cost, `unsettled_cost` what the
+    others can have cost at most, both in micro-units. `unpriced` ones are in neither.
+    """
+
+    group: tuple[str, ...]
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: int
+    unsettled: int
+    unsettled_cost: int
+    unpriced: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All rows in the order of their groups, and the sum of them; None if there are none."""
+
+    currency: str
+    rows: tuple[Row, ...]
+    total: Row | None
+
+
+def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | None:
+    """The usage from `first_day` on (2026-11-01), of the ledger at `path` and of those of further
+    processes beside it; None if there is none yet.
+
+    Raises `ConfigError` if a file cannot be read, is no ledger or of another currency.
+    """
+    files = ([path] if path.exists() else []) + ledgers_beside(path)
+    reports = [_read_file(file, by, first_day) for file in files]
+    if len({report.currency for report in reports}) > 1:
+        raise ConfigError(
+            f"the ledgers {path} and beside it are of several currencies; amounts of two "
+            "currencies cannot be added, so move the old ones away"
+        )
+    return functools.reduce(_both, reports) if reports else None
+
+
+def spent_beside(path: Path, first_day: str) -> list[DayTotal]:
+    """What further processes have spent at providers from `first_day` on, when there were some."""
+    by: tuple[Column, ...] = ("day", "key", "provider")
+    rows = (row for file in ledgers_beside(path) for row in _read_file(file, by, first_day).rows)
+    return [
+        DayTotal(day, key, provider, row.cost + row.unsettled_cost)
+        for row in rows
+        for day, key, provider in [row.group]
+        if provider
+    ]
+
+
+def ledgers_beside(path: Path) -> list[Path]:
+    """The files of further processes: ledger.1.sqlite, ledger.2.sqlite ... beside ledger.sqlite."""
+    name = re.compile(rf"{re.escape(path.stem)}\.[1-9]\d*{re.escape(path.suffix)}")
+    files = path.parent.glob("*") if path.parent.is_dir() else ()
+    return sorted(file for file in files if name.fullmatch(file.name))
+
+
+def _read_file(path: Path, by: Sequence[Column], first_day: str) -> Report:
+    try:
+        with closing(open_for_reading(path)) as connection:
+            # One transaction: groups and their sum are of the same moment.
+            connection.execute("BEGIN")
+            rows = _read(connection, by, first_day)
+            total = _read(connection, (), first_day)
+            currency = currency_of(connection)
+    except (OSError, sqlite3.Error) as error:
+        raise ConfigError(f"cannot read the ledger {path}: {error}") from error
+    return Report(currency, tuple(rows), total[0] if rows else None)
+
+
+def _both(one: Report, other: Report) -> Report:
+    rows = {row.group: row for row in one.rows}
+    for row in other.rows:
+        rows[row.group] = _sum(rows.get(row.group), row)
+    total = one.total if other.total is None else _sum(one.total, other.total)
+    return Report(one.currency, tuple(rows[group] for group in sorted(rows)), total)
+
+
+def _sum(one: Row | None, other: Row) -> Row:
+    if one is None:
+        return other
+    counts = (a + b for a, b in zip(astuple(one)[1:], astuple(other)[1:], strict=True))
+    return Row(other.group, *counts)
+
+
+def _read(connection: sqlite3.Connection, by: Sequence[Column], first_day: str) -> list[Row]:
+    columns = ", ".join(by)
+    statement = _ROWS.format(by=f"{columns}, " if by else "")
+    if by:
+        statement += f"GROUP BY {columns} ORDER BY {columns}"
+    found = connection.execute(statement, (first_day,))
+    return [_row(values, len(by)) for values in found if values[len(by)] is not None]
+
+
+def _row(values: tuple[object, ...], width: int) -> Row:
+    group, sums = values[:width], [int(str(value)) for value in values[width:]]
+    return Row(tuple(map(str, group)), *sums)

@@ -1,0 +1,58 @@
+"""What operators see happen: the fleet's events, their feed, and counters.
+
+Must not know who listens or any metrics library.
+"""
+
+from gateway.telemetry.counters import Counters
+from gateway.telemetry.event_feed import EventFeed, Listener, Told
+from gateway.telemetry.fleet_events import (
+    AnswerCut,
+    BreakerClosed,
+    BreakerOpen,
+    EngineFault,
+    FallbackOff,
+    FallbackOn,
+    FleetEvent,
+    HealthProbeFailed,
+    IndexGap,
+    LimitReached,
+    PoisonedRequest,
+    ProviderFailed,
+    RequestDetached,
+    Rerouted,
+    Resumed,
+    RetryRefused,
+    TakenOver,
+    WorkerBack,
+    WorkerLost,
+    WorkerReady,
+    WorkerStarting,
+)
+
+__all__ = [
+    "AnswerCut",
+    "BreakerClosed",
+    "BreakerOpen",
+    "Counters",
+    "EngineFault",
+    "EventFeed",
+    "FallbackOff",
+    "FallbackOn",
+    "FleetEvent",
+    "HealthProbeFailed",
+    "IndexGap",
+    "LimitReached",
+    "Listener",
+    "PoisonedRequest",
+    "ProviderFailed",
+    "RequestDetached",
+    "Rerouted",
+    "Resumed",
+    "RetryRefused",
+    "TakenOver",
+    "Told",
+    "WorkerBack",
+    "WorkerLost",
+    "WorkerReady",
+    "WorkerStarting",
+]

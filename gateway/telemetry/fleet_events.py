@@ -1,0 +1,212 @@
+"""What operators are told of: the closed union `FleetEvent`.
+
+Owns the kinds and their fields. Fields hold configured names, counts and words of ours: never text
+of a prompt or an answer, an address or a secret. Must not know logs, metrics or listeners.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event"):
+    """The tag is the kind, in words: `{"event": "worker lost", ...}`."""
+
+
+class WorkerStarting(_Event, frozen=True, tag="worker starting"):
+    """Its engine is on its way; `epoch` counts the engines of one supervisor."""
+
+    worker: str
+    epoch: int
+
+
+class WorkerReady(_Event, frozen=True, tag="worker ready"):
+    """An engine has generated tokens, the first one of a worker of that name."""
+
+    worker: str
+    epoch: int
+    models: tuple[str, ...]
+    device: str
+
+
+class WorkerBack(_Event, frozen=True, tag="worker back"):
+    """A worker that was ready before is ready again."""
+
+    worker: str
+    epoch: int
+    models: tuple[str, ...]
+    device: str
+
+
+class EngineFault(_Event, frozen=True, tag="engine fault"):
+    """An engine died, its supervisor lives. `is_final`: it is not started again by itself."""
+
+    worker: str
+    epoch: int
+    kind: str
+    exit_code: int | None
+    is_final: bool
+
+
+class WorkerLost(_Event, frozen=True, tag="worker lost"):
+    """A supervisor, its host or the link to it is gone, or it has left."""
+
+    worker: str
+    reason: str
+
+
+class IndexGap(_Event, frozen=True, tag="index gap"):
+    """Block events of a worker are missing; a snapshot is asked for."""
+
+    worker: str
+    seq: int
+
+
+class FallbackOn(_Event, frozen=True, tag="fallback on"):
+    """From now on providers answer for the model."""
+
+    model: str
+    providers: tuple[str, ...]
+    reason: str
+
+
+class FallbackOff(_Event, frozen=True, tag="fallback off"):
+    """Workers answer for the model again: so many health probes in a row came back."""
+
+    model: str
+    recovery_probes: int
+
+
+class HealthProbeFailed(_Event, frozen=True, tag="health probe failed"):
+    """A worker that says it is ready gave no tokens; providers go on answering."""
+
+    model: str
+    worker: str
+    reason: str
+
+
+class Rerouted(_Event, frozen=True, tag="rerouted"):
+    """A sequence without a token so far goes to another place."""
+
+    request: str
+    model: str
+    worker: str
+    reason: str
+
+
+class Resumed(_Event, frozen=True, tag="resumed"):
+    """A sequence goes on elsewhere after `output_tokens` tokens."""
+
+    request: str
+    model: str
+    worker: str
+    reason: str
+    output_tokens: int
+
+
+class RetryRefused(_Event, frozen=True, tag="retry refused"):
+    """The fleet's budget for retries is spent: a failure is told to the client instead."""
+
+    what: str
+
+
+class PoisonedRequest(_Event, frozen=True, tag="poisoned request"):
+    """A request was there at so many deaths of engines; it is refused from now on."""
+
+    request: str
+    model: str
+    key: str
+    deaths: int
+
+
+class BreakerOpen(_Event, frozen=True, tag="breaker open"):
+    """A worker or provider is asked last for `open_s` seconds, or not at all while `cooling`."""
+
+    scope: Literal["worker", "provider"]
+    name: str
+    open_s: float
+    reason: str
+    cooling: bool = False
+
+
+class BreakerClosed(_Event, frozen=True, tag="breaker closed"):
+    """A worker or provider has answered again."""
+
+    scope: Literal["worker", "provider"]
+    name: str
+
+
+class ProviderFailed(_Event, frozen=True, tag="provider failed"):
+    """Nothing of an answer came; `status` is what it said, if it spoke."""
+
+    provider: str
+    model: str
+    reason: str
+    status: int | None
+
+
+class AnswerCut(_Event, frozen=True, tag="answer cut"):
+    """A provider's answer broke off after its beginning."""
+
+    provider: str
+    model: str
+    reason: str
+
+
+class LimitReached(_Event, frozen=True, tag="limit reached"):
+    """A spending limit refuses for what was spent, for the first time in its window."""
+
+    scope: str
+    name: str
+    period: str
+    resets_at: str
+
+
+class RequestDetached(_Event, frozen=True, tag="orphaned"):
+    """A client left before the first token; its request lives on for `grace_s`."""
+
+    model: str
+    key: str
+    grace_s: float
+
+
+class TakenOver(_Event, frozen=True, tag="taken over"):
+    """The same request came again and took its orphan over."""
+
+    model: str
+    key: str
+    after_s: float
+
+
+FleetEvent = (
+    WorkerStarting
+    | WorkerReady
+    | WorkerBack
+    | EngineFault
+    | WorkerLost
+    | IndexGap
+    | FallbackOn
+    | FallbackOff
+    | HealthProbeFailed
+    | Rerouted
+    | Resumed
+    | RetryRefused
+    | PoisonedRequest
+    | BreakerOpen
+    | BreakerClosed
+    | ProviderFailed
+    | AnswerCut
+    | LimitReached
+    | RequestDetached
+    | TakenOver
+)
+
+EVENT_KINDS: Final[tuple[str, ...]] = tuple(
+    str(kind.__struct_config__.tag) for kind in FleetEvent.__args__
+)
+"""Every kind, for counters that begin at zero."""
+
+
+def kind_of(event: FleetEvent) -> str:
+    """The kind of `event`, in words."""
+    return str(event.__struct_config__.tag)

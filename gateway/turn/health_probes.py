@@ -1,0 +1,99 @@
+"""Health probes on their way through workers.
+
+Owns the short sequence that proves a worker, and its deadline. Must not know when one is due, nor
+what follows from its end: `core/health probe.py` decides.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from gateway.link import Attempt, Outcome, WorkerLink
+from gateway.routing import Dispatcher, Lease, Probe
+from protocol.ids import ID_BYTES, RequestId
+from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens
+
+PROBE_S: Final = 10.0
+"""Four tokens take milliseconds; a worker that is ready has compiled."""
+PROBE_TOKENS: Final = 4
+_PROMPT: Final = (1, 2, 3, 4)
+"""Ids that every vocabulary has. Less than a block: nothing of it stays in a cache."""
+
+
+class HealthProbes:
+    """`run` sends those that the dispatcher asks for."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, link: WorkerLink, draw: Callable[[int], bytes]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._link = link
+        self._draw = draw
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            async for probe in self._dispatcher.probes:
+                nursery.start_soon(self._fly, probe)
+
+    async def _fly(self, probe: Probe) -> None:
+        num_tokens = 0
+
+        def count(item: TokenItem) -> bool:
+            nonlocal num_tokens
+            num_tokens += len(item.ids)
+            return False
+
+        attempt = Attempt(
+            Lease(0, probe.worker_id, 0, "health probe"),
+            RequestId(self._draw(ID_BYTES)),
+            1,
+            expected=0,
+            on_tokens=count,
+            on_accepted=_ignore,
+        )
+        try:
+            self._link.submit(attempt, _submit(attempt, probe.model))
+            with trio.move_on_after(PROBE_S):
+                await attempt.wait()
+        finally:
+            self._link.forget(attempt)
+        self._tell(probe, attempt.outcome, came=num_tokens > 0)
+
+    def _tell(self, probe: Probe, outcome: Outcome | None, *, came: bool) -> None:
+        match outcome:
+            case Finished(reason="stop" | "length") | None if came:
+                # It is held to nothing but tokens: where steps are slow not all are here in time.
+                self._dispatcher.probe_passed(probe)
+            case Rejected(reason="busy" | "draining" | "not_ready"):
+                self._dispatcher.probe_busy(probe)
+            case None:
+                name = self._link.worker_name(probe.worker_id)
+                self._dispatcher.probe_late(probe, name, f"no tokens in {PROBE_S:g} s")
+            case Rejected(reason=reason):
+                self._failed(probe, f"rejected: {reason}")
+            case _:
+                self._failed(probe, "it broke off")
+
+    def _failed(self, probe: Probe, why: str) -> None:
+        self._dispatcher.probe_failed(probe, self._link.worker_name(probe.worker_id), why)
+
+
+def _submit(attempt: Attempt, model: str) -> Submit:
+    return Submit(
+        request_id=attempt.request_id,
+        attempt=attempt.number,
+        model=model,
+        prompt_ids=pack_tokens(_PROMPT),
+        output_ids=b"",
+        sampling=SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True),
+        seed=0,
+    )
+
+
+def _ignore(_: Accepted) -> None:
+    pass

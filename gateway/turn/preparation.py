@@ -1,0 +1,268 @@
+"""From a chat request to the work that a worker can do.
+
+Owns rendering and tokenising (in a thread when it takes long), the clamp of the output, seeds and
+sampling.
+Must not know places, frames or answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import Final, TypeVar
+
+import msgspec
+import trio
+
+from gateway.api import ChatRequest, Message, ToolSchema, context_length_exceeded
+from gateway.output import AUTO, NONE, AnswerFormat
+from gateway.output.tools import Opening, forced_opening
+from gateway.prompt import ModelText, encode_raw
+from gateway.routing import ModelView
+from gateway.turn.caller import Caller
+from gateway.turn.model_texts import coming_text
+from gateway.turn.services import Services
+from protocol.hashing import root_digest
+from protocol.ids import BlockDigest
+from protocol.sampling import SamplingParams
+from protocol.tokens import count_tokens, pack_tokens
+
+T = TypeVar("T")
+
+INLINE_CHARS: Final = 2048
+"""Shorter texts are encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms (and the GIL)."""
+RENDER_CHARS: Final = 128 * 1024
+"""Smaller requests are rendered at once, in less than 1 ms: a thread holds the GIL as long, and
+give it back to the loop only after 5 ms."""
+RENDER_MESSAGE_CHARS: Final = 256
+"""What a template spends on each message, in characters that it copies."""
+MESSAGE_CHARS: Final = 16
+"""What a template writes around each message, at least."""
+AUXILIARY_PROMPT_TOKENS: Final = 4096
+UNSHOWABLE: Final = frozenset(
+    {
+        "unsupported_content_part",
+        "logit_bias_not_served",
+        "template_refused",
+        "no_chat_template",
+    }
+)
+"""Codes of refusals that speak of our text models only: a provider may understand the request."""
+_REMEMBERED: Final = {ToolSchema}
+_ENCODERS: Final = trio.CapacityLimiter(2)
+"""Encoding is bound by cores; more threads would only take them from the token path."""
+
+
+_NO_TIME: Final = datetime.fromtimestamp(0, UTC)
+"""For templates that do not ask for it."""
+
+_root_digest: Final = lru_cache(maxsize=1024)(root_digest)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks.
+
+    `form` is how the answer is read. The prompt ends within thoughts (`is_thinking`), or in the
+    beginning of a call (`opening`).
+    """
+
+    request: ChatRequest
+    caller: Caller
+    model: str
+    text: ModelText
+    files_digest: bytes
+    prompt: bytes
+    prompt_tokens: int
+    digests: tuple[BlockDigest, ...]
+    sampling: SamplingParams
+    seed: int
+    salt: bytes
+    end_ids: frozenset[int]
+    session: str | None
+    auxiliary: bool
+    form: AnswerFormat
+    is_thinking: bool = False
+    opening: str = ""
+
+    def seed_of(self, index: int) -> int:
+        """The seed of the choice `index`: the request's own for the first, derived for others."""
+        if index == 0:
+            return self.seed
+        packed = struct.pack("<QI", self.seed, index)
+        return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little") >> 1
+
+
+async def prepare(
+    services: Services, request: ChatRequest, caller: Caller, view: ModelView
+) -> Job | None:
+    """The job of `request` for the model `view`; None if no worker has told yet what its texts
+    are, or who told has gone without sending them. Raises `ApiError` 400 for a prompt over the
+    window, and with a code of `UNSHOWABLE` for content that the model cannot be shown.
+    """
+    if (refusal := request.refused_locally) is not None:
+        raise refusal
+    if view.files_digest is None or view.block_size is None:
+        return None
+    text = services.files.known(view.files_digest)
+    if text is None:
+        with services.open_turns.interruptible():
+            text = await coming_text(services, view.name, view.files_digest)
+        if text is None:
+            return None
+    form = _form(services, request, view, text)
+    salt = caller.key.encode() if caller.private_cache else b""
+    prompt, end = await _encode(text, request, salt)
+    is_thinking = form.is_opened_by(end)
+    opening = None
+    if request.tool_choice == "required":
+        opening = _opening(request, text, form)
+        if opening is not None:
+            before = form.past_reasoning(end) + opening.before
+            prompt += pack_tokens(text.encode_opening(opening._replace(before=before)))
+    prompt_tokens = count_tokens(prompt)
+    window = view.context_length
+    if window is not None and prompt_tokens >= window:
+        raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
+    sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
+    root = _root_digest(view.name, "", salt)
+    ends = frozenset() if request.ignore_eos else text.eos_ids
+    if request.stop_token_ids:
+        ends |= frozenset(request.stop_token_ids)
+    return Job(
+        request=request,
+        caller=caller,
+        model=view.name,
+        text=text,
+        files_digest=view.files_digest,
+        prompt=prompt,
+        prompt_tokens=prompt_tokens,
+        digests=services.digests.digests(root, prompt, view.block_size),
+        sampling=sampling,
+        seed=request.seed if request.seed is not None else _draw_seed(services),
+        salt=salt,
+        end_ids=ends,
+        session=caller.session or request.session,
+        auxiliary=is_auxiliary(request, prompt_tokens),
+        form=form,
+        is_thinking=is_thinking and opening is None,
+        opening=opening.text if opening is not None else "",
+    )
+
+
+def _form(
+    services: Services, request: ChatRequest, view: ModelView, text: ModelText
+) -> AnswerFormat:
+    """How the answer is read; without tools, calls are not looked for. A raw completion is text."""
+    if request.prompt is not None:
+        return AnswerFormat(tools=None, reasoning=None)
+    tools = reasoning = AUTO
+    for model in services.config.models:
+        if model.name == view.name:
+            tools, reasoning = model.tool_parser, model.reasoning_parser
+            break
+    return text.answer_format(tools if request.tools else NONE, reasoning)
+
+
+def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:
+    """The beginning of the call that the request demands: of a tool that it names, or of any."""
+    if form.tools is None:
+        return None
+    names = tuple(tool["function"]["name"] for tool in request.tools)
+    num_calls = sum(len(message.tool_calls) for message in request.messages)
+    return forced_opening(form.tools.name, names, text.chat_template or "", num_calls)
+
+
+def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:
+    """Whether it is one of an agent's small side calls, as for titles or approvals."""
+    is_plain_chat = not request.tools and request.prompt is None
+    return is_plain_chat and not request.stream and prompt_tokens <= AUXILIARY_PROMPT_TOKENS
+
+
+def is_quickly_rendered(request: ChatRequest) -> bool:
+    """Whether the loop, on which all other streams run, may render the template itself."""
+    if request.num_bytes is not None and not request.template_kwargs:
+        # Texts and remembered tools are no longer than their body: no need to count.
+        num_bytes = request.num_bytes + RENDER_MESSAGE_CHARS * len(request.messages)
+        are_known = not request.tools or {type(t) for t in request.tools} <= _REMEMBERED
+        if are_known and num_bytes <= RENDER_CHARS:
+            return True
+    plain = all(
+        isinstance(value, bool | int | float | None) or (isinstance(value, str) and len(value) < 64)
+        for value in request.template_kwargs.values()
+    )
+    num_chars = _num_chars(request) + RENDER_MESSAGE_CHARS * len(request.messages)
+    for tool in request.tools:
+        if type(tool) is not ToolSchema:
+            return False
+        num_chars += tool.num_bytes
+    return plain and num_chars <= RENDER_CHARS
+
+
+def guess_prompt_tokens(request: ChatRequest) -> int:
+    """The size of a prompt whose tokenizer is not known yet: four characters a token."""
+    return max(1, _num_chars(request) // 4)
+
+
+def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) -> int:
+    if window is None:
+        return request.max_tokens or 2**31 - 1
+    rest = window - prompt_tokens
+    return min(request.max_tokens or rest, rest)
+
+
+async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[bytes, str]:
+    """The packed ids of the prompt, and the last of the text that the template made: it may have
+    opened the thoughts. Only what is long and not known is encoded in a thread.
+    """
+    if request.prompt is not None:
+        special = request.add_special_tokens
+        encode = partial(encode_raw, text, request.prompt, add_special_tokens=special)
+        ids = await _run(encode, at_once=len(request.prompt) <= INLINE_CHARS)
+        return pack_tokens(ids), ""
+    now = _local_time(int(time.time())) if text.tells_time else _NO_TIME
+    given = request.messages, request.tools, request.template_kwargs, now
+    if is_quickly_rendered(request):
+        segments = text.render_chat(*given)
+    else:
+        segments = await _run(partial(text.render_chat, *given), at_once=False)
+    draft = text.prompts.draft(segments, salt)
+    encoded = None
+    if draft.missing:
+        missing = partial(text.prompts.encode, draft.missing, salt)
+        encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
+    return text.prompts.finish(draft, encoded), segments[-1]
+
+
+@lru_cache(maxsize=1)
+def _local_time(unix_s: int) -> datetime:
+    """What templates may write into a prompt: whole seconds are enough, and finding out the offset
+    takes 2 us.
+    """
+    return datetime.fromtimestamp(unix_s, UTC).astimezone()
+
+
+async def _run(work: Callable[[], T], *, at_once: bool) -> T:
+    """The result of `work`, on the loop or in a thread."""
+    if at_once:
+        return work()
+    return await trio.to_thread.run_sync(work, limiter=_ENCODERS, abandon_on_cancel=True)
+
+
+def _num_chars(request: ChatRequest) -> int:
+    return sum(map(_message_chars, request.messages)) + len(request.prompt or ())
+
+
+def _message_chars(message: Message) -> int:
+    num_chars = MESSAGE_CHARS + len(message.content or "") + len(message.reasoning_content or "")
+    num_chars += len(message.name or "") + len(message.tool_call_id or "")
+    for call in message.tool_calls:
+        num_chars += len(call.name) + len(call.arguments)
+    return num_chars
+
+
+def _draw_seed(services: Services) -> int:
+    return int.from_bytes(services.draw(8), "little") >> 1

@@ -1,0 +1,186 @@
+"""The way through a model's providers.
+
+Owns who is asked next and what a client is told when nobody answers. Nobody is asked before
+`Spending` has reserved what it can cost. Must not know HTTP: the provider's bytes are passed on as
+they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from config import FallbackConfig
+from gateway.api import (
+    ApiError,
+    ChatRequest,
+    Started,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    busy,
+    connection_lost,
+)
+from gateway.routing import UseProvider
+from gateway.spending import Bill, easiest
+from gateway.telemetry import AnswerCut
+from gateway.telemetry import ProviderFailed as ProviderFailedEvent
+from gateway.turn.caller import Caller
+from gateway.turn.services import Services
+from gateway.upstream import Answer, ProviderCut, ProviderFailed
+from gateway.upstream.forwarded_headers import Header, sent_on
+from gateway.upstream.provider_request import Outgoing, outgoing, session_name
+
+if TYPE_CHECKING:
+    from gateway.upstream import Provider
+
+COOL_S: Final = 1
+"""For a provider at its limit that does not say for how long."""
+
+Emit = Callable[[TurnEvent], None]
+
+
+async def answer_by_chain(
+    services: Services,
+    request: ChatRequest,
+    route: UseProvider,
+    emit: Emit,
+    *,
+    caller: Caller,
+    model: str,
+) -> ApiError | None:
+    """Ask the providers of the chain in order until one answers; the caller's key and `model` are
+    charged.
+
+    Returns what to tell the client if none did; nothing was emitted then. Raises `ApiError` when
+    an answer was cut after its beginning.
+    """
+    failures: list[ProviderFailed] = []
+    refusals: list[ApiError] = []
+    found, pause_s = services.health.in_order(route.chain)
+    if pause_s is not None:
+        return busy("No provider takes requests now: each asked for a pause.", math.ceil(pause_s))
+    targets = deque(found)
+    while targets:
+        target = targets.popleft()
+        if failures and not services.retries.may(target.provider):
+            break
+        provider = services.providers[target.provider]
+        sent = _outgoing(services, request, caller, target)
+        bill = await services.spending.open_bill(caller.key, model, target, sent.request)
+        if isinstance(bill, ApiError):
+            refusals.append(bill)
+            continue
+        started = Started(
+            served_by=f"cloud:{provider.name}",
+            worker="",
+            cached_tokens=0,
+            route=route.reason,
+            model=target.model,
+        )
+        services.health.asked(provider.name)
+        try:
+            with bill:
+                answer = await _ask(provider, sent, target.model, started, emit, bill)
+        except ProviderFailed as error:
+            _note_failure(services, provider.name, target.model, error)
+            if error.was_kept and not any(failure.was_kept for failure in failures):
+                targets.appendleft(target)
+            failures.append(error)
+            continue
+        except ProviderCut as error:
+            services.counters.cloud_cut += 1
+            services.feed.publish(AnswerCut(provider.name, target.model, str(error)))
+            services.health.failed(provider.name, "it broke an answer off")
+            raise connection_lost() from error
+        services.health.succeeded(provider.name)
+        if answer is not None:
+            emit(msgspec.structs.replace(started, headers=answer.headers))
+            emit(UpstreamBody(answer.status, answer.body))
+        services.counters.cloud_answers += 1
+        return None
+    return _nobody_answered(failures, refusals)
+
+
+def _note_failure(services: Services, name: str, model: str, error: ProviderFailed) -> None:
+    services.counters.cloud_failures += 1
+    services.feed.publish(ProviderFailedEvent(name, model, str(error), error.status))
+    if error.status == 429 or error.retry_after_s is not None:
+        services.health.busy(name, error.retry_after_s or COOL_S)
+    else:
+        services.health.failed(name, str(error))
+
+
+def _outgoing(
+    services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
+) -> Outgoing:
+    """The request as this provider gets it."""
+    return outgoing(
+        request,
+        sent_on(caller.headers),
+        params=target.params,
+        session_hint=services.config.providers[target.provider].session_hint,
+        session=session_name(caller.key, caller.session or request.session, request),
+    )
+
+
+async def _ask(
+    provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
+) -> Answer | None:
+    """The exchange with one provider; tells `bill` what it costs."""
+    try:
+        if sent.request.stream:
+            answer = await _stream(provider, sent, model, started, emit, bill)
+        else:
+            answer = await provider.complete(
+                sent.request.raw, model, bill.note_usage, headers=sent.headers
+            )
+    except ProviderFailed as error:
+        if not error.may_be_charged:
+            bill.waive()
+        raise
+    if answer is not None and answer.status != 200:
+        bill.waive()
+    bill.complete()
+    return answer
+
+
+async def _stream(
+    provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
+) -> Answer | None:
+    has_started = False
+
+    def note_headers(headers: tuple[Header, ...]) -> None:
+        nonlocal started
+        started = msgspec.structs.replace(started, headers=headers)
+
+    def pass_on(events: bytes) -> None:
+        nonlocal has_started
+        if not has_started:
+            has_started = True
+            emit(started)
+        emit(UpstreamChunk(events))
+
+    return await provider.stream(
+        sent.request.raw,
+        model,
+        pass_on,
+        bill.note_usage,
+        headers=sent.headers,
+        on_headers=note_headers,
+    )
+
+
+def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
+    if refusals and not failures:
+        return easiest(refusals)
+    retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
+    text = "No provider could answer: " + "; ".join(map(str, failures)) + "."
+    text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])
+    if failures and all(error.status == 429 for error in failures):
+        return ApiError(429, text, code="busy", retry_after_s=min(retry_after, default=5))
+    return ApiError(502, text, code="no_provider_answered")

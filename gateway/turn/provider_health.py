@@ -1,0 +1,73 @@
+"""Which providers have failed lately, and what may be tried again.
+
+Owns the breakers of providers and tells of their changes. Must not know requests or money.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import trio
+
+from config import FallbackConfig
+from gateway.routing import Breaker, RetryBudget, in_order
+from gateway.telemetry import BreakerClosed, BreakerOpen, EventFeed, RetryRefused
+
+
+class ProviderHealth:
+    """The providers of these names, all good to begin with."""
+
+    def __init__(self, names: Iterable[str], feed: EventFeed) -> None:
+        self._breakers = {name: Breaker() for name in names}
+        self._feed = feed
+
+    def in_order(
+        self, chain: Sequence[FallbackConfig]
+    ) -> tuple[list[FallbackConfig], float | None]:
+        """See `gateway.routing.breaker.in_order`."""
+        return in_order(chain, lambda target: self._breakers[target.provider], trio.current_time())
+
+    def asked(self, name: str) -> None:
+        """A request goes there."""
+        self._breakers[name].asked(trio.current_time())
+
+    def succeeded(self, name: str) -> None:
+        """It answered."""
+        if self._breakers[name].succeeded():
+            self._feed.publish(BreakerClosed("provider", name))
+
+    def failed(self, name: str, reason: str) -> None:
+        """It gave nothing, or broke off."""
+        breaker = self._breakers[name]
+        if breaker.failed(trio.current_time()):
+            self._feed.publish(BreakerOpen("provider", name, breaker.open_s, reason))
+
+    def busy(self, name: str, retry_after_s: int | None) -> None:
+        """It is at its limit, which is no failure; it may have said for how long."""
+        breaker = self._breakers[name]
+        breaker.refused()
+        if retry_after_s is not None and breaker.cool(trio.current_time(), retry_after_s):
+            reason = "it asks to be left alone"
+            event = BreakerOpen("provider", name, retry_after_s, reason, cooling=True)
+            self._feed.publish(event)
+
+    def open_names(self) -> dict[str, bool]:
+        """Every provider, and whether it is asked last, or not at all, for now."""
+        now = trio.current_time()
+        return {name: not breaker.is_good(now) for name, breaker in self._breakers.items()}
+
+
+class Retries:
+    """The fleet's budget; who is refused is told."""
+
+    def __init__(self, feed: EventFeed) -> None:
+        self._budget = RetryBudget()
+        self._feed = feed
+        self.requested: Final = self._budget.requested
+        """A new request came."""
+
+    def may(self, what: str) -> bool:
+        """Whether it may be tried again."""
+        if self._budget.take(trio.current_time()):
+            return True
+        self._feed.publish(RetryRefused(what))
+        return False

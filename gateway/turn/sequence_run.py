@@ -1,0 +1,389 @@
+"""One choice of an answer, from its first place to its last token.
+
+Owns the tokens so far and the way from worker to worker: a lost one is replaced, and the next goes
+on where it stopped. Must not know HTTP, frames or providers.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import trio
+
+from gateway.api import (
+    ApiError,
+    Started,
+    TurnEvent,
+    connection_lost,
+    context_length_exceeded,
+    invalid,
+    unavailable,
+)
+from gateway.link import Attempt, Crashed, Lost, Outcome, Overdue, Stopped
+from gateway.output import (
+    NO_STOPS,
+    OutputPipeline,
+    Reason,
+    ReasoningSplitter,
+    SequenceOutput,
+    StopMatcher,
+)
+from gateway.output.tools import ToolParser
+from gateway.routing import PROOF_TOKENS, Lease, RouteRequest, UseProvider
+from gateway.turn.preparation import Job
+from gateway.turn.retry_policy import RetryPolicy
+from gateway.turn.services import Services
+from protocol.errors import WireError
+from protocol.ids import ID_BYTES, RequestId, WorkerId
+from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
+
+_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
+_NOBODY: Final[frozenset[WorkerId]] = frozenset()
+
+_log = logging.getLogger(__name__)
+
+
+class SequenceRun:
+    """The choice `index` of `job`; events go to `emit` as tokens arrive.
+
+    `has_begun` with the first token, when the prompt's blocks are in the worker's cache, and at the
+    latest when the choice is complete. `output` is what it has given so far. `on_told` is called
+    once its end is with `emit`, as early as the frame that brings it is taken apart.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_beginning",
+        "_emit",
+        "_ended_well",
+        "_index",
+        "_is_prefilling",
+        "_is_proven",
+        "_is_told",
+        "_job",
+        "_losses",
+        "_num_at_start",
+        "_num_attempts",
+        "_request_id",
+        "_services",
+        "_ticket",
+        "_worker_label",
+        "cached_tokens",
+        "has_begun",
+        "on_told",
+        "output",
+        "worker_id",
+    )
+
+    def __init__(
+        self, services: Services, job: Job, index: int, emit: Callable[[TurnEvent], None]
+    ) -> None:
+        self._services = services
+        self._job = job
+        self._index = index
+        self._emit = emit
+        self._request_id = RequestId(services.draw(ID_BYTES))
+        self._losses = RetryPolicy(services, job, self._request_id)
+        self.output = SequenceOutput(
+            _pipeline(services, job, index),
+            emit,
+            max_tokens=job.sampling.max_tokens,
+            end_ids=job.end_ids,
+        )
+        self._attempt: Attempt | None = None
+        self._num_attempts = 0
+        self._is_prefilling = True
+        self._num_at_start = 0
+        self._is_proven = False
+        self._ended_well = False
+        self._is_told = False
+        self._worker_label = ""
+        self._ticket: int | None = None
+        self._beginning: trio.Event | None = None
+        self.has_begun = False
+        self.on_told: Callable[[SequenceRun], object] | None = None
+        self.cached_tokens: int | None = None
+        self.worker_id: WorkerId | None = None
+
+    async def run(
+        self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
+    ) -> UseProvider | None:
+        """Generate the whole choice; or return at once what to do instead.
+
+        `prefer`: the worker to start on, though others may have more room. `resumed`: text of
+        other choices is out. Raises `ApiError` when it cannot be finished.
+        """
+        excluded = _NOBODY
+        if prefer is not None:
+            # A preference alone would only break ties, and the prompt's blocks are there.
+            excluded = self._services.link.others(prefer)
+        dispatcher = self._services.dispatcher
+        try:
+            ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
+            answer = await dispatcher.route(ask)
+            while not isinstance(answer, UseProvider):
+                attempt = self._attempt_at(answer)
+                # As `Attempt.wait`: one function less to go through when it is over.
+                while (outcome := attempt.outcome) is None:
+                    await attempt.ended.wait()
+                self._leave()
+                if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
+                    # That says nothing of the worker.
+                    self._services.counters.busy_requeued += 1
+                    answer = await dispatcher.route_again(answer, outcome.reason)
+                    continue
+                end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
+                if end is not None:
+                    if not self._is_told:
+                        self._tell_end(end)
+                    return None
+                excluded = self._lost(answer, outcome)
+                self._release()
+                ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
+                answer = await dispatcher.route(ask)
+            return answer
+        finally:
+            self._release()
+
+    async def until_begun(self) -> None:
+        """Return once it `has_begun`."""
+        if not self.has_begun:
+            if self._beginning is None:
+                self._beginning = trio.Event()
+            await self._beginning.wait()
+
+    def _tell_end(self, end: Reason) -> None:
+        self._is_told = True
+        if not self.has_begun:
+            self._begin()
+        self.output.finish(end)
+        if self.on_told is not None:
+            self.on_told(self)
+
+    def _begin(self) -> None:
+        self.has_begun = True
+        if self._beginning is not None:
+            self._beginning.set()
+
+    def _lost(self, placement: Lease, outcome: Outcome) -> frozenset[WorkerId]:
+        """The place is lost: whom to ask last for the next."""
+        self._losses.note(
+            placement,
+            outcome,
+            self._worker_label,
+            is_proven=self._is_proven,
+            output_tokens=self.output.num_tokens,
+        )
+        return frozenset({self.worker_id} if self.worker_id is not None else ())
+
+    def _request_of(
+        self,
+        prefer: WorkerId | None,
+        excluded: frozenset[WorkerId],
+        *,
+        resumed: bool,
+        cloud: bool,
+    ) -> RouteRequest:
+        """Of the next place."""
+        job, caller, output = self._job, self._job.caller, self.output
+        self._ticket = self._services.dispatcher.next_ticket()
+        return RouteRequest(
+            ticket=self._ticket,
+            model=job.model,
+            key=caller.key,
+            weight=caller.weight,
+            session=job.session,
+            digests=job.digests,
+            prompt_tokens=job.prompt_tokens + output.num_tokens,
+            max_tokens=output.num_left or 1,
+            auxiliary=job.auxiliary,
+            cloud=cloud and caller.cloud,
+            excluded=excluded,
+            # Once this choice has begun, its siblings may have text that is out.
+            resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
+            prefer=prefer,
+            suspect=self._losses.is_suspect,
+        )
+
+    def _replaced(self) -> ApiError:
+        """Ids mean nothing to a model of the same name with other files, which may have come while
+        this choice waited.
+        """
+        if self.output.packed:
+            return connection_lost()
+        return unavailable("The model was replaced while this request waited for it.", 1)
+
+    def _end_of(self, outcome: Outcome, ticket: int) -> Reason | None:
+        """What the end says of the worker and of the choice. None: the place is lost, but not the
+        sequence.
+        """
+        failed = self._services.dispatcher.failed
+        match outcome:
+            case Finished(reason="stop" | "length" as reason):
+                self._ended_well = True
+                return reason
+            case Stopped():
+                self._ended_well = True
+                return "stop"
+            case Lost() | Finished(reason="abort"):
+                # Not aborted by us: the worker had given this gateway up.
+                return None
+            case Finished():
+                failed(ticket, "its engine failed on a request")
+                self._losses.bear(outcome.detail)
+            case Overdue():
+                failed(ticket, "no first token in time")
+            case Crashed(error=error):
+                if isinstance(error, WireError):
+                    failed(ticket, "it broke the protocol")
+                raise self._told_of(error)
+            case Rejected(reason=reason) if reason in _BUSY:
+                return None  # it gave this gateway up since
+            case Rejected():
+                self._raise_rejected(outcome)
+            case _:
+                assert_never(outcome)
+        return None
+
+    def _attempt_at(self, placement: Lease) -> Attempt:
+        """Send the work there."""
+        if placement.files_digest != self._job.files_digest:
+            raise self._replaced()
+        num_tokens = self.output.num_tokens
+        self._num_attempts += 1
+        self._is_prefilling = True
+        self._num_at_start = num_tokens
+        self._is_proven = False
+        self.worker_id = placement.worker_id
+        self._worker_label = self._services.link.worker_name(placement.worker_id)
+        attempt = self._attempt = Attempt(
+            placement,
+            self._request_id,
+            self._num_attempts,
+            expected=num_tokens,
+            on_tokens=self._on_first_tokens,
+            on_accepted=self._on_accepted,
+            on_complete=self._on_complete,
+        )
+        if attempt.outcome is None:
+            self._submit(attempt)
+        return attempt
+
+    def _leave(self) -> None:
+        """Wait for the attempt no longer. This never waits itself, so a cancelled turn needs no
+        shield to have its work aborted. The attempt calls back to here: together they, and all of
+        the request, would await the collector.
+        """
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            if self._is_prefilling:
+                self._services.first_tokens.no_more(attempt)
+            self._services.link.forget(attempt)
+
+    def _submit(self, attempt: Attempt) -> None:
+        job, services = self._job, self._services
+        services.first_tokens.await_for(attempt, services.config.gateway.first_token_s)
+        submit = Submit(
+            request_id=self._request_id,
+            attempt=self._num_attempts,
+            model=job.model,
+            prompt_ids=job.prompt,
+            output_ids=bytes(self.output.packed),
+            sampling=job.sampling,
+            seed=job.seed_of(self._index),
+            salt=job.salt,
+        )
+        services.link.submit(attempt, submit)
+
+    def _on_accepted(self, message: Accepted) -> None:
+        # A resumed prompt is in a cache because of us; what counts is who gave the first token.
+        if not self.output.packed:
+            self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
+        if self._index == 0:
+            assert self._attempt is not None
+            self._emit(
+                Started(
+                    served_by="worker",
+                    worker=self._worker_label,
+                    cached_tokens=self.cached_tokens or 0,
+                    route=self._attempt.placement.reason,
+                    model=self._job.model,
+                )
+            )
+
+    def _on_first_tokens(self, item: TokenItem) -> bool:
+        """Until the place is proven; then they go to the output, and nothing else is asked."""
+        attempt, output = self._attempt, self.output
+        assert attempt is not None
+        if self._is_prefilling:
+            self._is_prefilling = False
+            self._services.first_tokens.no_more(attempt)
+            self._services.dispatcher.started(attempt.placement.ticket)
+            self._begin()
+        is_stopped = output.take_item(item)
+        if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
+            self._is_proven = True
+            self._losses.proven()
+            self._services.dispatcher.proven(attempt.placement.ticket)
+            attempt.on_tokens = output.take_item
+        return is_stopped
+
+    def _on_complete(self, finished: Finished) -> None:
+        match finished.reason:
+            case "stop" | "length" as reason:
+                self.output.num_unsent = int(finished.matched is not None)
+                self._tell_end(reason)
+            case "abort" | "error":
+                pass  # not its end: another worker may go on
+
+    def _told_of(self, error: Exception) -> Exception:
+        """What the client is told of a fault in taking tokens in; a worker's is a loss."""
+        if not isinstance(error, WireError):
+            return error
+        _log.error("worker %s broke the protocol: %s", self._worker_label, error)
+        return connection_lost()
+
+    def _raise_rejected(self, rejected: Rejected) -> None:
+        if self.output.packed:
+            # Another worker had taken it: the client's request is not what is wrong.
+            raise connection_lost()
+        match rejected.reason:
+            case "too_long":
+                view = self._services.dispatcher.model(self._job.model)
+                window = view.context_length if view is not None else None
+                raise context_length_exceeded(
+                    window or 0, self._job.prompt_tokens, self._job.request.prompt_field
+                )
+            case "invalid":
+                raise invalid(None, f"The worker cannot run this request: {rejected.detail}")
+            case _:
+                raise ApiError(502, "The worker refused this request; its log has the cause.")
+
+    def _release(self) -> None:
+        if self._attempt is not None:
+            self._leave()
+        if (ticket := self._ticket) is not None:
+            self._ticket = None
+            if self._ended_well:
+                self._losses.proven()
+            self._services.dispatcher.release(
+                ticket, self.output.num_tokens or None, is_proven=self._ended_well
+            )
+
+
+def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
+    form = job.form
+    parser = None
+    if form.tools is not None:
+        parser = ToolParser(form.tools, services.draw, job.request.tools, index)
+        parser.begin(job.opening)
+    thoughts = None if job.opening else form.reasoning
+    return OutputPipeline(
+        job.text.decoder(form),
+        StopMatcher(job.request.stop) if job.request.stop else NO_STOPS,
+        parser,
+        index=index,
+        silent_ids=job.end_ids,
+        spelling=job.text.spelling if job.request.logprobs else None,
+        reasoning=ReasoningSplitter(thoughts, is_open=job.is_thinking, enders=form.enders),
+    )

@@ -1,0 +1,53 @@
+"""What one request needs, gathered once.
+
+Owns the composition that `gateway/app.py` builds and that turns and routes are handed. Must not
+create anything itself: no socket, client or task starts here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from config import Config
+from gateway.link import ModelFiles, WorkerLink
+from gateway.prompt import DigestCache
+from gateway.routing import Dispatcher, Quarantine
+from gateway.spending import Spending
+from gateway.telemetry import Counters, EventFeed
+from gateway.turn.detached_requests import DetachedRequests
+from gateway.turn.first_tokens import FirstTokens
+from gateway.turn.open_turns import OpenTurns
+from gateway.turn.provider_health import ProviderHealth, Retries
+
+if TYPE_CHECKING:
+    from gateway.upstream import Provider
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running gateway. `draw` gives random bytes; `draining` is set once it stops:
+    new requests are then refused with 503.
+    """
+
+    config: Config
+    dispatcher: Dispatcher
+    link: WorkerLink
+    files: ModelFiles
+    providers: Mapping[str, Provider]
+    counters: Counters
+    spending: Spending
+    feed: EventFeed
+    health: ProviderHealth
+    retries: Retries
+    detached_requests: DetachedRequests
+    digests: DigestCache = field(default_factory=DigestCache)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    open_turns: OpenTurns = field(default_factory=OpenTurns)
+    first_tokens: FirstTokens = field(default_factory=FirstTokens)
+    draining: trio.Event = field(default_factory=trio.Event)
+    draw: Callable[[int], bytes] = os.urandom

@@ -1,0 +1,281 @@
+"""One request, from question to usage.
+
+Owns the turn's nursery and the order of its steps: find the model, prepare, ask for a place, run
+the choices, or hand over to the providers. Must not know HTTP or frames.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from gateway.api import (
+    COUNTED,
+    ApiError,
+    ChatRequest,
+    Failed,
+    TurnEvent,
+    Usage,
+    model_not_found,
+    poisoned_request,
+)
+from gateway.routing import ModelView, RouteRequest, UseProvider
+from gateway.telemetry import Counters
+from gateway.turn.caller import Caller
+from gateway.turn.detached_requests import Claim
+from gateway.turn.preparation import UNSHOWABLE, Job, guess_prompt_tokens, is_auxiliary, prepare
+from gateway.turn.provider_chain import answer_by_chain
+from gateway.turn.retry_policy import request_fingerprint
+from gateway.turn.sequence_run import SequenceRun
+from gateway.turn.services import Services
+
+Emit = Callable[[TurnEvent], None]
+
+
+def host_turn(
+    services: Services, request: ChatRequest, caller: Caller, emit: Emit
+) -> Awaitable[None]:
+    """Answer `request`. Events go to `emit`, which must not block: it is called while a frame is
+    taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
+    call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
+
+    A streamed answer outlives its client for a while, for the client's second try.
+    """
+    if not request.stream:
+        return Turn(services, request, caller, emit).run()
+
+    def work(emit: Emit) -> Awaitable[None]:
+        return Turn(services, request, caller, emit).run()
+
+    claim = Claim(caller.key, request.fingerprint, request.model)
+    return services.detached_requests.host(claim, work, emit)
+
+
+class _Counted:
+    """Counts one turn by its end."""
+
+    __slots__ = ("_counters",)
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def __enter__(self) -> None:
+        self._counters.turns_started += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._counters.turns_finished += 1
+        elif isinstance(error, Exception):
+            self._counters.turns_failed += 1
+        else:
+            # Cancellation; of a turn with several choices it is a group.
+            self._counters.turns_cancelled += 1
+
+
+class Turn:
+    """One request on its way to its answer.
+
+    Few functions lie one in another while it waits: all of them are gone through again whenever it
+    is resumed.
+    """
+
+    __slots__ = ("_caller", "_emit", "_error", "_is_unshowable", "_request", "_services", "_usage")
+
+    def __init__(
+        self, services: Services, request: ChatRequest, caller: Caller, emit: Emit
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._caller = caller
+        self._emit = emit
+        self._error: ApiError | None = None
+        self._is_unshowable = False
+        self._usage: Usage | None = None
+
+    async def run(self) -> None:
+        """Answer by a worker, else by the providers."""
+        services = self._services
+        task = services.open_turns.open()
+        try:
+            with _Counted(services.counters):
+                services.retries.requested()
+                if services.quarantine.known:
+                    self._refuse_poison()
+                provider = await self._try_locally(cloud=True)
+                if provider is not None:
+                    await self._ask_providers(provider)
+        except ApiError as error:
+            self._emit(Failed(error))
+        finally:
+            services.open_turns.close(task)
+
+    async def _ask_providers(self, provider: UseProvider) -> None:
+        """Answer by a provider; locally once more if all of them fail while a worker is there or
+        coming.
+        """
+        with self._services.open_turns.interruptible():
+            error = await answer_by_chain(
+                self._services,
+                self._request,
+                provider,
+                self._emit,
+                caller=self._caller,
+                model=self._view().name,
+            )
+        if error is None:
+            return
+        view = self._view()
+        is_gone = view.state == "down" and not self._services.dispatcher.is_missed(view.name)
+        is_hopeless = self._is_unshowable or is_gone
+        if is_hopeless or await self._try_locally(cloud=False) is not None:
+            raise error
+
+    def _refuse_poison(self) -> None:
+        identity = request_fingerprint(self._caller, self._request)
+        if deaths := self._services.quarantine.poison(identity, trio.current_time()):
+            raise poisoned_request(deaths)
+
+    async def _prepared(self, *, cloud: bool) -> Job | UseProvider:
+        """The request in tokens; or what to do instead. While no worker has told what its texts
+        are, the request waits for one.
+        """
+        while True:
+            view = self._view()
+            try:
+                job = await prepare(self._services, self._request, self._caller, view)
+            except ApiError as error:
+                return self._show_elsewhere(view, error, cloud=cloud)
+            if job is not None:
+                return job
+            provider = await self._await_model(view, cloud=cloud)
+            if provider is not None:
+                return provider
+
+    def _show_elsewhere(self, view: ModelView, error: ApiError, *, cloud: bool) -> UseProvider:
+        """What the model cannot be shown goes to the providers, if they may answer."""
+        chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
+        if error.code not in UNSHOWABLE or not chain:
+            raise error
+        self._is_unshowable = True
+        reason = f"{view.name} cannot be shown this request ({error.code})"
+        return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
+
+    def _view(self) -> ModelView:
+        view = self._services.dispatcher.model(self._request.model)
+        if view is None:
+            raise model_not_found(self._request.model)
+        return view
+
+    async def _await_model(self, view: ModelView, *, cloud: bool) -> UseProvider | None:
+        """Queue for a model that no worker has served yet: what it needs is not known before. The
+        place is given back at once, since only the tokenizer can say how much room it takes.
+        """
+        dispatcher = self._services.dispatcher
+        prompt_tokens = guess_prompt_tokens(self._request)
+        ask = RouteRequest(
+            ticket=dispatcher.next_ticket(),
+            model=view.name,
+            key=self._caller.key,
+            weight=self._caller.weight,
+            session=self._caller.session or self._request.session,
+            digests=(),
+            prompt_tokens=prompt_tokens,
+            max_tokens=1,
+            auxiliary=is_auxiliary(self._request, prompt_tokens),
+            cloud=cloud and self._caller.cloud,
+        )
+        answer = await dispatcher.route(ask)
+        dispatcher.release(ask.ticket)
+        return answer if isinstance(answer, UseProvider) else None
+
+    async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
+        """Answer by a worker; or what to do instead. All n choices run on one: the others start
+        once the first has its first token, so that they find the prompt's blocks in the cache.
+        """
+        job = await self._prepared(cloud=cloud)
+        if isinstance(job, UseProvider):
+            return job
+        choices: list[SequenceRun] = []
+        emit = self._counting(job, choices) if job.request.continuous_usage else self._emit
+        first = SequenceRun(self._services, job, 0, emit)
+        choices.append(first)
+        try:
+            if job.request.n == 1:
+                first.on_told = partial(self._tell_usage, job)
+                provider = await first.run(cloud=cloud)
+            else:
+                choices += [
+                    SequenceRun(self._services, job, at, emit) for at in range(1, job.request.n)
+                ]
+                provider = await self._fan_out(first, choices[1:], cloud=cloud)
+        finally:
+            # Whoever leaves early has used the workers too.
+            if first.has_begun:
+                usage = self._usage or _usage_of(job, choices)
+                self._services.spending.record_local(self._caller.key, job.model, usage)
+        if provider is None:
+            self._count(self._usage or self._tell_usage(job, *choices))
+        return provider
+
+    async def _fan_out(
+        self, first: SequenceRun, others: list[SequenceRun], *, cloud: bool
+    ) -> UseProvider | None:
+        provider: UseProvider | None = None
+        with self._services.open_turns.interruptible():
+            async with trio.open_nursery() as nursery:
+                for choice in others:
+                    nursery.start_soon(self._follow, first, choice, nursery.cancel_scope)
+                try:
+                    provider = await first.run(cloud=cloud)
+                except ApiError as error:
+                    self._fail(error, nursery.cancel_scope)
+                if provider is not None:
+                    nursery.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
+        return provider
+
+    async def _follow(
+        self, first: SequenceRun, choice: SequenceRun, scope: trio.CancelScope
+    ) -> None:
+        await first.until_begun()
+        try:
+            await choice.run(prefer=first.worker_id, resumed=True)
+        except ApiError as error:
+            self._fail(error, scope)
+
+    def _fail(self, error: ApiError, scope: trio.CancelScope) -> None:
+        """One choice cannot be finished, so the answer cannot."""
+        self._error = self._error or error
+        scope.cancel()
+
+    def _counting(self, job: Job, choices: list[SequenceRun]) -> Emit:
+        """An `emit` that tells the usage so far before everything that the client sees."""
+
+        def emit(event: TurnEvent) -> None:
+            if isinstance(event, COUNTED):
+                self._emit(_usage_of(job, choices))
+            self._emit(event)
+
+        return emit
+
+    def _tell_usage(self, job: Job, *choices: SequenceRun) -> Usage:
+        """The last that is told of a turn, in one piece with the end of a lone choice."""
+        usage = self._usage = _usage_of(job, choices)
+        self._emit(usage)
+        return usage
+
+    def _count(self, usage: Usage) -> None:
+        counters = self._services.counters
+        counters.prompt_tokens += usage.prompt_tokens
+        counters.cached_tokens += usage.cached_tokens
+        counters.completion_tokens += usage.completion_tokens
+
+
+def _usage_of(job: Job, choices: Sequence[SequenceRun]) -> Usage:
+    completion_tokens = reasoning_tokens = 0
+    for choice in choices:
+        completion_tokens += choice.output.completion_tokens
+        reasoning_tokens += choice.output.reasoning_tokens
+    cached_tokens = choices[0].cached_tokens or 0
+    return Usage(job.prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens)

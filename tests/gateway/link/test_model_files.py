@@ -1,0 +1,127 @@
+"""The text files of models: what workers send is a stranger's, and may be lost or forgotten."""
+
+import json
+
+import pytest
+import trio
+
+from gateway.api.errors import ApiError
+from gateway.link.model_files import MAX_DIGESTS, ModelFiles
+from protocol.errors import ConfigError
+from protocol.messages import Files, GetFiles
+from tests.fakes.running_gateway import open_gateway, wait_until
+from tests.fakes.text_files import make_text_files
+from tests.fakes.worker import FakeWorker, open_worker
+
+
+async def _status_of_model_with(files: dict[str, bytes]) -> int:
+    """Of its error; the gateway and its other model live."""
+    odd = FakeWorker("odd", model="odd", files=files, digest=b"odd-text-files!!")
+    async with (
+        open_gateway() as gateway,
+        open_worker(gateway.address),
+        open_worker(gateway.address, odd),
+    ):
+        await gateway.wait_workers(2)
+        asked = await gateway.ask(model="odd")
+        assert (await gateway.ask()).reasons == ["stop"]
+    assert asked.error is not None
+    return asked.error.status
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"chat_template": [{"x": 1}]},
+        {"chat_template": ["x"]},
+        {"added_tokens_decoder": [1]},
+        {"added_tokens_decoder": {"7": {}}},
+        {"eos_token": {"content": 7}},
+    ],
+)
+async def test_files_of_an_unknown_shape_cost_their_model_only(config: dict[str, object]) -> None:
+    """Whatever a worker sends as its files, the gateway and its other models live."""
+    files = make_text_files()
+    del files["chat_template.jinja"]
+    files["tokenizer_config.json"] = json.dumps(config).encode()
+    assert await _status_of_model_with(files) in (400, 500)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("model", {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": [["a", "b"]]}),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ],
+)
+async def test_a_damaged_tokenizer_costs_its_model_only(
+    part: str, value: dict[str, object]
+) -> None:
+    """Its library panics when it reads it, which is no `Exception`; the gateway lives."""
+    files = make_text_files()
+    tokenizer = {**json.loads(files["tokenizer.json"]), part: value}
+    files["tokenizer.json"] = json.dumps(tokenizer).encode()
+    assert await _status_of_model_with(files) == 500
+
+
+async def test_more_files_than_can_wait_are_refused() -> None:
+    """A flood of files is an error of its sender."""
+    files = ModelFiles()
+    for number in range(MAX_DIGESTS):
+        files.put(number.to_bytes(16, "little"), {})
+    with pytest.raises(ConfigError, match="wait"):
+        files.put(b"one too many....", {})
+
+
+async def test_files_that_have_come_need_nobody_who_sends_them() -> None:
+    """They are built all the same; what has not come is not waited for without a sender."""
+    files = ModelFiles()
+    files.put(b"they are here...", make_text_files())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(files.run)
+        assert await files.text_while(b"they are here...", lambda: False) is not None
+        assert await files.text_while(b"nobody has them.", lambda: False) is None
+        nursery.cancel_scope.cancel()
+
+
+async def test_files_in_use_are_not_the_ones_that_are_forgotten() -> None:
+    """Beyond the bound the files go that were not used for longest."""
+    files = ModelFiles()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(files.run)
+        for number in range(MAX_DIGESTS + 10):
+            files.put(number.to_bytes(16, "little"), {})
+            for used in (number, 0):
+                with pytest.raises(ApiError, match=r"tokenizer\.json"):
+                    await files.text(used.to_bytes(16, "little"))
+        assert bytes(16) in files
+        assert (1).to_bytes(16, "little") not in files
+        nursery.cancel_scope.cancel()
+
+
+async def test_forgotten_files_are_asked_for_again() -> None:
+    """A request for a model whose files were forgotten brings them back."""
+    async with open_gateway() as gateway, open_worker(gateway.address) as worker:
+        await gateway.wait_state("ready")
+        await gateway.ask()
+        gateway.services.files._entries.clear()
+        assert (await gateway.ask()).reasons == ["stop"]
+        assert len(worker.all_of(GetFiles)) == 2
+
+
+async def test_files_that_never_came_are_asked_for_at_the_next_registration() -> None:
+    """A worker whose engine died with the question unanswered is asked again."""
+
+    class Forgetful(FakeWorker):
+        def say(self, message: object) -> None:
+            if isinstance(message, Files) and len(self.all_of(GetFiles)) == 0:
+                return
+            super().say(message)  # type: ignore[arg-type]
+
+    fake = Forgetful()
+    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+        await fake.wait(GetFiles)
+        fake.fail_engine()
+        fake.register()
+        await fake.wait(GetFiles, count=2)
+        await wait_until(lambda: fake.facts.files_digest in gateway.services.files)

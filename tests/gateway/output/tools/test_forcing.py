@@ -1,0 +1,117 @@
+"""The beginning of a call is the tokens that a model writes itself, and its end what it goes on."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+
+from gateway.output.tools import deepseek, forced_opening, glm, hermes, kimi, mistral
+from tests.fakes.split_patterns import PATTERNS
+from tests.fakes.tokenizers import designs, split_by
+from tests.fakes.tool_answers import Call
+from tests.gateway.api.openapi.test_answers import joined, parser_of
+from tests.gateway.output.tools.test_formats import TEMPLATES
+
+RESTS = {
+    "hermes": ' {"a": 1}}\n</tool_call>',
+    "qwen3_coder": "<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
+    "llama3_json": ' {"a": 1}}',
+    "mistral": ' {"a": 1}}]',
+    "deepseek_v3": '{"a": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "deepseek_v4": '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    "kimi_k2": '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
+    "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+}
+TOKENS = (
+    *(hermes.OPEN, hermes.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE),
+    *(mistral.MARKER, mistral.ARGS, *deepseek.V3, "｜DSML｜"),
+    *(kimi.SECTION, kimi.END_SECTION, kimi.CALL, kimi.ARGUMENTS, kimi.END_CALL),
+)
+"""The markup that the models of these formats have as tokens of their own."""
+CASES = [
+    *((name, template, RESTS[name]) for name, template in TEMPLATES.items()),
+    ("mistral", "[TOOL_CALLS] [ARGS]", '[ARGS]{"a": 1}'),
+    ("deepseek_v3", "```json <｜tool▁calls▁begin｜>", '{"a": 1}\n```<｜tool▁call▁end｜>'),
+]
+BUILTIN = Path(__file__).parents[4] / "config" / "builtin" / "herma-tiny" / "tokenizer.json"
+CALLS_OF_G: list[list[str | Call]] = [[("g", '{"a": 1}')], [("g", '{"a": "1"}')]]
+"""A value that is written as text is of a type of its schema, which these tools lack."""
+
+
+def greedy_tokenizer(source: str, text: str) -> Tokenizer:
+    """One whose tokens are all that `source` leaves in one piece of `text`."""
+    between = re.split("|".join(map(re.escape, TOKENS)), text)
+    tokenizer = split_by(source, between, vocab_size=1_000)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in TOKENS])
+    return tokenizer
+
+
+def read(name: str, opening: str, rest: str) -> list[str | Call]:
+    """What comes of `rest`, character by character, behind an opening."""
+    parser = parser_of(name)
+    parser.begin(opening)
+    events = [event for char in rest for event in parser.push(char)]
+    return joined(events + parser.flush())
+
+
+@pytest.mark.parametrize("source", PATTERNS)
+@pytest.mark.parametrize(("name", "template", "rest"), CASES)
+def test_an_opening_ends_where_a_token_does(
+    name: str, template: str, rest: str, source: str
+) -> None:
+    """Whatever a tokenizer joins, the opening's tokens are the first of those of the whole call:
+    one that ends amid a token of the call is followed by something that no model has learned.
+    """
+    one = forced_opening(name, ("get_weather",), template)
+    some = forced_opening(name, ("get_weather", "g"), template)
+    assert one
+    assert some
+    tokenizer = greedy_tokenizer(source, one.text + rest)
+    whole = tokenizer.encode(one.text + rest).tokens
+    for opening in (one, some):
+        begun = tokenizer.encode(opening.text).tokens
+        assert whole[: len(begun)] == begun
+
+
+@pytest.mark.parametrize("names", [("get_weather",), ("get_weather", "g")], ids=["one", "any"])
+@pytest.mark.parametrize("tokenizer", [Tokenizer.from_file(str(BUILTIN)), *designs().values()])
+def test_it_does_so_in_tokenizers_of_all_designs(
+    tokenizer: Tokenizer, names: tuple[str, ...]
+) -> None:
+    """The built-in model's own, and such as no expression cuts."""
+    opening = forced_opening("hermes", names, "")
+    named = forced_opening("hermes", names[:1], "")
+    assert opening
+    assert named
+    whole = tokenizer.encode(named.text + RESTS["hermes"]).ids
+    begun = tokenizer.encode(opening.text).ids
+    assert whole[: len(begun)] == begun
+
+
+@pytest.mark.parametrize(("name", "template", "rest"), CASES)
+def test_a_call_goes_on_behind_its_opening(name: str, template: str, rest: str) -> None:
+    """Whatever the model writes behind the opening of a call to `g` is arguments of that call."""
+    opening = forced_opening(name, ("g",), template, num_calls=3)
+    assert opening
+    assert opening.name == "g"
+    assert read(name, opening.text, rest) in CALLS_OF_G
+
+
+@pytest.mark.parametrize(("name", "template", "rest"), CASES)
+def test_a_required_call_may_be_of_any_tool(name: str, template: str, rest: str) -> None:
+    """With several tools the opening ends where the name begins, and the model writes that too."""
+    some = forced_opening(name, ("f", "g"), template)
+    one = forced_opening(name, ("g",), template)
+    assert some
+    assert one
+    assert some.name == ""
+    assert one.text.startswith(some.text)
+    assert read(name, some.text, one.text.removeprefix(some.text) + rest) in CALLS_OF_G
+
+
+def test_a_name_that_no_format_can_write_is_not_forced() -> None:
+    """Quotes, brackets or spaces in a name would break out of the opening."""
+    assert forced_opening("hermes", ('f", "x": "',), "") is None
+    assert forced_opening("hermes", ("<|im_end|>",), "") is None

@@ -1,0 +1,117 @@
+"""Which format a model writes, and what type its values have."""
+
+from typing import Any, get_args
+
+import pytest
+
+from config.model import ReasoningParserName, ToolParserName
+from gateway.output.answer_format import answer_format
+from gateway.output.reasoning import REASONING_FORMATS
+from gateway.output.tools import TOOL_FORMATS
+from gateway.output.tools.schema import schemas_of, to_json, types_of
+from tests.fakes.text_files import CHAT_TEMPLATE
+
+TEMPLATES = {
+    "hermes": "<tools></tools> <tool_call>\n{% raw %}{% endraw %}</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=example><parameter=x>",
+    "llama3_json": '{"name": function name, "parameters": dictionary}. <|python_tag|>',
+    "mistral": "[AVAILABLE_TOOLS] [TOOL_CALLS] [",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>",
+    "deepseek_v4": "<｜DSML｜invoke name=",
+    "kimi_k2": "<|tool_calls_section_begin|> <|tool_call_argument_begin|>",
+    "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>",
+}
+
+
+@pytest.mark.parametrize(("name", "template"), TEMPLATES.items())
+def test_the_template_tells_the_format(name: str, template: str) -> None:
+    """Every format is known by what its templates contain."""
+    form = answer_format(template).tools
+    assert form is TOOL_FORMATS[name]
+
+
+def test_all_formats_have_a_sign() -> None:
+    """No format is left out of the test above."""
+    assert TEMPLATES.keys() == TOOL_FORMATS.keys()
+
+
+def test_the_configuration_overrules_the_template() -> None:
+    """A named parser is taken, "none" is none, and what nothing tells is Hermes' and `<think>`."""
+    form = answer_format(TEMPLATES["glm"], "mistral", "seed")
+    assert (form.tools, form.reasoning) == (TOOL_FORMATS["mistral"], REASONING_FORMATS["seed"])
+    none = answer_format(TEMPLATES["glm"], "none", "none")
+    assert (none.tools, none.reasoning, none.enders) == (None, None, ())
+    bare = answer_format(None)
+    assert (bare.tools, bare.reasoning) == (TOOL_FORMATS["hermes"], REASONING_FORMATS["think"])
+    assert answer_format(CHAT_TEMPLATE).tools is TOOL_FORMATS["hermes"]
+
+
+@pytest.mark.parametrize("form", REASONING_FORMATS.values(), ids=lambda form: form.name)
+def test_the_template_tells_the_tags_of_thoughts(form: Any) -> None:
+    """Each sibling of `<think>` is known by its tag."""
+    assert answer_format(f"a {form.close} b").reasoning is form
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "end", "before"),
+    [
+        ("</think>", "auto", "assistant\n", "<think>\n\n</think>\n\n"),
+        ("</think>", "auto", "assistant\n<think>\n", "\n</think>\n\n"),
+        ("</think>", "auto", "assistant\n<think>\n\n</think>\n\n", ""),
+        ("</think>", "none", "assistant\n", ""),
+        ("", "auto", "assistant\n", ""),
+        ("", "auto", "assistant\n<think>\n", "\n</think>\n\n"),
+        ("", "seed", "assistant\n", "<seed:think>\n\n</seed:think>\n\n"),
+    ],
+)
+def test_thoughts_are_skipped_as_the_model_would(
+    template: str, parser: str, end: str, before: str
+) -> None:
+    """Open ones are closed; a model that thinks is given empty ones, unless it has some already."""
+    assert answer_format(template, "auto", parser).past_reasoning(end) == before
+
+
+def test_the_configuration_knows_every_parser() -> None:
+    """The names in the configuration are those of the formats."""
+    assert set(get_args(ToolParserName)) == {"auto", "none", *TOOL_FORMATS}
+    assert set(get_args(ReasoningParserName)) == {"auto", "none", *REASONING_FORMATS}
+
+
+def test_markup_among_the_special_tokens_is_shown() -> None:
+    """What a format writes must be text, but no other special token."""
+    special = ["<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "｜DSML｜", "</s>"]
+    assert answer_format("[TOOL_CALLS] [THINK]").shown(special) == {
+        *("[TOOL_CALLS]", "[ARGS]", "[THINK]"),
+    }
+    assert answer_format("<｜DSML｜").shown(special) == {"｜DSML｜"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        (None, "1", '"1"'),
+        ({"type": "string"}, "null", '"null"'),
+        ({"type": ["string", "null"]}, "null", "null"),
+        ({"type": "integer"}, "12", "12"),
+        ({"type": "integer"}, "012", '"012"'),
+        ({"type": "int"}, "-3", "-3"),
+        ({"enum": [1, 2, None]}, "2", "2"),
+        ({"enum": ["1", 1]}, "1", '"1"'),
+        ({"enum": [{}, [], 1.5]}, "[1]", "[1]"),
+        ({"const": True}, "True", "true"),
+        ({"properties": {}}, "{'a': 1}", '{"a": 1}'),
+        ({"items": {}}, "[1, 2] x", '"[1, 2] x"'),
+        ({"anyOf": [{"type": "number"}, {"oneOf": [{"type": "boolean"}]}]}, "1.5", "1.5"),
+        ({"anyOf": "wrong", "type": 7}, "1", '"1"'),
+        ({"type": "object"}, "{", '"{"'),
+    ],
+)
+def test_values_have_the_type_of_their_schema(schema: object, text: str, expected: str) -> None:
+    """What fits no type of the schema is a string, as is what has no schema."""
+    assert to_json(text, types_of(schema)) == expected
+
+
+def test_tools_without_parameters_have_no_schemas() -> None:
+    """Clients leave parameters out, or send something else."""
+    tools = ({"function": {"name": "a"}}, {"function": {"name": "b", "parameters": []}})
+    assert schemas_of(tools) == {"a": {}, "b": {}}

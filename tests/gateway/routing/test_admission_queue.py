@@ -1,0 +1,105 @@
+"""The order of waiting and the time to come again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.routing.admission_queue import (
+    AdmissionQueue,
+    Waiting,
+    retry_after_s,
+    start_retry_after_s,
+)
+from gateway.routing.effects import RouteRequest
+from gateway.routing.fair_shares import FairShares
+from tests.fakes.fleet import request
+
+
+def _room(*asked: tuple[RouteRequest, bool], charges: dict[str, float]) -> list[int]:
+    room, shares = AdmissionQueue(), FairShares()
+    for arrival, (each, first) in enumerate(asked):
+        shares.enter(each.key, each.session or "")
+        room.add(Waiting(each, each.session or "", arrival, first=first))
+    for each, _ in asked:
+        shares.charge(each.key, each.session or "", 1.0, charges.pop(each.key, 0.0))
+    return [waiting.request.ticket for waiting in room.in_order(shares)]
+
+
+def test_auxiliary_then_returned_then_fair_then_arrival() -> None:
+    """Each rule decides only where the ones before it do not."""
+    order = _room(
+        (request(1, key="heavy"), False),
+        (request(2, key="light"), False),
+        (request(3, key="light"), False),
+        (request(4, key="heavy"), True),
+        (request(5, key="heavy", auxiliary=True), False),
+        charges={"heavy": 1000.0},
+    )
+    assert order == [5, 4, 2, 3, 1]
+
+
+def test_a_room_knows_its_tickets() -> None:
+    """Tickets come and go by number."""
+    room = AdmissionQueue()
+    room.add(Waiting(request(1, auxiliary=True), "s", 0))
+    assert 1 in room
+    assert len(room) == 1
+    assert room.any_auxiliary()
+    assert room.get(1) is room.pop(1)
+    assert 1 not in room
+    assert not room.any_auxiliary()
+
+
+_asked = st.tuples(
+    st.booleans(), st.booleans(), st.sampled_from("abc"), st.sampled_from([0.0, 5.0, 7.0])
+)
+
+
+@given(
+    asked=st.lists(_asked, max_size=20),
+    leaving=st.sets(st.integers(0, 19)),
+    served=st.dictionaries(st.sampled_from("abc"), st.sampled_from([0.0, 1000.0])),
+)
+def test_lines_are_in_the_order_of_the_rules(
+    asked: list[tuple[bool, bool, str, float]], leaving: set[int], served: dict[str, float]
+) -> None:
+    """Who comes and goes changes nothing for the others; ties of keys are as if they were one."""
+    room, shares, left = AdmissionQueue(), FairShares(), []
+    for ticket, (auxiliary, first, key, due) in enumerate(asked):
+        shares.enter(key, "s")
+        each = request(ticket, key=key, auxiliary=auxiliary)
+        room.add(Waiting(each, "s", ticket, due, first=first))
+    for key in served.keys() & {key for _, _, key, _ in asked}:
+        shares.charge(key, "s", 1.0, served[key])
+    for ticket, (auxiliary, first, key, due) in enumerate(asked):
+        if ticket in leaving:
+            room.pop(ticket)
+        elif first:
+            left.append((not auxiliary, False, 0.0, 0.0, ticket))
+        else:
+            left.append((not auxiliary, True, shares.served(key), due, ticket))
+    order = [waiting.request.ticket for waiting in room.in_order(shares)]
+    assert order == [rank[-1] for rank in sorted(left)]
+    assert room.any_auxiliary() == any(not rank[0] for rank in left)
+
+
+@pytest.mark.parametrize(
+    ("num_waiting", "num_places", "service_s", "expected"),
+    [(0, 4, 2.0, 1), (7, 4, 2.0, 4), (8, 4, 2.0, 5), (500, 1, 9.0, 60), (0, 0, 0.0, 1)],
+)
+def test_retry_after_is_the_time_to_drain(
+    num_waiting: int, num_places: int, service_s: float, expected: int
+) -> None:
+    """Whole seconds from queue length, places and service time, between 1 and 60."""
+    assert retry_after_s(num_waiting, num_places, service_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "fraction", "expected"),
+    [(3, 0.0, 5), (30, 0.75, 10), (600, 0.01, 60), (5, 1, 1), (5, 1e15, 1), (5, 5e-324, 60)],
+)
+def test_a_start_is_awaited_by_its_progress(
+    elapsed_s: float, fraction: float, expected: int
+) -> None:
+    """The rest of a start takes as long in proportion as what is done."""
+    assert start_retry_after_s(elapsed_s, fraction) == expected

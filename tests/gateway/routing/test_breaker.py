@@ -1,0 +1,139 @@
+"""Breakers, the order that they give, and the budget for trying again."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.routing.breaker import (
+    FAILURES,
+    FIRST_OPEN_S,
+    LONGEST_OPEN_S,
+    TRIAL_S,
+    Breaker,
+    in_order,
+)
+from gateway.routing.retry_budget import FLOOR_PER_S, MOST, PER_REQUEST, RetryBudget
+
+
+def opened(now: float = 0.0) -> Breaker:
+    breaker = Breaker()
+    for _ in range(FAILURES):
+        news = breaker.failed(now)
+    assert news
+    return breaker
+
+
+def test_it_opens_after_failures_in_a_row() -> None:
+    """A success in between begins anew; opening is told once."""
+    breaker = Breaker()
+    told = [breaker.failed(0.0) for _ in range(FAILURES - 1)]
+    assert not breaker.succeeded()
+    told += [breaker.failed(0.0) for _ in range(FAILURES + 2)]
+    assert told == [False] * (2 * FAILURES - 2) + [True, False, False]
+    assert breaker.is_open
+
+
+def test_one_request_tries_it_when_its_time_is_over() -> None:
+    """Others are not sent there until the trial has ended, or was forgotten."""
+    breaker = opened()
+    assert not breaker.is_good(FIRST_OPEN_S - 0.1)
+    assert breaker.is_good(FIRST_OPEN_S)
+    breaker.asked(FIRST_OPEN_S)
+    assert not breaker.is_good(FIRST_OPEN_S)
+    assert breaker.is_good(FIRST_OPEN_S + TRIAL_S)
+    assert breaker.succeeded()
+    assert breaker.is_good(FIRST_OPEN_S)
+
+
+def test_a_trial_that_is_sent_away_leaves_its_turn_to_the_next() -> None:
+    """A busy answer is no end of a trial: it told nothing, and nobody need wait for it."""
+    breaker = opened()
+    breaker.asked(FIRST_OPEN_S)
+    breaker.refused()
+    breaker.cool(FIRST_OPEN_S, 1.0)
+    assert not breaker.is_good(FIRST_OPEN_S + 0.9)
+    assert breaker.is_good(FIRST_OPEN_S + 1.0)
+    assert breaker.is_open
+
+
+def test_failed_trials_wait_longer_up_to_a_bound() -> None:
+    """Twice as long each time; late failures of old requests change nothing."""
+    breaker, now, waits = opened(), 0.0, []
+    for _ in range(6):
+        assert not breaker.failed(now)
+        now += breaker.open_s
+        assert breaker.is_good(now)
+        breaker.asked(now)
+        breaker.failed(now)
+        waits.append(breaker.open_s)
+    assert waits == [10.0, 20.0, 40.0, LONGEST_OPEN_S, LONGEST_OPEN_S, LONGEST_OPEN_S]
+
+
+def test_who_is_open_is_asked_last_not_never() -> None:
+    """Of several only the one that is due soonest: a request is not sent through all of them."""
+    breakers = {"a": opened(0.0), "b": Breaker(), "c": opened(1.0)}
+    assert in_order("abc", breakers.__getitem__, 2.0) == (["b", "a"], None)
+    breakers["b"] = opened(2.0)
+    assert in_order("abc", breakers.__getitem__, 2.0) == (["a"], None)
+    assert in_order("abc", breakers.__getitem__, 20.0) == (["a", "b", "c"], None)
+
+
+def test_who_asked_for_a_pause_gets_it() -> None:
+    """It is not asked at all; if all did, the shortest pause is told. It is no failure."""
+    breakers = {"a": Breaker(), "b": Breaker()}
+    assert breakers["a"].cool(0.0, 30.0)
+    assert not breakers["a"].cool(1.0, 60.0)
+    assert in_order("ab", breakers.__getitem__, 2.0) == (["b"], None)
+    breakers["b"].cool(2.0, 7.0)
+    assert in_order("ab", breakers.__getitem__, 4.0) == ([], 5.0)
+    assert in_order("ab", breakers.__getitem__, 61.0) == (["a", "b"], None)
+    assert not breakers["a"].is_open
+
+
+@given(st.lists(st.tuples(st.sampled_from("fsac"), st.floats(0, 30)), max_size=60))
+def test_somebody_is_always_asked_unless_all_want_a_pause(steps: list[tuple[str, float]]) -> None:
+    """Whatever happened, and every breaker is good again after a while."""
+    breakers, now = {"x": Breaker(), "y": Breaker()}, 0.0
+    for number, (step, seconds) in enumerate(steps):
+        breaker = breakers["xy"[number % 2]]
+        now += seconds
+        match step:
+            case "f":
+                breaker.failed(now)
+            case "s":
+                breaker.succeeded()
+            case "a":
+                breaker.asked(now)
+            case _:
+                breaker.cool(now, seconds)
+        order, pause_s = in_order("xy", breakers.__getitem__, now)
+        assert bool(order) == (pause_s is None)
+        assert len(set(order)) == len(order)
+        later = now + max(LONGEST_OPEN_S, TRIAL_S)
+        assert all(breaker.is_good(later) for breaker in breakers.values())
+
+
+def test_a_budget_is_spent_and_comes_back() -> None:
+    """With time, and with requests."""
+    budget = RetryBudget()
+    assert all(budget.take(0.0) for _ in range(int(MOST)))
+    assert not budget.take(0.0)
+    assert budget.num_refused == 1
+    for _ in range(round(1 / PER_REQUEST)):
+        budget.requested()
+    assert budget.take(0.0)
+    assert not budget.take(0.5 / FLOOR_PER_S)
+    assert budget.take(1.5 / FLOOR_PER_S)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=200))
+def test_retries_are_a_share_of_requests_and_a_floor(steps: list[float | None]) -> None:
+    """Never more than the first allowance, the share and what time gives."""
+    budget, now, asked, taken = RetryBudget(), 0.0, 0, 0
+    for seconds in steps:
+        if seconds is None:
+            budget.requested()
+            asked += 1
+        else:
+            now += seconds
+            taken += sum(budget.take(now) for _ in range(10))
+        assert taken <= MOST + asked * PER_REQUEST + now * FLOOR_PER_S + 1e-6

@@ -1,0 +1,379 @@
+"""The way to providers and back, and who is suspected of killing engines."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import ModelConfig
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Assign, Effects, Notice, Probe, UseProvider
+from gateway.routing.fallback import Fallback
+from gateway.routing.quarantine import MEMORY_S, MOST, POISON_STRIKES, PROBATION_STRIKES, Quarantine
+from gateway.routing.recovery_probes import BUSY_PAUSE_S, PAUSE_S, RecoveryProbes
+from gateway.routing.worker_view import Worker
+from gateway.telemetry.fleet_events import (
+    BreakerClosed,
+    BreakerOpen,
+    EngineFault,
+    FallbackOff,
+    FallbackOn,
+    FleetEvent,
+    HealthProbeFailed,
+    WorkerBack,
+    WorkerReady,
+)
+from protocol.messages import BlocksSnapshot, Fault, Load
+from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only, placed, request
+
+READY = [Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()), 0.0)]
+ENDS = ["passed", "busy", "failed", "lost", "wait"]
+
+
+def test_canaries_must_come_back_in_a_row() -> None:
+    """One failure begins the count anew, after a pause; busy answers change nothing."""
+    recovery_probes = RecoveryProbes(2)
+    _, first = recovery_probes.next([W1], 0.0) or (W1, 0)
+    assert recovery_probes.next([W1], 0.0) is None
+    recovery_probes.passed(first)
+    _, second = recovery_probes.next([W1], 0.0) or (W1, 0)
+    assert recovery_probes.failed(second, 0.0)
+    assert not recovery_probes.failed(second, 0.0)
+    assert recovery_probes.next([W1], PAUSE_S / 2) is None
+    for at in (PAUSE_S, PAUSE_S + BUSY_PAUSE_S, PAUSE_S + 2 * BUSY_PAUSE_S):
+        found = recovery_probes.next([W1], at)
+        assert found is not None
+        recovery_probes.busy(found[1], at) if at == PAUSE_S else recovery_probes.passed(found[1])
+    assert recovery_probes.is_enough
+
+
+@given(st.lists(st.tuples(st.sampled_from(ENDS), st.floats(0, 2), st.booleans()), max_size=60))
+def test_a_fallback_ends_with_so_many_canaries_in_a_row(
+    steps: list[tuple[str, float, bool]],
+) -> None:
+    """And with nothing else, whatever is told twice or too late; each change is told once."""
+    fallback, now, passed = Fallback(ModelConfig(name="m", fallback=CLOUD), 3), 0.0, 0
+    (on,) = fallback.turn_on("none is ready")
+    assert isinstance(on, Notice)
+    assert fallback.turn_on("none is ready") == []
+    flying: Probe | None = None
+    for end, seconds, stale in steps:
+        now += seconds
+        ready = [] if end == "lost" else READY
+        effects = fallback.step(ready, now) + fallback.next_probe(ready, now)
+        if not ready:
+            passed, flying = 0, None
+        for effect in effects:
+            if isinstance(effect, Probe):
+                assert flying is None
+                flying = effect
+            else:
+                assert isinstance(effect, Notice)
+                assert isinstance(effect.event, FallbackOff)
+                assert passed == 3
+                assert not fallback.is_on
+                return
+        if flying is None or end == "wait":
+            continue
+        serial = flying.serial - stale
+        if end == "passed":
+            fallback.passed(serial)
+        elif end == "busy":
+            fallback.busy(serial, now)
+        else:
+            fallback.failed(serial, "w1", "late", now)
+        if not stale:
+            passed = {"passed": passed + 1, "busy": passed}.get(end, 0)
+            flying = None
+    assert fallback.is_on
+
+
+def test_a_failed_canary_is_told() -> None:
+    """A worker that says it is ready and gives no tokens."""
+    fleet = dispatch(fallback=CLOUD)
+    assert isinstance(only(fleet.ask(request(1), 0.0), Notice).event, FallbackOn)
+    probe = only(fleet.register(W1, hello("w1", facts()), 0.0), Probe)
+    told = fleet.probe_failed("m", probe.serial, "w1", "no tokens", 1.0)
+    assert only(told, Notice).event == HealthProbeFailed("m", "w1", "no tokens")
+    assert isinstance(only(fleet.ask(request(2), 1.1), UseProvider), UseProvider)
+    assert only(fleet.tick(1.0 + PAUSE_S), Probe).worker_id == W1
+
+
+def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
+    """Providers answer, a worker is ready again, and the first health probe is on its way to it."""
+    fleet = dispatch(fallback=CLOUD)
+    fleet.ask(request(1), 0.0)
+    probe = only(fleet.register(W1, hello("w1", facts(max_seqs=max_seqs)), 0.0), Probe)
+    fleet.heard(W1, BlocksSnapshot(seq=0, digests=b""), 0.0)
+    return fleet, probe
+
+
+def events(effects: Effects) -> list[FleetEvent]:
+    """What is told."""
+    return [effect.event for effect in effects if isinstance(effect, Notice)]
+
+
+@pytest.mark.parametrize(
+    "crowded",
+    [load(running=2, waiting=1), load(running=2), msgspec.structs.replace(load(), num_blocks=9)],
+)
+def test_a_canary_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) -> None:
+    """All places, or all blocks, were others' while it waited, at least for a time. It is tried
+    anew, and those that came back before it still count.
+    """
+    fleet, probe = fallen_back(max_seqs=1)
+    probe = only(fleet.probe_passed("m", probe.serial, 0.1), Probe)
+    fleet.heard(W1, crowded, 0.2)
+    fleet.tick(0.3)
+    fleet.heard(W1, load(), 9.0)
+    assert events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.1)) == []
+    assert fleet.tick(10.1) == ()
+    probe = only(fleet.tick(10.1 + BUSY_PAUSE_S), Probe)
+    probe = only(fleet.probe_passed("m", probe.serial, 10.3), Probe)
+    assert events(fleet.probe_passed("m", probe.serial, 10.4)) == [FallbackOff("m", 3)]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_our_own_users_may_keep_a_canary_waiting_too(is_refused: bool) -> None:
+    """One of them has the last place, or was refused one; no counter of the engine says so yet."""
+    fleet, probe = fallen_back(max_seqs=1)
+    assert placed(fleet.ask(request(2, cloud=False), 0.1)) == {2: W1}
+    if is_refused:
+        fleet.busy(2, 0.2)
+    fleet.tick(0.3)
+    fleet.release(2, 9.0)
+    assert events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.0)) == []
+
+
+@pytest.mark.parametrize("num_others", [0, 1])
+def test_a_canary_that_is_late_where_there_was_a_place_has_failed(num_others: int) -> None:
+    """The engine's counters hold the health probe too: it is not what keeps itself waiting."""
+    fleet, probe = fallen_back(max_seqs=1 + num_others)
+    fleet.heard(W1, load(running=1 + num_others), 0.2)
+    fleet.tick(0.3)
+    told = events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.0))
+    assert told == [HealthProbeFailed("m", "w1", "no tokens")]
+
+
+def test_a_canary_does_not_outlive_its_workers_registration() -> None:
+    """A worker that dials in anew has nothing of it left: the next one does not wait until that one
+    is late, and what is told of it then is ignored.
+    """
+    fleet, probe = fallen_back(max_seqs=2)
+    probe = only(fleet.probe_passed("m", probe.serial, 0.1), Probe)
+    again = only(fleet.register(W1, hello("w1", facts(max_seqs=2)), 0.2), Probe)
+    assert fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.1) == ()
+    for _ in range(2):
+        again = only(fleet.probe_passed("m", again.serial, 10.2), Probe)
+    assert events(fleet.probe_passed("m", again.serial, 10.2)) == [FallbackOff("m", 3)]
+
+
+def test_what_crowded_one_canary_excuses_no_other() -> None:
+    """It is asked anew for each."""
+    fleet, probe = fallen_back(max_seqs=1)
+    fleet.heard(W1, load(running=2), 0.2)
+    fleet.tick(0.3)
+    fleet.heard(W1, load(), 0.4)
+    fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.0)
+    probe = only(fleet.tick(11.0), Probe)
+    fleet.tick(12.0)
+    assert len(events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 21.0))) == 1
+
+
+def test_users_have_the_places_before_canaries() -> None:
+    """Who waits for the worker gets its last place, and the health probe flies when there is
+    another.
+    """
+    fleet = dispatch(fallback=CLOUD)
+    fleet.ask(request(1), 0.0)
+    fleet.register(W1, hello("w1"), 0.0)
+    fleet.ask(request(2, cloud=False), 0.1)
+    back = fleet.register(W1, hello("w1", facts(max_seqs=1)), 0.2)
+    assert placed(back) == {2: W1}
+    assert not [effect for effect in (*back, *fleet.tick(0.3)) if isinstance(effect, Probe)]
+    assert only(fleet.release(2, 0.4), Probe).worker_id == W1
+
+
+def test_where_users_have_all_places_they_are_the_canaries() -> None:
+    """Each counts once, by its first tokens or its end; one that is failed begins the count anew.
+    No health probe takes a place from them, and the fallback of a worker that is never idle ends.
+    """
+    fleet, probe = fallen_back(max_seqs=1)
+    fleet.ask(request(2, cloud=False), 0.0)
+    fleet.probe_busy("m", probe.serial, 0.0)
+    told: list[FleetEvent] = []
+    for ticket in range(2, 10):
+        now = float(ticket)
+        fleet.ask(request(ticket + 1, cloud=False), now)
+        if ticket in (2, 3, 7, 9):
+            assert events(fleet.proven(ticket, now)) == []
+        if ticket == 4:
+            fleet.failed(ticket, now, "it failed")
+        effects = fleet.release(ticket, now, 1, is_proven=ticket not in (4, 5))
+        assert not [effect for effect in effects if isinstance(effect, Probe)]
+        told += events(effects)
+        if ticket < 8:
+            assert told == []
+    assert told == [FallbackOff("m", 3)]
+
+
+def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -> None:
+    """Whoever comes next need not go to a provider."""
+    fleet, probe = fallen_back(max_seqs=1)
+    for _ in range(2):
+        probe = only(fleet.probe_passed("m", probe.serial, 0.0), Probe)
+    fleet.ask(request(2, cloud=False), 0.1)
+    assert events(fleet.proven(2, 0.2)) == [FallbackOff("m", 3)]
+
+
+def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
+    """It takes no more work: what it still does says nothing of the others."""
+    fleet, probe = fallen_back(max_seqs=1)
+    fleet.ask(request(2, cloud=False), 0.0)
+    fleet.ask(request(3, cloud=False, auxiliary=True), 0.0)
+    fleet.register(W2, hello("w2", facts()), 0.1)
+    fleet.probe_busy("m", probe.serial, 0.1)
+    fleet.busy(3, 0.1, "draining")
+    probe = only(fleet.tick(1.0), Probe)
+    for _ in range(2):
+        probe = only(fleet.probe_passed("m", probe.serial, 1.0), Probe)
+    fleet.probe_busy("m", probe.serial, 1.1)
+    assert events(fleet.proven(2, 1.1)) == []
+    probe = only(fleet.tick(2.0), Probe)
+    assert events(fleet.probe_passed("m", probe.serial, 2.1)) == [FallbackOff("m", 3)]
+
+
+def test_users_prove_nothing_where_canaries_can() -> None:
+    """While there is a free place it takes health probes, which fly one by one."""
+    fleet, probe = fallen_back(max_seqs=4)
+    fleet.probe_busy("m", probe.serial, 0.0)
+    for ticket in (2, 3, 4):
+        fleet.ask(request(ticket, cloud=False), 0.0)
+        assert events(fleet.proven(ticket, 0.05)) == []
+    assert isinstance(only(fleet.ask(request(5), 0.2), UseProvider), UseProvider)
+
+
+def test_a_long_queue_is_no_fallback() -> None:
+    """A request that is sent away because all places are taken changes nothing for others."""
+    fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD, max_queue=1)
+    for ticket in (1, 2):
+        fleet.ask(request(ticket), 0.0)
+    assert isinstance(only(fleet.ask(request(3), 0.0), UseProvider), UseProvider)
+    assert placed(fleet.release(1, 0.1)) == {2: W1}
+
+
+def test_a_worker_that_was_ready_is_back() -> None:
+    """Also as another process of the same name."""
+    fleet = dispatch()
+    first = fleet.register(W1, hello("w1", facts()), 0.0)
+    fleet.lost(W1, 1.0, "silent")
+    again = fleet.register(W2, hello("w1", facts()), 2.0)
+    told = [e.event for effects in (first, again) for e in effects if isinstance(e, Notice)]
+    assert [type(event) for event in told] == [WorkerReady, WorkerBack]
+
+
+def test_a_worker_that_fails_is_asked_last() -> None:
+    """While another is there; alone it serves all the same. A proven answer closes its breaker."""
+    fleet = dispatch((W1, facts()), (W2, facts()))
+    told = []
+    for ticket in range(3):
+        fleet.ask(request(ticket, prefer=W1, excluded=frozenset({W2})), 0.0)
+        told += [e.event for e in fleet.failed(ticket, 0.0, "it failed") if isinstance(e, Notice)]
+        fleet.release(ticket, 0.0)
+    assert [event for event in told if isinstance(event, BreakerOpen)] == told
+    assert len(told) == 1
+    assert placed(fleet.ask(request(4, prefer=W1), 1.0)) == {4: W2}
+    fleet.lost(W2, 1.0)
+    assert placed(fleet.ask(request(5), 1.0)) == {5: W1}
+    assert only(fleet.proven(5, 2.0), Notice).event == BreakerClosed("worker", "w1")
+
+
+def test_a_worker_that_was_too_busy_for_its_trial_is_tried_again() -> None:
+    """As soon as it has room: what it sent away has told nothing."""
+    fleet = dispatch((W1, facts()), (W2, facts()))
+    for ticket in range(3):
+        fleet.ask(request(ticket, excluded=frozenset({W2})), 0.0)
+        fleet.failed(ticket, 0.0, "it failed")
+        fleet.release(ticket, 0.0)
+    assert placed(fleet.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
+    fleet.busy(3, 6.0)
+    fleet.release(3, 6.0)
+    fleet.heard(W1, load(), 6.1)
+    assert placed(fleet.ask(request(4, prefer=W1), 6.2)) == {4: W1}
+
+
+def test_who_waits_for_a_worker_on_trial_gets_it_when_its_trial_ends_well() -> None:
+    """In the same step: the trial's end frees the place and proves the worker."""
+    fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))
+    for ticket in range(3):
+        fleet.ask(request(ticket, excluded=frozenset({W2})), 0.0)
+        fleet.failed(ticket, 0.0, "it failed")
+        fleet.release(ticket, 0.0)
+    assert placed(fleet.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
+    assert placed(fleet.ask(request(4), 6.0)) == {4: W2}
+    fleet.started(3, 6.5)
+    assert fleet.ask(request(5), 7.0) == ()
+    assert placed(fleet.release(3, 7.1, 3, is_proven=True)) == {5: W1}
+
+
+def test_busy_answers_open_no_breaker() -> None:
+    """However many there are."""
+    fleet = dispatch((W1, facts()), (W2, facts()))
+    for ticket in range(10):
+        fleet.ask(request(ticket), 0.0)
+        told = [e for e in fleet.busy(ticket, 0.0) if isinstance(e, Notice)]
+        assert not told
+        fleet.release(ticket, 0.0)
+
+
+def test_deaths_of_engines_open_the_breaker_of_their_worker() -> None:
+    """Three without an answer in between."""
+    fleet = dispatch((W1, facts()), (W2, facts()))
+    told = []
+    for epoch in range(1, 4):
+        effects = fleet.heard(W1, Fault("w1", epoch, "killed", 137, kind="killed"), 0.0)
+        told += [type(e.event) for e in effects if isinstance(e, Notice)]
+        fleet.register(W1, hello("w1", facts(), epoch=epoch + 1), 0.0)
+    assert told == [EngineFault] * 3 + [BreakerOpen]
+
+
+def test_suspects_wait_for_each_other_and_keep_nobody_waiting() -> None:
+    """One at a time until it is proven, lost or over; others pass."""
+    fleet = dispatch((W1, facts()), (W2, facts()))
+    assert list(placed(fleet.ask(request(1, suspect=True), 0.0))) == [1]
+    assert fleet.ask(request(2, suspect=True), 0.0) == ()
+    assert list(placed(fleet.ask(request(3), 0.0))) == [3]
+    assert list(placed(fleet.proven(1, 0.1))) == [2]
+    assert fleet.ask(request(4, suspect=True), 0.2) == ()
+    assert [e.ticket for e in fleet.release(2, 0.3) if isinstance(e, Assign)] == [4]
+
+
+def test_a_request_is_poison_after_so_many_deaths() -> None:
+    """Its choices are struck once for one death; the news is told once."""
+    quarantine = Quarantine()
+    for death in range(POISON_STRIKES):
+        assert quarantine.poison(b"r", 0.0) == 0
+        assert quarantine.is_on_probation(b"r", 0.0) == (death >= PROBATION_STRIKES)
+        last = death == POISON_STRIKES - 1
+        assert quarantine.strike(b"r", death, 0.0) is last
+        assert quarantine.strike(b"r", death, 0.0) is False
+    assert quarantine.poison(b"r", MEMORY_S - 1) == POISON_STRIKES
+    assert quarantine.poison(b"r", MEMORY_S) == 0
+
+
+def test_an_acquitted_request_is_no_suspect() -> None:
+    """Strikes do not add up over a long life."""
+    quarantine = Quarantine()
+    for death in range(10):
+        quarantine.strike(b"r", death, 0.0)
+        quarantine.clear(b"r")
+    assert quarantine.strikes(b"r", 0.0) == 0
+
+
+def test_suspects_are_bounded() -> None:
+    """The oldest are forgotten."""
+    quarantine = Quarantine()
+    for number in range(MOST + 5):
+        quarantine.strike(str(number).encode(), 1, 0.0)
+    assert quarantine.strikes(b"0", 0.0) == 0
+    assert quarantine.strikes(str(MOST + 4).encode(), 0.0) == 1

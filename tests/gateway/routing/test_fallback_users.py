@@ -1,0 +1,111 @@
+"""Users as health probes: of whom they are a proof, and of whom not."""
+
+from config import ModelConfig
+from gateway.routing.dispatch import Dispatch
+from gateway.routing.effects import Effects, Notice, Probe
+from gateway.telemetry.fleet_events import FallbackOff, FleetEvent, HealthProbeFailed
+from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only, placed, request
+
+
+def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
+    """Providers answer, a worker is ready again, and the first health probe is on its way to it."""
+    fleet = dispatch(fallback=CLOUD)
+    fleet.ask(request(1), 0.0)
+    return fleet, only(fleet.register(W1, hello("w1", facts(max_seqs=max_seqs)), 0.0), Probe)
+
+
+def events(effects: Effects) -> list[FleetEvent]:
+    """What is told."""
+    return [effect.event for effect in effects if isinstance(effect, Notice)]
+
+
+def test_a_user_proves_the_engine_for_all_names_of_its_worker() -> None:
+    """Where the users of one name have all places no health probe of another name can fly: its
+    fallback
+    would last as long as they come. Whom the engine fails they begin the count anew for all, too.
+    """
+    models = tuple(ModelConfig(name=name, fallback=CLOUD) for name in ("m", "other"))
+    fleet = Dispatch(models, max_queue=8, resume_wait_s=120.0)
+    for ticket, model in enumerate(("m", "other"), start=1):
+        fleet.ask(request(ticket, model=model), 0.0)
+    fleet.register(W1, hello("w1", models=("m", "other")), 0.0)
+    fleet.ask(request(3, cloud=False), 0.0)
+    fleet.register(W1, hello("w1", facts(max_seqs=1), models=("m", "other")), 0.1)
+    told: list[FleetEvent] = []
+    for ticket in range(3, 8):
+        fleet.ask(request(ticket + 1, cloud=False), 1.0)
+        if ticket == 4:
+            fleet.failed(ticket, 1.0, "it failed")
+        else:
+            told += events(fleet.proven(ticket, 1.0))
+        assert bool(told) == (ticket == 7)
+        fleet.release(ticket, 1.0)
+    assert told == [FallbackOff("m", 3), FallbackOff("other", 3)]
+
+
+def two_workers() -> tuple[Dispatch, Probe]:
+    """Of two that are ready again one has as many users as places; a health probe flies to the
+    other.
+    """
+    fleet, probe = fallen_back(max_seqs=3)
+    for ticket in (2, 3, 4):
+        assert placed(fleet.ask(request(ticket, cloud=False), 0.0)) == {ticket: W1}
+    fleet.register(W2, hello("w2", facts(max_seqs=2)), 0.1)
+    probe = only(fleet.probe_passed("m", probe.serial, 0.2), Probe)
+    assert probe.worker_id == W2
+    return fleet, probe
+
+
+def test_users_of_one_worker_do_not_speak_for_another_that_has_not_answered() -> None:
+    """Traffic would go to an engine that gives nothing."""
+    fleet, probe = two_workers()
+    assert [events(fleet.proven(ticket, 0.3)) for ticket in (2, 3)] == [[], []]
+    told = events(fleet.probe_late("m", probe.serial, "w2", "no tokens", 10.2))
+    assert told == [HealthProbeFailed("m", "w2", "no tokens")]
+    assert events(fleet.proven(4, 10.3)) == []
+    assert only(fleet.tick(11.0), Probe).worker_id == W2
+
+
+def test_users_of_one_worker_do_where_another_has_no_place_for_canaries() -> None:
+    """It is busy with others' work: no reason to stay away from both."""
+    fleet, probe = two_workers()
+    fleet.probe_busy("m", probe.serial, 0.3)
+    assert events(fleet.proven(2, 0.3)) == []
+    assert events(fleet.proven(3, 0.3)) == [FallbackOff("m", 3)]
+
+
+def test_a_canary_that_failed_there_is_not_excused_by_what_was_before() -> None:
+    """It waited at the door for a time, and then the engine broke off."""
+    fleet, probe = two_workers()
+    fleet.heard(W2, load(running=3), 0.3)
+    fleet.tick(0.3)
+    fleet.probe_failed("m", probe.serial, "w2", "it broke off", 0.4)
+    assert [events(fleet.proven(ticket, 0.4)) for ticket in (2, 3, 4)] == [[], [], []]
+
+
+def test_a_canary_whose_worker_is_gone_is_not_waited_for() -> None:
+    """The next flies to another at once, and all are counted anew."""
+    fleet, probe = two_workers()
+    fleet.release(2, 0.3)
+    probe = only(fleet.lost(W2, 0.4), Probe)
+    assert probe.worker_id == W1
+    for _ in range(2):
+        probe = only(fleet.probe_passed("m", probe.serial, 0.5), Probe)
+    assert events(fleet.probe_passed("m", probe.serial, 0.6)) == [FallbackOff("m", 3)]
+
+
+def test_a_canary_of_an_earlier_fallback_proves_nothing() -> None:
+    """Users have ended that one while it was on its way."""
+    fleet, stale = fallen_back(max_seqs=1)
+    for ticket in (2, 3, 4):
+        fleet.ask(request(ticket, cloud=False), 0.1)
+        ended = events(fleet.release(ticket, 0.2, 1, is_proven=True))
+    assert ended == [FallbackOff("m", 3)]
+    fleet.lost(W1, 1.0)
+    fleet.ask(request(5), 1.0)
+    probe = only(fleet.register(W2, hello("w2", facts()), 1.0), Probe)
+    assert events(fleet.probe_failed("m", stale.serial, "w1", "it broke off", 1.1)) == []
+    assert fleet.probe_passed("m", stale.serial, 1.1) == ()
+    for _ in range(2):
+        probe = only(fleet.probe_passed("m", probe.serial, 1.2), Probe)
+    assert events(fleet.probe_passed("m", probe.serial, 1.3)) == [FallbackOff("m", 3)]

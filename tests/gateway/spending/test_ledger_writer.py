@@ -1,0 +1,173 @@
+"""The ledger's one writer: commits are shared, and nobody waits for the disk but who must."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from gateway.api.events import Usage
+from gateway.spending.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
+from gateway.store import LedgerError, LedgerStore, read_report
+from gateway.store.ledger_entries import DayTotal, Entry, Reservation, Settlement
+from tests.fakes.running_gateway import wait_until
+from tests.fakes.worker import PATIENCE_S
+
+DAY = "2026-11-21"
+
+
+class SlowDisk(LedgerStore):
+    """The real ledger, which writes only while `gate` is open."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "USD")
+        self.gate = threading.Event()
+        self.gate.set()
+        self.num_failures = 0
+        self.batches: list[int] = []
+
+    def write(
+        self,
+        reservations: Sequence[Reservation],
+        settlements: Sequence[Settlement],
+        entries: Sequence[Entry],
+    ) -> None:
+        assert self.gate.wait(PATIENCE_S)
+        if self.num_failures:
+            self.num_failures -= 1
+            raise LedgerError("The disk is full.")
+        self.batches.append(len(reservations))
+        super().write(reservations, settlements, entries)
+
+
+def reservation(number: int) -> Reservation:
+    return Reservation(number, DAY, "k", "m", "cloud", 10, 10, 5, is_priced=True)
+
+
+def record(writer: LedgerWriter, tokens: int = 1) -> None:
+    writer.record(DAY, "k", "m", Usage(tokens, 0, tokens))
+
+
+async def start(nursery: trio.Nursery, path: Path) -> tuple[LedgerWriter, SlowDisk]:
+    writer, disk = LedgerWriter(), SlowDisk(path)
+    totals: list[DayTotal] = await nursery.start(writer.run, lambda: disk, "2026-11-01")
+    assert totals == []
+    return writer, disk
+
+
+async def test_forty_reservations_share_few_commits(tmp_path: Path) -> None:
+    """One on its way to the disk, and all that came meanwhile in the next."""
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, tmp_path / "ledger")
+        disk.gate.clear()
+        async with trio.open_nursery() as clients:
+            for number in range(40):
+                clients.start_soon(writer.reserve, reservation(number))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            # The loop runs on while the thread waits for the disk.
+            writer.settle(Settlement(99, None))
+            record(writer)
+            disk.gate.set()
+        assert sum(disk.batches) == 40
+        assert len(disk.batches) <= 3
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reservation_returns_only_once_it_is_written(tmp_path: Path) -> None:
+    """Not when it is merely queued."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, path)
+        disk.gate.clear()
+        with trio.move_on_after(0.05) as impatient:
+            await writer.reserve(reservation(1))
+        assert impatient.cancelled_caught
+        disk.gate.set()
+        await writer.reserve(reservation(2))
+        report = read_report(path, (), DAY)
+        assert report is not None
+        assert report.total is not None
+        assert report.total.unsettled == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_local_usage_is_added_up_before_it_is_written(tmp_path: Path) -> None:
+    """Two hundred requests are a few rows, and nobody waited."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, path)
+        for _ in range(200):
+            record(writer, 3)
+        assert not disk.batches
+
+        def written() -> bool:
+            report = read_report(path, ("provider",), DAY)
+            return report is not None and report.total is not None
+
+        await wait_until(written)
+        report = read_report(path, ("provider",), DAY)
+        assert report is not None
+        assert [(row.requests, row.prompt_tokens) for row in report.rows] == [(200, 600)]
+        assert len(disk.batches) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: Path) -> None:
+    """A full disk forgets nobody's usage."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, path)
+        disk.num_failures = 1
+        disk.gate.clear()
+        record(writer, 3)
+        async with trio.open_nursery() as clients:
+            clients.start_soon(fails, writer)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            record(writer, 4)
+            disk.gate.set()
+        nursery.cancel_scope.cancel()
+    report = read_report(path, ("provider",), DAY)
+    assert report is not None
+    assert [(row.requests, row.prompt_tokens) for row in report.rows] == [(2, 7)]
+
+
+async def fails(writer: LedgerWriter) -> None:
+    with pytest.raises(LedgerError):
+        await writer.reserve(reservation(1))
+
+
+async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
+    """A stop loses nothing."""
+    path = tmp_path / "ledger"
+    async with trio.open_nursery() as nursery:
+        writer, _ = await start(nursery, path)
+        await writer.reserve(reservation(1))
+        entry = Entry(DAY, "k", "m", "cloud", True, 5, 0, 5, 4, True)
+        writer.settle(Settlement(1, entry))
+        record(writer)
+        nursery.cancel_scope.cancel()
+    report = read_report(path, ("provider",), DAY)
+    assert report is not None
+    assert [(row.group[0], row.cost, row.unsettled) for row in report.rows] == [
+        ("", 0, 0),
+        ("cloud", 4, 0),
+    ]
+
+
+async def test_the_queue_has_an_end(tmp_path: Path) -> None:
+    """Beyond it a request is refused at once."""
+    async with trio.open_nursery() as nursery:
+        writer, disk = await start(nursery, tmp_path / "ledger")
+        disk.gate.clear()
+        async with trio.open_nursery() as clients:
+            for number in range(MAX_WAITING + 1):
+                clients.start_soon(writer.reserve, reservation(number))
+                if number == 0:
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            with pytest.raises(LedgerFull):
+                await writer.reserve(reservation(MAX_WAITING + 1))
+            disk.gate.set()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,84 @@
+"""Money in whole micro-units: nothing is lost, everything is rounded up."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import PriceConfig, ProviderConfig, TariffConfig
+from gateway.api.events import Usage
+from gateway.spending.prices import Price, Tariffs, show_amount, to_micro
+
+PRICE = Price.of_config(PriceConfig(input=0.28, cached_input=0.028, output=0.42))
+amounts = st.integers(0, 10**12)
+tokens = st.integers(0, 2**31 - 1)
+
+
+def test_an_amount_is_taken_as_it_was_written() -> None:
+    """0.29 * 1e6 is 289999.99999999994 in floats."""
+    assert to_micro(0.29) == 290_000
+    assert to_micro(0.1) + to_micro(0.2) == to_micro(0.3)
+    assert to_micro(1e-7) == 1
+
+
+@given(amounts)
+def test_an_amount_is_shown_as_it_is(micro: int) -> None:
+    """Six places are exact, fewer are rounded up."""
+    assert Fraction(show_amount(micro)) == Fraction(micro, 1_000_000)
+    cents = Fraction(show_amount(micro, 2))
+    assert 0 <= cents - Fraction(micro, 1_000_000) < Fraction(1, 100)
+
+
+def test_cached_tokens_have_their_own_price() -> None:
+    """A million of each: 0.28 for the fresh half, 0.014 for the cached one, 0.42 for the output."""
+    usage = Usage(prompt_tokens=1_000_000, cached_tokens=500_000, completion_tokens=1_000_000)
+    assert PRICE.cost(usage) == 140_000 + 14_000 + 420_000
+
+
+@given(prompt=tokens, cached=tokens, output=tokens, more_prompt=tokens, more_output=tokens)
+def test_the_worst_case_is_never_exceeded(
+    prompt: int, cached: int, output: int, more_prompt: int, more_output: int
+) -> None:
+    """Whatever is used within the bounds, and however much of it was cached."""
+    usage = Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output)
+    for price in (PRICE, Price(input=100, cached_input=125, output=7)):
+        assert price.cost(usage) <= price.worst(prompt + more_prompt, output + more_output)
+
+
+@given(amount=amounts, prompt=tokens)
+def test_what_an_amount_pays_for_is_the_most(amount: int, prompt: int) -> None:
+    """It fits, and a token more does not; nothing does if the prompt alone is too dear."""
+    output = PRICE.affordable_output(amount, prompt)
+    assert PRICE.worst(prompt, output + 1) > amount
+    assert PRICE.worst(prompt, output) <= amount or output == 0
+
+
+def test_no_output_is_cheaper_than_free() -> None:
+    """A cap on it would not help."""
+    assert Price(input=100, cached_input=100, output=0).affordable_output(1, 10**9) == 0
+
+
+def test_a_cost_is_rounded_up() -> None:
+    """One token at 0.28 per million is 0.28 micro-units."""
+    assert PRICE.cost(Usage(prompt_tokens=1, cached_tokens=0, completion_tokens=0)) == 1
+    assert PRICE.cost(Usage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "price", "bound"), [("big", 3.0, 100), ("small", 1.0, 50), ("odd", 1.0, 7)]
+)
+def test_a_model_goes_before_its_provider(model: str, price: float, bound: int) -> None:
+    """Each half of a tariff is found by itself."""
+    provider = ProviderConfig(
+        base_url="http://127.0.0.1",
+        price=PriceConfig(input=1.0, output=1.0),
+        max_output_tokens=50,
+        models={
+            "big": TariffConfig(price=PriceConfig(input=3.0, output=3.0), max_output_tokens=100),
+            "odd": TariffConfig(max_output_tokens=7),
+        },
+    )
+    tariff = Tariffs({"p": provider}).of("p", model)
+    assert tariff.price is not None
+    assert (tariff.price.input, tariff.max_output_tokens) == (to_micro(price), bound)

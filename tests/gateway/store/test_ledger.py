@@ -1,0 +1,261 @@
+"""The ledger's file: real SQLite in a temporary folder."""
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from gateway.store import LedgerError, LedgerStore, Row, read_report, spent_beside
+from gateway.store.ledger_entries import DayTotal, Entry, Reservation, Settlement
+from protocol.errors import ConfigError
+
+DAY = "2026-11-21"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "ledger.sqlite"
+
+
+@contextmanager
+def opened(path: Path, currency: str = "USD") -> Iterator[LedgerStore]:
+    store = LedgerStore(path, currency)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def reservation(number: int, *, cost: int = 100, key: str = "k") -> Reservation:
+    return Reservation(number, DAY, key, "m", "cloud", 1000, 50, cost, is_priced=True)
+
+
+def entry(
+    *,
+    cost: int = 7,
+    provider: str = "cloud",
+    day: str = DAY,
+    settled: bool = True,
+    key: str = "k",
+) -> Entry:
+    return Entry(
+        day=day,
+        key=key,
+        model="m",
+        provider=provider,
+        is_settled=settled,
+        prompt_tokens=10,
+        cached_tokens=4,
+        completion_tokens=3,
+        cost=cost,
+        is_priced=True,
+    )
+
+
+def total_of(path: Path) -> Row:
+    report = read_report(path, (), "2000-01-01")
+    assert report is not None
+    assert report.total is not None
+    return report.total
+
+
+def test_only_the_owner_may_read_it(path: Path) -> None:
+    """Who asked how much is nobody else's business."""
+    with opened(path) as store:
+        store.write([], [], [entry()])
+        names = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert "ledger.sqlite-wal" in names
+    assert set(names.values()) == {0o600}
+
+
+def test_a_settlement_takes_the_reservations_place(path: Path) -> None:
+    """Until then the worst case counts, as unsettled; a second settlement changes nothing."""
+    with opened(path) as store:
+        store.write([reservation(1), reservation(2)], [], [])
+        before = total_of(path)
+        assert (before.cost, before.unsettled, before.unsettled_cost) == (0, 2, 200)
+        for _ in range(2):
+            store.write([], [Settlement(1, entry(cost=60)), Settlement(2, None)], [])
+        after = total_of(path)
+        assert (after.requests, after.cost, after.unsettled) == (1, 60, 0)
+        assert (after.prompt_tokens, after.cached_tokens, after.completion_tokens) == (10, 4, 3)
+
+
+def test_the_next_run_finds_what_was_left_open(path: Path) -> None:
+    """As spent, since it may have been charged; local usage is no spending."""
+    with opened(path) as store:
+        store.write([reservation(1), reservation(2, key="other")], [], [entry(cost=7)])
+        store.write([], [], [entry(provider="", cost=0), entry(day="2026-10-01")])
+    with opened(path) as store:
+        assert store.totals("2026-11-01") == [
+            DayTotal(DAY, "k", "cloud", 107),
+            DayTotal(DAY, "other", "cloud", 100),
+        ]
+        assert total_of(path).unsettled == 2
+        store.write([reservation(1)], [], [])
+
+
+def test_a_batch_is_written_whole_or_not_at_all(path: Path) -> None:
+    """The second reservation of a number fails, and takes everything with it."""
+    with opened(path) as store:
+        store.write([reservation(1)], [], [])
+        with pytest.raises(LedgerError):
+            store.write([reservation(2), reservation(1)], [], [entry()])
+        assert total_of(path).requests == 1
+        store.write([reservation(2)], [], [entry()])
+        assert total_of(path).requests == 3
+
+
+def test_one_gateway_at_a_time(path: Path) -> None:
+    """Two would each keep books that do not know the other's; the lock goes with its holder."""
+    with opened(path), pytest.raises(ConfigError, match="another gateway"):
+        LedgerStore(path, "USD")
+    with opened(path):
+        pass
+
+
+def test_what_was_written_survives_a_kill(path: Path) -> None:
+    """kill -9 right after the write returned; the lock is gone as well."""
+    code = (
+        "import sys, time; from pathlib import Path; from tests.gateway.store.test_ledger import *;"
+        "store = LedgerStore(Path(sys.argv[1]), 'USD'); store.write([reservation(1)], [], []);"
+        "print('written', flush=True); time.sleep(60)"
+    )
+    argv = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}) as p:
+        assert p.stdout is not None
+        assert p.stdout.readline() == b"written\n"
+        p.send_signal(signal.SIGKILL)
+    with opened(path) as store:
+        assert store.totals("2026-01-01") == [DayTotal(DAY, "k", "cloud", 100)]
+
+
+@pytest.mark.parametrize("columns", [("day",), ("key", "provider"), ("provider", "model", "key")])
+def test_rows_add_up(path: Path, columns: tuple[str, ...]) -> None:
+    """By whatever they are grouped, the sum of the rows is the total."""
+    with opened(path) as store:
+        store.write(
+            [reservation(1)], [], [entry(), entry(provider="", cost=0), entry(day="2026-11-20")]
+        )
+        report = read_report(path, columns, "2026-11-01")  # type: ignore[arg-type]
+    assert report is not None
+    assert report.total is not None
+    for field in ("requests", "prompt_tokens", "cost", "unsettled_cost"):
+        assert sum(getattr(row, field) for row in report.rows) == getattr(report.total, field)
+    assert report.currency == "USD"
+
+
+def test_the_files_of_several_processes_are_one_report(path: Path) -> None:
+    """Rows of the same group are added up, and the total is that of all files; a file of another
+    name is nobody's.
+    """
+    first, second, foreign = (path.with_name(f"ledger{n}.sqlite") for n in ("", ".1", ".old"))
+    for number, file in enumerate((first, second, foreign), start=1):
+        with opened(file) as store:
+            store.write(
+                [reservation(1)], [], [entry(), entry(provider="", cost=0), entry(key=f"k{number}")]
+            )
+    one, both = total_of(second), read_report(first, ("key",), DAY)
+    assert both is not None
+    assert both.total == Row((), *(2 * count for count in astuple(one)[1:]))
+    assert [(row.group, row.requests) for row in both.rows] == [
+        (("k",), 6),
+        (("k1",), 1),
+        (("k2",), 1),
+    ]
+    first.unlink()
+    assert total_of(first) == one
+
+
+def test_what_further_processes_have_spent_is_known_to_one_alone(path: Path) -> None:
+    """Once there are limits there is one process, and it counts what stands beside its ledger."""
+    beside = path.with_name("ledger.1.sqlite")
+    with opened(path) as store:
+        store.write([], [], [entry()])
+    with opened(beside) as store:
+        store.write([reservation(1)], [], [entry(), entry(provider="", cost=0)])
+        (total,) = spent_beside(path, DAY)
+    assert (total.day, total.key, total.provider) == (DAY, "k", "cloud")
+    assert total.cost == entry().cost + 100
+    assert spent_beside(path, "2099-01-01") == []
+
+
+def test_ledgers_of_two_currencies_are_not_added(path: Path) -> None:
+    """Not even to be shown."""
+    for name, currency in (("ledger.sqlite", "USD"), ("ledger.1.sqlite", "EUR")):
+        with opened(path.with_name(name), currency):
+            pass
+    with pytest.raises(ConfigError, match="several currencies"):
+        read_report(path, (), DAY)
+
+
+def test_days_before_the_first_are_left_out(path: Path) -> None:
+    """And where nothing is left there is no total."""
+    with opened(path) as store:
+        store.write([], [], [entry(day="2026-11-19"), entry(day="2026-11-20")])
+        report, nothing = (read_report(path, ("day",), day) for day in ("2026-11-20", DAY))
+    assert report is not None
+    assert [row.group for row in report.rows] == [("2026-11-20",)]
+    assert nothing is not None
+    assert nothing.total is None
+
+
+def test_without_a_ledger_there_is_no_report(path: Path) -> None:
+    """And reading makes none."""
+    assert read_report(path, ("key",), DAY) is None
+    assert not path.parent.exists()
+
+
+def test_a_reader_can_change_nothing(path: Path) -> None:
+    """Also when no gateway runs."""
+    with opened(path) as store:
+        store.write([], [], [entry()])
+    before = path.read_bytes()
+    assert total_of(path).requests == 1
+    assert path.read_bytes() == before
+
+
+def test_a_foreign_file_is_left_alone(path: Path) -> None:
+    """Another program's database is neither read nor written."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE t (x)")
+    before = path.read_bytes()
+    for opening in (lambda: LedgerStore(path, "USD"), lambda: read_report(path, (), DAY)):
+        with pytest.raises(ConfigError, match="no ledger"):
+            opening()
+    assert path.read_bytes() == before
+    path.write_bytes(b"no database at all, but long enough to look like one " * 20)
+    for opening in (lambda: LedgerStore(path, "USD"), lambda: read_report(path, (), DAY)):
+        with pytest.raises(ConfigError, match="cannot"):
+            opening()
+
+
+def test_another_version_and_another_currency_are_refused(path: Path) -> None:
+    """Both are named."""
+    with opened(path):
+        pass
+    with pytest.raises(ConfigError, match=r"USD.*EUR"):
+        LedgerStore(path, "EUR")
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA user_version = 99")
+    with pytest.raises(ConfigError, match=r"version 99.*version 1"):
+        LedgerStore(path, "USD")
+    with pytest.raises(ConfigError, match=r"version 99.*version 1"):
+        read_report(path, (), DAY)
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """With the remedy in it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"set \[ledger\] path"):
+        LedgerStore(tmp_path / "file" / "ledger.sqlite", "USD")

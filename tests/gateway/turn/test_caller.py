@@ -1,0 +1,37 @@
+"""Who asks, and which conversation it is."""
+
+import pytest
+
+from config import KeyConfig
+from gateway.api.chat_request import MAX_SESSION_CHARS
+from gateway.turn.caller import SESSION_HEADERS, Caller, session_of_headers
+
+
+@pytest.mark.parametrize("name", SESSION_HEADERS)
+def test_every_known_header_names_the_conversation(name: bytes) -> None:
+    """Clients differ in the header that they use."""
+    assert session_of_headers([(b"host", b"x"), (name, b"abc")]) == "abc"
+
+
+def test_the_most_telling_header_wins() -> None:
+    """The order of the headers in the request does not matter."""
+    headers = [(b"x-client-request-id", b"b"), (b"x-session-id", b"a"), (b"thread-id", b"")]
+    assert session_of_headers(headers) == "a"
+    assert session_of_headers([(b"thread-id", b"")]) is None
+    assert session_of_headers([(b"thread-id", b"x" * 1000)]) == "x" * MAX_SESSION_CHARS
+
+
+def test_a_key_gives_its_rights() -> None:
+    """Weight, cache and cloud rights follow from the key's table."""
+    key = KeyConfig(
+        name="alice", hash="sha256:" + "0" * 64, weight=2.0, cache="private", cloud="never"
+    )
+    caller = Caller.of_key(key, "s1")
+    assert caller == Caller("alice", 2.0, private_cache=True, cloud=False, session="s1")
+
+
+def test_secrets_are_not_shown() -> None:
+    """What a caller sent may hold its key; it must not get into a log."""
+    caller = Caller("alice", headers=((b"authorization", b"Bearer secret"),))
+    assert "secret" not in repr(caller)
+    assert "secret" not in str(caller)

@@ -1,0 +1,106 @@
+"""What a provider gets of a request."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from config import ParamsConfig
+from gateway.api.chat_parser import parse_chat_request
+from gateway.api.chat_request import ChatRequest
+from gateway.upstream.provider_request import Outgoing, outgoing, rewritten, session_name
+
+
+def request(system: str = "S", question: str = "U", /, *more: str, **fields: Any) -> ChatRequest:
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    turns += [{"role": "user", "content": text} for text in more]
+    return parse_chat_request(json.dumps({"model": "m", "messages": turns, **fields}).encode())
+
+
+def sent(asked: ChatRequest, hint: str | None, *headers: tuple[str, str]) -> Outgoing:
+    return outgoing(asked, list(headers), params=ParamsConfig(), session_hint=hint, session="named")
+
+
+def test_fields_are_dropped_defaulted_and_set() -> None:
+    """Null counts as not given; what is set wins over the client."""
+    params = ParamsConfig(
+        set={"store": False, "top_k": 5}, default={"temperature": 0.5, "seed": 1}, drop=("think",)
+    )
+    raw = {"think": False, "temperature": 0.9, "seed": None, "top_k": 9, "other": [1]}
+    assert rewritten(raw, params) == {
+        "temperature": 0.9,
+        "seed": 1,
+        "top_k": 5,
+        "other": [1],
+        "store": False,
+    }
+    assert raw["think"] is False
+
+
+NAMES = st.sampled_from("abcde")
+
+
+@given(
+    st.dictionaries(NAMES, st.none() | st.integers()),
+    st.dictionaries(NAMES, st.integers()),
+    st.dictionaries(NAMES, st.integers()),
+    st.lists(NAMES).map(tuple),
+)
+def test_rewriting_keeps_its_promises(
+    raw: dict[str, Any], always: dict[str, Any], default: dict[str, Any], drop: tuple[str, ...]
+) -> None:
+    """Set values stand; dropped ones are gone unless put back in; the rest is the client's. A
+    second time changes nothing when nothing is both dropped and put in.
+    """
+    params = ParamsConfig(set=always, default=default, drop=drop)
+    done = rewritten(dict(raw), params)
+    for name in {*raw, *always, *default}:
+        if name in always:
+            assert done[name] == always[name]
+        elif name in default and (name in drop or raw.get(name) is None):
+            assert done[name] == default[name]
+        elif name in drop:
+            assert name not in done
+        else:
+            assert done[name] == raw[name]
+
+
+@pytest.mark.parametrize("hint", ["prompt_cache_key", "session_id", "user"])
+def test_a_field_names_the_session(hint: str) -> None:
+    """It is put in, unless the client did so itself."""
+    assert sent(request(), hint).request.raw[hint] == "named"
+    assert sent(request(**{hint: "own"}), hint).request.raw[hint] == "own"
+    assert sent(request(), hint).headers == ()
+
+
+def test_a_header_names_the_session() -> None:
+    """As for fields; other headers stay."""
+    other = ("x-other", "1")
+    assert sent(request(), "X-Session-Affinity", other).headers == (
+        other,
+        ("x-session-affinity", "named"),
+    )
+    own = ("x-session-affinity", "own")
+    assert sent(request(), "x-session-affinity", own).headers == (own,)
+
+
+def test_without_a_hint_nothing_changes() -> None:
+    """The very body that the client sent."""
+    asked = request(future=1)
+    assert sent(asked, None).request is asked
+
+
+def test_turns_of_one_conversation_have_one_name() -> None:
+    """By the client's word, else by how the conversation begins; never across keys, and never the
+    word itself.
+    """
+    first, second = request("S", "U"), request("S", "U", "more")
+    assert session_name("k", None, first) == session_name("k", None, second)
+    assert session_name("k", None, first) != session_name("k", None, request("S", "V"))
+    assert session_name("k", None, first) != session_name("j", None, first)
+    assert session_name("k", "s", first) == session_name("k", "s", request("T", "V"))
+    assert session_name("k", "s", first) != session_name("j", "s", first)
+    assert "secret-session" not in session_name("k", "secret-session", first)
+    assert session_name("k", "\ud800", first)

@@ -1,0 +1,68 @@
+"""Which graph serves a step, and which is captured next."""
+
+import pytest
+
+from workers.engine.graphs.buckets import GraphBucket
+from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph, graph_sizes
+from workers.engine.step.draws import Kind
+
+SMALL, WIDE, LARGE = GraphBucket(8, 24, 4), GraphBucket(8, 56, 4), GraphBucket(64, 64, 8)
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 64, 100, 256, 300, 1000])
+def test_sizes_rise_to_the_batch(max_rows: int) -> None:
+    """Every number of rows has a graph, and the last is the batch itself."""
+    sizes = graph_sizes(max_rows)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert sizes[0] == 1
+    assert sizes[-1] == max_rows
+
+
+def test_the_largest_serves_until_there_is_a_better_one() -> None:
+    """The smallest captured graph that holds all rows serves; what was missed is wished."""
+    order = CaptureOrder(64)
+    assert order.decode(3, Kind.PLAIN) is None
+    order.captured(Decode(64, Kind.PLAIN))
+    assert order.decode(3, Kind.PLAIN) == (64, Kind.PLAIN)
+    order.captured(Decode(8, Kind.PLAIN))
+    assert order.decode(3, Kind.PLAIN) == (8, Kind.PLAIN)
+    assert order.decode(9, Kind.PLAIN) == (64, Kind.PLAIN)
+    assert order.decode(3, Kind.FILTERED) is None
+
+
+def test_the_smallest_room_that_holds_a_step_serves_it() -> None:
+    """Decodes, rows of spans and spans must all fit; what no room holds wishes for nothing."""
+    order = CaptureOrder(64, (LARGE, SMALL, WIDE))
+    assert order.mixed(GraphBucket(1, 10, 1)) is None
+    assert order.next(wished_only=True) == SMALL
+    order.captured(LARGE)
+    assert order.mixed(GraphBucket(1, 10, 1)) == LARGE
+    order.captured(SMALL)
+    assert order.next(wished_only=True) is None
+    assert order.mixed(GraphBucket(8, 24, 4)) == SMALL
+    assert order.mixed(GraphBucket(9, 24, 4)) == LARGE
+    assert order.mixed(GraphBucket(8, 24, 5)) == LARGE
+    assert order.next(wished_only=True) is None
+    assert order.mixed(GraphBucket(8, 25, 4)) == LARGE
+    assert order.next(wished_only=True) == WIDE
+    order.captured(WIDE)
+    assert order.mixed(GraphBucket(8, 65, 1)) is None
+    assert not order.has_pending_captures
+
+
+def test_wishes_go_first_and_end_when_granted() -> None:
+    """A busy engine captures wishes only, an idle one everything that greedy steps may need."""
+    order = CaptureOrder(16, (WIDE, SMALL))
+    assert order.next(wished_only=True) is None
+    assert order.next(wished_only=False) == (16, Kind.PLAIN)
+    order.decode(3, Kind.FILTERED)
+    assert order.next(wished_only=False) == (4, Kind.FILTERED)
+    order.captured(Decode(4, Kind.FILTERED))
+    assert order.next(wished_only=True) is None
+    captured: list[Graph] = []
+    while (graph := order.next(wished_only=False)) is not None:
+        captured.append(graph)
+        order.captured(graph)
+    assert captured[:3] == [(16, Kind.PLAIN), (1, Kind.PLAIN), (8, Kind.PLAIN)]
+    assert sorted(graph.num_rows for graph in captured[:-2]) == list(order.sizes)
+    assert captured[-2:] == [WIDE, SMALL]

@@ -1,0 +1,178 @@
+"""The card's steps, run on the CPU with plain torch: the same tokens, one step ahead."""
+
+import pytest
+
+from kernels.attention import NO_ROW, PagedPlan
+from protocol.sampling import SamplingParams
+from tests.workers.engine.step_cases import (
+    DRAWN,
+    FILTERED,
+    GENERAL,
+    GREEDY,
+    PROMPTS,
+    as_on_card,
+    outputs_of,
+    plans_of,
+    start_of,
+)
+from workers.engine.graphs.capture import Capture, run_again
+from workers.engine.graphs.decode_step import DecodeStep
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.runner import Runner
+from workers.engine.step.draws import DrawTable
+from workers.engine.step.tables import SequenceTables
+from workers.scheduler.plan import Chunk, StepPlan
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        dict.fromkeys(PROMPTS, GREEDY),
+        {1: GREEDY, 2: DRAWN, 3: GREEDY, 4: DRAWN},
+        {1: GREEDY, 2: FILTERED, 3: DRAWN, 4: FILTERED},
+        {1: GENERAL, 2: GREEDY, 3: FILTERED, 4: GENERAL},
+    ],
+    ids=["greedy", "drawn", "filtered", "general"],
+)
+def test_tokens_are_those_of_the_host(
+    host: Runner, capture: Capture | None, sampling: dict[int, SamplingParams]
+) -> None:
+    """Mixed steps, decodes, a prompt in two chunks: ahead of the host, nothing differs."""
+    plans = plans_of(sampling, 30)
+    expected = outputs_of(host, plans, ahead=0)
+    found = outputs_of(as_on_card(host, capture), plans, ahead=1)
+    assert {seq: [item.ids for item in items] for seq, items in found.items()} == {
+        seq: [item.ids for item in items] for seq, items in expected.items()
+    }
+    for seq, items in expected.items():
+        for ours, theirs in zip(found[seq], items, strict=True):
+            for own, other in zip(ours.logprobs, theirs.logprobs, strict=True):
+                assert own.logprob == pytest.approx(other.logprob, abs=1e-4)
+                assert [i for i, _ in own.top] == [i for i, _ in other.top]
+
+
+def test_a_preempted_sequence_goes_on_in_other_blocks(
+    host: Runner, capture: Capture | None
+) -> None:
+    """Its table is written anew; what it said stays."""
+    runner, prompt = as_on_card(host, capture), PROMPTS[1]
+    undisturbed = outputs_of(host, plans_of(dict.fromkeys(PROMPTS, GREEDY), 3), ahead=0)[1]
+    expected = [item.ids[0] for item in undisturbed]
+    runner = as_on_card(host, capture)
+    start = start_of(1, GREEDY)
+    length = len(prompt)
+    runner.run(StepPlan(1, (start,), (Chunk(1, 0, length, (8, 4), samples=True),), ()))
+    runner.run(StepPlan(2, (), (Chunk(1, length, 1, (8, 4), samples=True),), ()))
+    again = Chunk(1, 0, length + 2, (1, 30), samples=True)
+    assert runner.run(StepPlan(3, (), (again,), ())).sampled[0].ids == (expected[2],)
+    last = Chunk(1, length + 2, 1, (1, 30), samples=True)
+    assert runner.run(StepPlan(4, (), (last,), ())).sampled[0].ids == (expected[3],)
+
+
+def test_a_row_is_used_again_after_its_sequence(host: Runner, capture: Capture | None) -> None:
+    """More sequences than rows, one after another: each sees its own table only."""
+    runner = as_on_card(host, capture)
+    for seq in range(20):
+        prompt = [seq + 2] * 5
+        start = start_of(seq, GREEDY, prompt)
+        chunk = Chunk(seq, 0, 5, (seq % 7,), samples=True)
+        ended = (seq - 1,) if seq else ()
+        found = runner.run(StepPlan(seq, (start,), (chunk,), ended)).sampled[0].ids
+        assert found == host.run(StepPlan(seq, (start,), (chunk,), ended)).sampled[0].ids
+    assert runner.num_sequences == 1
+
+
+@pytest.mark.parametrize("max_rows", [5, 8])
+def test_the_rows_of_any_step_begin_where_kernels_expect_it(host: Runner, max_rows: int) -> None:
+    """At multiples of 16 bytes: for others, decode attention would be compiled once more."""
+    tables = SequenceTables(max_rows, 4, host.cache.dummy_block, host.model.device)
+    draws = DrawTable(host.model.config.vocab_size, max_rows, host.model.device)
+    step = DecodeStep(host.model, host.cache, tables, draws, max_rows)
+    positions, table_rows = step.fill([3, 7], [1, 0])
+    assert (positions.tolist(), table_rows.tolist()) == ([3, 7], [1, 0])
+    assert [column.data_ptr() % 16 for column in (positions, table_rows)] == [0, 0]
+
+
+def test_logits_that_are_no_numbers_fail_their_sequence(
+    host: Runner, capture: Capture | None
+) -> None:
+    """The neighbour is answered, and the next step of the broken one faults nobody."""
+    runner = as_on_card(host, capture)
+    starts = (start_of(1, GREEDY, [5, 6]), start_of(2, GREEDY, [5, 6]))
+    host.model.weights.embedding[9] = float("nan")
+    starts[0].token_ids[1] = 9
+    chunks = (Chunk(1, 0, 2, (0,), samples=True), Chunk(2, 0, 2, (1,), samples=True))
+    first = runner.launch(StepPlan(1, starts, chunks, ()))
+    ahead = (Chunk(1, 2, 1, (0,), samples=True), Chunk(2, 2, 1, (1,), samples=True))
+    second = runner.launch(StepPlan(2, (), ahead, ()))
+    assert [seq for seq, _ in runner.collect(first).failed] == [1]
+    third = runner.launch(_beside_a_prompt())
+    result = runner.collect(second)
+    assert [item.seq for item in result.sampled] == [2]
+    assert [item.seq for item in runner.collect(third).sampled] == [2, 3]
+
+
+def _beside_a_prompt() -> StepPlan:
+    """A mixed step of the broken sequence, its neighbour and a new one."""
+    chunks = (
+        Chunk(1, 3, 1, (0,), samples=True),
+        Chunk(2, 3, 1, (1,), samples=True),
+        Chunk(3, 0, 4, (2,), samples=True),
+    )
+    return StepPlan(3, (start_of(3, GREEDY, [5, 6, 7, 8]),), chunks, ())
+
+
+def test_rows_that_are_not_there_cost_nothing(
+    host: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stand at no position, in the table that is nobody's."""
+    runner, plans, prepared = as_on_card(host, run_again), [], host.model.prepared
+
+    def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
+        plans.append((plan.positions.tolist(), plan.table_rows.tolist()))
+        return prepared(plan, cache)
+
+    starts = tuple(start_of(seq, GREEDY, [5, 6]) for seq in range(3))
+    prompts = tuple(Chunk(seq, 0, 2, (seq,), samples=True) for seq in range(3))
+    runner.run(StepPlan(1, starts, prompts, ()))
+    monkeypatch.setattr(host.model, "prepared", see)
+    tokens = tuple(Chunk(seq, 2, 1, (seq,), samples=True) for seq in range(3))
+    assert len(runner.run(StepPlan(2, (), tokens, ())).sampled) == 3
+    assert plans == [([2, 2, 2, NO_ROW], [0, 1, 2, host.facts.max_seqs])]
+
+
+@pytest.mark.parametrize(
+    "sampling", [DRAWN, FILTERED, GENERAL], ids=["drawn", "filtered", "general"]
+)
+def test_a_number_is_given_to_another_sequence(
+    host: Runner, capture: Capture | None, sampling: SamplingParams
+) -> None:
+    """Nothing of its last owner is left: neither how it was drawn nor what it said."""
+    runner = as_on_card(host, capture)
+    for params in (sampling, GREEDY, GENERAL):
+        start, first = start_of(1, params), Chunk(1, 0, 21, (0, 1), samples=True)
+        plans = [StepPlan(1, (start,), (first,), ())]
+        plans += [
+            StepPlan(2, (), (Chunk(1, 21 + n, 1, (0, 1), samples=True),), ()) for n in range(6)
+        ]
+        said = [[run.run(plan).sampled[0].ids for plan in plans] for run in (runner, host)]
+        for run in (runner, host):
+            run.run(StepPlan(3, (), (), (1,)))
+        assert said[0] == said[1]
+
+
+def test_a_decode_tells_whether_it_was_replayed(host: Runner) -> None:
+    """A graph that is missed is wished for, and serves from then on."""
+    facts, cache = host.facts, host.cache
+    steps = DeviceSteps(host.model, cache, facts, run_again)
+    runner = Runner(host.model, cache, facts, host.model_dir, steps)
+    first = Chunk(1, 0, 21, (0, 1), samples=True)
+    runner.run(StepPlan(1, (start_of(1, GREEDY),), (first,), ()))
+    found = []
+    for position in (21, 22):
+        runner.run(StepPlan(2, (), (Chunk(1, position, 1, (0, 1), samples=True),), ()))
+        found.append((runner.used_graph, runner.has_pending_captures))
+        while runner.prepare(wished_only=True):
+            pass
+    assert found == [(False, True), (True, False)]

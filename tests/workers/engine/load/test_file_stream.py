@@ -1,0 +1,109 @@
+"""Files are copied into tensors in pieces by several threads, whole or with an error."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from protocol.errors import ConfigError
+from tests.fakes.tiny_models import write_tiny_model
+from workers.engine.load.checkpoint import Checkpoint
+from workers.engine.load.file_stream import FileStream
+from workers.engine.models.model_config import read_model_config
+from workers.engine.models.weights import load_weights
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Iterator[int]:
+    """A file of 1000 float32 numbers after 12 bytes of something else."""
+    path = tmp_path / "numbers"
+    path.write_bytes(bytes(12) + torch.arange(1000.0).numpy().tobytes())
+    descriptor = os.open(path, os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("piece_bytes", [4, 60, 4000, 2**20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_element_arrives(numbers: int, piece_bytes: int, dtype: torch.dtype) -> None:
+    """Whatever the pieces, in place and converted; progress ends at all bytes."""
+    stream = FileStream(CPU, num_threads=3, piece_bytes=piece_bytes)
+    out = torch.full((3, 10, 50), float("nan"), dtype=dtype)
+    told: list[int] = []
+    stream.put(numbers, 12, torch.float32, out[:2])
+    stream.finish(lambda: told.append(stream.done_bytes))
+    assert torch.equal(out[:2].flatten(), torch.arange(1000.0).to(dtype))
+    assert out[2].isnan().all()
+    assert told[-1] == 4000
+    assert told == sorted(told)
+
+
+def test_what_has_settled_is_there_and_more_may_follow(numbers: int) -> None:
+    """A layer is used before the next one is read."""
+    stream = FileStream(CPU, num_threads=2, piece_bytes=400)
+    for start in (0, 500):
+        out = torch.empty(500)
+        stream.put(numbers, 12 + 4 * start, torch.float32, out)
+        stream.settle(lambda: None)
+        assert torch.equal(out, torch.arange(start, start + 500.0))
+    assert stream.done_bytes == 4000
+    stream.close()
+
+
+def test_a_file_that_ends_early_is_an_error(numbers: int) -> None:
+    """It names how much is missing, and no thread is left."""
+    stream = FileStream(CPU, num_threads=2, piece_bytes=1024)
+    stream.put(numbers, 2012, torch.float32, torch.empty(1000))
+    with pytest.raises(OSError, match="bytes early"):
+        stream.finish(lambda: None)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_checkpoint_streams_what_it_reads(tmp_path: Path, shards: int) -> None:
+    """The same tensors either way, in any dtype, from one file or several."""
+    model_dir = write_tiny_model(tmp_path, shards=shards, dtype="bfloat16")
+    stream = FileStream(CPU, piece_bytes=100)
+    with Checkpoint(model_dir) as plain, Checkpoint(model_dir, stream) as streamed:
+        outs = {}
+        for name in plain.names:
+            shape = tuple(plain._files[plain._where[name]].get_slice(name).get_shape())
+            outs[name] = torch.empty(shape)
+            streamed.read_into(name, outs[name])
+        streamed.settle(lambda: None)
+        assert streamed.done_bytes == sum(out.numel() * 2 for out in outs.values())
+        assert streamed.done_bytes < streamed.num_bytes < streamed.done_bytes + 20_000
+        for name, out in outs.items():
+            assert torch.equal(out, plain.read(name, tuple(out.shape)).float())
+
+
+def test_a_wrong_shape_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    """As without a stream: one line with the file and the tensor."""
+    with (
+        Checkpoint(write_tiny_model(tmp_path), FileStream(CPU)) as checkpoint,
+        pytest.raises(ConfigError, match=r"model\.safetensors: model\.norm\.weight has shape"),
+    ):
+        checkpoint.read_into("model.norm.weight", torch.empty(3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_card_gets_what_a_cpu_gets(tmp_path: Path, dtype: str) -> None:
+    """All weights, merged and converted, through pinned buffers in many small pieces."""
+    model_dir = write_tiny_model(tmp_path, shards=2, dtype="bfloat16", attention_bias=True)
+    config = read_model_config(model_dir)
+    on_card, on_cpu = (
+        load_weights(model_dir, config, torch.device(device), getattr(torch, dtype), _ignore)
+        for device in ("cuda:0", "cpu")
+    )
+    assert on_card.num_bytes() == on_cpu.num_bytes()
+    for card, host in zip(on_card._tensors(), on_cpu._tensors(), strict=True):
+        assert torch.equal(card.cpu(), host)
+
+
+def _ignore(_phase: str, _fraction: float, _detail: str) -> None:
+    """A report that nobody reads."""

@@ -1,0 +1,253 @@
+"""Models in 8 bits: made at load, or read from the checkpoints of the field; the rest is refused.
+
+The rule for logits: e4m3 moves a weight by 2^-4 of itself at most (`tests/kernels/test_fp8.py`), as
+good as at random, by 2.7 % on average. How that grows through a network is the network's affair:
+each factor of a branch adds its own part, and what a branch reads wrongly enters both factors of a
+gate. So the bound is measured on the same network with every weight of a layer's products moved by
+all of 2^-4, up or down at random: 8 bits must do less harm. The same holds for keys and values.
+"""
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from kernels.fp8 import BLOCK, FP8, Fp8Weight
+from protocol.errors import ConfigError
+from protocol.sampling import SamplingParams
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.kernels.linear_cases import by_block, by_row, wide
+from workers.engine.models.dummy import draw_weights
+from workers.engine.models.model_config import read_model_config
+from workers.engine.runner import Runner
+from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 160,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "attention_bias": True,
+}
+"""Matrices of 128, 160 and 256 rows and columns: blocks that are not full, but not inside a merged
+matrix."""
+
+BY_BLOCK = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+CHANNELS = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
+STATIC = {"num_bits": 8, "dynamic": False}
+BY_ROW = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": CHANNELS,
+            "input_activations": {"num_bits": 8, "strategy": "token", "dynamic": True},
+        }
+    },
+    "ignore": ["lm_head"],
+}
+
+
+def _logits(runner: Runner) -> Tensor:
+    """Of all positions of one prompt."""
+    ids = array("I", range(2, 50))
+    start = SequenceStart(0, ids, len(ids), SamplingParams(max_tokens=1), seed=0)
+    plan = StepPlan(0, (start,), (Chunk(0, 0, len(ids), (0, 1), samples=False),), ended=())
+    ((_, hidden),) = runner.hidden(plan)
+    with torch.inference_mode():
+        return runner.model.logits(hidden).double()
+
+
+def _error(runner: Runner, exact: Runner) -> float:
+    expected = _logits(exact)
+    return float((_logits(runner) - expected).norm() / expected.norm())
+
+
+def quantised_twins(tmp_path: Path, stated: dict[str, Any], **shape: Any) -> tuple[Path, Path]:
+    """A checkpoint in 8 bits, and one in float32 of the very same weights."""
+    small, large = tmp_path / "small", tmp_path / "large"
+    write_tiny_model(small, **SHAPE | shape, quantization_config=stated)
+    write_tiny_model(large, **SHAPE | shape)
+    stored, dense = {}, {}
+    for name, tensor in load_file(small / "model.safetensors").items():
+        stored[name] = dense[name] = tensor
+        if name.endswith("_proj.weight"):
+            weight = (by_block if stated is BY_BLOCK else by_row)(tensor)
+            stored[name], dense[name] = weight.values, wide(weight).float()
+            if stated is BY_BLOCK:
+                stored[name + "_scale_inv"] = weight.scales
+            else:
+                stored[name + "_scale"] = weight.scales[:, None].contiguous()
+    save_file(stored, small / "model.safetensors")
+    save_file(dense, large / "model.safetensors")
+    return small, large
+
+
+def test_layers_are_quantised_at_load_and_nothing_else(tmp_path: Path) -> None:
+    """Facts tell; the layers' matrices take a quarter of float32's bytes."""
+    model_dir = write_tiny_model(tmp_path, **SHAPE)
+    runner, exact = load_tiny(model_dir, quantization="fp8"), load_tiny(model_dir)
+    assert runner.facts.dtype == "float32+fp8"
+    assert exact.facts.dtype == "float32"
+    weights = runner.model.weights
+    assert torch.equal(weights.embedding, exact.model.weights.embedding)
+    assert weights.head.dtype == weights.norm.dtype == torch.float32
+    for layer, before in zip(weights.layers, exact.model.weights.layers, strict=True):
+        for name in ("qkv", "out", "gate_up", "down"):
+            weight = getattr(layer, name)
+            assert isinstance(weight, Fp8Weight)
+            assert not weight.is_blocked
+            assert weight.values.nbytes * 4 == getattr(before, name).nbytes
+        assert layer.qkv_bias is not None
+        assert layer.qkv_bias.dtype == torch.float32
+    assert weights.num_bytes() < exact.model.weights.num_bytes() / 2
+
+
+@pytest.mark.parametrize("changes", [{"quantization": "fp8"}, {"kv_dtype": "fp8"}])
+@pytest.mark.parametrize("layers", [1, 4, 8])
+def test_logits_are_off_by_less_than_the_formats_bound(
+    tmp_path: Path, layers: int, changes: dict[str, Any]
+) -> None:
+    """And by something: it is not the dense model that answers."""
+    shape = SHAPE | {"num_hidden_layers": layers}
+    model_dir = write_tiny_model(tmp_path / "exact", std=0.1, **shape)
+    moved_dir = write_tiny_model(tmp_path / "moved", std=0.1, **shape)
+    generator = torch.Generator().manual_seed(layers)
+    tensors = load_file(moved_dir / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith("_proj.weight"):
+            signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
+            tensors[name] = tensor * (1 + signs * 2.0**-4)
+    save_file(tensors, moved_dir / "model.safetensors")
+    exact = load_tiny(model_dir)
+    assert (
+        1e-4 < _error(load_tiny(model_dir, **changes), exact) < _error(load_tiny(moved_dir), exact)
+    )
+
+
+def test_keys_and_values_in_8_bits_take_a_quarter_of_float32(tmp_path: Path) -> None:
+    """What fits by count of bytes: four times as many tokens."""
+    model_dir = write_tiny_model(tmp_path)
+    runner, exact = (load_tiny(model_dir, kv_tokens=640, kv_dtype=kind) for kind in ("fp8", "auto"))
+    assert runner.facts.dtype == "float32+fp8kv"
+    assert [keys.dtype for keys, _ in runner.cache.layers] == [FP8, FP8]
+    taken = [sum(k.nbytes + v.nbytes for k, v in each.cache.layers) for each in (runner, exact)]
+    assert 4 * taken[0] == taken[1]
+    assert runner.facts.kv_tokens == exact.facts.kv_tokens
+
+
+@pytest.mark.parametrize("stated", [BY_BLOCK, BY_ROW])
+def test_published_checkpoints_are_read_as_they_are(tmp_path: Path, stated: dict[str, Any]) -> None:
+    """Merged matrices merge their scales; the numbers are those of the same weights in float32."""
+    small, large = quantised_twins(tmp_path, stated)
+    runner = load_tiny(small)
+    assert runner.facts.dtype == "float32+fp8"
+    assert all(
+        isinstance(weight, Fp8Weight) and weight.is_blocked == (stated is BY_BLOCK)
+        for layer in runner.model.weights.layers
+        for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
+    )
+    assert _error(runner, load_tiny(large)) < 1e-5
+    assert _error(load_tiny(small, quantization="fp8"), runner) == 0
+
+
+def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
+    """Unless the worker asks for 8 bits."""
+    small, large = quantised_twins(tmp_path, BY_BLOCK)
+    path = small / "model.safetensors"
+    stored, dense = load_file(path), load_file(large / "model.safetensors")
+    for name in [n for n in stored if n.endswith("layers.1.mlp.down_proj.weight")]:
+        stored[name] = dense[name]
+        del stored[name + "_scale_inv"]
+    save_file(stored, path)
+    runner = load_tiny(small)
+    assert [isinstance(layer.down, Tensor) for layer in runner.model.weights.layers] == [
+        False,
+        True,
+    ]
+    assert _error(runner, load_tiny(large)) < 1e-5
+    all_small = load_tiny(small, quantization="fp8")
+    assert all(isinstance(layer.down, Fp8Weight) for layer in all_small.model.weights.layers)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"quant_method": "awq", "bits": 4},
+        BY_BLOCK | {"weight_block_size": [64, 128]},
+        BY_BLOCK | {"weight_block_size": None},
+        BY_BLOCK | {"activation_scheme": "static"},
+        BY_BLOCK | {"fmt": "e5m2"},
+        BY_ROW | {"format": "pack-quantized"},
+        BY_ROW | {"kv_cache_scheme": {"num_bits": 8}},
+        BY_ROW | {"config_groups": {}},
+        BY_ROW | {"config_groups": {"group_0": {"weights": CHANNELS | {"num_bits": 4}}}},
+        BY_ROW | {"config_groups": {"group_0": {"weights": CHANNELS | {"strategy": "group"}}}},
+        BY_ROW
+        | {
+            "config_groups": {
+                "group_0": {"weights": CHANNELS, "input_activations": {"num_bits": 8}}
+            }
+        },
+        ["fp8"],
+    ],
+)
+def test_other_quantisations_are_refused(tmp_path: Path, stated: Any) -> None:
+    """In one line that names config.json and what is read."""
+    write_tiny_model(tmp_path, quantization_config=stated)
+    with pytest.raises(
+        ConfigError, match=r"config\.json: quantised weights .* 128 x 128"
+    ) as caught:
+        load_tiny(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("mlp.up_proj.weight_scale_inv", None, "has no tensor"),
+        ("mlp.up_proj.weight_scale_inv", torch.ones(3, 2), r"asks for \[2, 2\]"),
+        ("mlp.up_proj.weight", torch.ones(256, 160), "not in 8 bits"),
+        ("mlp.up_proj.input_scale", torch.ones(1), "does not explain"),
+    ],
+)
+def test_a_checkpoint_that_contradicts_itself_is_refused(
+    tmp_path: Path, name: str, change: Tensor | None, said: str
+) -> None:
+    """Scales that are missing, misshapen or too many, or numbers that are no e4m3."""
+    model_dir, _ = quantised_twins(tmp_path, BY_BLOCK)
+    tensors = load_file(model_dir / "model.safetensors")
+    tensors.pop(f"model.layers.1.{name}", None)
+    if change is not None:
+        tensors[f"model.layers.1.{name}"] = change
+    save_file(tensors, model_dir / "model.safetensors")
+    with pytest.raises(ConfigError, match=said):
+        load_tiny(model_dir)
+
+
+def test_blocks_that_would_hold_two_modules_are_refused(tmp_path: Path) -> None:
+    """Queries of 192 rows: their last block would go on with the keys."""
+    model_dir, _ = quantised_twins(
+        tmp_path, BY_BLOCK, num_attention_heads=12, num_key_value_heads=4
+    )
+    with pytest.raises(ConfigError, match=f"192 rows, which blocks of {BLOCK}"):
+        load_tiny(model_dir)
+
+
+def test_drawn_weights_are_quantised_too(tmp_path: Path) -> None:
+    """The same draw, for measuring."""
+    config = read_model_config(write_tiny_model(tmp_path))
+    given = config, torch.device("cpu"), torch.float32
+    small, exact = draw_weights(*given, fp8=True), draw_weights(*given)
+    assert small.is_fp8
+    assert not exact.is_fp8
+    assert torch.equal(small.embedding, exact.embedding)
+    down, wanted = small.layers[1].down, exact.layers[1].down
+    assert isinstance(down, Fp8Weight)
+    assert isinstance(wanted, Tensor)
+    assert (wide(down) - wanted).norm() < 0.03 * wanted.norm()

@@ -1,1 +1,0 @@
-"""Trio shells of the supervisor process; no torch."""

@@ -1,1 +1,0 @@
-"""Pure decisions of a worker: scheduling, blocks, restarts."""

@@ -1,0 +1,169 @@
+"""The engine's side of compiling ahead: starts the compiler, and waits for what it is busy with.
+
+Owns the compiler's process and what it has told. A kernel that the engine is about to compile while
+the compiler does is waited for; all others the engine compiles itself, as if there were no
+compiler. So nothing depends on it: it may fail, or not have foreseen a kernel. Must not import
+torch before the engine does.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import msgspec
+
+from config import WorkerConfig
+from workers.engine.compile.compiler_messages import Listed, Ready, Word, line_of, read_word
+from workers.engine.compile.compute_capability import compute_capability
+from workers.engine.compile.kernel_cache import is_complete
+
+if TYPE_CHECKING:
+    from kernels.recorder import RecordedKernel
+
+SWITCH: Final = "HERMA_COMPILE_AHEAD"
+"""`off` in the environment: every kernel is compiled when it is first launched."""
+
+_PATIENCE_S: Final = 60.0
+"""Without a word for so long the compiler is given up; a kernel takes 2 s, torch's import 5."""
+
+
+def start_compiling(config: WorkerConfig) -> "CompileAhead | None":
+    """Start to compile what the start of this worker needs; None if there is no card, or nothing
+    left to compile. Call it in the main thread, with whose end the compiler ends.
+    """
+    if os.environ.get(SWITCH) == "off" or os.environ.get("HERMA_KERNELS") == "reference":
+        return None
+    arch = compute_capability(config.device)
+    if arch is None or is_complete(config, arch):
+        return None
+    try:
+        return CompileAhead(compiler_command(arch), config)
+    except OSError as error:
+        print(f"kernels are not compiled ahead: {error}", file=sys.stderr)
+        return None
+
+
+def compiler_command(arch: int) -> list[str]:
+    """What starts a compiler for cards of that capability, as a child of this process."""
+    command = [sys.executable, "-m", "workers.engine.compile.compiler"]
+    return [*command, "--arch", str(arch), "--parent", str(os.getpid())]
+
+
+@final
+class CompileAhead:
+    """A compiler that runs. `wait` is called in the engine's thread, words come in another."""
+
+    def __init__(self, command: list[str], config: WorkerConfig) -> None:
+        self.num_compiled = 0
+        self.num_found = 0
+        self.num_left = 0
+        self.compile_s = 0.0
+        self.waited_s = 0.0
+        self.errors: list[str] = []
+        self._processes = 0
+        self._listed: frozenset[str] | None = None
+        self._ready: set[str] = set()
+        self._is_over = False
+        self._heard = threading.Condition()
+        # It must find no card: what it imports would make a context there.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to_it, self._from_it = self._process.stdin, self._process.stdout
+        self._tell(config)
+        self._listener = threading.Thread(target=self._listen, name="compiler", daemon=True)
+        self._listener.start()
+
+    def model_is_at(self, model_dir: Path) -> None:
+        """The last that the compiler is told: a model of the hub it cannot find by itself."""
+        self._tell(str(model_dir))
+        with suppress(BrokenPipeError):
+            self._to_it.close()
+
+    def stop(self) -> None:
+        """There is a card, but it is not used."""
+        self._process.kill()
+
+    def watch(self) -> None:
+        """From now on wait for kernels, whenever this process would compile them."""
+        from kernels.recorder import before_compiling  # noqa: PLC0415 -- torch and Triton
+
+        before_compiling(self.wait)
+
+    def wait(self, kernel: "RecordedKernel") -> bool:
+        """Until the compiler is done with `kernel`, or will not be. False: Triton goes on."""
+        begun_at = time.perf_counter()
+        with self._heard:
+            while not self._is_settled(kernel.id):
+                if not self._heard.wait(_PATIENCE_S):
+                    self._is_over = True
+                    self.errors.append(f"no word for {_PATIENCE_S:.0f} s")
+            if kernel.id not in self._ready:
+                self.num_left += 1
+        self.waited_s += time.perf_counter() - begun_at
+        return False
+
+    def summary(self) -> str:
+        """One line for people."""
+        with self._heard:
+            text = (
+                f"ahead by {self._processes} processes {self.num_found} found, "
+                f"{self.num_compiled} compiled in {self.compile_s:.1f} s, "
+                f"{self.num_left} left to the engine, waited {self.waited_s:.1f} s"
+            )
+            rest = f" and {len(self.errors) - 1} more" if len(self.errors) > 1 else ""
+            return f"{text}; {self.errors[0]}{rest}" if self.errors else text
+
+    def _is_settled(self, kernel_id: str) -> bool:
+        if self._is_over or kernel_id in self._ready:
+            return True
+        return self._listed is not None and kernel_id not in self._listed
+
+    def _tell(self, word: WorkerConfig | str) -> None:
+        with suppress(BrokenPipeError):  # it has ended; the listener tells
+            self._to_it.write(line_of(word))
+            self._to_it.flush()
+
+    def _listen(self) -> None:
+        """Until the compiler ends, or says what is no word: it may die in the middle of one."""
+        with self._from_it as lines:
+            for line in lines:
+                try:
+                    word = read_word(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    self._process.kill()
+                    with self._heard:
+                        self.errors.append(f"not a word of the compiler: {error}")
+                    break
+                with self._heard:
+                    self._hear(word)
+                    self._heard.notify_all()
+        status = self._process.wait()
+        with self._heard:
+            self._is_over = True
+            if status and not self.errors:
+                self.errors.append(f"the compiler ended with status {status}: see the log")
+            self._heard.notify_all()
+
+    def _hear(self, word: Word) -> None:
+        match word:
+            case Listed(ids=ids, processes=processes):
+                self._listed = frozenset(ids)
+                self._processes = processes
+            case Ready(error=""):
+                self._ready.add(word.id)
+                self.num_found += word.found
+                self.num_compiled += not word.found
+                self.compile_s += 0.0 if word.found else word.seconds
+            case Ready():
+                # The engine will meet the same error, where it belongs.
+                self._ready.add(word.id)
+                self.errors.append(f"{word.name}: {word.error}")

@@ -1,0 +1,177 @@
+"""`python -m workers.engine.compile.compiler --arch 90 --parent PID`: compiles an engine's
+kernels ahead.
+
+Owns the process beside an engine that rehearses its start (`dry_run.py`) and compiles what that
+launched, in forks of itself. What it compiles lies in Triton's cache. It reads the configuration,
+and for a model of the hub the directory, from stdin, tells of each kernel on stdout, and ends when
+all are done, or with its engine. First comes what the engine needs before its first answer, then
+with low priority what graphs need that are captured later. Must not touch the card.
+"""
+
+# ruff: noqa: PLC0415 -- torch takes seconds: Triton is hashed meanwhile
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from ctypes import CDLL
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from setproctitle import setproctitle
+
+from config import WorkerConfig
+from protocol.lifeline import die_with_parent
+from workers.engine.compile.compiler_messages import Listed, Ready, Word, line_of
+from workers.engine.compile.compute_capability import LIBRARY
+from workers.engine.compile.kernel_cache import hash_compiler, mark_complete, watch_kernel_cache
+
+if TYPE_CHECKING:
+    from kernels.recorder import RecordedKernel
+
+MOST_PROCESSES: Final = 8
+"""The 37 kernels of Qwen3-8B take 22 s of a processor, three of them 3 s each: eight processes are
+done when those are, and more no sooner.
+"""
+
+_LOW_PRIORITY: Final = 10
+
+_SWITCH_S: Final = 1e-4
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit status is 0 if all kernels are in the cache; what else went wrong is on stderr."""
+    arguments = _parse(argv)
+    setproctitle("herma compiler")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine decides when to leave
+    die_with_parent(arguments.parent, signal.SIGKILL)
+    # Libraries that print must not speak to the engine.
+    words = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(word: Word) -> None:
+        words.write(line_of(word))
+
+    return _compile_all(arguments.arch, say)
+
+
+def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
+    # Torch is imported meanwhile: the hash needs the interpreter for each MB, and would get it 5 ms
+    # later each time.
+    sys.setswitchinterval(_SWITCH_S)
+    hashed = hash_compiler()
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+    first, later = _rehearsed(config, arch)
+    hashed.join()
+    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
+    ordered = long_ones_first(first, processes // 2)
+    # The first submission makes all forks: they inherit what is imported and hashed by now.
+    begin = (os.getpid(),)
+    with ProcessPoolExecutor(processes, get_context("fork"), _begin, begin) as pool:
+        driver = pool.submit(_compile_driver)
+        answers = {pool.submit(_compile, kernel): kernel for kernel in ordered}
+        answers |= {pool.submit(_compile_later, kernel): kernel for kernel in later}
+        errors = 0
+        for answer in as_completed(answers):
+            word = _word(answer, answers[answer])
+            say(word)
+            errors += bool(word.error)
+        driver.result()
+    if errors:
+        return 1
+    mark_complete(config, arch)
+    return 0
+
+
+def _rehearsed(
+    config: WorkerConfig, arch: int
+) -> tuple[list["RecordedKernel"], list["RecordedKernel"]]:
+    """What is needed before the first answer, and what later. Raises `ConfigError`."""
+    import torch
+    import triton.compiler.code_generator  # noqa: F401 -- for the forks
+
+    from kernels.recorder import pretend_device
+    from workers.engine.compile.dry_run import dry_run
+    from workers.engine.start import local_dir
+
+    torch.set_num_threads(1)  # forks would miss a pool's threads
+    directory = local_dir(config.model)
+    if directory is None:
+        directory = Path(msgspec.json.decode(sys.stdin.buffer.readline(), type=str))
+    pretend_device(arch)
+    first, *rest = dry_run(config, directory)
+    return first, [kernel for kernels in rest for kernel in kernels]
+
+
+def long_ones_first(kernels: Sequence["RecordedKernel"], number: int) -> list["RecordedKernel"]:
+    """That many of the longest, then the others as they are needed: the engine waits for the first
+    of these too. Nobody knows how long a kernel takes; those of many parameters take longest.
+    """
+    longest = sorted(kernels, key=lambda kernel: -kernel.num_parameters)[:number]
+    return [*longest, *[kernel for kernel in kernels if kernel not in longest]]
+
+
+def _word(answer: "Future[Ready]", kernel: "RecordedKernel") -> Ready:
+    """Of one that could not be compiled too: the engine will meet the same, where it belongs."""
+    error = answer.exception()
+    if error is None:
+        return answer.result()
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return Ready(kernel.id, kernel.name, seconds=0.0, error=text)
+
+
+def _begin(parent: int) -> None:
+    """In each fork."""
+    die_with_parent(parent, signal.SIGKILL)
+
+
+def _compile_driver() -> None:
+    from kernels.recorder import compile_driver
+
+    if _has_driver():
+        compile_driver()
+
+
+def _compile(kernel: "RecordedKernel") -> Ready:
+    from kernels.recorder import compile_noted
+
+    counts = watch_kernel_cache()
+    begun_at = time.perf_counter()
+    compile_noted(kernel, with_launcher=_has_driver())
+    seconds = time.perf_counter() - begun_at
+    return Ready(kernel.id, kernel.name, seconds, found=counts.num_compiled == 0)
+
+
+def _compile_later(kernel: "RecordedKernel") -> Ready:
+    os.setpriority(os.PRIO_PROCESS, 0, _LOW_PRIORITY)
+    return _compile(kernel)
+
+
+@cache
+def _has_driver() -> bool:
+    """Without one nothing is ever launched here, and no launcher can be linked: tests."""
+    try:
+        CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workers.engine.compile.compiler")
+    parser.add_argument("--arch", type=int, required=True, help="ten times the card's capability")
+    parser.add_argument("--parent", type=int, required=True, help="the engine's process id")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    status_code = main()
+    # Without the interpreter's teardown: torch's takes seconds.
+    os._exit(status_code)

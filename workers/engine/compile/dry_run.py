@@ -1,0 +1,118 @@
+"""A start without card, weights or memory, to learn which kernels the true one will launch.
+
+Owns what is rehearsed: the largest steps, the warm-up, the capture of graphs and the draws of other
+settings, each by the code of the true start, over tensors that have shapes only
+(`kernels.recorder`). Must not know how kernels are compiled, nor when.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+
+from config import WorkerConfig
+from kernels.fp8 import BLOCK, FP8, Fp8Weight
+from kernels.linear import Weight
+from kernels.recorder import RecordedKernel, record_launches
+from protocol.sampling import SamplingParams
+from workers.engine.compile.shapes_only import ShapesOnly
+from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.load.quantize import Stored, with_products
+from workers.engine.models.dummy import draw_weights
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.model_config import Qwen3Config, read_model_config
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.weights import Qwen3Weights
+from workers.engine.peak_probe import largest_plans
+from workers.engine.runner import Runner
+from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts
+from workers.engine.warm_up import prepare_first, warm_up_plans
+
+_NOWHERE: Final = torch.device("meta")
+
+_LAYERS: Final = 2
+"""The last layer of a step may have fewer rows than the others, which are all alike."""
+
+
+_PROMPTS: Final = range(48, 257, 16)
+"""Tokens. Steps of so many rows that no graph holds have wide products of their own, up to four for
+each 16 rows: an engine that compiles them, 0.3 to 0.5 s each, stands still meanwhile."""
+
+_OTHERS: Final = (
+    SamplingParams(max_tokens=2, top_p=0.5),
+    SamplingParams(max_tokens=2, presence_penalty=1.0),
+    SamplingParams(max_tokens=2, presence_penalty=1.0, top_p=0.5),
+)
+"""Penalties leave float32, for which the draw has kernels of its own: six with filters, more than a
+second, for which the first such request would hold up all others."""
+
+
+def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKernel]]:
+    """The kernels that the start of this worker needs before its first answer, in the order of
+    need; then, one list for each, those that every further graph adds; those of other prompts
+    without a graph; at last those of filters and penalties.
+
+    Triton's driver stands for a card (`kernels.recorder.pretend_device`). Raises `ConfigError`.
+    """
+    shape = read_model_config(model_dir)
+    with record_launches() as noted, ShapesOnly():
+        model = _model(config, shape)
+        runner = _runner(config, model, model_dir)
+        for plan in largest_plans(runner.facts):
+            runner.launch(plan)
+        runner = _runner(config, model, model_dir)
+        for plan in warm_up_plans(runner.facts):
+            runner.launch(plan)
+        prepare_first(runner)
+        # One more is captured while the first request is on its way.
+        runner.prepare(wished_only=False)
+        yield list(noted.values())
+        known = len(noted)
+        while runner.prepare(wished_only=False):
+            yield list(noted.values())[known:]
+            known = len(noted)
+        bare = _runner(config, model, model_dir)
+        for plan in warm_up_plans(bare.facts, prompts=_PROMPTS):
+            bare.launch(plan)
+        yield list(noted.values())[known:]
+        known = len(noted)
+        for sampling in _OTHERS:
+            for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
+                runner.launch(plan)
+        yield list(noted.values())[known:]
+
+
+def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:
+    shape = msgspec.structs.replace(shape, num_layers=min(_LAYERS, shape.num_layers))
+    return Qwen3(shape, _weights(config, shape, compute_dtype(config, shape, _NOWHERE)))
+
+
+def _runner(config: WorkerConfig, model: Qwen3, model_dir: Path) -> Runner:
+    facts = probe_facts(config, model)
+    num_blocks = facts.kv_tokens // facts.block_size
+    dtype = kv_dtype(config, model.weights.embedding.dtype)
+    cache = KvCache(model.config, num_blocks, facts.block_size, _NOWHERE, dtype)
+    steps = DeviceSteps(model, cache, facts, run_again)
+    return Runner(model, cache, facts, model_dir, steps)
+
+
+def _weights(config: WorkerConfig, shape: Qwen3Config, dtype: torch.dtype) -> Qwen3Weights:
+    by_block = shape.stored is Stored.FP8_BLOCKS
+    fp8 = is_fp8(config, shape) and not by_block
+    weights = draw_weights(shape, _NOWHERE, dtype, fp8=fp8)
+    if not by_block:
+        return weights
+    # As `weights.py` reads them from a checkpoint of this kind.
+    layers = tuple([with_products(layer, _blocks) for layer in weights.layers])
+    return replace(weights, layers=layers)
+
+
+def _blocks(weight: Weight) -> Fp8Weight:
+    num_rows, depth = weight.shape
+    scales = torch.empty(-(-num_rows // BLOCK), -(-depth // BLOCK), device=_NOWHERE)
+    return Fp8Weight(torch.empty(num_rows, depth, dtype=FP8, device=_NOWHERE), scales)

@@ -1,0 +1,118 @@
+"""What compiling kernels costs a start: how many were compiled, how many found in the cache.
+
+Owns the watch over Triton's compiler, the size of its cache (`TRITON_CACHE_DIR`, else
+~/.triton/cache), which is kept between starts, and the marks in it: an empty file says that all
+kernels of a worker's start lie there. Must not know the kernels.
+"""
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, final
+
+import msgspec
+
+from config import WorkerConfig
+
+CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
+
+_PACKAGES: Final = (Path(__file__).parents[1], Path(__file__).parents[3] / "kernels")
+_SOURCES: Final = (".py", ".cu", ".h")
+
+
+@final
+class KernelCache:
+    """Counts from now on."""
+
+    def __init__(self) -> None:
+        self.num_compiled = 0
+        self.num_found = 0
+        self.compile_s = 0.0
+
+    def count(self, *, cache_hit: bool, seconds: float) -> None:
+        """One kernel was compiled, or found."""
+        if cache_hit:
+            self.num_found += 1
+        else:
+            self.num_compiled += 1
+            self.compile_s += seconds
+
+    def summary(self) -> str:
+        """One line for people, with the size of the whole cache."""
+        num_files, num_bytes = cache_size(cache_dir())
+        return (
+            f"{self.num_found} found, {self.num_compiled} compiled in {self.compile_s:.1f} s; "
+            f"{cache_dir()} holds {num_files} files, {num_bytes / 2**20:.0f} MiB"
+        )
+
+
+def watch_kernel_cache() -> KernelCache:
+    """Count what Triton compiles in this process from now on."""
+    cache = KernelCache()
+    if sys.platform == "linux":
+        from triton import knobs  # noqa: PLC0415 -- not on every platform
+
+        def listen(*, cache_hit: bool, times: object, **_: object) -> None:
+            microseconds = getattr(times, "total", 0)
+            cache.count(cache_hit=cache_hit, seconds=1e-6 * microseconds)
+
+        knobs.compilation.listener = listen
+    return cache
+
+
+def hash_compiler() -> threading.Thread:
+    """Begin, in a thread, what Triton does before it looks for its first kernel: it hashes itself,
+    460 MB. It does so without the interpreter's lock, so while the driver starts it costs nothing.
+    """
+    from triton.runtime.cache import triton_key  # noqa: PLC0415 -- not on every platform
+
+    thread = threading.Thread(target=triton_key, name="hash", daemon=True)
+    thread.start()
+    return thread
+
+
+def cache_dir() -> Path:
+    """Where Triton keeps what it compiled."""
+    named = os.environ.get(CACHE_VARIABLE, "")
+    return Path(named) if named else Path.home() / ".triton" / "cache"
+
+
+def cache_size(directory: Path) -> tuple[int, int]:
+    """Files and bytes in a cache; nothing if it does not exist. Others may be compiling into it:
+    what is gone when it is looked at does not count.
+    """
+    sizes = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append(Path(folder, name).stat().st_size)
+    return len(sizes), sum(sizes)
+
+
+def is_complete(config: WorkerConfig, arch: int) -> bool:
+    """Whether a start of this worker on such a card has nothing to compile, as far as is known."""
+    return _mark(config, arch).exists()
+
+
+def mark_complete(config: WorkerConfig, arch: int) -> None:
+    """It has nothing to compile any more."""
+    mark = _mark(config, arch)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _mark(config: WorkerConfig, arch: int) -> Path:
+    """Named after all that decides about kernels: the worker, the card, our code and others'."""
+    parts = [msgspec.json.encode(config), b"%d" % arch]
+    parts += [version(name).encode() for name in ("torch", "triton")]
+    for package in _PACKAGES:
+        paths = [path for path in package.rglob("*") if path.suffix in _SOURCES]
+        parts += [path.read_bytes() for path in sorted(paths)]
+    digest = sha256()
+    for part in parts:
+        digest.update(b"%d:" % len(part) + part)
+    return cache_dir() / f"herma-{digest.hexdigest()[:32]}.complete"

@@ -1,0 +1,1 @@
+"""Steps on a card: CUDA graphs, their buckets and captures."""

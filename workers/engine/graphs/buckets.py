@@ -1,0 +1,112 @@
+"""The sizes of the graphs for mixed steps: a few rooms, of which the smallest that holds a step
+serves it.
+
+Owns which rooms there are, and what a step needs. Must not know CUDA, nor what is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from workers.scheduler import Chunk
+
+_SIZES: Final = (
+    (0, 32, 1),
+    (16, 48, 16),
+    (16, 112, 16),
+    (64, 64, 16),
+    (16, 240, 16),
+    (16, 368, 16),
+    (64, 192, 16),
+    (192, 64, 16),
+    (16, 496, 16),
+    (256, 256, 16),
+    (16, 1008, 16),
+)
+"""Rows of decodes and of spans, and spans, in the order of capture: the next turn of an agent alone
+on the card, who waits for nothing else, then one beside a few others, which is met most."""
+
+_LAUNCHED_WEIGHTS: Final = 7.5e10
+"""Rows times weights of a layer that a card multiplies while the host launches the layer: 0.25 ms
+for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200, 12 to 20 where others use the
+host too), in which it does 600 TFLOP/s. A room beyond it could cost a step more than it saves, if
+most of it is padding."""
+
+_GRAIN: Final = 16
+"""Rows of spans that a small budget leaves of a room are rounded up to these: kernels multiply so
+many at once."""
+
+
+class GraphBucket(NamedTuple):
+    """What a graph holds, or a step needs: rows that are decodes, rows of spans, and spans."""
+
+    num_decodes: int
+    span_rows: int
+    num_spans: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the forward pass."""
+        return self.num_decodes + self.span_rows
+
+    @property
+    def num_sampled(self) -> int:
+        """Rows whose logits are computed: one of each sequence."""
+        return self.num_decodes + self.num_spans
+
+    def holds(self, need: GraphBucket) -> bool:
+        """Whether such a step fits."""
+        return all(has >= wanted for has, wanted in zip(self, need, strict=True))
+
+
+def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple[GraphBucket, ...]:
+    """The rooms for steps of up to `max_seqs` sequences and `token_budget` tokens, of a model with
+    such layers, in the order in which they are wanted. Each holds a step that those before it do
+    not.
+    """
+    max_span_rows = -(-token_budget // _GRAIN) * _GRAIN
+    found: list[GraphBucket] = []
+    for num_decodes, span_rows, num_spans in _SIZES:
+        room = GraphBucket(
+            min(num_decodes, max_seqs, token_budget),
+            min(span_rows, max_span_rows),
+            min(num_spans, max_seqs, token_budget // 2),
+        )
+        is_worth_it = room.num_rows * layer_weights <= _LAUNCHED_WEIGHTS
+        if is_worth_it and _is_needed(room, found, max_seqs, token_budget):
+            found.append(room)
+    return tuple(found)
+
+
+def _is_needed(
+    room: GraphBucket, others: Sequence[GraphBucket], max_seqs: int, token_budget: int
+) -> bool:
+    """Whether a step fits into the room and into none of `others`. The more decodes it has the less
+    there may be beside them, so it is enough to look where another room holds no more decodes.
+    """
+    firsts = {0, *(other.num_decodes + 1 for other in others)}
+    steps = [
+        _largest_step(room, num_decodes, max_seqs, token_budget)
+        for num_decodes in firsts
+        if num_decodes <= room.num_decodes
+    ]
+    return any(
+        step.num_rows > 0 and not any(other.holds(step) for other in others) for step in steps
+    )
+
+
+def _largest_step(
+    room: GraphBucket, num_decodes: int, max_seqs: int, token_budget: int
+) -> GraphBucket:
+    """Of those with so many decodes that fit into the room."""
+    span_rows = min(room.span_rows, token_budget - num_decodes)
+    num_spans = min(room.num_spans, max_seqs - num_decodes, span_rows // 2)
+    return GraphBucket(num_decodes, span_rows if num_spans else 0, num_spans)
+
+
+def need_of(chunks: Iterable[Chunk]) -> GraphBucket:
+    """The smallest room for these chunks."""
+    spans = [chunk.length for chunk in chunks if chunk.length > 1]
+    num_decodes = sum([chunk.length == 1 for chunk in chunks])
+    return GraphBucket(num_decodes, sum(spans), len(spans))

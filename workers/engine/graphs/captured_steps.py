@@ -1,0 +1,89 @@
+"""The captured steps, replayed instead of launched kernel by kernel.
+
+Owns the graphs, and which of them serves a step. Must not know what a step computes, nor which
+graph comes next.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import final
+
+from torch import Tensor
+
+from workers.engine.graphs.buckets import GraphBucket
+from workers.engine.graphs.capture import Capture, Replay
+from workers.engine.graphs.capture_order import CaptureOrder, Decode, Graph
+from workers.engine.graphs.decode_step import DecodeStep
+from workers.engine.graphs.mixed_step import MixedStep
+from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.step.draws import Kind
+
+
+@final
+class Graphs:
+    """`capture` None: every step is launched kernel by kernel."""
+
+    def __init__(
+        self, order: CaptureOrder, decode: DecodeStep, mixed: MixedStep, capture: Capture | None
+    ) -> None:
+        self._order = order
+        self._decode = decode
+        self._mixed = mixed
+        self._capture = capture
+        self._replays: dict[Graph, Replay] = {}
+        self._is_full = False
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """Whether a step has missed a graph that can still be captured."""
+        return self._capture is not None and not self._is_full and self._order.has_pending_captures
+
+    def prepare(self, *, wished_only: bool) -> bool:
+        """Capture one more graph; False if there was none to capture. What the inputs hold of the
+        last step is lost.
+        """
+        if self._capture is None or self._is_full:
+            return False
+        graph = self._order.next(wished_only=wished_only)
+        if graph is None:
+            return False
+        try:
+            self._clear(graph)
+            self._replays[graph] = self._capture(partial(self._step, graph))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            print(f"no memory for more graphs: {error}", file=sys.stderr)
+            self._is_full = True
+            return False
+        self._order.captured(graph)
+        return True
+
+    def for_decodes(self, num_rows: int, kind: Kind) -> Decode:
+        """The graph that will serve so many, or that of as many rows if none can."""
+        found = None if self._capture is None else self._order.decode(num_rows, kind)
+        return found or Decode(num_rows, kind)
+
+    def for_mixed(self, need: GraphBucket) -> GraphBucket | None:
+        """The graph that will serve such a step, if one can."""
+        return None if self._capture is None else self._order.mixed(need)
+
+    def holds(self, graph: Graph) -> bool:
+        """Whether it is captured."""
+        return graph in self._replays
+
+    def run(self, graph: Graph) -> Tensor:
+        """What the step of this size makes of its inputs."""
+        replay = self._replays.get(graph)
+        return self._step(graph) if replay is None else replay()
+
+    def _step(self, graph: Graph) -> Tensor:
+        return self._mixed.run(graph) if isinstance(graph, GraphBucket) else self._decode.run(graph)
+
+    def _clear(self, graph: Graph) -> None:
+        if isinstance(graph, GraphBucket):
+            self._mixed.clear(graph)
+        else:
+            self._decode.clear()

@@ -1,0 +1,67 @@
+"""A decode step at fixed addresses: from the tokens that the card holds to those it samples.
+
+Owns the step's input and the order of its operations. Must not know sequences or plans, nor whether
+it is captured. It serves every step of up to its number of rows; those that are not used stand at
+no position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.attention import NO_ROW, PagedPlan
+from kernels.embed_rows import embed_rows
+from kernels.sample import pick
+from workers.engine.graphs.capture_order import Decode
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.step.batch import aligned, send_into
+from workers.engine.step.draws import DrawTable, Kind
+from workers.engine.step.tables import SequenceTables
+
+
+@final
+class DecodeStep:
+    """Steps of up to `max_rows` rows."""
+
+    def __init__(
+        self, model: Qwen3, cache: KvCache, tables: SequenceTables, draws: DrawTable, max_rows: int
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._tables = tables
+        self._draws = draws
+        self._rows = torch.zeros((2, aligned(max_rows)), dtype=torch.int32, device=model.device)
+
+    def fill(self, positions: Sequence[int], table_rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The rows of the next step; returns both on the card, int32 [rows]."""
+        num_rows = len(positions)
+        sent = np.empty(self._rows.shape, np.int32)
+        sent[0, :num_rows] = positions
+        sent[0, num_rows:] = NO_ROW
+        sent[1, :num_rows] = table_rows
+        sent[1, num_rows:] = self._tables.dummy_row
+        send_into(self._rows, sent)
+        on_card = self._rows[:, :num_rows].unbind()
+        return on_card[0], on_card[1]
+
+    def clear(self) -> None:
+        """No rows."""
+        self.fill((), ())
+
+    def run(self, size: Decode) -> Tensor:
+        """The sampled ids int64 [rows], or for `Kind.GENERAL` the logits [rows, vocab]."""
+        positions, table_rows = self._rows[:, : size.num_rows].unbind()
+        plan = PagedPlan(positions, table_rows, self._tables.block_tables, size.num_rows)
+        plan = self._model.prepared(plan, self._cache)
+        hidden = embed_rows(table_rows, self._tables.last_token, self._model.weights.embedding)
+        logits = self._model.logits(self._model.forward(hidden, plan, self._cache))
+        if size.kind is Kind.GENERAL:
+            return logits
+        draws = self._draws.rows(size.num_rows, filtered=size.kind is Kind.FILTERED)
+        return pick(logits, draws, positions + 1, self._tables.last_token, table_rows)

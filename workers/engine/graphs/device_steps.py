@@ -1,0 +1,226 @@
+"""Steps on a card: started while the one before is still computed.
+
+Owns the choice between a decode step, a mixed step in a captured room and one that is launched
+kernel by kernel. Must not know plans, nor what a kernel does. Sampled tokens stay in the sequence
+tables; the host reads a copy of them a step later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.choose import uses_triton
+from protocol.messages import EngineFacts
+from workers.engine.graphs.buckets import graph_buckets, need_of
+from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again, sparing
+from workers.engine.graphs.capture_order import CaptureOrder
+from workers.engine.graphs.captured_steps import Graphs
+from workers.engine.graphs.decode_step import DecodeStep
+from workers.engine.graphs.mixed_step import MixedStep, embed_known
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.step.batch import PagedBatch, PagedRows, make_paged_batch, paged_rows, to_device
+from workers.engine.step.draws import Kind
+from workers.engine.step.sampler import Picked, Sampler
+from workers.engine.step.sequences import SequenceState
+from workers.engine.step.steps import Launched, TokensLost, fetch
+from workers.engine.step.tables import SequenceTables, TableRow, no_updates
+from workers.scheduler import Chunk
+
+
+@final
+class DeviceSteps:
+    """`workers.engine.step.steps.Steps` for CUDA; on a CPU the same, for tests."""
+
+    lookahead: Final = 1
+
+    def __init__(
+        self,
+        model: Qwen3,
+        cache: KvCache,
+        facts: EngineFacts,
+        capture: Capture | None = None,
+        *,
+        spare_bytes: int = 0,
+    ) -> None:
+        """`facts` limit what a step can hold, so which graphs there are. `capture` None takes that
+        of the device, which leaves `spare_bytes` to steps without a graph: none on a CPU.
+        """
+        max_rows = min(facts.max_seqs, facts.token_budget)
+        self.used_graph = False
+        self._model = model
+        self._cache = cache
+        self._device = model.device
+        self._nothing = Picked((), torch.empty(0, dtype=torch.int64, device=self._device))
+        max_blocks = -(-facts.context_length // cache.block_size)
+        self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
+        self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
+        self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
+        held = graph_buckets(max_rows, facts.token_budget, _layer_weights(model))
+        self._mixed_step = MixedStep(model, cache, self._tables, held)
+        self._graphs = Graphs(
+            CaptureOrder(max_rows, held),
+            self._decode_step,
+            self._mixed_step,
+            capture or _capture_on(self._device, spare_bytes),
+        )
+
+    def start(self, states: Sequence[SequenceState]) -> None:
+        """See `Steps`."""
+        self._tables.start([state.seq for state in states])
+
+    def end(self, seqs: Sequence[int]) -> None:
+        """See `Steps`."""
+        self._tables.end(seqs)
+        self._sampler.forget(seqs)
+
+    @torch.inference_mode()
+    def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched:
+        """See `Steps`. A step that samples nothing is waited for too: else all chunks of a long
+        prompt would be on their way at once, and whoever comes would stand behind them all.
+        """
+        rows = self._bring_up_to_date(chunks)
+        if all(
+            chunk.length == 1 and row.next_position == chunk.start
+            for chunk, row in zip(chunks, rows, strict=True)
+        ):
+            picked = self._decode(chunks, rows, states)
+        else:
+            picked = self._mixed(chunks, states)
+        for chunk, row in zip(chunks, rows, strict=True):
+            row.next_position = chunk.start + chunk.length if chunk.samples else -1
+        try:
+            return fetch(picked)
+        except (RuntimeError, MemoryError) as error:
+            raise TokensLost(f"the tokens of a step cannot be read: {error}") from error
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """See `Steps`."""
+        return self._graphs.has_pending_captures
+
+    @torch.inference_mode()
+    def prepare(self, *, wished_only: bool) -> bool:
+        """See `Steps`."""
+        return self._graphs.prepare(wished_only=wished_only)
+
+    @torch.inference_mode()
+    def hidden(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+    ) -> list[tuple[Chunk, Tensor]]:
+        """See `Steps`."""
+        self._bring_up_to_date(chunks)
+        batch = self._batch(self._rows(chunks, states))
+        parts = torch.split(self._forward(batch, None), [chunk.length for chunk in batch.chunks])
+        return list(zip(batch.chunks, parts, strict=True))
+
+    def _bring_up_to_date(self, chunks: Sequence[Chunk]) -> list[TableRow]:
+        """The tables' rows of the chunks; what changed in them is sent."""
+        updates = no_updates()
+        rows = []
+        for chunk in chunks:
+            row = self._tables.rows[chunk.seq]
+            if row.block_ids is not chunk.block_ids:
+                row.change(chunk.block_ids, updates)
+            rows.append(row)
+        if updates:
+            self._send(updates, rows)
+        return rows
+
+    def _send(self, updates: array[int], rows: Sequence[TableRow]) -> None:
+        """Write to the tables. If memory runs out nobody knows what they hold: the step is repeated
+        and sends all of it.
+        """
+        try:
+            self._tables.write(to_device(np.frombuffer(updates, np.int32), self._device))
+        except (RuntimeError, MemoryError):
+            for row in rows:
+                row.block_ids = ()
+            raise
+
+    def _decode(
+        self, chunks: Sequence[Chunk], rows: Sequence[TableRow], states: dict[int, SequenceState]
+    ) -> Picked:
+        num_rows = len(chunks)
+        members = [states[chunk.seq] for chunk in chunks]
+        self._sampler.draws.arrange(members)
+        kind = self._sampler.draws.kind
+        graph = self._graphs.for_decodes(num_rows, kind)
+        self.used_graph = self._graphs.holds(graph)
+        positions, table_rows = self._decode_step.fill(
+            [chunk.start for chunk in chunks], [row.index for row in rows]
+        )
+        result = self._graphs.run(graph)[:num_rows]
+        if kind is not Kind.GENERAL:
+            return Picked(tuple([state.seq for state in members]), result)
+        return self._sample(result, members, positions + 1, table_rows)
+
+    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked:
+        rows = self._rows(chunks, states)
+        room = self._graphs.for_mixed(need_of(chunks))
+        self.used_graph = room is not None
+        if room is None:
+            return self._unpadded(rows, states)
+        positions, table_rows = self._mixed_step.fill(room, rows)
+        logits = self._graphs.run(room)[: len(rows.sampling)]
+        if not rows.sampling:
+            return self._nothing
+        members = [states[chunk.seq] for chunk in rows.sampling]
+        return self._sample(logits, members, positions, table_rows)
+
+    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> Picked:
+        batch = self._batch(rows)
+        hidden = self._forward(batch, batch.last_rows)
+        if not batch.sampling:
+            return self._nothing
+        members = [states[chunk.seq] for chunk in batch.sampling]
+        logits = self._model.logits(hidden)
+        return self._sample(logits, members, batch.sampled_positions, batch.table_rows)
+
+    def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
+        return paged_rows(chunks, states, self._tables, self._cache.block_size)
+
+    def _batch(self, rows: PagedRows) -> PagedBatch:
+        prepare = partial(self._model.prepared, cache=self._cache)
+        return make_paged_batch(rows, self._tables, prepare)
+
+    def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
+        plan = batch.plan
+        hidden = embed_known(self._model, self._tables, batch.token_ids, plan.table_rows)
+        return self._model.forward(hidden, plan, self._cache, rows)
+
+    def _sample(
+        self,
+        logits: Tensor,
+        members: Sequence[SequenceState],
+        positions: Tensor,
+        table_rows: Tensor,
+    ) -> Picked:
+        picked = self._sampler.sample(logits, members, positions)
+        rows, tokens = table_rows.long(), picked.ids.int()
+        self._sampler.count(picked)
+        # Behind all that takes memory: a step that is repeated begins with the tokens before.
+        self._tables.last_token.index_copy_(0, rows, tokens)
+        return picked
+
+
+def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
+    """The reference implementations read back from the device, which no graph can hold."""
+    if not uses_triton(torch.empty(0, device=device)):
+        return None
+    if device.type != "cuda":
+        return run_again
+    return sparing(CudaCapture(), spare_bytes, held_on_card)
+
+
+def _layer_weights(model: Qwen3) -> int:
+    layer = model.weights.layers[0]
+    return sum([prod(weight.shape) for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)])

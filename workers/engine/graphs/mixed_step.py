@@ -1,0 +1,152 @@
+"""A small mixed step at fixed addresses: decodes and spans among the padding of a room.
+
+Owns the step's input, which one transfer fills, and the order of its operations. Must not know
+sequences or plans, nor whether it is captured.
+
+Behind the decodes, rows that no span has stand at position 0 of the dummy table. What they compute
+is undefined, and nobody's: rows never meet but through the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.attention import NO_ROW, PagedPlan, PrefillSpan, SpanRoom, room_for
+from workers.engine.graphs.buckets import GraphBucket
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.step.batch import ON_CARD, PagedRows, aligned, send_into
+from workers.engine.step.tables import SequenceTables
+
+_Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+class _Places(NamedTuple):
+    """Where the parts of an input lie in it, all int32, each at a multiple of 16 bytes."""
+
+    token_ids: slice
+    positions: slice
+    table_rows: slice
+    last_rows: slice
+    sampled_positions: slice
+    sampled_tables: slice
+    work: slice
+
+
+@final
+class _Input:
+    """Of one room, on the card; `empty` is one without rows."""
+
+    def __init__(
+        self, room: GraphBucket, spans: SpanRoom, dummy_row: int, device: torch.device
+    ) -> None:
+        self.spans = spans
+        self.places = places = _places(room, spans)
+        self.empty: _Words = np.zeros(places.work.stop, np.int32)
+        self.empty[places.positions][: room.num_decodes] = NO_ROW
+        self.empty[places.table_rows] = dummy_row
+        self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
+        self.prefills: tuple[PrefillSpan, ...] = ()
+
+
+@final
+class MixedStep:
+    """Steps in `rooms`."""
+
+    def __init__(
+        self, model: Qwen3, cache: KvCache, tables: SequenceTables, rooms: Iterable[GraphBucket]
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._tables = tables
+        self._inputs = {room: self._input(room) for room in rooms}
+
+    def fill(self, room: GraphBucket, rows: PagedRows) -> tuple[Tensor, Tensor]:
+        """The rows of the next step, which the room holds; returns of those that are sampled the
+        positions of the new tokens and the table rows on the card, int32 [sampled].
+        """
+        found = self._inputs[room]
+        places, num_decodes = found.places, rows.num_decodes
+        moved = room.num_decodes - num_decodes
+        words = found.empty.copy()
+        for place, values in (
+            (places.token_ids, rows.token_ids),
+            (places.positions, rows.positions),
+            (places.table_rows, rows.table_rows),
+        ):
+            part = words[place]
+            part[:num_decodes] = values[:num_decodes]
+            part[room.num_decodes : moved + len(values)] = values[num_decodes:]
+        num_sampled = len(rows.sampling)
+        last_rows = rows.last_rows
+        words[places.last_rows][:num_sampled] = last_rows + moved * (last_rows >= num_decodes)
+        words[places.sampled_positions][:num_sampled] = rows.sampled_positions
+        words[places.sampled_tables][:num_sampled] = rows.sampled_tables
+        found.spans.lay_out(rows.spans, num_decodes, words[places.work])
+        # For the reference: kernels read the words.
+        found.prefills = tuple(
+            [span._replace(first_row=span.first_row + moved) for span in rows.spans]
+        )
+        send_into(found.words, words)
+        sampled = places.sampled_positions, places.sampled_tables
+        positions, table_rows = [found.words[place][:num_sampled] for place in sampled]
+        return positions, table_rows
+
+    def clear(self, room: GraphBucket) -> None:
+        """No rows."""
+        found = self._inputs[room]
+        found.prefills = ()
+        send_into(found.words, found.empty)
+
+    def run(self, room: GraphBucket) -> Tensor:
+        """The logits [`room.num_sampled`, vocab] of the sampled rows, in their order."""
+        found = self._inputs[room]
+        words, places = found.words, found.places
+        table_rows = words[places.table_rows]
+        plan = PagedPlan(
+            words[places.positions],
+            table_rows,
+            self._tables.block_tables,
+            room.num_decodes,
+            found.prefills,
+            work=found.spans.work(words[places.work]),
+        )
+        plan = self._model.prepared(plan, self._cache)
+        hidden = embed_known(self._model, self._tables, words[places.token_ids], table_rows)
+        last_rows = words[places.last_rows].long()
+        return self._model.logits(self._model.forward(hidden, plan, self._cache, last_rows))
+
+    def _input(self, room: GraphBucket) -> _Input:
+        keys, _ = self._cache.layers[0]
+        spans = room_for(
+            room.span_rows,
+            room.num_spans,
+            self._model.config.num_heads,
+            keys,
+            self._model.weights.embedding.dtype,
+        )
+        return _Input(room, spans, self._tables.dummy_row, self._model.device)
+
+
+def embed_known(
+    model: Qwen3, tables: SequenceTables, token_ids: Tensor, table_rows: Tensor
+) -> Tensor:
+    """Hidden states [T, hidden] of token ids int32 [T], of which some are `ON_CARD`."""
+    held = tables.last_token[table_rows.long()]
+    tokens = torch.where(token_ids == ON_CARD, held, token_ids)
+    # A sequence whose logits were no numbers holds -1; its chunk must not fault the others.
+    return model.embed(tokens.clamp_(min=0))
+
+
+def _places(room: GraphBucket, spans: SpanRoom) -> _Places:
+    sizes = [room.num_rows] * 3 + [room.num_sampled] * 3 + [spans.num_words]
+    found, begin = [], 0
+    for size in sizes:
+        found.append(slice(begin, begin + size))
+        begin += aligned(size)
+    return _Places(*found)

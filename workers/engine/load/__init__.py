@@ -1,0 +1,1 @@
+"""Model files into tensors: checkpoints, quantisation, the hub, file streams."""

@@ -1,0 +1,67 @@
+"""Models by their hub id.
+
+Owns what is fetched: configuration, tokenizer and template, and the safetensors files that the
+index names. Nothing else of a repository is fetched, least of all code. Must not know tensors.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.utils import tqdm
+
+from protocol.errors import ConfigError
+from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, shard_names
+from workers.engine.models.weights import Report
+from workers.ipc import MODEL_FILES
+
+_PHASE: Final = "download"
+
+
+def fetch_model(model_id: str, report: Report) -> Path:
+    """The directory of the hub's model `model_id`, fetched unless the hub's cache has it.
+
+    HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean what they mean everywhere. Raises
+    `ConfigError` if the model cannot be fetched.
+    """
+    report(_PHASE, 0.0, f"{model_id}: configuration and tokenizer")
+    model_dir = _fetch(model_id, None, (*MODEL_FILES, INDEX_NAME), report)
+    index = model_dir / INDEX_NAME
+    weights = shard_names(index) if index.exists() else (SINGLE_NAME,)
+    report(_PHASE, 0.0, f"{model_id}: {len(weights)} weight files")
+    # The same commit for both: the directory is named after it.
+    model_dir = _fetch(model_id, model_dir.name, (*MODEL_FILES, INDEX_NAME, *weights), report)
+    if not (model_dir / weights[0]).exists():
+        raise ConfigError(f"{model_id} has no {weights[0]}: only safetensors models can be loaded")
+    return model_dir
+
+
+def _fetch(model_id: str, revision: str | None, names: tuple[str, ...], report: Report) -> Path:
+    try:
+        found = snapshot_download(
+            model_id,
+            revision=revision,
+            allow_patterns=list(names),
+            tqdm_class=_progress_class(model_id, report),
+        )
+    # The library lets the errors of its HTTP client through, whose package changes by version.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(
+            f"model {model_id!r} cannot be fetched ({reason}): check the id, the network and "
+            "HF_TOKEN, or give a local directory"
+        ) from error
+    return Path(str(found))
+
+
+def _progress_class(model_id: str, report: Report) -> type[Any]:
+    """A progress bar that reports instead of drawing; tqdm calls `display` ten times a second."""
+
+    class Progress(tqdm):  # type: ignore[misc] # the library has no types
+        def display(self, *_: object, **__: object) -> bool:
+            if self.unit == "B" and self.total:
+                fraction = min(1.0, self.n / self.total)
+                report(_PHASE, fraction, f"{model_id}: {self.n} of {self.total} bytes")
+            return True
+
+    return Progress

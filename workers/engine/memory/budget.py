@@ -1,0 +1,146 @@
+"""How much memory and how many processors this process may use.
+
+Owns the one notion of room: the kernel's reading, control groups, the driver's reading, and the
+limit that GPU sharing sets in the environment. Readings are arguments: this file knows no torch,
+and files lie under a root path. Must not know what the memory is for.
+
+A group's limit of `max` (cgroup v2) or of about 2**63 (v1) means none, and 0 means 0; in
+`CUDA_DEVICE_MEMORY_LIMIT` 0 means none, as those who set it define it.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from protocol.errors import ConfigError
+
+LIMIT_VARIABLE: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+
+_ROOT: Final = Path("/")
+_V1_NO_LIMIT: Final = 2**60
+_SIZE: Final = re.compile(r"(\d+)([kmgt]?)i?b?", re.IGNORECASE | re.ASCII)
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class MemoryRoom(NamedTuple):
+    """Bytes that may still be taken, and by whose word."""
+
+    num_bytes: int
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardReading:
+    """What the driver says of one card, and what this process holds of it already; bytes.
+
+    `is_integrated`: the card has no memory of its own but shares the host's.
+    """
+
+    free: int
+    total: int
+    held: int
+    is_integrated: bool
+
+
+def card_room(card: CardReading, limit: int | None, host: MemoryRoom) -> MemoryRoom:
+    """What this process may still take of a card under the vGPU `limit`.
+
+    Where the card shares the host's memory, its driver counts page cache as used, although the
+    kernel gives it back on demand; so there the host's reading counts, not the driver's `free`.
+    """
+    rooms = [host if card.is_integrated else MemoryRoom(card.free, "the driver")]
+    if limit is not None:
+        rooms.append(MemoryRoom(max(0, limit - card.held), LIMIT_VARIABLE))
+    return min(rooms)
+
+
+def vgpu_limit(environ: Mapping[str, str], index: int) -> int | None:
+    """Bytes that the environment allows this process on card `index`, or None without a limit.
+
+    `CUDA_DEVICE_MEMORY_LIMIT_<index>` goes before `CUDA_DEVICE_MEMORY_LIMIT`; one that is empty or
+    0 sets nothing (so HAMi reads them). Raises `ConfigError` for what is no size.
+    """
+    for name in (f"{LIMIT_VARIABLE}_{index}", LIMIT_VARIABLE):
+        if (size := _size(name, environ.get(name, ""))) > 0:
+            return size
+    return None
+
+
+def host_room(root: Path = _ROOT) -> MemoryRoom:
+    """What this process may still take of the host: the kernel's MemAvailable, or less if a
+    control group of it leaves less. Page cache of a group counts as available: it can be
+    reclaimed.
+    """
+    groups = [
+        MemoryRoom(max(0, left), f"the control group {group.name}")
+        for group in _groups(root)
+        if (left := _group_room(group)) is not None
+    ]
+    return min([MemoryRoom(_mem_available(root), "the kernel"), *groups])
+
+
+def num_processors() -> int:
+    """Processors that the scheduler lets this process run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def _size(name: str, text: str) -> int:
+    text = text.strip()
+    if not text:
+        return 0
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{name} = {text!r} is no size: write 8g, 1024m, bytes, or 0 for none")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _mem_available(root: Path) -> int:
+    text = (root / "proc/meminfo").read_text(encoding="ascii")
+    for line in text.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{root / 'proc/meminfo'} has no MemAvailable")
+
+
+def _groups(root: Path) -> list[Path]:
+    """The memory control groups of this process, inner to outer, of both versions."""
+    membership = root / "proc/self/cgroup"
+    if not membership.exists():
+        return []
+    found: list[Path] = []
+    for line in membership.read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            base = root / "sys/fs/cgroup" / controllers
+            group = base / path.lstrip("/")
+            found += [group, *(p for p in group.parents if p.is_relative_to(base))]
+    return found
+
+
+def _group_room(group: Path) -> int | None:
+    """What the group's limit leaves, or None without a limit."""
+    for limit_name, usage_name, cache_name in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit = _read(group / limit_name)
+        usage = _read(group / usage_name)
+        if limit is None or usage is None or limit == "max" or int(limit) >= _V1_NO_LIMIT:
+            continue
+        return int(limit) - int(usage) + _stat(group, cache_name)
+    return None
+
+
+def _stat(group: Path, name: str) -> int:
+    for line in (_read(group / "memory.stat") or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="ascii").strip() if path.is_file() else None

@@ -1,0 +1,91 @@
+"""How many blocks of keys and values fit.
+
+Owns the division of memory, over plain numbers, and the error that says what is missing and which
+setting helps. Must not know who measured (`peak_probe.py`) nor how the cache is laid out.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.errors import ConfigError
+from workers.engine.memory.budget import MemoryRoom
+
+CPU_CONTEXTS: Final = 4
+"""On a CPU more than a few full windows only cost memory: nobody serves dozens of them there."""
+
+CPU_SHARE: Final = 0.25
+"""A CPU's memory belongs to others too, and they come and go."""
+
+CARD_SHARE: Final = 0.95
+"""Of what weights and the largest step leave on a card. The rest is for what no probe sees:
+graphs captured later (they find no more: `capture.py`), fragments of the allocator, the driver's
+own growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvDemand:
+    """What a worker asks for; lengths in tokens, the rest in bytes.
+
+    `token_bytes` is what one token's keys and values take in all layers, `peak_bytes` what the
+    largest step takes besides. `wanted_tokens` None takes what fits; `needs_context`: the
+    configuration names `context_length`, so less is an error and not a smaller window.
+    """
+
+    token_bytes: int
+    block_size: int
+    peak_bytes: int
+    context_length: int
+    needs_context: bool
+    wanted_tokens: int | None
+
+
+def choose_blocks(room: MemoryRoom, demand: KvDemand, *, is_card: bool) -> int:
+    """Blocks for `wanted_tokens` (rounded up), else what the room holds: on a CPU at most a few
+    windows. Raises `ConfigError` with the bytes that are missing.
+    """
+    share = _share(demand, is_card=is_card)
+    budget = int(share * (room.num_bytes - demand.peak_bytes))
+    fitting = max(0, budget // (demand.token_bytes * demand.block_size))
+    wanted = _wanted_blocks(demand)
+    if wanted > fitting:
+        raise ConfigError(_missing(room, demand, wanted, fitting, budget))
+    if demand.wanted_tokens is not None:
+        return wanted
+    if is_card:
+        return fitting
+    return min(fitting, CPU_CONTEXTS * _blocks(demand, demand.context_length))
+
+
+def _share(demand: KvDemand, *, is_card: bool) -> float:
+    if is_card:
+        return CARD_SHARE
+    return CPU_SHARE if demand.wanted_tokens is None else 1.0
+
+
+def _wanted_blocks(demand: KvDemand) -> int:
+    """At least one, or nothing could run."""
+    if demand.wanted_tokens is not None:
+        return _blocks(demand, demand.wanted_tokens)
+    return _blocks(demand, demand.context_length) if demand.needs_context else 1
+
+
+def _blocks(demand: KvDemand, tokens: int) -> int:
+    return -(-tokens // demand.block_size)
+
+
+def _missing(room: MemoryRoom, demand: KvDemand, wanted: int, fitting: int, budget: int) -> str:
+    block_bytes = demand.token_bytes * demand.block_size
+    tokens = fitting * demand.block_size
+    if demand.wanted_tokens is not None:
+        what, remedy = f"kv_tokens = {demand.wanted_tokens}", "kv_tokens"
+    elif demand.needs_context:
+        what, remedy = f"context_length = {demand.context_length}", "context_length"
+    else:
+        what, remedy = "one block of keys and values", ""
+    lowered = f"lower {remedy} to at most {tokens}" if remedy and tokens else "take a smaller model"
+    return (
+        f"{wanted * block_bytes - budget} bytes of memory are missing: {what} takes "
+        f"{wanted * block_bytes}, and of the {room.num_bytes} that {room.says} leaves, "
+        f"{max(0, budget)} are for keys and values after {demand.peak_bytes} for the largest step: "
+        f"{lowered}, lower token_budget, or end what else runs there"
+    )

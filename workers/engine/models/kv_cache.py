@@ -1,0 +1,34 @@
+"""The memory of keys and values, in blocks.
+
+Owns its layout. Must not know who owns which block: the scheduler's plans say.
+"""
+
+import torch
+from torch import Tensor
+
+from workers.engine.models.model_config import Qwen3Config
+
+
+class KvCache:
+    """`layers` holds (keys, values) per layer, each [blocks, block_size, KV, D], contiguous.
+
+    Behind the `num_blocks` that the scheduler knows lies `dummy_block`, for rows that pad a step.
+    """
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Every page is written at once, so that resident memory does not grow with use."""
+        blocks = (num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
+        self._memory = torch.zeros((config.num_layers, 2, *blocks), dtype=dtype, device=device)
+        self.num_blocks = num_blocks
+        self.dummy_block = num_blocks
+        self.block_size = block_size
+        self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple(
+            (layer[0], layer[1]) for layer in self._memory
+        )

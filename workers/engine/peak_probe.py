@@ -1,0 +1,161 @@
+"""The largest steps a worker can meet, each run once to see what memory it takes.
+
+Owns the imagined steps and the reading of card and host. Must not know what the answer is used for
+(`kv_size.py` divides the memory) nor how a step is computed: it goes through the runner's own door.
+"""
+
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+import torch
+
+from kernels.attention import LIBRARY_GRAIN
+from kernels.linear import library_rows
+from protocol.messages import EngineFacts
+from protocol.sampling import MAX_LOGPROBS, SamplingParams
+from workers.engine.memory.budget import CardReading, MemoryRoom, card_room, host_room, vgpu_limit
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.runner import Runner
+from workers.scheduler import Chunk, SequenceStart, StepPlan
+
+_CONTEXT_BYTES = 600 * 2**20
+"""What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200. It
+counts under a vGPU limit, and the driver does not say whose it is."""
+
+_LAYERS: Final = 3
+"""A step through these takes as much memory as through all, and no longer than it must: the first
+may write over the rows that it is given, those behind it have them beside their own, and the last
+keeps only the rows that are sampled."""
+
+
+def room(device: torch.device) -> MemoryRoom:
+    """What this process may still take of `device`'s memory. Raises `ConfigError`."""
+    if device.type == "cpu":
+        return host_room()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    reading = CardReading(
+        free=free,
+        total=total,
+        held=torch.cuda.memory_reserved(device) + _CONTEXT_BYTES,
+        is_integrated=bool(torch.cuda.get_device_properties(device).is_integrated),
+    )
+    return card_room(reading, vgpu_limit(os.environ, device.index), host_room())
+
+
+def shallow(model: Qwen3) -> Qwen3:
+    """The model with so few layers that a probe is brief; all else is shared."""
+    layers = model.weights.layers[:_LAYERS]
+    probed = copy(model)
+    probed.config = msgspec.structs.replace(model.config, num_layers=len(layers))
+    probed.weights = replace(model.weights, layers=layers)
+    return probed
+
+
+def run_largest_steps(runner: Runner) -> None:
+    """All of `largest_plans`.
+
+    The runner's cache may hold a single block: all imagined sequences lie in block 0, because what
+    they compute does not matter. Raises `torch.OutOfMemoryError` if even that does not fit.
+    """
+    for plan in largest_plans(runner.facts):
+        result = runner.run(plan)
+        if result.failed:
+            raise torch.OutOfMemoryError(result.failed[0][1])
+
+
+def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:
+    """Steps of which none that a scheduler can plan takes more memory than one; each ends those
+    before.
+
+    A full batch of draws, of which one has a full chunk at the end of a full window. Then a chunk
+    alone, of the whole budget, that begins where the library may attend: it gathers all keys and
+    values that the chunk sees. And one whose gates and ups are left in memory. A window shorter
+    than the budget has several chunks in place of one.
+    """
+    plan = largest_plan(facts)
+    yield plan
+    most = min(facts.token_budget, facts.max_seqs * (facts.context_length - 1))
+    for num_rows in dict.fromkeys((most, library_rows(most))):
+        if num_rows:
+            plan = _plan(facts, list(_long_spans(facts, num_rows)), ended=plan.chunks)
+            yield plan
+
+
+def _long_spans(facts: EngineFacts, num_rows: int) -> Iterator[tuple[int, int]]:
+    """As few chunks of so many rows as a window allows."""
+    longest = facts.context_length - 1
+    for begin in range(0, num_rows, longest):
+        length = min(longest, num_rows - begin)
+        yield (longest - length) // LIBRARY_GRAIN * LIBRARY_GRAIN, length
+
+
+def largest_plan(facts: EngineFacts) -> StepPlan:
+    """`token_budget` tokens in `max_seqs` chunks, every one sampled with all filters on, and with
+    as many log-probabilities as can be asked for.
+    """
+    num_seqs, longest = min(facts.max_seqs, facts.token_budget), facts.context_length - 1
+    left, spans = facts.token_budget - num_seqs, []
+    for seq in range(num_seqs):
+        length = 1 + min(left, longest - 1)
+        left -= length - 1
+        spans.append((longest - length if seq == 0 or length > 1 else 0, length))
+    return _plan(facts, spans)
+
+
+def _plan(
+    facts: EngineFacts, spans: Sequence[tuple[int, int]], ended: Sequence[Chunk] = ()
+) -> StepPlan:
+    """Of chunks that begin at a position and have a length, behind the sequences of `ended`."""
+    sampling = SamplingParams(
+        max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, logprobs=MAX_LOGPROBS
+    )
+    starts, chunks = [], []
+    for seq, (start, length) in enumerate(spans):
+        tokens = array("I", bytes(4 * (start + length)))
+        num_blocks = -(-(start + length) // facts.block_size)
+        starts.append(SequenceStart(seq, tokens, len(tokens), sampling, seed=seq))
+        chunks.append(Chunk(seq, start, length, (0,) * num_blocks, samples=True))
+    return StepPlan(0, tuple(starts), tuple(chunks), tuple([chunk.seq for chunk in ended]))
+
+
+class PeakMeter:
+    """What a card gives away between the start of a `with` and its end, at the worst moment.
+
+    `peak_bytes` counts the allocator's peak over the start, and what libraries and compiled
+    kernels took beside it; `passing_bytes` is how much of the allocator's peak was free again at
+    the end. Both are 0 on a CPU, whose steps are small.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.peak_bytes = 0
+        self.passing_bytes = 0
+        self._device = device
+
+    def __enter__(self) -> "PeakMeter":
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self._allocated = torch.cuda.memory_allocated(self._device)
+            self._outside = _outside_bytes(self._device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            peak = torch.cuda.max_memory_allocated(self._device)
+            grown = max(0, _outside_bytes(self._device) - self._outside)
+            self.peak_bytes = peak - self._allocated + grown
+            self.passing_bytes = peak - torch.cuda.memory_allocated(self._device)
+
+
+def _outside_bytes(device: torch.device) -> int:
+    """What is used on the card beside torch's allocator, whoever holds it."""
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free - torch.cuda.memory_reserved(device)

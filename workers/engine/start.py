@@ -1,0 +1,173 @@
+"""From a worker's configuration to a runner.
+
+Owns the order of a start and what it reports. Must not know how a step is computed.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from config import BUILTIN_PREFIX, WorkerConfig, is_hub_id
+from config.model import DUMMY_PREFIX
+from protocol.errors import ConfigError
+from workers.engine.compile.compile_ahead import CompileAhead
+from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
+from workers.engine.memory.budget import num_processors
+from workers.engine.memory.kv_size import KvDemand, choose_blocks
+from workers.engine.memory.out_of_memory import is_out_of_memory
+from workers.engine.models.dummy import draw_weights, dummy_dir
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.model_config import read_model_config
+from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.weights import Report, load_weights
+from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
+from workers.engine.runner import Runner, steps_on
+from workers.engine.settings import (
+    compute_dtype,
+    engine_facts,
+    is_fp8,
+    kv_dtype,
+    probe_facts,
+    window,
+)
+from workers.engine.warm_up import warm_up
+from workers.loop import builtin_dir
+
+_SMALL_BYTES: Final = 64 * 2**20
+"""A model whose layers fit into a processor's cache gains nothing from threads, and threads of
+several workers that wait for one another by spinning cost each of them most of its speed."""
+
+
+def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None = None) -> Runner:
+    """Find the model, load its weights, take memory for keys and values, warm up.
+
+    `ahead` compiles for it. Raises `ConfigError`, one line that names what is wrong and what to do.
+    """
+    with _phase(report, "device", config.device):
+        if config.device != "cpu" and torch.cuda.is_available():
+            hash_compiler()
+        device = _device(config.device)
+        kernels = watch_kernel_cache() if device.type == "cuda" else None
+        if ahead is not None:
+            if device.type == "cuda":
+                ahead.watch()
+            else:
+                ahead.stop()
+    model_dir = find_model(config.model, report)
+    if ahead is not None:
+        ahead.model_is_at(model_dir)
+    shape = read_model_config(model_dir)
+    dtype = compute_dtype(config, shape, device)
+    torch.set_num_threads(config.threads or num_processors())
+    try:
+        with _phase(report, "load", config.model):
+            if config.model.startswith(DUMMY_PREFIX):
+                weights = draw_weights(shape, device, dtype, fp8=is_fp8(config, shape))
+            else:
+                fp8 = config.quantization == "fp8"
+                weights = load_weights(model_dir, shape, device, dtype, report, fp8=fp8)
+        if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
+            torch.set_num_threads(1)
+        model = Qwen3(shape, weights)
+        with _phase(report, "memory", "measuring room for keys and values"):
+            num_blocks, spare_bytes = _num_blocks(config, model, model_dir)
+            cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{config.model} does not fit into the memory of {device}: take a smaller model, "
+            "lower token_budget or kv_tokens, or end what else runs there"
+        ) from error
+    tokens = num_blocks * config.block_size
+    with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
+        facts = engine_facts(config, model, window(config, shape), num_blocks)
+        steps = steps_on(model, cache, facts, spare_bytes)
+        runner = Runner(model, cache, facts, model_dir, steps)
+        warm_up(runner)
+    if kernels is not None:
+        texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
+        report("warm-up", 1.0, f"kernels: {'; '.join(texts)}")
+    return runner
+
+
+def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> tuple[int, int]:
+    """How many blocks fit beside weights and the largest step, which is found out on a card, and
+    how many bytes that step takes beside what its runner keeps.
+    """
+    shape, embedding = model.config, model.weights.embedding
+    device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
+    token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    meter = PeakMeter(device)
+    before = room(device)
+    if device.type == "cuda":
+        probed, facts = shallow(model), probe_facts(config, model)
+        with meter:
+            cache = KvCache(probed.config, 1, config.block_size, device, dtype)
+            runner = Runner(probed, cache, facts, model_dir)
+            run_largest_steps(runner)
+        del cache, runner
+    dummy_bytes = token_bytes * config.block_size if device.type == "cuda" else 0
+    demand = KvDemand(
+        token_bytes=token_bytes,
+        block_size=config.block_size,
+        peak_bytes=meter.peak_bytes + dummy_bytes,
+        context_length=window(config, shape),
+        needs_context=config.context_length is not None,
+        wanted_tokens=config.kv_tokens,
+    )
+    return choose_blocks(before, demand, is_card=device.type == "cuda"), meter.passing_bytes
+
+
+@contextmanager
+def _phase(report: Report, phase: str, detail: str) -> Iterator[None]:
+    """Reports the phase before it starts, and how long it took."""
+    report(phase, 0.0, detail)
+    started_at = time.perf_counter()
+    yield
+    report(phase, 1.0, f"{detail}: {time.perf_counter() - started_at:.2f} s")
+
+
+def find_model(model: str, report: Report) -> Path:
+    """The directory of a built-in name, a dummy's shape, a directory, or a hub id.
+
+    Raises `ConfigError`.
+    """
+    path = local_dir(model)
+    if path is not None:
+        return path
+    # Its HTTP client takes 0.3 s to import, and most starts need none.
+    from workers.engine.load.hub import fetch_model  # noqa: PLC0415
+
+    return fetch_model(model, report)
+
+
+def local_dir(model: str) -> Path | None:
+    """As `find_model`, without asking a hub: None for the id of a model there."""
+    if model.startswith(BUILTIN_PREFIX):
+        return builtin_dir(model)
+    if model.startswith(DUMMY_PREFIX):
+        return dummy_dir(model)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if is_hub_id(model):
+        return None
+    raise ConfigError(
+        f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    device = torch.device("cuda:0" if name in ("auto", "cuda") else name)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        raise ConfigError(f"device = {name!r}, but torch finds {count} CUDA devices: try 'cpu'")
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,253 @@
+"""A step's chunks as flat tensors.
+
+Owns the order of rows and what one forward pass is given, on the host and for the card. Must not
+know the network.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.attention import PagedPlan, PrefillSpan
+from kernels.attention.paged_attention import AttentionPlan, Span, plan_attention
+from workers.engine.step.sequences import SequenceState
+from workers.engine.step.tables import SequenceTables
+from workers.scheduler import Chunk
+
+Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_ALIGNED_WORDS: Final = 4
+"""16 bytes of int32."""
+
+ON_CARD = -1
+"""In place of a token id: the card holds it, sampled by the step before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """T rows, one per token; chunks lie one after another in the order of `chunks`.
+
+    `token_ids` int64 [T]; `last_rows` int64 [S] are the rows whose logits are sampled, in the order
+    of `sampling`, and `sampled_positions` int64 [S] where the sampled tokens will stand.
+    """
+
+    chunks: tuple[Chunk, ...]
+    sampling: tuple[Chunk, ...]
+    token_ids: Tensor
+    last_rows: Tensor
+    sampled_positions: Tensor
+    plan: AttentionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRows:
+    """What the host knows of T rows: `num_decodes` single rows, then those of `spans`.
+
+    `token_ids` (some `ON_CARD`), `positions` and `table_rows` [T]; of the sampled rows `last_rows`,
+    `sampled_positions` and `sampled_tables` [S], as in `Batch`.
+    """
+
+    chunks: tuple[Chunk, ...]
+    sampling: tuple[Chunk, ...]
+    num_decodes: int
+    spans: tuple[PrefillSpan, ...]
+    token_ids: Numbers
+    positions: Numbers
+    table_rows: Numbers
+    last_rows: Numbers
+    sampled_positions: Numbers
+    sampled_tables: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch:
+    """The same on the card, int32 but for `last_rows`; `table_rows` [S] belong to the sampled rows.
+    A token id may be `ON_CARD`.
+    """
+
+    chunks: tuple[Chunk, ...]
+    sampling: tuple[Chunk, ...]
+    token_ids: Tensor
+    last_rows: Tensor
+    sampled_positions: Tensor
+    table_rows: Tensor
+    plan: PagedPlan
+
+
+def make_batch(chunks: Sequence[Chunk], tokens: Mapping[int, array[int]], block_size: int) -> Batch:
+    """The batch of `chunks` on the CPU, given all tokens of each sequence.
+
+    Single rows go first, by context: attention gathers neighbours of similar length together.
+    Raises `ValueError` for a chunk that reaches past the sequence's tokens or its blocks.
+    """
+    ordered = tuple(sorted(chunks, key=_row_order))
+    for chunk in ordered:
+        _check(chunk, len(tokens[chunk.seq]), block_size)
+    ids = np.concatenate([_ids(chunk, tokens[chunk.seq]) for chunk in ordered])
+    sampling, last_rows = _sampling(ordered)
+    spans = [Span(chunk.start, chunk.length, chunk.block_ids) for chunk in ordered]
+    return Batch(
+        chunks=ordered,
+        sampling=sampling,
+        token_ids=torch.from_numpy(ids),
+        last_rows=torch.tensor(last_rows, dtype=torch.int64),
+        sampled_positions=torch.tensor(_ends(sampling), dtype=torch.int64),
+        plan=plan_attention(spans, block_size, torch.device("cpu")),
+    )
+
+
+def paged_rows(
+    chunks: Sequence[Chunk],
+    states: Mapping[int, SequenceState],
+    tables: SequenceTables,
+    block_size: int,
+) -> PagedRows:
+    """The rows of `chunks` beside `tables`, which are up to date. Raises as `make_batch`."""
+    singles = [chunk for chunk in chunks if chunk.length == 1]
+    longer = [chunk for chunk in chunks if chunk.length > 1]
+    # Numbers, not arrays: there may be hundreds of decodes beside a prompt.
+    known = [_single(chunk, states, tables, block_size) for chunk in singles]
+    columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
+    spans = []
+    first_row = len(singles)
+    for chunk in longer:
+        tokens, table_row = states[chunk.seq].tokens, tables.rows[chunk.seq].index
+        _check(chunk, len(tokens), block_size)
+        columns[0].append(_ids(chunk, tokens))
+        columns[1].append(np.arange(chunk.start, chunk.start + chunk.length))
+        columns[2].append(np.full(chunk.length, table_row))
+        spans.append(PrefillSpan(first_row, chunk.length, chunk.start, table_row))
+        first_row += chunk.length
+    token_ids, positions, table_rows = [np.concatenate(column) for column in columns]
+    ordered = (*singles, *longer)
+    sampling, last_rows = _sampling(ordered)
+    return PagedRows(
+        chunks=ordered,
+        sampling=sampling,
+        num_decodes=len(singles),
+        spans=tuple(spans),
+        token_ids=token_ids,
+        positions=positions,
+        table_rows=table_rows,
+        last_rows=np.array(last_rows, np.int64),
+        sampled_positions=np.array(_ends(sampling), np.int64),
+        sampled_tables=np.array([tables.rows[chunk.seq].index for chunk in sampling], np.int64),
+    )
+
+
+def make_paged_batch(
+    rows: PagedRows, tables: SequenceTables, prepare: Callable[[PagedPlan], PagedPlan]
+) -> PagedBatch:
+    """`rows` on the card, as many as they are.
+
+    `prepare` adds to the plan what the kernels need. One transfer carries everything that the host
+    knows; nothing waits for the card.
+    """
+    columns = (
+        rows.token_ids,
+        rows.positions,
+        rows.table_rows,
+        rows.last_rows,
+        rows.sampled_positions,
+        rows.sampled_tables,
+    )
+    parts = _sent(columns, tables.device)
+    return PagedBatch(
+        chunks=rows.chunks,
+        sampling=rows.sampling,
+        token_ids=parts[0],
+        last_rows=parts[3].long(),
+        sampled_positions=parts[4],
+        table_rows=parts[5],
+        plan=prepare(
+            PagedPlan(parts[1], parts[2], tables.block_tables, rows.num_decodes, rows.spans)
+        ),
+    )
+
+
+def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
+    """Each as int32, all by one transfer.
+
+    Every one begins at a multiple of 16 bytes: for pointers that do not, kernels are compiled anew,
+    decode attention for 3.5 s, in the middle of the step that has an odd number of rows.
+    """
+    sizes = [aligned(len(column)) for column in columns]
+    packed = np.zeros(sum(sizes), np.int32)
+    begin = 0
+    for column, size in zip(columns, sizes, strict=True):
+        packed[begin : begin + len(column)] = column
+        begin += size
+    parts = torch.split(to_device(packed, device), sizes)
+    return [part[: len(column)] for part, column in zip(parts, columns, strict=True)]
+
+
+def aligned(num_words: int) -> int:
+    """So many int32, rounded up to a multiple of 16 bytes."""
+    return -(-num_words // _ALIGNED_WORDS) * _ALIGNED_WORDS
+
+
+def to_device(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.int32]], device: torch.device
+) -> Tensor:
+    """Send without waiting: on a card the copy runs behind the steps in flight."""
+    source = torch.from_numpy(values)
+    if device.type == "cuda":
+        source = source.pin_memory()
+    return source.to(device, non_blocking=True)
+
+
+def send_into(target: Tensor, values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
+    """The same into a tensor that steps in flight may still read: they do so before."""
+    source = torch.from_numpy(values)
+    target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+
+
+def _row_order(chunk: Chunk) -> tuple[bool, int]:
+    return chunk.length > 1, chunk.start
+
+
+def _single(
+    chunk: Chunk, states: Mapping[int, SequenceState], tables: SequenceTables, block_size: int
+) -> tuple[int, int, int]:
+    """Token id, position and table row."""
+    tokens, row = states[chunk.seq].tokens, tables.rows[chunk.seq]
+    is_on_card = row.next_position == chunk.start
+    _check(chunk, chunk.start + 1 if is_on_card else len(tokens), block_size)
+    return ON_CARD if is_on_card else tokens[chunk.start], chunk.start, row.index
+
+
+def _check(chunk: Chunk, num_tokens: int, block_size: int) -> None:
+    end = chunk.start + chunk.length
+    if end > num_tokens or end > len(chunk.block_ids) * block_size:
+        raise ValueError(
+            f"chunk [{chunk.start}, {end}) of sequence {chunk.seq} with {num_tokens} tokens and "
+            f"{len(chunk.block_ids)} blocks of {block_size}"
+        )
+
+
+def _ids(chunk: Chunk, tokens: array[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    ids = np.frombuffer(tokens, np.uint32, chunk.length, chunk.start * tokens.itemsize)
+    # A copy: an array that is looked at cannot grow.
+    return ids.astype(np.int64)
+
+
+def _sampling(ordered: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], list[int]]:
+    """The chunks that sample, and their last rows."""
+    last_rows = []
+    row = -1
+    for chunk in ordered:
+        row += chunk.length
+        if chunk.samples:
+            last_rows.append(row)
+    return tuple([chunk for chunk in ordered if chunk.samples]), last_rows
+
+
+def _ends(chunks: Sequence[Chunk]) -> list[int]:
+    return [chunk.start + chunk.length for chunk in chunks]

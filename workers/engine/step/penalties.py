@@ -1,0 +1,151 @@
+"""What each sequence with penalties has said, on the device, and how its logits are adjusted.
+
+Owns the counts, and which of their rows (a slot) is whose. Must not know draws, nor when rows
+change (`row_tables.py`).
+
+All memory is taken at once, at the start: whoever measures the largest step has it in the figure,
+and no request with penalties can run out of it. A sequence that ended may still have a step in
+flight, which counts into its slot; whoever has that slot next clears it behind that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.penalise import ENTRY_WORDS, IN_PROMPT, MAX_OUTPUTS, Penalties, count, mark, penalise
+from workers.engine.step.batch import aligned, to_device
+from workers.engine.step.draws import is_penalised
+from workers.engine.step.row_tables import WIDENED_ROWS, RowOrder, send_columns
+from workers.engine.step.sequences import SequenceState
+
+_Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+class _Part(NamedTuple):
+    """The penalised rows [begin, end)."""
+
+    begin: int
+    end: int
+    penalties: Penalties
+
+
+class Adjusted(NamedTuple):
+    """The logits float32 of the penalised rows [begin, end), until the next ones are made."""
+
+    begin: int
+    end: int
+    logits: Tensor
+
+
+@final
+class PenaltyTable:
+    """For up to `num_rows` sequences, and as many rows."""
+
+    def __init__(self, vocab_size: int, num_rows: int, device: torch.device) -> None:
+        self._device = device
+        shape = min(num_rows, WIDENED_ROWS), vocab_size
+        self._adjusted = torch.empty(shape, dtype=torch.float32, device=device)
+        self._counts = torch.empty((num_rows, vocab_size), dtype=torch.int16, device=device)
+        self._places = torch.zeros((2, aligned(num_rows)), dtype=torch.int64, device=device)
+        self._amounts = torch.zeros((3, aligned(num_rows)), dtype=torch.float32, device=device)
+        self._slots: dict[int, int] = {}
+        self._free = list(range(num_rows - 1, -1, -1))
+        self._order = RowOrder()
+        self._penalised = self._rows(0, 0)
+        self._parts: list[_Part] = []
+
+    def __repr__(self) -> str:
+        return f"<PenaltyTable slots={self._slots} free={len(self._free)}>"
+
+    def forget(self, seqs: Sequence[int]) -> None:
+        """Their numbers and their slots may be given to others."""
+        self._order.forget(seqs)
+        for seq in seqs:
+            slot = self._slots.pop(seq, None)
+            if slot is not None:
+                self._free.append(slot)
+
+    def arrange(self, states: Sequence[SequenceState]) -> Tensor:
+        """The rows of the next step are these sequences, in this order; returns which of them are
+        penalised, int64. Their tokens are those that the host knows when they come first.
+        """
+        if not self._order.is_new(states):
+            return self._penalised.rows
+        rows = [row for row, state in enumerate(states) if is_penalised(state.sampling)]
+        members = [states[row] for row in rows]
+        self._set_up([state for state in members if state.seq not in self._slots])
+        if rows:
+            slots = [self._slots[state.seq] for state in members]
+            params = [state.sampling for state in members]
+            amounts = [
+                [p.repetition_penalty for p in params],
+                [p.frequency_penalty for p in params],
+                [p.presence_penalty for p in params],
+            ]
+            send_columns(self._places, np.array([rows, slots], np.int64))
+            send_columns(self._amounts, np.array(amounts, np.float32))
+        self._penalised = self._rows(0, len(rows))
+        self._parts = [self._part(begin, len(rows)) for begin in range(0, len(rows), WIDENED_ROWS)]
+        self._order.sent()
+        return self._penalised.rows
+
+    def adjust(self, logits: Tensor) -> Iterator[Adjusted]:
+        """Logits [rows, vocab] of the rows last arranged: the penalised ones, part by part."""
+        for begin, end, penalties in self._parts:
+            out = self._adjusted[: end - begin]
+            penalise(logits, self._counts, penalties, out)
+            yield Adjusted(begin, end, out)
+
+    def count(self, ids: Tensor) -> None:
+        """The tokens int64 [rows] of the rows last arranged are outputs now; -1 is none."""
+        count(ids, self._counts, self._penalised)
+
+    def _set_up(self, fresh: Sequence[SequenceState]) -> None:
+        """Give each a slot, in which stands what it has said and what was said to it."""
+        if not fresh:
+            return
+        slots = self._free[len(self._free) - len(fresh) :]
+        taken = list(zip(slots, fresh, strict=True))
+        prompts = np.concatenate([_prompt_entries(slot, state) for slot, state in taken])
+        outputs = np.concatenate([_output_entries(slot, state) for slot, state in taken])
+        sent = [to_device(part, self._device) for part in (prompts, outputs) if part.size]
+        for slot in slots:
+            self._counts[slot].zero_()
+        for entries in sent:
+            mark(entries, self._counts)
+        del self._free[len(self._free) - len(fresh) :]
+        self._slots.update({state.seq: slot for slot, state in taken})
+
+    def _part(self, begin: int, num_rows: int) -> _Part:
+        end = min(begin + WIDENED_ROWS, num_rows)
+        return _Part(begin, end, self._rows(begin, end))
+
+    def _rows(self, begin: int, end: int) -> Penalties:
+        rows, slots = self._places[:, begin:end].unbind()
+        return Penalties(rows, slots, *self._amounts[:, begin:end].unbind())
+
+
+def _prompt_entries(slot: int, state: SequenceState) -> _Words:
+    """Flat entries of `mark`."""
+    tokens = np.array(state.tokens[: state.num_prompt], np.int32)
+    return _entries(slot, tokens, np.full(len(tokens), IN_PROMPT, np.int32))
+
+
+def _output_entries(slot: int, state: SequenceState) -> _Words:
+    """Of each token that was said, how often: beyond the prompt only after a change of workers."""
+    said = np.array(state.tokens[state.num_prompt :], np.int32)
+    tokens, times = np.unique(said, return_counts=True)
+    return _entries(slot, tokens, np.minimum(times, MAX_OUTPUTS).astype(np.int32))
+
+
+def _entries(slot: int, tokens: _Words, words: _Words) -> _Words:
+    entries = np.empty((len(tokens), ENTRY_WORDS), np.int32)
+    entries[:, 0] = slot
+    entries[:, 1] = tokens
+    entries[:, 2] = words
+    return entries.ravel()

@@ -1,0 +1,95 @@
+"""The seam between the runner and a device: a step is started, and read later.
+
+Owns what both kinds of step share: its shape, and the reading of its tokens. Must not know plans.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from protocol.errors import HermaError
+from workers.engine.step.sampler import Picked
+from workers.engine.step.sequences import SequenceState
+from workers.scheduler import Chunk
+
+
+class TokensLost(HermaError):
+    """A step was computed, but what it sampled cannot be read: it must not be repeated."""
+
+
+class Steps(Protocol):
+    """Computes chunks."""
+
+    @property
+    def lookahead(self) -> int:
+        """Steps that may be started beyond the one that is read next."""
+
+    def start(self, states: Sequence[SequenceState]) -> None:
+        """New sequences, before the first step that names them."""
+
+    def end(self, seqs: Sequence[int]) -> None:
+        """Forget sequences; unknown ones are no fault."""
+
+    def launch(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+    ) -> "Launched | None":
+        """Start the step; None if it is over and has sampled nothing. Raises `TokensLost`,
+        `torch.OutOfMemoryError` and what the network raises; but for the first, the same chunks,
+        or some of them, may then be launched again.
+        """
+
+    @property
+    def used_graph(self) -> bool:
+        """Whether the step that was launched last replayed a graph."""
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """Whether a step has missed something that `prepare` can make."""
+
+    def prepare(self, *, wished_only: bool) -> bool:
+        """Do one piece of work that makes later steps faster; False if there was none to do.
+
+        With `wished_only`, only what a step has missed already.
+        """
+
+    def hidden(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+    ) -> list[tuple[Chunk, Tensor]]:
+        """The last hidden states [length, hidden] of every chunk, in the order of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A step on its way. `done` is None if its tokens are there already."""
+
+    picked: Picked
+    done: torch.cuda.Event | None = None
+
+    def wait(self) -> Picked:
+        """The tokens, on the host."""
+        if self.done is not None:
+            self.done.synchronize()
+        return self.picked
+
+
+def fetch(picked: Picked) -> Launched:
+    """Copy tokens to the host behind the step that makes them, without waiting."""
+    if not picked.ids.is_cuda:
+        return Launched(picked)
+    scores = picked.scores
+    if scores is not None:
+        own, values, ids = scores
+        scores = (_to_host(own), _to_host(values), _to_host(ids))
+    on_host = Picked(picked.seqs, _to_host(picked.ids), picked.wanted, scores)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record()
+    return Launched(on_host, done)
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """Pinned memory comes from torch's cache, which knows when a copy is done."""
+    target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return target.copy_(tensor, non_blocking=True)

@@ -1,0 +1,105 @@
+"""What the processes of one worker host say to each other, and its encoding; no torch, no
+sockets.
+"""
+
+from workers.ipc.bundles import bundled
+from workers.ipc.framing import (
+    BROADCAST,
+    MAX_LINK,
+    SUPERVISOR,
+    FrameDecoder,
+    encode_frame,
+    encode_frames,
+)
+from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
+from workers.ipc.leftover_names import Owner, is_exiting, left_behind, owner_of, start_ticks
+from workers.ipc.log_deduper import LogDeduper
+from workers.ipc.messages import (
+    FIRST_CONTROL_TAG,
+    Drained,
+    DrainEngine,
+    DropLink,
+    EngineFailed,
+    EngineReady,
+    EngineStart,
+    Heartbeat,
+    Shutdown,
+    StartProgress,
+    decode_from_engine,
+    decode_to_engine,
+    encode_control,
+)
+from workers.ipc.model_file_names import MAX_MODEL_FILES_BYTES, MODEL_FILES, files_digest
+from workers.ipc.outgoing import Outgoing
+from workers.ipc.recover_request_id import recover_request_id
+from workers.ipc.status_messages import (
+    MAX_LINE_BYTES,
+    MAX_SHOWN_LINES,
+    MAX_SHOWN_TROUBLES,
+    SOCKET_KIND,
+    Answer,
+    Ask,
+    AskRestart,
+    AskStatus,
+    Done,
+    LastFault,
+    Refused,
+    State,
+    WorkerStatus,
+    decode_answer,
+    decode_ask,
+    encode_line,
+)
+
+__all__ = [
+    "BROADCAST",
+    "FIRST_CONTROL_TAG",
+    "MAX_LINE_BYTES",
+    "MAX_LINK",
+    "MAX_MODEL_FILES_BYTES",
+    "MAX_SHOWN_LINES",
+    "MAX_SHOWN_TROUBLES",
+    "MODEL_FILES",
+    "PROBE_PROMPT",
+    "PROBE_TOKENS",
+    "SOCKET_KIND",
+    "SUPERVISOR",
+    "Answer",
+    "Ask",
+    "AskRestart",
+    "AskStatus",
+    "Done",
+    "DrainEngine",
+    "Drained",
+    "DropLink",
+    "EngineFailed",
+    "EngineReady",
+    "EngineStart",
+    "FrameDecoder",
+    "HealthProbe",
+    "Heartbeat",
+    "LastFault",
+    "LogDeduper",
+    "Outgoing",
+    "Owner",
+    "Refused",
+    "Shutdown",
+    "StartProgress",
+    "State",
+    "WorkerStatus",
+    "bundled",
+    "decode_answer",
+    "decode_ask",
+    "decode_from_engine",
+    "decode_to_engine",
+    "encode_control",
+    "encode_frame",
+    "encode_frames",
+    "encode_line",
+    "files_digest",
+    "is_exiting",
+    "left_behind",
+    "owner_of",
+    "recover_request_id",
+    "start_ticks",
+]

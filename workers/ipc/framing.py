@@ -1,0 +1,59 @@
+"""Frames between the supervisor and its engine: `u32 length, u16 link, payload`.
+
+Owns the byte layout and the link numbers. Must not know what a payload says or which socket
+carries it: bytes in, frames out, at any split point.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from protocol.errors import WireError
+from protocol.length_decoder import LengthDecoder
+from protocol.wire import MAX_FRAME_BYTES
+
+SUPERVISOR: Final = 0
+"""The link of the supervisor itself: control messages and its health probe."""
+
+BROADCAST: Final = 0xFFFF
+"""All gateways that are connected now."""
+
+MAX_LINK: Final = BROADCAST - 1
+
+_HEADER: Final = struct.Struct("<IH")
+
+
+def encode_frame(link: int, payload: bytes) -> bytes:
+    """The bytes of one frame. Raises `WireError` if `payload` is over the frame limit."""
+    if len(payload) > MAX_FRAME_BYTES:
+        raise _too_large(len(payload))
+    return _HEADER.pack(len(payload), link) + payload
+
+
+def encode_frames(frames: Iterable[tuple[int, bytes]]) -> bytes:
+    """The bytes of all of them, without a call for each. Raises `WireError` as `encode_frame`."""
+    parts: list[bytes] = []
+    for link, payload in frames:
+        num_bytes = len(payload)
+        if num_bytes > MAX_FRAME_BYTES:
+            raise _too_large(num_bytes)
+        parts += (_HEADER.pack(num_bytes, link), payload)
+    return b"".join(parts)
+
+
+def _too_large(num_bytes: int) -> WireError:
+    return WireError(f"a payload of {num_bytes} bytes is over {MAX_FRAME_BYTES}")
+
+
+class FrameDecoder:
+    """Incremental: `feed` takes any bytes and returns the frames that they complete."""
+
+    def __init__(self) -> None:
+        self._decoder = LengthDecoder(_HEADER)
+
+    def feed(self, data: bytes | bytearray) -> list[tuple[int, bytes]]:
+        """The (link, payload) pairs completed by `data`.
+
+        Raises `WireError` for a length over the frame limit: the stream is lost then.
+        """
+        return [(link, payload) for (_, link), payload in self._decoder.feed(data)]

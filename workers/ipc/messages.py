@@ -1,0 +1,113 @@
+"""What a supervisor and its engine say to each other on link 0.
+
+Owns the control messages and their encoding. They share the MessagePack form of the wire, with
+tags from 64 up, so that `peek_tag` tells them from the health probe's messages. Must not know
+sockets.
+"""
+
+from typing import Final
+
+import msgspec
+
+from protocol.errors import WireError
+from protocol.messages import EngineFacts
+
+FIRST_CONTROL_TAG: Final = 64
+
+
+class _Control(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Frozen and encoded as an array whose first element is the tag."""
+
+
+class EngineStart(_Control, frozen=True, tag=64):
+    """The first frame: the worker's configuration as JSON, and which start this is."""
+
+    config_json: bytes
+    epoch: int
+
+
+class DropLink(_Control, frozen=True, tag=65):
+    """That gateway is gone: abort its sequences without a word."""
+
+    link: int
+
+
+class Shutdown(_Control, frozen=True, tag=66):
+    """Leave now."""
+
+
+class DrainEngine(_Control, frozen=True, tag=67):
+    """No more work follows; say `Drained` when there is none left."""
+
+
+ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
+
+
+class EngineReady(_Control, frozen=True, tag=80):
+    """The model is loaded; its text files lie in `model_dir`."""
+
+    facts: EngineFacts
+    model_dir: str
+
+
+class Heartbeat(_Control, frozen=True, tag=81):
+    """Sent every 200 ms by a thread of its own. `step` counts finished steps; `phase` names a
+    declared long operation (a compile) in the current step, empty otherwise; `expected_step_s`
+    is an estimate of the current step from earlier, smaller ones.
+    """
+
+    step: int
+    busy: bool
+    phase: str = ""
+    longest_step_s: float = 0.0
+    expected_step_s: float = 0.0
+
+
+class StartProgress(_Control, frozen=True, tag=82):
+    """How far the start is, or a long operation that begins now."""
+
+    phase: str
+    fraction: float
+    detail: str = ""
+
+
+class EngineFailed(_Control, frozen=True, tag=83):
+    """The engine leaves because of `cause`, one line for people; `detail` is for the log.
+    `is_config`: the operator's configuration or files are wrong, and the line says what to do.
+    """
+
+    cause: str
+    detail: str = ""
+    is_config: bool = False
+
+
+class Drained(_Control, frozen=True, tag=84):
+    """No sequence is left after `DrainEngine`."""
+
+
+FromEngine = EngineReady | Heartbeat | StartProgress | EngineFailed | Drained
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode_control(message: ToEngine | FromEngine) -> bytes:
+    """The payload of a control message."""
+    return _encoder.encode(message)
+
+
+def decode_to_engine(payload: bytes) -> ToEngine:
+    """The message of a payload from the supervisor. Raises `WireError` for anything else."""
+    try:
+        return _to_engine.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not a control message to an engine: {error}") from error
+
+
+def decode_from_engine(payload: bytes) -> FromEngine:
+    """The message of a payload from the engine. Raises `WireError` for anything else."""
+    try:
+        return _from_engine.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not a control message from an engine: {error}") from error

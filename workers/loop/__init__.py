@@ -1,0 +1,20 @@
+"""The engine process around a runner: channel, heartbeat, scheduler, pipeline; no torch."""
+
+from workers.loop.assembly import scheduler_for
+from workers.loop.builtin import builtin_dir
+from workers.loop.channel import EngineChannel
+from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
+from workers.loop.loop import Channel, EngineBroken, EngineLoop, Runner
+
+__all__ = [
+    "Channel",
+    "EngineBroken",
+    "EngineChannel",
+    "EngineLoop",
+    "EngineStatus",
+    "Reporter",
+    "Runner",
+    "builtin_dir",
+    "scheduler_for",
+    "start_heartbeats",
+]

@@ -1,0 +1,213 @@
+"""frames in -> scheduler -> runner -> frames out: the engine's one loop.
+
+Owns the order of a turn and the waiting. Must not know tensors (the runner does), what an exception
+in a step means (the pipeline does) nor who reads the frames (the supervisor relays them).
+
+A turn starts the next step before it waits for the tokens of the last, so a card whose runner looks
+ahead never waits for the CPU:
+
+    take frames -> plan N+1 -> launch N+1 -> send -> collect N -> commit N -> send
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, Protocol, assert_never, final
+
+from protocol import wire
+from protocol.errors import WireError
+from protocol.messages import (
+    Abort,
+    Dismiss,
+    Drain,
+    GetFiles,
+    Load,
+    Ping,
+    Rejected,
+    Snapshot,
+    Submit,
+    Welcome,
+)
+from workers.ipc import (
+    BROADCAST,
+    SUPERVISOR,
+    Drained,
+    DrainEngine,
+    DropLink,
+    EngineStart,
+    Shutdown,
+    decode_to_engine,
+    encode_control,
+    recover_request_id,
+)
+from workers.loop.heartbeat import EngineStatus
+from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
+from workers.scheduler import Outgoing, Scheduler
+
+__all__ = ["Channel", "EngineBroken", "EngineLoop", "Runner"]
+
+LOAD_EVERY_S: Final = 0.1
+
+BRIEF_STEP_S: Final = 0.002
+"""What there is to say before a step that should be over so soon leaves with its tokens: a frame
+more costs the supervisor and the gateways a wake-up, some 0.1 ms each.
+"""
+
+PREPARE_EVERY_S: Final = 2.0
+"""Capturing a decode graph took 0.1 to 0.2 s on an H200: a twentieth of the time at the most."""
+_FIRST_CONTROL_TAG: Final = 64
+
+
+class Channel(Protocol):
+    """Where frames come from and go to; a frame is a link and a payload."""
+
+    def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
+        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+
+    def send(self, frames: list[tuple[int, bytes]]) -> None:
+        """Send frames in order."""
+
+
+@final
+class EngineLoop(Generic[InFlight]):
+    """Turns until `Shutdown`. `clock` gives monotonic seconds; `epoch` counts engine starts."""
+
+    def __init__(
+        self,
+        runner: Runner[InFlight],
+        scheduler: Scheduler,
+        channel: Channel,
+        status: EngineStatus,
+        *,
+        epoch: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if scheduler.lookahead > runner.lookahead:
+            raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
+        self._scheduler = scheduler
+        self._channel = channel
+        self._status = status
+        self._epoch = epoch
+        self._clock = clock
+        self._pipeline = Pipeline(runner, status, clock)
+        self._out: list[tuple[int, bytes]] = []
+        self._load_at = -LOAD_EVERY_S
+        self._load_was_busy: bool | None = None
+        self._prepare_at = clock() + PREPARE_EVERY_S
+        self._draining = False
+        self._leaving = False
+
+    def run(self) -> None:
+        """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
+        while True:
+            # With work the next step must not wait; without, nothing can happen but a frame, and
+            # the runner may prepare for later steps as long as there is none.
+            can_wait = not self._is_busy and not self._pipeline.prepare(wished_only=False)
+            for link, payload in self._channel.take(None if can_wait else 0.0):
+                self._take_frame(link, payload)
+            if self._leaving:
+                return
+            self._turn()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._scheduler.has_work or len(self._pipeline) > 0
+
+    def _turn(self) -> None:
+        self._say(self._scheduler.expire(self._clock()))
+        self._say(self._scheduler.take_events())
+        self._status.busy = self._is_busy
+        if (plan := self._scheduler.plan()) is not None:
+            self._pipeline.launch(plan)
+        if plan is None or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
+            self._report_load(busy=self._is_busy)
+            self._flush()
+        # A plan that could not be made, or not be launched, waits for what is in flight.
+        goes_on = plan is not None and not self._pipeline.has_failed
+        self._collect(leave=self._scheduler.lookahead if goes_on else 0)
+        self._prepare_at_times()
+        self._status.busy = is_busy = self._is_busy
+        self._report_load(busy=is_busy, has_worked=plan is not None)
+        if self._draining and not is_busy:
+            self._draining = False
+            self._out.append((SUPERVISOR, encode_control(Drained())))
+        self._flush()
+
+    def _prepare_at_times(self) -> None:
+        """An engine that is never idle gets what its steps miss too, a little at a time."""
+        if (
+            self._pipeline.has_pending_captures
+            and self._is_busy
+            and self._clock() >= self._prepare_at
+        ):
+            # What is in flight would be told only after the work.
+            self._collect(leave=0)
+            self._flush()
+            self._pipeline.prepare(wished_only=True)
+            self._prepare_at = self._clock() + PREPARE_EVERY_S
+
+    def _collect(self, leave: int) -> None:
+        """Take results until so many steps are in flight."""
+        while len(self._pipeline) > leave:
+            self._say(self._scheduler.commit(*self._pipeline.collect()))
+
+    def _take_frame(self, link: int, payload: bytes) -> None:
+        try:
+            if link == SUPERVISOR and (wire.peek_tag(payload) or 0) >= _FIRST_CONTROL_TAG:
+                self._control(payload)
+            else:
+                self._message(link, payload)
+        except WireError as error:
+            # Counted and named; the request is answered if the frame still tells which it is.
+            print(f"bad frame on link {link}: {error}", file=sys.stderr)
+            if (ids := recover_request_id(payload)) is not None:
+                self._say([Outgoing(link, Rejected(*ids, "invalid", str(error)))])
+
+    def _control(self, payload: bytes) -> None:
+        match message := decode_to_engine(payload):
+            case DropLink(link=link):
+                self._scheduler.drop_link(link)
+            case Shutdown():
+                self._leaving = True
+            case DrainEngine():
+                self._draining = True
+            case EngineStart():
+                raise WireError("a second EngineStart")
+            case _:
+                assert_never(message)
+
+    def _message(self, link: int, payload: bytes) -> None:
+        match message := wire.decode_to_worker(payload):
+            case Submit():
+                self._say(self._scheduler.submit(link, message, self._clock()))
+            case Abort(request_id=request_id, attempt=attempt):
+                self._say(self._scheduler.abort(link, request_id, attempt))
+            case Snapshot():
+                self._say(self._scheduler.take_events())
+                self._say([Outgoing(link, self._scheduler.snapshot())])
+                self._say([Outgoing(link, self._load())])
+            case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
+                raise WireError(f"{type(message).__name__} is not for an engine")
+            case _:
+                assert_never(message)
+
+    def _report_load(self, *, busy: bool, has_worked: bool = False) -> None:
+        """At most one per 100 ms, and at each change between idle and busy, seen or not."""
+        now = self._clock()
+        is_due = now - self._load_at >= LOAD_EVERY_S if busy else has_worked
+        if busy == self._load_was_busy and not is_due:
+            return
+        self._load_was_busy, self._load_at = busy, now
+        self._say([Outgoing(BROADCAST, self._load())])
+
+    def _load(self) -> Load:
+        meter = self._pipeline.meter
+        return self._scheduler.load(self._epoch, meter.step_ms, meter.prefill_tokens_per_s)
+
+    def _say(self, messages: Sequence[Outgoing]) -> None:
+        if messages:
+            self._out += [(link, wire.encode(message)) for link, message in messages]
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self._channel.send(out)

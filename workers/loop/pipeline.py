@@ -1,0 +1,202 @@
+"""The steps that are launched and not collected yet, in order.
+
+Owns the runner's seam, the clock around a step and what an exception in a step means. Must not
+know scheduling, frames or tensors.
+"""
+
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar, final
+
+from protocol.errors import HermaError
+from protocol.messages import EngineFacts
+from workers.loop.heartbeat import EngineStatus
+from workers.scheduler import StepMeter, StepPlan, StepResult
+
+MAX_FAULTS_IN_A_ROW: Final = 3
+"""One bad step can be the fault of one request; three in a row are the engine's own."""
+
+T = TypeVar("T")
+InFlight = TypeVar("InFlight")
+"""A runner's own note of a step that it launched."""
+
+
+class Runner(Protocol[InFlight]):
+    """Computes plans: the native one with torch, or the synthetic one.
+
+    Steps are launched in the order of their plans, take effect in that order and are collected in
+    that order. An exception of either method fails the sequences of that step's plan; `ended` of a
+    plan holds even then.
+    """
+
+    facts: EngineFacts
+    eos_ids: frozenset[int]
+    model_dir: Path
+
+    @property
+    def lookahead(self) -> int:
+        """How many steps may be launched beyond the one that is collected next: 0 or 1."""
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """Whether a step has missed something that `prepare` can make."""
+
+    def prepare(self, *, wished_only: bool) -> bool:
+        """Do one piece of work that makes later steps faster; False if there was none to do.
+
+        With `wished_only`, only what a step has missed already: the next steps wait for it.
+        """
+
+    def launch(self, plan: StepPlan) -> InFlight:
+        """Start a step; returns at once if the runner looks ahead."""
+
+    def collect(self, step: InFlight) -> StepResult:
+        """Wait for the step's tokens."""
+
+
+class EngineBroken(HermaError):
+    """The engine cannot go on; the text is the cause for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What a runner raised, until it is that step's turn."""
+
+    error: Exception
+
+
+@dataclass(slots=True)
+class _Step(Generic[InFlight]):
+    """A step that was in flight when another failed `is_overshadowed`: the same request may have
+    been in both, and counts once.
+    """
+
+    plan: StepPlan
+    num_tokens: int
+    prefill_tokens: int
+    launched_at: float
+    expected_s: float
+    launched: InFlight | _Fault
+    is_overshadowed: bool = False
+
+
+@final
+class Pipeline(Generic[InFlight]):
+    """Launches and collects the steps of one runner; `clock` gives monotonic seconds.
+
+    `meter` measures the time from one result to the next, or from the launch if there was nothing
+    in flight. `has_failed` says that the last launch did: then nothing should be planned before it
+    is collected, because its sequences do not go on.
+    """
+
+    def __init__(
+        self,
+        runner: Runner[InFlight],
+        status: EngineStatus,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.meter = StepMeter()
+        self.has_failed = False
+        self._runner = runner
+        self._status = status
+        self._clock = clock
+        self._steps: deque[_Step[InFlight]] = deque()
+        self._faults_in_a_row = 0
+        self._result_at = 0.0
+
+    def __len__(self) -> int:
+        """How many steps are in flight."""
+        return len(self._steps)
+
+    @property
+    def expected_s(self) -> float:
+        """How long the step that was launched last should take; 0 while unknown."""
+        return self._status.expected_step_s
+
+    @property
+    def has_pending_captures(self) -> bool:
+        """Whether `prepare` would help the steps to come."""
+        return self._runner.has_pending_captures
+
+    def prepare(self, *, wished_only: bool) -> bool:
+        """One piece of the runner's own work, declared, since compiling may take seconds."""
+        self._status.phase = "prepare"
+        try:
+            return self._runner.prepare(wished_only=wished_only)
+        finally:
+            self._status.phase = ""
+
+    def launch(self, plan: StepPlan) -> None:
+        """Start a step. If it cannot start, `collect` says why when it is its turn."""
+        lengths = [chunk.length for chunk in plan.chunks]
+        num_tokens = sum(lengths)
+        expected_s = self.meter.expected_s(num_tokens)
+        # A launch may take as long as the step before it, so both are waited for from here on.
+        in_flight_s = max((step.expected_s for step in self._steps), default=0.0)
+        self._status.expected_step_s = max(expected_s, in_flight_s)
+        launched_at = self._clock()
+        launched = _attempt(partial(self._runner.launch, plan))
+        self.has_failed = isinstance(launched, _Fault)
+        prefill_tokens = num_tokens - lengths.count(1)
+        self._steps.append(
+            _Step(plan, num_tokens, prefill_tokens, launched_at, expected_s, launched)
+        )
+
+    def collect(self) -> tuple[StepPlan, StepResult]:
+        """Wait for the oldest step. An exception becomes the failure of its plan's sequences.
+
+        Raises `EngineBroken` when steps fail again and again.
+        """
+        step = self._steps.popleft()
+        result = self._result(step)
+        now = self._clock()
+        duration_s = now - max(step.launched_at, self._result_at)
+        self._result_at = now
+        self.meter.add(duration_s, step.num_tokens, step.prefill_tokens, now)
+        self._status.step = step.plan.step
+        self._status.phase = ""
+        self._status.longest_step_s = self.meter.longest_s
+        return step.plan, result
+
+    def _result(self, step: _Step[InFlight]) -> StepResult:
+        result: StepResult | _Fault
+        if isinstance(step.launched, _Fault):
+            result = step.launched
+        else:
+            result = _attempt(partial(self._runner.collect, step.launched))
+        if isinstance(result, _Fault):
+            return self._failure(step, result.error)
+        self._faults_in_a_row = 0
+        return result
+
+    def _failure(self, step: _Step[InFlight], error: Exception) -> StepResult:
+        reason = _one_line(error)
+        if not step.is_overshadowed:
+            self._faults_in_a_row += 1
+            for later in self._steps:
+                later.is_overshadowed = True
+        if self._faults_in_a_row >= MAX_FAULTS_IN_A_ROW:
+            raise EngineBroken(
+                f"{MAX_FAULTS_IN_A_ROW} steps in a row failed, the last with {reason}"
+            ) from error
+        traceback.print_exception(error, file=sys.stderr)
+        failed = tuple((chunk.seq, f"the step failed: {reason}") for chunk in step.plan.chunks)
+        return StepResult(step.plan.step, (), failed)
+
+
+def _attempt(call: Callable[[], T]) -> T | _Fault:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 -- one request's fault must not end the others
+        return _Fault(error)
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,23 @@
+"""What an engine computes next: sequences, blocks, queues, plans. Pure."""
+
+from workers.scheduler.admission import largest_id
+from workers.scheduler.block_events import BlockEvents
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.meters import StepMeter
+from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan, StepResult
+from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
+
+__all__ = [
+    "BlockEvents",
+    "BlockManager",
+    "Chunk",
+    "Outgoing",
+    "Sampled",
+    "Scheduler",
+    "SchedulerLimits",
+    "SequenceStart",
+    "StepMeter",
+    "StepPlan",
+    "StepResult",
+    "largest_id",
+]

@@ -1,0 +1,224 @@
+"""Who holds which block of the key-value cache, and which blocks can be found by their content.
+
+Owns reference counts, the prefix cache and its eviction. Must not know sequences, scheduling or
+tensors: a block is a number.
+
+Paged blocks and an automatic prefix cache over full blocks, after vLLM (Kwon et al. 2023). Three
+rules keep cached prefixes free of holes, so that a router may trust every digest it was told of:
+a sequence whose new block equals a cached one takes the cached one in its place (so a cached
+block's parents are held by everyone who holds the block); a sequence is freed tail first; and
+the least recently freed block is evicted first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import repeat
+from operator import ne
+from typing import Final, NamedTuple, TypeAlias, final
+
+from protocol.hashing import chained_digests, split_blocks
+from protocol.ids import BlockDigest
+from protocol.messages import BlocksSnapshot
+from protocol.tokens import pack_tokens
+from workers.scheduler.block_events import BlockEvent, BlockEvents
+from workers.scheduler.block_table import BlockTable
+from workers.scheduler.free_list import FreeList
+from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
+
+_NOT_CACHED: Final = -1
+
+Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
+"""What `protocol.hashing.chained_digests` does."""
+
+
+class PrefixHit(NamedTuple):
+    """The cached blocks at the start of a sequence; `num_free` of them are held by nobody."""
+
+    block_ids: tuple[int, ...]
+    num_free: int
+
+
+@final
+class BlockManager:
+    """`num_blocks` blocks of `block_size` tokens.
+
+    A thousand blocks of a long prompt wait here for their first token and give way to the next
+    when it has come: what is done to several blocks is one loop, without a call for each.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, digests: Digests = chained_digests
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._chain = digests
+        self._num_holders = [0] * num_blocks
+        self._cached: list[CachedBlock | None] = [None] * num_blocks
+        self._by_digest: dict[BlockDigest, int] = {}
+        self._free = FreeList(num_blocks)
+        self._events = BlockEvents()
+
+    def __repr__(self) -> str:
+        return (
+            f"<BlockManager {self.num_free}/{self.num_blocks} free, {len(self._by_digest)} cached>"
+        )
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no sequence holds, cached ones included."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks in the prefix cache, held or not."""
+        return len(self._by_digest)
+
+    def num_needed(self, num_tokens: int) -> int:
+        """How many blocks hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def match(self, table: BlockTable, token_ids: array[int]) -> PrefixHit:
+        """The longest cached prefix of `token_ids`, but for the last token: one must be computed.
+
+        Changes nothing except that `table` remembers the digests. Token ids are compared, so a
+        hash collision ends the prefix.
+        """
+        num_tokens = (len(token_ids) - 1) // self.block_size * self.block_size
+        blocks = split_blocks(pack_tokens(token_ids[:num_tokens]), self.block_size)
+        self._add_digests(table, blocks[len(table.digests) :])
+        held, block_ids = self._cached, self._found(table.digests[: len(blocks)])
+        contents = [cached for id_ in block_ids if (cached := held[id_]) is not None]
+        _, packed, parents = zip(*contents, strict=True) if contents else ((), (), ())
+        num_equal = min(_num_equal(packed, blocks), _num_equal(parents, (table.root, *block_ids)))
+        hit = tuple(block_ids[:num_equal])
+        return PrefixHit(hit, [self._num_holders[block_id] for block_id in hit].count(0))
+
+    def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
+        """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free."""
+        num_new = self.num_needed(num_tokens) - len(hit.block_ids)
+        return num_new + hit.num_free + reserve <= len(self._free)
+
+    def admit(self, table: BlockTable, hit: PrefixHit, num_tokens: int) -> None:
+        """Let an empty `table` hold `hit`, from a `match` just made, and blocks for the rest.
+
+        Ask `can_admit` first.
+        """
+        self._hold(hit.block_ids)
+        num_new = self.num_needed(num_tokens) - len(hit.block_ids)
+        table.extend([*hit.block_ids, *self._allocate(num_new)])
+        table.num_stored = len(hit.block_ids)
+
+    def grow(self, table: BlockTable, num_tokens: int) -> bool:
+        """Make `table` hold `num_tokens` tokens; False, and nothing changed, if none are free."""
+        num_new = self.num_needed(num_tokens) - len(table.block_ids)
+        if num_new > len(self._free):
+            return False
+        if num_new > 0:
+            table.extend(self._allocate(num_new))
+        return True
+
+    def store(self, table: BlockTable, token_ids: array[int], num_computed: int) -> None:
+        """Put the full blocks below position `num_computed` into the prefix cache."""
+        if not table.is_cacheable:
+            return
+        size, first = self.block_size, table.num_stored
+        packed = pack_tokens(token_ids[first * size : num_computed // size * size])
+        blocks = split_blocks(packed, size)
+        self._add_digests(table, blocks[len(table.digests) - first :])
+        for index, block in enumerate(blocks, first):
+            table.is_cacheable = self._store_block(table, index, block)
+            if not table.is_cacheable:
+                return
+            table.num_stored = index + 1
+
+    def release(self, table: BlockTable) -> None:
+        """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
+        self._let_go(table.clear()[::-1])
+
+    def take_events(self) -> tuple[BlockEvent, ...]:
+        """What changed in the prefix cache since the last call, oldest first."""
+        return self._events.take()
+
+    def snapshot(self) -> BlocksSnapshot:
+        """All digests of the prefix cache. Take the events first, else old ones follow it."""
+        return self._events.snapshot(list(self._by_digest))
+
+    def check_integrity(self, tables: Collection[BlockTable]) -> None:
+        """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
+        check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
+
+    def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
+        """False for a block whose digest is that of another one."""
+        digest = table.digests[index]
+        parent = table.block_ids[index - 1] if index else table.root
+        twin = self._by_digest.get(digest)
+        if twin is None:
+            block_id = table.block_ids[index]
+            self._cached[block_id] = CachedBlock(digest, block, parent)
+            self._by_digest[digest] = block_id
+            self._events.stored(digest)
+        elif self._holds(twin, block, parent):
+            self._hold((twin,))
+            self._let_go((table.replace(index, twin),))
+        else:
+            return False
+        return True
+
+    def _found(self, digests: Sequence[BlockDigest]) -> list[int]:
+        """The cached blocks of the leading digests, as far as there are any."""
+        found = list(map(self._by_digest.get, digests, repeat(_NOT_CACHED)))
+        return found[: found.index(_NOT_CACHED)] if _NOT_CACHED in found else found
+
+    def _add_digests(self, table: BlockTable, blocks: Sequence[bytes]) -> None:
+        """Those of the blocks that follow the ones that have theirs."""
+        digests = table.digests
+        parent = digests[-1] if digests else table.root
+        digests += self._chain(parent, blocks)
+
+    def _holds(self, block_id: int, block: bytes, parent: Parent) -> bool:
+        cached = self._cached[block_id]
+        return cached is not None and cached.packed_ids == block and cached.parent == parent
+
+    def _hold(self, block_ids: Sequence[int]) -> None:
+        num_holders = self._num_holders
+        taken = []
+        for block_id in block_ids:
+            num_held = num_holders[block_id]
+            if num_held == 0:
+                taken.append(block_id)
+            num_holders[block_id] = num_held + 1
+        self._free.remove(taken)
+
+    def _allocate(self, count: int) -> list[int]:
+        """The blocks that are reused next, each of them held once."""
+        block_ids = [self._free.pop() for _ in range(count)]
+        for block_id in block_ids:
+            evicted = self._cached[block_id]
+            if evicted is not None:
+                del self._by_digest[evicted.digest]
+                self._cached[block_id] = None
+                self._events.dropped(evicted.digest)
+            self._num_holders[block_id] = 1
+        return block_ids
+
+    def _let_go(self, block_ids: Sequence[int]) -> None:
+        num_holders, cached_at = self._num_holders, self._cached
+        kept: list[int] = []
+        bare: list[int] = []
+        for block_id in block_ids:
+            num_holders[block_id] = num_left = num_holders[block_id] - 1
+            if num_left == 0:
+                (bare if cached_at[block_id] is None else kept).append(block_id)
+        self._free.append(kept)
+        self._free.prepend(bare)
+
+
+def _num_equal(these: tuple[object, ...], those: tuple[object, ...]) -> int:
+    """How many of `these` lead `those`. At once, for all or nothing: else digests have collided."""
+    if these == those[: len(these)]:
+        return len(these)
+    return list(map(ne, these, those)).index(True)

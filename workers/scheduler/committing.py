@@ -1,0 +1,98 @@
+"""What a computed step means for its sequences and for those who wait for tokens.
+
+Owns the way from a `StepResult` to messages: what was computed is cached, sampled ids are cut and
+sent, sequences end. Must not decide what runs next.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from protocol.messages import Accepted, TokenItem, Tokens
+from protocol.tokens import pack_token, pack_tokens
+from workers.ipc import Outgoing
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
+from workers.scheduler.queues import Queues
+from workers.scheduler.sequence import Ending, Sequence
+
+
+class Outcome(NamedTuple):
+    """Messages to send (each sequence's acceptance, then its tokens), and who ended and why."""
+
+    messages: list[Outgoing]
+    ended: list[tuple[Sequence, Ending]]
+
+
+def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManager) -> Outcome:
+    """Bring the live sequences up to date with `result`, the answer to `plan`.
+
+    Sequences that ended after the plan was made are skipped. Raises `ValueError` if the runner did
+    not answer what the plan asks.
+    """
+    running, block_size = queues.running, blocks.block_size
+    sampled = {item.seq: item for item in result.sampled}
+    failed = dict(result.failed)
+    accepted: list[Outgoing] = []
+    ended: list[tuple[Sequence, Ending]] = []
+    items: defaultdict[int, list[TokenItem]] = defaultdict(list)
+    for chunk in plan.chunks:
+        seq = chunk.seq
+        sequence = running.get(seq) or queues.live(seq)
+        if sequence is None:
+            continue
+        if not sequence.is_accepted:
+            accepted.append(_accept(sequence))
+        if seq in failed:
+            ended.append((sequence, Ending("error", detail=failed[seq])))
+            continue
+        table = sequence.table
+        # Who has no token yet computes the last position again: its block is not final.
+        is_asked_again = chunk.samples and seq in sampled and not sampled[seq].ids
+        end = chunk.start + chunk.length - is_asked_again
+        # A table without blocks: the sequence was preempted after the plan was made. Whoever holds
+        # the blocks now will overwrite what the step wrote.
+        if end // block_size > table.num_stored and table.block_ids:
+            blocks.store(table, sequence.token_ids, end)
+        if chunk.samples:
+            item, ending = _sample(sequence, chunk, sampled.get(seq))
+            if item is not None:
+                items[sequence.link].append(item)
+            if ending is not None:
+                ended.append((sequence, ending))
+    return Outcome([*accepted, *_tokens(plan.step, items)], ended)
+
+
+def _accept(sequence: Sequence) -> Outgoing:
+    sequence.is_accepted = True
+    message = Accepted(sequence.request_id, sequence.attempt, sequence.num_cached)
+    return Outgoing(sequence.link, message)
+
+
+def _sample(
+    sequence: Sequence, chunk: Chunk, answer: Sampled | None
+) -> tuple[TokenItem | None, Ending | None]:
+    """What to send of `answer`, and the end of the sequence if it is one."""
+    if answer is None:
+        raise ValueError(f"the runner did not answer for sequence {chunk.seq}")
+    ids, logprobs = answer.ids, answer.logprobs
+    if len(ids) != 1 and sequence.num_planned > chunk.start + chunk.length:
+        raise ValueError(f"the next token of sequence {chunk.seq} is computed, but there are {ids}")
+    if not ids:
+        sequence.wait_for_token()
+        return None, None
+    offset = sequence.num_outputs
+    ending = sequence.take(ids)
+    num_sent = sequence.num_outputs - offset
+    if ending is not None and ending.matched is not None:
+        num_sent -= 1
+    if num_sent == 0:
+        return None, ending
+    packed = pack_token(ids[0]) if num_sent == 1 else pack_tokens(ids[:num_sent])
+    item = TokenItem(sequence.request_id, sequence.attempt, offset, packed, logprobs[:num_sent])
+    return item, ending
+
+
+def _tokens(step: int, items: dict[int, list[TokenItem]]) -> Iterator[Outgoing]:
+    for link, of_link in items.items():
+        yield Outgoing(link, Tokens(step, tuple(of_link)))

@@ -1,0 +1,108 @@
+"""Which sequences wait and which run.
+
+Owns the two queues and the names of the live sequences. Must not know blocks or budgets.
+
+Both queues are in the order in which the engine took the sequences in, and everything that runs
+came before everything that waits: the head of the waiting is started, the latest of the running is
+put back before it. So the oldest sequence always runs, and at most as many sequences as may run
+have state in the runner.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import final
+
+from workers.scheduler.integrity import require
+from workers.scheduler.sequence import Key, Sequence
+
+
+@final
+class Queues:
+    """All operations are O(1), except those over a whole queue. `num_by_link`: how many live
+    sequences each link has, if it has any.
+    """
+
+    def __init__(self) -> None:
+        self.running: OrderedDict[int, Sequence] = OrderedDict()
+        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self.num_by_link: dict[int, int] = {}
+        self._by_key: dict[Key, Sequence] = {}
+
+    def __repr__(self) -> str:
+        return f"<Queues running={list(self.running)} waiting={list(self._waiting)}>"
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that hold no blocks; those at the door (`intake_queue.py`) are not in here."""
+        return len(self._waiting)
+
+    @property
+    def num_live(self) -> int:
+        """Sequences that run or wait."""
+        return len(self._by_key)
+
+    def find(self, key: Key) -> Sequence | None:
+        """The live sequence of that name."""
+        return self._by_key.get(key)
+
+    def live(self, seq: int) -> Sequence | None:
+        """The live sequence of that number, running or waiting."""
+        return self.running.get(seq) or self._waiting.get(seq)
+
+    def of_link(self, link: int) -> list[Sequence]:
+        """The live sequences of a link, oldest first."""
+        return [sequence for sequence in self._by_key.values() if sequence.link == link]
+
+    def head(self) -> Sequence | None:
+        """The waiting sequence that starts next."""
+        return next(iter(self._waiting.values()), None)
+
+    def add(self, sequence: Sequence) -> None:
+        """A new sequence waits behind all others."""
+        link, num_by_link = sequence.link, self.num_by_link
+        num_by_link[link] = num_by_link.get(link, 0) + 1
+        self._by_key[sequence.key] = sequence
+        self._waiting[sequence.seq] = sequence
+
+    def start_head(self) -> None:
+        """The head of the waiting runs now, as the latest."""
+        seq, sequence = self._waiting.popitem(last=False)
+        self.running[seq] = sequence
+
+    def put_back_latest(self) -> Sequence:
+        """The latest of the running waits again, before all others."""
+        seq, sequence = self.running.popitem()
+        self._waiting[seq] = sequence
+        self._waiting.move_to_end(seq, last=False)
+        return sequence
+
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence is over."""
+        del self._by_key[sequence.key]
+        link, num_by_link = sequence.link, self.num_by_link
+        num_by_link[link] -= 1
+        if not num_by_link[link]:
+            del num_by_link[link]
+        queue = self.running if sequence.seq in self.running else self._waiting
+        del queue[sequence.seq]
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` unless the queues are in order and those who wait hold nothing."""
+        order = [*self.running, *self._waiting]
+        require(order == sorted(order), f"not in order of arrival: {self!r}")
+        named = {sequence.seq for sequence in self._by_key.values()}
+        require(named == set(order), f"{self!r} differs from the named {sorted(named)}")
+        num_by_link = Counter(sequence.link for sequence in self._by_key.values())
+        require(num_by_link == self.num_by_link, f"{self!r} counts {self.num_by_link}")
+        for sequence in self._waiting.values():
+            idle = not sequence.table.block_ids and sequence.num_planned == 0
+            require(idle, f"{sequence!r} waits but holds {sequence.table!r}")
+
+    def check_progress(self, num_pending: Mapping[int, int]) -> None:
+        """Raise `IntegrityError` unless exactly the tokens that are known, and those that steps in
+        flight sample (`num_pending` by sequence), are due.
+        """
+        for sequence in self._by_key.values():
+            num_tokens = len(sequence.token_ids) + num_pending.get(sequence.seq, 0)
+            require(sequence.num_due == min(num_tokens, sequence.max_due), f"{sequence!r}: due")
+            require(sequence.num_planned <= sequence.num_due, f"{sequence!r}: planned")

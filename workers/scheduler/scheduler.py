@@ -1,0 +1,208 @@
+"""The engine's scheduler: submissions in, plans out; results in, messages out.
+
+Owns every live sequence and the order of calls: plans are committed in the order in which they were
+made, and at most `lookahead` plans are made before the one before them is committed; submissions,
+aborts and deadlines may come at any time between. Must not know tensors, sockets or clocks: a
+decision is a return value, `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import final
+
+from protocol.messages import BlocksSnapshot, Load, Submit
+from workers.ipc import BROADCAST, Outgoing
+from workers.scheduler.admission import Intake, Refusal, SchedulerLimits, largest_id
+from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.committing import apply
+from workers.scheduler.intake_queue import IntakeQueue
+from workers.scheduler.integrity import require
+from workers.scheduler.plan import StepPlan, StepResult
+from workers.scheduler.planning import choose
+from workers.scheduler.queues import Queues
+from workers.scheduler.sequence import Ending, Key, Sequence
+
+__all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
+
+
+@final
+class Scheduler:
+    """Schedules sequences over the blocks of one engine. `models` are its public names; `largest`
+    is for `Intake`.
+
+    With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
+    in the earlier one may then be in the later one too, where its part is computed for nothing.
+    """
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        blocks: BlockManager,
+        models: tuple[str, ...],
+        eos_ids: frozenset[int],
+        *,
+        lookahead: int = 0,
+        largest: Callable[[array[int]], int] = largest_id,
+    ) -> None:
+        if lookahead not in {0, 1}:
+            raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
+        self.lookahead = lookahead
+        self._limits = limits
+        self._blocks = blocks
+        pool_tokens = blocks.num_blocks * blocks.block_size
+        self._intake = Intake(limits, pool_tokens, models, eos_ids, largest)
+        self._queues = Queues()
+        self._intake_queue = IntakeQueue(limits.max_waiting)
+        self._next_seq = count(1)
+        self._deadlines: list[tuple[float, Key]] = []
+        self._ended: list[int] = []
+        self._in_flight: deque[StepPlan] = deque()
+        self._num_steps = 0
+        self._num_preemptions = 0
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self._blocks!r}>"
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence lives. Then `plan` returns one, unless a step is in flight."""
+        return self._queues.num_live > 0  # nobody waits at the door of an engine with free places
+
+    def submit(self, link: int, message: Submit, now: float) -> tuple[Outgoing, ...]:
+        """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
+        try:
+            sequence = self._take(link, message, now)
+        except Refusal as refusal:
+            return (Outgoing(link, refusal.answer(message)),)
+        if sequence.num_outputs >= sequence.max_outputs:
+            return (Outgoing(link, sequence.finished(Ending("length"))),)
+        if self._is_full:
+            self._intake_queue.add(sequence)
+        else:
+            self._queues.add(sequence)
+        if sequence.deadline_at is not None:
+            heappush(self._deadlines, (sequence.deadline_at, sequence.key))
+        return ()
+
+    def abort(self, link: int, request_id: bytes, attempt: int) -> tuple[Outgoing, ...]:
+        """End a sequence; its blocks are free now. Unknown ones are ignored."""
+        sequence = self._find((link, request_id, attempt))
+        return () if sequence is None else (self._end(sequence, Ending("abort")),)
+
+    def drop_link(self, link: int) -> None:
+        """End all sequences of a link that is gone; there is nobody to tell."""
+        # Those at the door first, or they would be let in to the places of the others.
+        for sequence in self._intake_queue.of_link(link) + self._queues.of_link(link):
+            self._end(sequence, Ending("abort"))
+        self._intake_queue.forget(link)
+
+    def expire(self, now: float) -> tuple[Outgoing, ...]:
+        """End the sequences whose deadline has come."""
+        messages: list[Outgoing] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline_at, key = heappop(self._deadlines)
+            sequence = self._find(key)
+            if sequence is not None and sequence.deadline_at == deadline_at:
+                messages.append(self._end(sequence, Ending("abort", detail="deadline passed")))
+        return tuple(messages)
+
+    def plan(self) -> StepPlan | None:
+        """The next step; None if no sequence lives, or none can go on before the step in flight
+        is committed. Raises `RuntimeError` if too many are in flight.
+
+        When none is in flight the oldest sequence advances, so every sequence ends.
+        """
+        in_flight = self._in_flight
+        if len(in_flight) > self.lookahead:
+            raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
+        choice = choose(self._queues, self._blocks, self._limits)
+        self._num_preemptions += choice.num_preempted
+        if not choice.chunks:
+            return None
+        ended, self._ended = self._ended, []
+        self._num_steps += 1
+        plan = StepPlan(self._num_steps, tuple(choice.started), tuple(choice.chunks), tuple(ended))
+        in_flight.append(plan)
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> tuple[Outgoing, ...]:
+        """Take the result of `plan`: acceptances, one `Tokens` per link, endings, block events.
+
+        Raises `ValueError` if it is not the answer to the oldest plan in flight.
+        """
+        oldest = self._in_flight[0] if self._in_flight else None
+        if plan is not oldest or result.step != plan.step:
+            raise ValueError(f"result of step {result.step} does not answer {oldest}")
+        self._in_flight.popleft()
+        outcome = apply(plan, result, self._queues, self._blocks)
+        endings = [self._end(sequence, ending) for sequence, ending in outcome.ended]
+        return (*outcome.messages, *endings, *self.take_events())
+
+    def take_events(self) -> tuple[Outgoing, ...]:
+        """Block events not handed out yet. `commit` hands out all, those of plans included."""
+        return tuple(Outgoing(BROADCAST, event) for event in self._blocks.take_events())
+
+    def snapshot(self) -> BlocksSnapshot:
+        """All digests of the prefix cache. Send what `take_events` returns before it."""
+        return self._blocks.snapshot()
+
+    def load(self, epoch: int, step_ms: float, prefill_tokens_per_s: float) -> Load:
+        """The counters, with what only the caller can measure."""
+        return Load(
+            epoch,
+            running=len(self._queues.running),
+            waiting=self._queues.num_waiting + len(self._intake_queue),
+            free_blocks=self._blocks.num_free,
+            num_blocks=self._blocks.num_blocks,
+            steps=self._num_steps,
+            preemptions=self._num_preemptions,
+            step_ms=step_ms,
+            prefill_tokens_per_s=prefill_tokens_per_s,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` if the books contradict each other. O(blocks), for idle times."""
+        running = self._queues.running
+        require(len(running) <= self._limits.max_running, f"too many run: {self!r}")
+        self._queues.check_integrity()
+        require(self._is_full or not len(self._intake_queue), f"a place is free: {self!r}")
+        pending = Counter(
+            chunk.seq for plan in self._in_flight for chunk in plan.chunks if chunk.samples
+        )
+        self._queues.check_progress(pending)
+        self._blocks.check_integrity([sequence.table for sequence in running.values()])
+
+    def _take(self, link: int, message: Submit, now: float) -> Sequence:
+        if self._find((link, message.request_id, message.attempt)) is not None:
+            raise Refusal("invalid", "this attempt of this request runs already")
+        sequence = self._intake.sequence(next(self._next_seq), link, message, now)
+        if self._is_full and not self._intake_queue.has_room(link, self._queues.num_by_link):
+            raise Refusal("busy", f"{len(self._intake_queue)} sequences wait already")
+        return sequence
+
+    @property
+    def _is_full(self) -> bool:
+        # Places that are free now count, because the next plan fills them.
+        return self._queues.num_live >= self._limits.max_seqs
+
+    def _find(self, key: Key) -> Sequence | None:
+        return self._queues.find(key) or self._intake_queue.find(key)
+
+    def _end(self, sequence: Sequence, ending: Ending) -> Outgoing:
+        if self._intake_queue.find(sequence.key) is not None:
+            self._intake_queue.remove(sequence)
+            return Outgoing(sequence.link, sequence.finished(ending))
+        self._queues.remove(sequence)
+        self._blocks.release(sequence.table)
+        if sequence.is_started:
+            self._ended.append(sequence.seq)
+        if (follower := self._intake_queue.admit(self._queues.num_by_link)) is not None:
+            # The queues are in the order of these numbers: it came in last, whenever it came.
+            follower.seq = next(self._next_seq)
+            self._queues.add(follower)
+        return Outgoing(sequence.link, sequence.finished(ending))

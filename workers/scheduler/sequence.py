@@ -1,0 +1,138 @@
+"""One sequence from its submission to its end.
+
+Owns its tokens, its limits and where a run of sampled ids is cut. Must not know other sequences,
+block ids or the budget of a step.
+
+A stop token (the model's end of sequence, or one that the request names) ends the sequence and
+counts as an output token, but is never sent: text is made from the tokens sent, and nobody wants
+to read it. It is reported as `Finished.matched`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple, final
+
+from protocol.messages import Finished, FinishReason, Submit
+from workers.scheduler.block_table import BlockTable
+from workers.scheduler.plan import SequenceStart
+
+Key = tuple[int, bytes, int]
+"""Link, request id, attempt: how the outside names a sequence."""
+
+
+class Ending(NamedTuple):
+    """Why a sequence is over; `matched` is the stop token, if one ended it."""
+
+    reason: FinishReason
+    matched: int | None = None
+    detail: str = ""
+
+
+@final
+class Sequence:
+    """`token_ids` are the prompt, the outputs of earlier attempts and the tokens sent since.
+
+    `num_outputs` counts outputs of all attempts, the stop token included. `num_planned` leading
+    positions have their keys and values in the held blocks once the steps in flight are done.
+    `num_due` positions can be planned: those of the tokens known and of one that a step in flight
+    samples, but no more than `max_due`: nothing is computed from the last token that there may be.
+    """
+
+    __slots__ = (
+        "attempt",
+        "deadline_at",
+        "is_accepted",
+        "is_started",
+        "key",
+        "link",
+        "max_due",
+        "max_outputs",
+        "num_cached",
+        "num_due",
+        "num_outputs",
+        "num_planned",
+        "num_prompt",
+        "request_id",
+        "sampling",
+        "seed",
+        "seq",
+        "stop_ids",
+        "table",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        seq: int,
+        key: Key,
+        submit: Submit,
+        token_ids: array[int],
+        num_prompt: int,
+        *,
+        max_outputs: int,
+        stop_ids: frozenset[int],
+        deadline_at: float | None,
+        table: BlockTable,
+    ) -> None:
+        self.seq = seq
+        self.key = key
+        self.link, self.request_id, self.attempt = key
+        self.sampling = submit.sampling
+        self.seed = submit.seed
+        self.token_ids = token_ids
+        self.num_prompt = num_prompt
+        self.num_outputs = len(token_ids) - num_prompt
+        self.max_outputs = max_outputs
+        self.stop_ids = stop_ids
+        self.deadline_at = deadline_at
+        self.table = table
+        self.max_due = num_prompt + max_outputs - 1
+        self.num_due = len(token_ids)
+        self.num_planned = 0
+        self.num_cached = 0
+        self.is_started = False
+        self.is_accepted = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sequence {self.seq}: {self.num_planned}/{self.num_due} planned, "
+            f"{self.num_outputs}/{self.max_outputs} out>"
+        )
+
+    def start(self) -> SequenceStart:
+        """What the runner must know; a copy, because our tokens grow."""
+        return SequenceStart(self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed)
+
+    def take(self, ids: tuple[int, ...]) -> Ending | None:
+        """Append sampled ids up to the first stop token or the limit; the ending if one was
+        reached. What `num_outputs` grows by is to be sent, but for the stop token.
+        """
+        for token_id in ids:
+            self.num_outputs = num_outputs = self.num_outputs + 1
+            if token_id in self.stop_ids:
+                return Ending("stop", token_id)
+            self.token_ids.append(token_id)
+            if num_outputs >= self.max_outputs:
+                return Ending("length")
+        if len(ids) > 1:  # one was due already
+            self.num_due = len(self.token_ids)
+        return None
+
+    def wait_for_token(self) -> None:
+        """The step sampled nothing yet: its last position is due once more."""
+        self.num_due = len(self.token_ids)
+        self.num_planned = min(self.num_planned, self.num_due - 1)
+
+    def finished(self, ending: Ending) -> Finished:
+        """The last message about this sequence."""
+        return Finished(
+            self.request_id,
+            self.attempt,
+            ending.reason,
+            prompt_tokens=self.num_prompt,
+            cached_tokens=self.num_cached,
+            output_tokens=self.num_outputs,
+            matched=ending.matched,
+            detail=ending.detail,
+        )

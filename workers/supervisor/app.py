@@ -1,0 +1,216 @@
+"""The worker process: a light supervisor of one engine, answering for it to every gateway.
+
+Owns the composition (relay, links, keeper), the signals and the order of leaving. No torch is
+imported here or below: that is the engine's.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, final
+
+import trio
+from setproctitle import setproctitle
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.ids import ID_BYTES, WorkerId
+from protocol.messages import Bye
+from protocol.stopping import stopping
+from protocol.transport import CurveClient, load_curve_client
+from protocol.version import VERSION
+from workers.ipc import Answer, Ask, AskRestart, AskStatus, Done
+from workers.supervisor.control_socket import ControlSocket
+from workers.supervisor.engine_process import NATIVE_ENGINE
+from workers.supervisor.engine_supervisor import EngineSupervisor
+from workers.supervisor.frame_relay import FrameRelay
+from workers.supervisor.gateway_link import GatewayLink
+from workers.supervisor.identity import worker_identity
+from workers.supervisor.log import Log
+from workers.supervisor.reconfigure import changed_keys
+
+MAX_GATEWAYS: Final = 64
+
+_GC_THRESHOLDS: Final = (10_000, 10, 20)
+"""Frames make few objects that refer to each other; Python's own 700 are those of a few steps."""
+
+
+@final
+class Worker:
+    """One supervisor. `run` returns when a drain is over. `reread` gives the configuration as it
+    is by then; it blocks, and raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        log: Log,
+        engine_command: Sequence[str],
+        reread: Callable[[], WorkerConfig],
+    ) -> None:
+        """Raises `ConfigError` for bad keys."""
+        self._config = config
+        self._reread = reread
+        self._log = log
+        self._keys = _curve_keys(config)
+        self._identity = WorkerId(os.urandom(ID_BYTES))
+        self._links: dict[str, GatewayLink] = {}
+        self._nursery: trio.Nursery | None = None
+        self._drain_s = config.drain_s
+        self._drain_wanted = trio.Event()
+        self._keeper = EngineSupervisor(config, log, command=engine_command)
+        self._relay = FrameRelay(
+            worker_identity(config, VERSION),
+            log,
+            on_work=self._keeper.work_sent,
+            on_drain=self.drain,
+            on_siblings=self._dial_siblings,
+        )
+
+    def drain(self, deadline_s: float) -> None:
+        """Finish what runs, for at most `deadline_s`, then leave."""
+        if not self._drain_wanted.is_set():
+            self._drain_s = max(0.0, deadline_s)
+            self._drain_wanted.set()
+
+    def dial(self) -> None:
+        """Start dialling every gateway. Raises `ConfigError` for a bad address."""
+        for address in self._config.gateways:
+            self._add_link(address)
+
+    async def run(self) -> None:
+        """Serve until drained."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for link in self._links.values():
+                nursery.start_soon(link.run)
+            nursery.start_soon(self._keeper.run, self._relay)
+            if (control := self._open_control()) is not None:
+                nursery.start_soon(control.run)
+            await self._drain_wanted.wait()
+            await self._leave()
+            nursery.cancel_scope.cancel()
+
+    @property
+    def _num_welcomed(self) -> int:
+        """The gateways that count on this worker."""
+        return sum(link.number is not None for link in self._links.values())
+
+    def _open_control(self) -> ControlSocket | None:
+        """A worker without one serves all the same: only the local commands do not reach it."""
+        try:
+            return ControlSocket(self._answer)
+        except ConfigError as error:
+            self._log.say(f"`herma worker status` will not find this worker: {error}")
+            return None
+
+    async def _answer(self, ask: Ask) -> Answer:
+        match ask:
+            case AskStatus():
+                troubles = tuple(
+                    f"gateway {link.address}: {link.trouble}"
+                    for link in self._links.values()
+                    if link.number is None and link.trouble
+                )
+                return self._keeper.status((self._num_welcomed, len(self._links)), troubles)
+            case AskRestart(force=force):
+                return await self._restart(force=force)
+
+    async def _restart(self, *, force: bool) -> Done:
+        """Start the engine anew as the file says now. Raises `ConfigError`, and all goes on as it
+        was, if that cannot be.
+        """
+        try:
+            config = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
+            changed = changed_keys(self._config, config)
+        except ConfigError as error:
+            raise ConfigError(f"not restarted: {error}") from error
+        epoch = self._keeper.restart(config, force=force)
+        self._config = config
+        self._relay.reconfigured(worker_identity(config, VERSION))
+        if changed:
+            self._log.say(f"the next engine has another {', '.join(changed)}, as the file says now")
+        return Done(epoch, changed)
+
+    async def _leave(self) -> None:
+        if self._num_welcomed:  # without a gateway nothing runs
+            self._log.say(f"draining for at most {self._drain_s:g} s")
+        self._relay.drains()
+        await self._keeper.drain(self._drain_s)
+        self._relay.tell_all(Bye("drained"))
+        for link in self._links.values():
+            link.close()
+        await self._keeper.stop()
+
+    def _add_link(self, address: str) -> GatewayLink:
+        link = GatewayLink(address, self._identity, self._relay, self._log, self._keys)
+        self._links[address] = link
+        return link
+
+    def _dial_siblings(self, addresses: Iterable[str]) -> None:
+        assert self._nursery is not None
+        for address in addresses:
+            if address in self._links or len(self._links) >= MAX_GATEWAYS:
+                continue
+            try:
+                self._nursery.start_soon(self._add_link(address).run)
+            except ConfigError as error:
+                self._log.say(f"a gateway names another that cannot be dialled: {error}")
+
+
+async def run_worker(
+    config: WorkerConfig,
+    log: Log,
+    engine_command: Sequence[str],
+    reread: Callable[[], WorkerConfig],
+) -> int:
+    """Serve until SIGTERM or SIGINT and the drain after it; the same signal again leaves at once.
+
+    Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
+    """
+    status = 0
+    served = trio.CancelScope()
+
+    def leave_now(number: int) -> None:
+        nonlocal status
+        status = 128 + number
+        served.cancel()
+
+    worker = Worker(config, log, engine_command, reread)
+    worker.dial()
+    with stopping(lambda: worker.drain(config.drain_s), leave_now), served:
+        await worker.run()
+    return status
+
+
+def serve(
+    read: Callable[[], WorkerConfig],
+    *,
+    beside_gateway: bool = False,
+    engine_command: Sequence[str] = NATIVE_ENGINE,
+) -> int:
+    """Run the worker on trio; the exit status. Raises `ConfigError`.
+
+    `read` gives its configuration, now and when its engine is restarted by hand. `beside_gateway`:
+    the gateway writes to the same terminal. `engine_command` starts an engine.
+    """
+    config = read()
+    setproctitle(f"herma worker {config.name}")
+    log = Log(config.name, beside_gateway=beside_gateway)
+    # What is imported stays for good: the collector, which holds all up, need not look at it.
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        return trio.run(run_worker, config, log, engine_command, read)
+    finally:
+        log.close()
+
+
+def _curve_keys(config: WorkerConfig) -> CurveClient | None:
+    if config.curve_secret_file is None and config.curve_server_key is None:
+        return None
+    if config.curve_secret_file is None or config.curve_server_key is None:
+        raise ConfigError(
+            f"worker `{config.name}`: curve_secret_file and curve_server_key belong together"
+        )
+    return load_curve_client(config.curve_secret_file, config.curve_server_key)

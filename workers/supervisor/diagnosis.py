@@ -1,0 +1,262 @@
+"""What an engine died of, and what to do about it.
+
+Owns the reading of the evidence: our own verdict, the engine's last words, its exit code, its last
+log lines, the kernel's count of out-of-memory kills. Must not know processes, clocks or files.
+"""
+
+import re
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.messages import FaultKind
+
+_SIGNAL_BASE: Final = 128
+_KILLED: Final = _SIGNAL_BASE + signal.SIGKILL
+
+LOADING_PHASES: Final = frozenset(
+    ("download", "weights", "memory", "warm-up", "compile", "health probe")
+)
+"""From the first of them on, a failure may be the machine's; before, only the configuration was
+looked at, and the next try would say the same.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of a dead engine. `killed_for` is why we killed it, `told` what it said
+    itself, `is_config` whether it called that a mistake of the configuration, `phase` how far its
+    start was. `exit_code` as of a shell, None while it is not known; `spawn_error` is why there
+    was no process at all. `oom_kills` counts the kernel's out-of-memory kills in our control group
+    during its life.
+    """
+
+    killed_for: str | None = None
+    told: str | None = None
+    is_config: bool = False
+    phase: str = "start"
+    exit_code: int | None = None
+    spawn_error: str = ""
+    last_lines: tuple[str, ...] = ()
+    oom_kills: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One line each: what happened and what to do ("" if there is nothing to advise).
+    `is_permanent`: another try would end the same way.
+    """
+
+    kind: FaultKind
+    cause: str
+    remedy: str = ""
+    is_permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """Words that give a cause away, wherever they are said."""
+
+    pattern: "re.Pattern[str]"
+    kind: FaultKind
+    remedy: str
+
+
+def _sign(pattern: str, kind: FaultKind, remedy: str) -> _Sign:
+    return _Sign(re.compile(pattern, re.IGNORECASE), kind, remedy)
+
+
+# The most special first: a CUDA error often drags a Python one behind it.
+_SIGNS: Final = (
+    _sign(
+        r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+        r"|CUDA error: out of memory|\[CUDA\]: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
+        r"|does not fit into the memory of cuda",
+        "gpu_memory",
+        "end what else holds the GPU's memory (nvidia-smi), or lower kv_tokens or token_budget",
+    ),
+    _sign(
+        r"uncorrectable ECC|ECC error",
+        "gpu_error",
+        "the GPU's memory is faulty: see nvidia-smi -q -d ECC; reset or replace the GPU",
+    ),
+    _sign(
+        r"driver version is insufficient|driver/library version mismatch|forward compatibility"
+        r"|no CUDA-capable device|CUDA driver initialization failed|libcuda\.so"
+        r"|torch finds \d+ CUDA devices|Found no NVIDIA driver|Torch not compiled with CUDA",
+        "driver",
+        "check that nvidia-smi runs here and that its driver suits the installed torch",
+    ),
+    _sign(
+        r"illegal memory access|illegal instruction was encountered|device-side assert"
+        r"|unspecified launch failure|misaligned address|CUBLAS_STATUS|CUDNN_STATUS|NCCL error"
+        r"|CUDA error|has fallen off the bus|Xid",
+        "gpu_error",
+        "if it comes again look for Xid lines in dmesg; a kernel or the GPU is at fault",
+    ),
+    _sign(
+        r"No space left on device|disk quota exceeded|Errno 28",
+        "disk_full",
+        "free some space (df -h, also for /dev/shm and the temporary directory)",
+    ),
+    _sign(
+        r"address already in use|Errno 98|port \d+ .*(taken|in use)",
+        "port_taken",
+        "end the program that holds the port (ss -ltnp) or choose another",
+    ),
+    _sign(
+        r"\bMemoryError\b|cannot allocate memory|std::bad_alloc|DefaultCPUAllocator"
+        r"|does not fit into the memory of cpu",
+        "memory",
+        "the host's memory is too small for it: end other programs or take a smaller model",
+    ),
+    _sign(
+        r"ModuleNotFoundError|ImportError|cannot open shared object file",
+        "file_not_found",
+        "the installation is incomplete: install herma anew",
+    ),
+    _sign(
+        r"No such file or directory|FileNotFoundError|does not exist|is no directory",
+        "file_not_found",
+        "put the file back or correct the path",
+    ),
+    _sign(
+        r"Permission denied|PermissionError",
+        "not_executable",
+        "give this user the right to read and execute it",
+    ),
+)
+
+_BY_CODE: Final[dict[int, tuple[FaultKind, str, str]]] = {
+    0: ("left", "it left without being asked", "see its last log lines"),
+    1: ("error", "it ended with an error", "see its last log lines"),
+    2: ("error", "its command line was not understood", "see its last log lines"),
+    126: (
+        "not_executable",
+        "file not executable: the interpreter or a script lacks permission",
+        "give it the right to be executed",
+    ),
+    127: (
+        "file_not_found",
+        "file not found: the interpreter or a script is gone",
+        "install it again or correct the path",
+    ),
+}
+
+_BY_SIGNAL: Final[dict[int, tuple[FaultKind, str, str]]] = {
+    signal.SIGKILL: (
+        "killed",
+        "killed, and not by its supervisor",
+        "somebody ended it, or the host's out-of-memory killer: see dmesg",
+    ),
+    signal.SIGSEGV: (
+        "crash",
+        "a crash in native code (segmentation fault)",
+        "its last log lines may name the library",
+    ),
+    signal.SIGABRT: (
+        "crash",
+        "a failed assertion in native code",
+        "its last log lines may name it",
+    ),
+    signal.SIGBUS: (
+        "crash",
+        "a bus error",
+        "often a model file cut short, or a full /dev/shm",
+    ),
+    signal.SIGILL: (
+        "crash",
+        "an instruction that this CPU does not have",
+        "install a build for this CPU",
+    ),
+    signal.SIGTERM: ("killed", "somebody asked it to end", ""),
+    signal.SIGINT: ("killed", "interrupted from the keyboard", ""),
+}
+
+
+def shell_code(returncode: int) -> int:
+    """The exit code as a shell shows it: 128 + the signal for a killed process."""
+    return returncode if returncode >= 0 else _SIGNAL_BASE - returncode
+
+
+def diagnose(ending: Ending) -> Diagnosis:
+    """Our own verdict first, then what the engine said, then what its end and its log show."""
+    if ending.killed_for is not None:
+        return _of_verdict(ending.killed_for)
+    if ending.told is not None:
+        return _of_words(ending, ending.told)
+    if ending.exit_code is None:
+        return Diagnosis("unknown", "the engine is gone; how is not known yet")
+    if ending.exit_code == _KILLED and ending.oom_kills:
+        return Diagnosis(
+            "memory",
+            f"exit code {_KILLED} (SIGKILL): killed by the kernel, out of memory",
+            "raise the memory limit of its container or service, or take a smaller model",
+        )
+    if ending.spawn_error:
+        return _of_spawn(ending.exit_code, ending.spawn_error)
+    return _of_exit(ending.exit_code, ending.last_lines)
+
+
+def _of_spawn(code: int, error: str) -> Diagnosis:
+    kind, what, remedy = _meaning(code)
+    if code not in (126, 127) and (sign := _find(error)) is not None:
+        kind, remedy = sign.kind, sign.remedy
+    return Diagnosis(kind, f"exit code {code}: {what} ({error})", remedy)
+
+
+def _of_verdict(verdict: str) -> Diagnosis:
+    """The supervisor's own words have one form each."""
+    if verdict.startswith("hung"):
+        return Diagnosis("hung", verdict)
+    if verdict.startswith("no progress"):
+        return Diagnosis("no_progress", verdict, "raise stall_s if the step is only slow")
+    if verdict.startswith("the health probe"):
+        return Diagnosis("bad_answer", verdict)
+    if (sign := _find(verdict)) is not None:
+        return Diagnosis(sign.kind, verdict, sign.remedy)
+    return Diagnosis("error", verdict)
+
+
+def _of_words(ending: Ending, told: str) -> Diagnosis:
+    sign = _find(told)
+    # A GPU or a port may be there again at the next try; a wrong name stays wrong.
+    is_fixed = sign is None or sign.kind == "file_not_found"
+    if ending.is_config and is_fixed and ending.phase not in LOADING_PHASES:
+        return Diagnosis("configuration", told, "", is_permanent=True)
+    if sign is None:
+        return Diagnosis("configuration" if ending.is_config else "error", told)
+    # A `ConfigError` says itself what to do.
+    return Diagnosis(sign.kind, told, "" if ending.is_config else sign.remedy)
+
+
+def _of_exit(code: int, lines: tuple[str, ...]) -> Diagnosis:
+    kind, what, remedy = _meaning(code)
+    name = f"exit code {code}{_signal_name(code)}"
+    # Old lines must not explain somebody's kill, and 126 and 127 explain themselves.
+    if kind in ("error", "crash", "left", "unknown"):
+        for line in reversed(lines):
+            if (sign := _find(line)) is not None:
+                return Diagnosis(sign.kind, f"{name}: {line.strip()}", sign.remedy)
+    return Diagnosis(kind, f"{name}: {what}", remedy)
+
+
+def _meaning(code: int) -> tuple[FaultKind, str, str]:
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if code - _SIGNAL_BASE in _BY_SIGNAL:
+        return _BY_SIGNAL[code - _SIGNAL_BASE]
+    if _signal_name(code):
+        return "killed", "ended by that signal", "see its last log lines"
+    return "unknown", "no known meaning", "see its last log lines"
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return f" ({signal.Signals(code - _SIGNAL_BASE).name})"
+    except ValueError:
+        return ""
+
+
+def _find(text: str) -> _Sign | None:
+    return next((sign for sign in _SIGNS if sign.pattern.search(text)), None)

@@ -1,0 +1,225 @@
+"""One engine from spawn to exit: its start is watched, then its health probe, then its steps.
+
+Owns every judgement on a living engine. Frames of other links go to the relay. Must not know what
+follows its death.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, assert_never, final
+
+import msgspec
+import trio
+
+from config import WorkerConfig
+from protocol import wire
+from protocol.errors import ConfigError, WireError
+from protocol.messages import EngineFacts
+from workers.ipc import (
+    FIRST_CONTROL_TAG,
+    SUPERVISOR,
+    Drained,
+    DrainEngine,
+    EngineFailed,
+    EngineReady,
+    EngineStart,
+    HealthProbe,
+    Heartbeat,
+    Shutdown,
+    StartProgress,
+    decode_from_engine,
+    encode_control,
+)
+from workers.supervisor.diagnosis import Ending
+from workers.supervisor.engine_process import EngineProcess
+from workers.supervisor.frame_relay import FrameRelay
+from workers.supervisor.log import Log
+from workers.supervisor.model_files import ModelFiles, read_model_files
+from workers.supervisor.progress_watch import HangWatch, StartWatch
+
+TICK_S: Final = 0.1
+_ASKED_S: Final = 2.0
+_TERMINATED_S: Final = 1.0
+
+
+@final
+class EngineLife:
+    """One process. `told` is what it said of its own end, `facts` are set once it is ready."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        relay: FrameRelay,
+        log: Log,
+        on_ready: Callable[[], None],
+        *,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+    ) -> None:
+        """Spawn. Raises `OSError`."""
+        now = trio.current_time()
+        self.epoch = relay.epoch
+        self.told: EngineFailed | None = None
+        self.ready_at: float | None = None
+        self.facts: EngineFacts | None = None
+        self.progress = StartProgress("start", 0.0)
+        self.drained = trio.Event()
+        self.ended = trio.Event()
+        self.hang_watch = HangWatch(config.stall_s, now)
+        self._start_watch = StartWatch(config.stall_s, now)
+        self._config = config
+        self._relay = relay
+        self._log = log
+        self._on_ready = on_ready
+        self._health_probe: HealthProbe | None = None
+        self._files: ModelFiles | None = None
+        self._nursery: trio.Nursery | None = None
+        self.process = EngineProcess(
+            config.name, self._take, log.engine_line, command=command, environ=environ
+        )
+
+    def __repr__(self) -> str:
+        return f"<EngineLife epoch {self.epoch} pid {self.process.pid} {self.progress.phase}>"
+
+    @property
+    def is_ready(self) -> bool:
+        """It has generated the health probe's tokens."""
+        return self.ready_at is not None
+
+    def tell(self, message: DrainEngine | EngineStart | Shutdown) -> None:
+        """Say something to the engine itself."""
+        self.process.send(SUPERVISOR, encode_control(message))
+
+    async def run(self) -> int | None:
+        """The exit code as of a shell; None if the engine is gone but takes its time to die."""
+        self._relay.engine_starts(self.process)
+        self.tell(EngineStart(msgspec.json.encode(self._config), self.epoch))
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._watch)
+                exit_code = await self.process.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.drained.set()  # a dead engine has nothing left to finish
+            self.ended.set()
+        return exit_code
+
+    async def finish(self, deadline_s: float) -> None:
+        """Wait until no sequence is left, for at most `deadline_s`."""
+        if not self.is_ready or self.ended.is_set():
+            return
+        self.tell(DrainEngine())
+        with trio.move_on_after(deadline_s):
+            await self.drained.wait()
+
+    async def leave(self) -> None:
+        """Ask the engine to leave, then its group by SIGTERM, then kill it."""
+        if self.ended.is_set():
+            return
+        self.tell(Shutdown())
+        with trio.move_on_after(_ASKED_S):
+            await self.ended.wait()
+            return
+        self.process.terminate()
+        with trio.move_on_after(_TERMINATED_S):
+            await self.ended.wait()
+            return
+        self.process.kill("it did not leave when asked")
+        await self.ended.wait()
+
+    def ending(self, exit_code: int | None, oom_kills: int) -> Ending:
+        """What is known of its end."""
+        return Ending(
+            killed_for=self.process.killed_for,
+            told=self.told.cause if self.told is not None else None,
+            is_config=self.told is not None and self.told.is_config,
+            phase=self.progress.phase,
+            exit_code=exit_code,
+            last_lines=tuple(self.process.last_lines),
+            oom_kills=oom_kills,
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(TICK_S)
+            now = trio.current_time()
+            watch = self.hang_watch if self.is_ready else self._start_watch
+            if self.process.is_held:
+                watch.unheard(now)
+            if (verdict := watch.verdict(now)) is not None:
+                self.process.kill(verdict)
+
+    def _take(self, frames: list[tuple[int, bytes]]) -> None:
+        """What came together goes on together, in order; what a killed engine said does not."""
+        waiting: list[tuple[int, bytes]] = []
+        for frame in frames:
+            link, payload = frame
+            if link != SUPERVISOR:
+                waiting.append(frame)
+                continue
+            self._relay.from_engine(waiting)
+            waiting = []
+            self._take_own(payload)
+            if self.process.killed_for is not None:
+                return
+        self._relay.from_engine(waiting)
+
+    def _take_own(self, payload: bytes) -> None:
+        """A frame that is for the supervisor itself."""
+        try:
+            if (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
+                self._control(payload)
+            elif self._health_probe is not None and not self.is_ready:
+                self._health_probe.heard(wire.decode_from_worker(payload))
+                self._judge_health_probe(self._health_probe)
+        except WireError as error:
+            self.process.kill(f"the engine's stream is broken: {error}")
+
+    def _control(self, payload: bytes) -> None:
+        match message := decode_from_engine(payload):
+            case Heartbeat():
+                self.hang_watch.beat(message, trio.current_time())
+            case StartProgress():
+                self._progressed(message)
+            case EngineReady():
+                if self._files is None and self._nursery is not None:
+                    self._nursery.start_soon(self._prove, message)
+            case EngineFailed():
+                self.told = message
+            case Drained():
+                self.drained.set()
+            case _:
+                assert_never(message)
+
+    def _progressed(self, progress: StartProgress) -> None:
+        self.progress = progress
+        phase, fraction, detail = progress.phase, progress.fraction, progress.detail
+        self._start_watch.progress(phase, fraction, detail, trio.current_time())
+        self._relay.engine_progress(phase, fraction, detail)
+
+    async def _prove(self, ready: EngineReady) -> None:
+        """Read the text files, then ask for the health probe's tokens."""
+        try:
+            self._files = await read_model_files(Path(ready.model_dir))
+        except ConfigError as error:
+            self.process.kill(str(error))
+            return
+        # One definition of the digest, whatever engine it is: of the bytes that gateways get.
+        self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
+        self._progressed(StartProgress("health probe", 0.0))
+        self._health_probe = HealthProbe(os.urandom(16), self._config.serves)
+        self.process.send(SUPERVISOR, wire.encode(self._health_probe.submit))
+
+    def _judge_health_probe(self, health_probe: HealthProbe) -> None:
+        if health_probe.failure is not None:
+            self.process.kill(health_probe.failure)
+        elif health_probe.answered and self.facts is not None and self._files is not None:
+            now = trio.current_time()
+            self.ready_at = now
+            # Its patience begins now: until here the start watch judged.
+            self.hang_watch = HangWatch(self._config.stall_s, now)
+            self._on_ready()
+            self._log.say_alone(f"ready: serves {self._config.serves} ({self.facts.kind} engine)")
+            self._relay.engine_ready(self.facts, self._files)

@@ -1,0 +1,308 @@
+"""One life of the engine process: spawn, carry frames both ways, kill, reap.
+
+Owns the child, its guard, its socketpair and its log lines. Must not know what frames say nor when
+to restart. The child is spawned on the main thread with `subprocess.Popen`: Linux ties its
+parent-death signal to the spawning thread, and trio's own helper would use a short-lived one.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from protocol.errors import WireError
+from workers.ipc import FrameDecoder, encode_frame, is_exiting
+from workers.supervisor.diagnosis import shell_code
+from workers.supervisor.fault import LAST_LINES, MAX_LINE_CHARS, clean_line
+from workers.supervisor.process_guard import Guard
+
+NATIVE_ENGINE: Final = (sys.executable, "-m", "workers.engine")
+
+_RECEIVE_BYTES: Final = 1 << 18
+_MAX_BACKLOG_BYTES: Final = 64 * 2**20
+"""More than every gateway's own backlog of 8 MiB on a small fleet: over it the engine is stuck."""
+
+_LOG_AFTER_EXIT_S: Final = 0.1
+"""Its last lines are in the pipe already; only a stray child could keep the pipe open."""
+
+_EXIT_CODE_S: Final = 0.25
+"""What the gateways wait for the exit code. A process that holds a full GPU may need seconds to
+die, and its work must move before."""
+
+_REAP_WHEN_CANCELLED_S: Final = 2.0
+
+_HELD_CHECK_S: Final = 0.1
+"""How often an engine that is held is looked at: its death does not wait for slow gateways."""
+
+
+@final
+class EngineProcess:
+    """A spawned engine: `run` carries its frames until it can give no more, `reap` waits until
+    nothing of it is left.
+
+    `on_frames` takes (link, payload) pairs that came together; it and `on_line(text)` are
+    synchronous and must not block.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_frames: Callable[[list[tuple[int, bytes]]], None],
+        on_line: Callable[[str], None],
+        *,
+        command: Sequence[str] = NATIVE_ENGINE,
+        environ: Mapping[str, str],
+    ) -> None:
+        """Spawn `command` with the options of an engine. Raises `OSError` if that fails."""
+        self._on_frames = on_frames
+        self._on_line = on_line
+        self._put: list[bytes] = []
+        self._backlog = bytearray()
+        self._send_wakeup = trio.Event()
+        self._frames = trio.CancelScope()
+        self._released: trio.Event | None = None
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.killed_for: str | None = None
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        try:
+            self._process = _spawn(command, name, theirs, environ)
+            self._guard = _guard(self._process)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._socket.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id, which is also its group's."""
+        return self._process.pid
+
+    def send(self, link: int, payload: bytes) -> None:
+        """Hand a frame to the engine now."""
+        self.put(link, payload)
+        self.flush()
+
+    def put(self, link: int, payload: bytes) -> None:
+        """Hand a frame to the engine with the next `flush`."""
+        self._put.append(encode_frame(link, payload))
+
+    def flush(self) -> None:
+        """Write what was put, in one piece; never blocks. An engine that does not read is killed;
+        to one that is gone, nothing is said.
+        """
+        if not self._put:
+            return
+        data = b"".join(self._put)
+        self._put.clear()
+        if self._process.returncode is not None:
+            return
+        if not self._backlog:
+            data = data[self._write(data) :]
+        if not data:
+            return
+        self._backlog += data
+        self._send_wakeup.set()
+        if len(self._backlog) > _MAX_BACKLOG_BYTES:
+            self.kill(f"hung: {len(self._backlog)} bytes wait for the engine, which does not read")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its frames are left in the channel for now."""
+        return self._released is not None
+
+    def hold(self, is_held: bool) -> None:
+        """Leave its frames in the channel, so that it waits with its next step; or go on."""
+        if is_held and self._released is None:
+            self._released = trio.Event()
+        elif not is_held and self._released is not None:
+            self._released.set()
+            self._released = None
+
+    def terminate(self) -> None:
+        """Ask the engine and all that it has started to end."""
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self, reason: str) -> None:
+        """End the engine and all that it has started, now; nothing that it still says counts. The
+        first reason is kept.
+        """
+        if self.killed_for is None:
+            self.killed_for = reason
+        self._frames.cancel()
+        self._signal_group(signal.SIGKILL)
+
+    async def run(self) -> int | None:
+        """Carry frames and log lines until the channel ends or the engine is killed. Returns its
+        exit code as of a shell, None if it needs longer than 0.25 s to die.
+
+        Cancelling kills the engine.
+        """
+        log_ended = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_log, log_ended)
+                nursery.start_soon(self._write_frames)
+                with self._frames:
+                    await self._read_frames()
+                exit_code = await self._exit_code()
+                with trio.move_on_after(_LOG_AFTER_EXIT_S):
+                    await log_ended.wait()
+                nursery.cancel_scope.cancel()
+            return exit_code
+        finally:
+            # What a dead engine left in its group ends here, and so does a cancelled life.
+            self._signal_group(signal.SIGKILL)
+
+    async def reap(self) -> int:
+        """Wait until the engine is gone, as long as that takes; its exit code as of a shell.
+
+        Cancelling waits two seconds more: a process that hangs in the kernel is left to it.
+        """
+        try:
+            return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
+        finally:
+            self._signal_group(signal.SIGKILL)
+            with trio.CancelScope(shield=True), trio.move_on_after(_REAP_WHEN_CANCELLED_S):
+                await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
+            self._guard.dismiss()
+            self._process.poll()
+            self._socket.close()
+
+    async def _exit_code(self) -> int | None:
+        with trio.move_on_after(_EXIT_CODE_S):
+            return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
+        if self.killed_for is None and not _is_dying(self._process.pid):
+            self.kill("the engine closed its channel but lived on")
+        return None
+
+    def _block_until_exit(self) -> int:
+        """Its exit code as of a shell, without reaping it: its number stays its own."""
+        done = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        assert done is not None  # only WNOHANG may return nothing
+        is_exit = done.si_code == os.CLD_EXITED
+        return shell_code(done.si_status if is_exit else -done.si_status)
+
+    async def _read_frames(self) -> None:
+        decoder = FrameDecoder()
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(_RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return  # it died with frames of ours unread
+            if not data:
+                return
+            try:
+                frames = decoder.feed(data)
+            except WireError as error:
+                self.kill(f"the engine's stream is broken: {error}")
+                return
+            self._on_frames(frames)
+            if self._released is not None:
+                await self._wait_released()
+
+    async def _wait_released(self) -> None:
+        """Nothing is read while the engine is held; what a dead one has said is."""
+        while self._released is not None and not self._has_exited():
+            with trio.move_on_after(_HELD_CHECK_S):
+                await self._released.wait()
+
+    def _has_exited(self) -> bool:
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    async def _write_frames(self) -> None:
+        while True:
+            await self._send_wakeup.wait()
+            self._send_wakeup = trio.Event()
+            while self._backlog:
+                await trio.lowlevel.wait_writable(self._socket)
+                self._write_backlog()
+
+    def _write_backlog(self) -> None:
+        while self._backlog:
+            num_written = self._write(self._backlog[:_RECEIVE_BYTES])
+            if num_written == 0:
+                return
+            del self._backlog[:num_written]
+
+    def _write(self, data: bytes | bytearray) -> int:
+        """How much of it is out of our hands: in the socket, or lost with the engine."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except (BrokenPipeError, ConnectionResetError):
+            return len(data)  # the reader sees the end of file and tells
+
+    async def _read_log(self, ended: trio.Event) -> None:
+        assert self._process.stdout is not None
+        stream = trio.lowlevel.FdStream(os.dup(self._process.stdout.fileno()))
+        self._process.stdout.close()
+        pending = b""
+        async with stream:
+            async for data in stream:
+                *lines, pending = (pending + data).split(b"\n")
+                for line in lines:
+                    self._keep(line)
+                if len(pending) > MAX_LINE_CHARS:
+                    self._keep(pending)
+                    pending = b""
+        self._keep(pending)
+        ended.set()
+
+    def _keep(self, line: bytes) -> None:
+        if text := clean_line(line):
+            self.last_lines.append(text)
+            self._on_line(text)
+
+    def _signal_group(self, number: int) -> None:
+        if self._process.returncode is None:  # not reaped yet, so the number is still its own
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def _spawn(
+    command: Sequence[str], name: str, theirs: socket.socket, environ: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    options = ("--fd", str(theirs.fileno()), "--name", name, "--parent", str(os.getpid()))
+    return subprocess.Popen(
+        [*command, *options],
+        pass_fds=(theirs.fileno(),),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # its own group, so that a kill takes its compilers along
+    )
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether the kernel is taking the process apart, which for a full GPU takes its time."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return is_exiting(stat)
+
+
+def _guard(process: "subprocess.Popen[bytes]") -> Guard:
+    try:
+        return Guard(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise

@@ -1,0 +1,347 @@
+"""Keeps one engine alive: start, report its death, clean up after it, start again.
+
+Owns the order of an engine's lives, the restart policy and what is told of a death. Must not know
+gateways, nor how a living engine is judged (`engine_life.py`).
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.messages import FaultKind
+from workers.ipc import MAX_SHOWN_LINES, MAX_SHOWN_TROUBLES, LastFault, State, WorkerStatus
+from workers.supervisor.diagnosis import Ending, diagnose
+from workers.supervisor.engine_life import EngineLife
+from workers.supervisor.engine_process import NATIVE_ENGINE
+from workers.supervisor.fault import fault_cause, last_log
+from workers.supervisor.frame_relay import FrameRelay
+from workers.supervisor.gpu_memory import GpuMemory
+from workers.supervisor.host_memory import count_oom_kills
+from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
+from workers.supervisor.log import Log
+from workers.supervisor.restart_policy import RestartPolicy
+
+_NOT_FOUND: Final = 127
+_NOT_STARTED: Final = 126
+_SLOW_DEATH_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """The last one, for whoever asks."""
+
+    epoch: int
+    at: float
+    cause: str
+    kind: FaultKind
+    exit_code: int | None
+    lines: tuple[str, ...]
+
+
+@final
+class EngineSupervisor:
+    """One engine after another. `run` lasts until cancelled.
+
+    `command` starts an engine; the supervisor's options for it are appended.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        log: Log,
+        *,
+        command: Sequence[str] = NATIVE_ENGINE,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._config = self._next_config = config
+        self._log = log
+        self._command = command
+        self._policy = RestartPolicy() if policy is None else policy
+        self._memory = _memory_of(config)
+        self._relay: FrameRelay | None = None
+        self._nursery: trio.Nursery | None = None
+        self._life: EngineLife | None = None
+        self._replaced: EngineLife | None = None
+        self._finishing = trio.CancelScope()
+        self._wake = trio.Event()
+        self._state: State = "starting"
+        self._num_restarts = 0
+        self._is_told = False
+        self._death: _Death | None = None
+        self._is_leaving = False
+
+    def work_sent(self) -> None:
+        """A submission went to the engine: it owes a step."""
+        if self._life is not None:
+            self._life.hang_watch.work_sent(trio.current_time())
+
+    async def run(self, relay: FrameRelay) -> None:
+        """Start engines until one stays, and again when it dies."""
+        self._relay = relay
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._look_around)
+            while not self._is_leaving:
+                self._state = "starting"
+                self._wake = trio.Event()
+                await self._one_life(relay)
+                self._num_restarts += 1
+
+    async def drain(self, deadline_s: float) -> None:
+        """Wait until the engine has no sequence left, at most `deadline_s`; no other follows."""
+        self._is_leaving = True
+        if self._life is not None:
+            await self._life.finish(deadline_s)
+
+    async def stop(self) -> None:
+        """Have the engine leave, at the latest after three seconds."""
+        self._is_leaving = True
+        if self._life is not None:
+            await self._life.leave()
+
+    def restart(self, config: WorkerConfig, *, force: bool) -> int:
+        """Start the engine anew, by `config`, also after giving up, when what runs is finished or
+        at once.
+
+        Returns the epoch of that start. Raises `ConfigError` if it cannot be.
+        """
+        assert self._relay is not None
+        assert self._nursery is not None
+        if self._is_leaving:
+            raise ConfigError("the worker is leaving")
+        if self._state == "draining" and not force:
+            raise ConfigError("it finishes what runs and restarts then; --force hurries it")
+        self._next_config = config
+        self._policy.reset()
+        life, epoch = self._life, self._relay.epoch
+        is_counted = life is not None and life is self._replaced
+        if life is None or life.ended.is_set():
+            self._wake.set()
+            return epoch if is_counted or self._state == "waiting" else epoch + 1
+        if is_counted:
+            return epoch  # it is leaving already
+        if force:
+            self._finishing.cancel()
+        if self._state != "draining":
+            self._nursery.start_soon(self._replace, life, force)
+        return epoch + 1
+
+    def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
+        """How the worker is. `gateways`: welcomed, and dialled; `troubles` with the others."""
+        assert self._relay is not None
+        life, now = self._life, trio.current_time()
+        is_ready = life is not None and life.is_ready
+        state: State = "ready" if is_ready and self._state == "starting" else self._state
+        is_starting = life is not None and state == "starting"
+        progress = life.progress if life is not None and is_starting else None
+        return WorkerStatus(
+            name=self._config.name,
+            pid=os.getpid(),
+            serves=self._config.serves,
+            model=self._config.model,
+            state="leaving" if self._is_leaving else state,
+            epoch=self._relay.epoch,
+            restarts=self._num_restarts,
+            phase=progress.phase if progress is not None else "",
+            fraction=progress.fraction if progress is not None else 0.0,
+            detail=progress.detail if progress is not None else "",
+            engine_pid=life.process.pid if life is not None else None,
+            uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
+            device=life.facts.device if life is not None and life.facts is not None else "",
+            gateways=gateways,
+            troubles=troubles[:MAX_SHOWN_TROUBLES],
+            fault=self._last_fault(now),
+        )
+
+    async def _look_around(self) -> None:
+        """What earlier supervisors have left, and how much GPU memory is used before ours."""
+        removed = await trio.to_thread.run_sync(sweep, engine_folders())
+        if removed:
+            what = "1 leftover" if len(removed) == 1 else f"{len(removed)} leftovers"
+            names = ", ".join(map(str, removed[:5]))
+            self._log.say(f"removed {what} of dead processes: {names}")
+        if self._memory is not None:
+            await self._memory.remember()
+
+    async def _one_life(self, relay: FrameRelay) -> None:
+        """From spawn to the moment at which the next one may start."""
+        oom_kills = count_oom_kills()
+        self._is_told = False
+        life: EngineLife | None = None
+        scratch: Path | None = None
+        try:
+            try:
+                scratch = make_scratch(f"engine-{relay.epoch}")
+                life = self._spawn(relay, scratch)
+            except OSError as error:
+                code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+                ending = Ending(exit_code=code, spawn_error=str(error))
+            else:
+                exit_code = await self._live(relay, life)
+                ending = life.ending(exit_code, count_oom_kills() - oom_kills)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_clean_up, scratch)
+        is_replaced = life is not None and life is self._replaced
+        self._life = self._replaced = None
+        own = frozenset(() if life is None else (life.process.pid,))
+        if self._is_leaving:
+            return
+        if is_replaced:
+            self._state = "waiting"  # the next start has its number already
+            await self._pause(0.0, own)
+        else:
+            await self._after_death(relay, ending, own)
+
+    async def _after_death(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
+        diagnosis = diagnose(ending)
+        now = trio.current_time()
+        delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
+        if delay_s is None and self._wake.is_set():
+            delay_s = 0.0  # who has asked for a restart meanwhile has corrected the cause
+        self._tell(relay, ending, is_final=delay_s is None)
+        if delay_s is None:
+            self._state = "stopped"
+            relay.engine_stops()
+            await self._wake.wait()
+            delay_s = 0.0
+        self._state = "waiting"
+        relay.engine_restarts()
+        await self._pause(delay_s, own)
+
+    async def _pause(self, delay_s: float, own: frozenset[int]) -> None:
+        """Until the back-off is over and the memory of the dead engine is free."""
+        async with trio.open_nursery() as nursery:
+            if self._memory is not None and own:
+                nursery.start_soon(self._memory.wait_drained, own, self._log.say)
+            with trio.move_on_after(delay_s):
+                await self._wake.wait()
+        await self._take_config()
+
+    async def _take_config(self) -> None:
+        """What a restart has brought is for the engine that follows."""
+        while (config := self._next_config) is not self._config:
+            is_elsewhere = (config.engine, config.device) != (
+                self._config.engine,
+                self._config.device,
+            )
+            self._config = config
+            if is_elsewhere:
+                self._memory = _memory_of(config)
+                if self._memory is not None:
+                    await self._memory.remember()
+
+    def _spawn(self, relay: FrameRelay, scratch: Path) -> EngineLife:
+        environ = {**os.environ, "TMPDIR": str(scratch)}
+        # Compiled code is worth keeping; torch would put it into the temporary directory.
+        cache = Path(tempfile.gettempdir()) / f"torchinductor_{os.geteuid()}"
+        environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        life = EngineLife(
+            self._config, relay, self._log, self._ready, command=self._command, environ=environ
+        )
+        self._life = life
+        self._log.say_alone(f"engine start {relay.epoch} (pid {life.process.pid})")
+        return life
+
+    async def _live(self, relay: FrameRelay, life: EngineLife) -> int:
+        """Until nothing is left of the process; its exit code. Gateways hear of the death at once,
+        even if a driver takes seconds to let the process go.
+        """
+        try:
+            known_code = await life.run()
+            self._state = "ending"
+            if known_code is None and not self._is_leaving and life is not self._replaced:
+                self._tell(relay, life.ending(None, 0), is_final=False)
+                self._is_told = True
+        finally:
+            exit_code = await self._reap(life)
+        return exit_code
+
+    async def _reap(self, life: EngineLife) -> int:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._complain, life)
+            exit_code = await life.process.reap()
+            nursery.cancel_scope.cancel()
+        return exit_code
+
+    async def _complain(self, life: EngineLife) -> None:
+        await trio.sleep(_SLOW_DEATH_S)
+        self._log.say(
+            f"the killed engine (pid {life.process.pid}) has not died for {_SLOW_DEATH_S:g} s: it "
+            "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
+        )
+
+    async def _replace(self, life: EngineLife, force: bool) -> None:
+        """Let the engine finish what runs, then leave: the next one follows at once."""
+        assert self._relay is not None
+        if not force:
+            self._log.say(
+                f"a restart is asked for; draining for at most {self._config.drain_s:g} s"
+            )
+            self._state = "draining"
+            self._relay.drains()
+            with trio.CancelScope() as self._finishing:
+                await life.finish(self._config.drain_s)
+        if life.ended.is_set() or self._is_leaving:
+            return
+        self._log.say("restarting the engine, as asked for")
+        self._replaced, self._state = life, "ending"
+        self._relay.engine_restarts()
+        await life.leave()
+
+    def _ready(self) -> None:
+        self._policy.ready(trio.current_time())
+
+    def _tell(self, relay: FrameRelay, ending: Ending, *, is_final: bool) -> None:
+        """Say why the engine is gone: to the log, to the gateways and to whoever asks later. A
+        death that was told before all of it was known is told to the gateways again only if no
+        other start follows.
+        """
+        diagnosis = diagnose(ending)
+        cause = fault_cause(
+            diagnosis,
+            worker=self._config.name,
+            failed_starts=self._policy.failed_starts,
+            stops=is_final,
+        )
+        lines, now = last_log(ending.last_lines), trio.current_time()
+        self._log.say_alone(f"engine start {relay.epoch} is gone: {cause}")
+        self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
+        if self._is_told and not is_final:
+            return
+        # Whoever reads the gateway's log beside ours has seen the engine's last lines.
+        told = () if self._log.beside_gateway else lines
+        relay.engine_gone(cause, ending.exit_code, told, is_final=is_final, kind=diagnosis.kind)
+
+    def _last_fault(self, now: float) -> LastFault | None:
+        death = self._death
+        if death is None:
+            return None
+        return LastFault(
+            epoch=death.epoch,
+            kind=death.kind,
+            cause=death.cause,
+            exit_code=death.exit_code,
+            ago_s=max(0.0, now - death.at),
+            last_log=death.lines[-MAX_SHOWN_LINES:],
+        )
+
+
+def _memory_of(config: WorkerConfig) -> GpuMemory | None:
+    """That of its GPU; None if it may use none."""
+    may_hold_gpu = config.engine == "native" and config.device != "cpu"
+    return GpuMemory(config.device) if may_hold_gpu else None
+
+
+def _clean_up(scratch: Path | None) -> None:
+    """What the dead engine has left behind."""
+    if scratch is not None:
+        remove(scratch)
+    sweep(engine_folders())

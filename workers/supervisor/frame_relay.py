@@ -1,0 +1,286 @@
+"""Between gateways and the engine: who gets which frame, and what the supervisor answers itself.
+
+Owns the welcomed links, their numbers and the engine's public state (epoch, facts, last fault).
+Everything here is synchronous: a frame comes in and goes out in one call, token payloads unread.
+Must not know processes, sockets or when the engine is restarted.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Final, Protocol, final
+
+from protocol import wire
+from protocol.addresses import neighbour_address
+from protocol.errors import WireError
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    Drain,
+    EngineFacts,
+    Fault,
+    FaultKind,
+    Files,
+    FromWorker,
+    GetFiles,
+    Progress,
+    Register,
+    Rejected,
+    RejectReason,
+    Snapshot,
+    Submit,
+    Welcome,
+)
+from workers.ipc import (
+    BROADCAST,
+    MAX_LINK,
+    SUPERVISOR,
+    DropLink,
+    encode_control,
+    recover_request_id,
+)
+from workers.supervisor.gateway_link import GatewayLink
+from workers.supervisor.identity import WorkerIdentity
+from workers.supervisor.log import Log
+from workers.supervisor.model_files import ModelFiles
+
+
+class Engine(Protocol):
+    """What the relay asks of the engine's process."""
+
+    def put(self, link: int, payload: bytes) -> None:
+        """Take a frame, to be written with those that follow it."""
+
+    def flush(self) -> None:
+        """Write what was put."""
+
+    def hold(self, is_held: bool) -> None:
+        """Whether it must wait for gateways that are behind with what it said."""
+
+
+_SUBMIT: Final = wire.tag_of(Submit)
+_TO_ENGINE: Final = frozenset((wire.tag_of(Abort), wire.tag_of(Snapshot)))
+
+
+class EngineState(Enum):
+    """What gateways may expect of the engine."""
+
+    STARTING = auto()
+    READY = auto()
+    DRAINING = auto()
+    STOPPED = auto()
+
+
+_REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
+    EngineState.STARTING: ("not_ready", "the engine is starting"),
+    EngineState.STOPPED: ("not_ready", "the engine is stopped; the worker's log says why"),
+    EngineState.DRAINING: ("draining", "the worker is leaving"),
+}
+
+
+@final
+class FrameRelay:
+    """The switchboard. `on_work` is told of every submission that goes to the engine, `on_drain`
+    of a gateway's wish that the worker leaves, `on_sibling` of a gateway's other addresses.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        log: Log,
+        *,
+        on_work: Callable[[], None],
+        on_drain: Callable[[float], None],
+        on_siblings: Callable[[Iterable[str]], None],
+    ) -> None:
+        self.state = EngineState.STARTING
+        self.epoch = 1
+        self.num_garbage = 0
+        self._identity = identity
+        self._log = log
+        self._on_work = on_work
+        self._on_drain = on_drain
+        self._on_siblings = on_siblings
+        self._links: dict[int, GatewayLink] = {}
+        self._last_number = SUPERVISOR
+        self._facts: EngineFacts | None = None
+        self._files: ModelFiles | None = None
+        self._fault: Fault | None = None
+        self._engine: Engine | None = None
+        self._hold_engine: Callable[[bool], None] = lambda _is_held: None
+        self._has_put_work = False
+
+    # The engine's life.
+
+    def engine_starts(self, engine: Engine) -> None:
+        """A new process; gateways hear of it once it is ready."""
+        self._engine, self._hold_engine = engine, engine.hold
+        self.held()
+
+    def engine_progress(self, phase: str, fraction: float, detail: str) -> None:
+        """How far the start is."""
+        self.tell_all(Progress(self.epoch, phase, fraction, detail))
+
+    def engine_ready(self, facts: EngineFacts, files: ModelFiles) -> None:
+        """The health probe has sung: tell everybody."""
+        self._facts, self._files, self._fault = facts, files, None
+        if self.state is not EngineState.DRAINING:
+            self.state = EngineState.READY
+        self.tell_all(self._registration())
+
+    def engine_gone(
+        self,
+        cause: str,
+        exit_code: int | None,
+        last_log: tuple[str, ...],
+        *,
+        is_final: bool,
+        kind: FaultKind,
+    ) -> None:
+        """Tell everybody at once that the work of this epoch is lost."""
+        name = self._identity.worker
+        self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final, kind)
+        self._facts = self._files = self._engine = None
+        if self.state is EngineState.READY:
+            self.state = EngineState.STARTING
+        self.tell_all(self._fault)
+
+    def engine_restarts(self) -> None:
+        """The next epoch begins; there will be an engine. What still ran on the one before is
+        lost, which is how an engine is replaced that has no fault.
+        """
+        self.epoch += 1
+        self.state = EngineState.STARTING
+        self._facts = self._files = self._fault = self._engine = None
+        self.tell_all(self._registration())
+
+    def reconfigured(self, identity: WorkerIdentity) -> None:
+        """Its engines are set up otherwise from now on."""
+        self._identity = identity
+
+    def engine_stops(self) -> None:
+        """There will be no other engine: the last fault stands, also for gateways yet to come."""
+        self.state = EngineState.STOPPED
+
+    def from_engine(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        """Pass (link, payload) pairs on unread, those for one gateway together. A link that is
+        gone meanwhile gets nothing.
+        """
+        by_link: dict[GatewayLink, list[bytes]] = {}
+        for number, payload in frames:
+            if number == BROADCAST:
+                for each in self._links.values():
+                    by_link.setdefault(each, []).append(payload)
+            elif (one := self._links.get(number)) is not None:
+                by_link.setdefault(one, []).append(payload)
+        for link, payloads in by_link.items():
+            link.pass_on(payloads)
+
+    def held(self) -> None:
+        """The engine goes on once no gateway is behind."""
+        self._hold_engine(any(link.is_behind for link in self._links.values()))
+
+    def drains(self) -> None:
+        """From now on new work is refused."""
+        self.state = EngineState.DRAINING
+
+    def tell_all(self, message: FromWorker) -> None:
+        """Say something to every gateway that has welcomed this worker."""
+        self.from_engine([(BROADCAST, wire.encode(message))])
+
+    # The gateways' links.
+
+    def greeting(self) -> tuple[FromWorker, ...]:
+        """Who this worker is; after giving up, also why it will not serve."""
+        if self._fault is None:
+            return (self._registration(),)
+        return (self._registration(), self._fault)
+
+    def join(self, link: GatewayLink, welcome: Welcome) -> None:
+        """Number the link. Numbers are not reused soon, so that no frame of an earlier life of
+        the link reaches its gateway.
+        """
+        number = self._last_number % MAX_LINK + 1
+        while number in self._links:
+            number = number % MAX_LINK + 1
+        self._last_number = link.number = number
+        self._links[number] = link
+        self._on_siblings(neighbour_address(one, link.address) for one in welcome.gateways)
+
+    def leave(self, link: GatewayLink) -> None:
+        """Abort what the gateway had running."""
+        if link.number is None:
+            return
+        del self._links[link.number]
+        if self._engine is not None:
+            self._engine.put(SUPERVISOR, encode_control(DropLink(link.number)))
+            self._engine.flush()
+        link.number = None
+
+    def from_gateway(self, link: GatewayLink, frame: bytes) -> None:
+        """A frame: submissions, aborts and snapshots go on unread, the rest is answered here."""
+        tag = wire.peek_tag(frame)
+        if tag == _SUBMIT:
+            self._submission(link, frame)
+        elif tag in _TO_ENGINE:
+            if link.number is not None and self._facts is not None and self._engine is not None:
+                self._engine.put(link.number, frame)
+        else:
+            try:
+                self._answer(link, frame)
+            except WireError as error:
+                self._count_garbage(link, error)
+
+    def gateway_pauses(self) -> None:
+        """What came together reaches the engine together: it wakes once, and for one step."""
+        if self._engine is not None:
+            self._engine.flush()
+        if self._has_put_work:
+            self._has_put_work = False
+            self._on_work()
+
+    def _submission(self, link: GatewayLink, frame: bytes) -> None:
+        if link.number is None:
+            self._refuse(link, frame, "not_ready", "the link starts anew")
+        elif self.state is EngineState.READY and self._engine is not None:
+            self._engine.put(link.number, frame)
+            self._has_put_work = True
+        else:
+            self._refuse(link, frame, *_REFUSALS.get(self.state, _REFUSALS[EngineState.STARTING]))
+
+    def _refuse(self, link: GatewayLink, frame: bytes, reason: RejectReason, detail: str) -> None:
+        if (ids := recover_request_id(frame)) is not None:
+            link.say(Rejected(*ids, reason, detail))
+        else:
+            self._count_garbage(link, WireError("a submission without a request id"))
+
+    def _answer(self, link: GatewayLink, frame: bytes) -> None:
+        match wire.decode_to_worker(frame):
+            case GetFiles(digest=digest):
+                self._send_files(link, digest)
+            case Drain(deadline_s=deadline_s):
+                self._on_drain(deadline_s)
+            case message:
+                raise WireError(f"{type(message).__name__} out of place")
+
+    def _send_files(self, link: GatewayLink, digest: bytes) -> None:
+        if self._files is not None and digest == self._files.digest:
+            link.say(Files(digest, self._files.files))
+        else:
+            self._log.say(f"gateway {link.address} asks for files {digest.hex()}, not here")
+
+    def _count_garbage(self, link: GatewayLink, error: WireError) -> None:
+        self.num_garbage += 1
+        # Powers of two: a flood of garbage must not become a flood of lines.
+        if self.num_garbage & (self.num_garbage - 1) == 0:
+            self._log.say(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
+
+    def _registration(self) -> Register:
+        return Register(
+            protocol_version=PROTOCOL_VERSION,
+            worker=self._identity.worker,
+            models=self._identity.models,
+            build=self._identity.build,
+            config_hash=self._identity.config_hash,
+            epoch=self.epoch,
+            engine=self._facts,
+        )

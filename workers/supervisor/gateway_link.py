@@ -1,0 +1,260 @@
+"""The link to one gateway: dial, register, listen, notice silence.
+
+Owns one socket, whether its gateway counts as there, and what is told if it does not. Frames go to
+the relay unread. Must not know the engine.
+
+A link that was lost and comes back starts anew: what the gateway had running here was aborted, so
+`Bye` goes before the new `Register`, in case the gateway has not noticed.
+"""
+
+import math
+from typing import Final, Protocol, final
+
+import trio
+
+from protocol import wire
+from protocol.errors import ConfigError, LinkError, WireError
+from protocol.ids import WorkerId
+from protocol.messages import PROTOCOL_VERSION, Bye, Dismiss, FromWorker, Ping, Pong, Welcome
+from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
+from workers.ipc import LogDeduper, bundled
+from workers.supervisor.credit import Credit
+from workers.supervisor.log import Log
+from workers.supervisor.progress_watch import GatewayWatch
+
+TICK_S: Final = 0.1
+_REGISTER_EVERY_S: Final = 1.0
+"""A gateway answers at once; one that refuses us (our name is taken) may change its mind."""
+
+_UNANSWERED_S: Final = 3.0
+"""A gateway that does not answer for so long is reported, once. One that refuses us answers."""
+
+_FLUSH_S: Final = 0.2
+
+
+class FrameSource(Protocol):
+    """What a link tells, synchronously."""
+
+    def greeting(self) -> tuple[FromWorker, ...]:
+        """What a gateway is told first."""
+
+    def join(self, link: "GatewayLink", welcome: Welcome) -> None:
+        """The gateway has accepted this worker; numbers the link."""
+
+    def leave(self, link: "GatewayLink") -> None:
+        """The gateway is gone; the link's number too."""
+
+    def from_gateway(self, link: "GatewayLink", frame: bytes) -> None:
+        """Any frame that is not about the link itself, garbage too."""
+
+    def gateway_pauses(self) -> None:
+        """The frames of the link that came together have all been told."""
+
+    def held(self) -> None:
+        """The links that are behind are others than before."""
+
+
+@final
+class GatewayLink:
+    """One gateway. `number` is set while it has welcomed this worker; while it is not, `trouble`
+    says why, as far as that is known.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        identity: WorkerId,
+        relay: FrameSource,
+        log: Log,
+        keys: CurveClient | None = None,
+    ) -> None:
+        """Start dialling. Raises `ConfigError` for a bad address."""
+        self.address = address
+        self.number: int | None = None
+        self.trouble = ""
+        self._relay = relay
+        self._log = log
+        self._was_joined = False
+        self._has_heard = False
+        self._register_at = 0.0
+        self._greeting: tuple[FromWorker, ...] = ()
+        self._credit = Credit()
+        self.is_behind = False
+        self._watch = GatewayWatch(trio.current_time())
+        self._socket = (
+            LocalDealer(identity, self._hear, on_link=self._link_changed, on_pause=self._pause)
+            if is_local(address) and keys is None
+            else DealerSocket(
+                identity,
+                self._hear,
+                keys=keys,
+                on_link=self._link_changed,
+                on_pause=self._pause,
+            )
+        )
+        try:
+            self._socket.connect(address)
+        except ConfigError:
+            # Left to the garbage collector, an open socket would block this process for ever.
+            self._socket.close()
+            raise
+        self._is_up = False
+        self._causes = LogDeduper()
+        self._report_at = trio.current_time() + _UNANSWERED_S
+
+    def __repr__(self) -> str:
+        return f"<GatewayLink {self.address} number={self.number} up={self._is_up}>"
+
+    def send(self, frame: bytes) -> None:
+        """Hand a frame to the gateway. A link that is full is dropped, never tokens alone."""
+        try:
+            self._socket.send(frame)
+        except LinkError as error:
+            self._drop(str(error))
+
+    def pass_on(self, frames: list[bytes]) -> None:
+        """`send` what the engine says at one moment, on the gateway's account."""
+        for frame in bundled(frames):
+            if self.number is None:
+                return  # full, and dropped with the frame before
+            self._credit.sent(len(frame))
+            self.send(frame)
+        self._settle()
+
+    def say(self, message: FromWorker) -> None:
+        """Encode and send."""
+        self.send(wire.encode(message))
+
+    async def run(self) -> None:
+        """Carry frames until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._socket.run)
+            while True:
+                await trio.sleep(TICK_S)
+                self._tick(trio.current_time())
+
+    def close(self) -> None:
+        """Close after the last frames have gone out."""
+        self._socket.close(linger_s=_FLUSH_S)
+
+    def _tick(self, now: float) -> None:
+        if not self.is_behind:
+            self._watch.took(now)
+        verdict = self._watch.verdict(now)
+        if self.number is not None:
+            if verdict is not None:
+                self._drop(verdict)
+        elif self._is_up and now - self._register_at >= _REGISTER_EVERY_S:
+            self._register(now)
+        failure = self._socket.statistics().last_failure
+        if failure is not None:
+            self._tell(failure, now)
+        elif self.number is None and now >= self._report_at:
+            self._report_at = math.inf
+            self.trouble = f"it has not answered for {_UNANSWERED_S:g} s"
+            self._log.say(
+                f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on"
+            )
+
+    def _link_changed(self, is_up: bool) -> None:
+        self._is_up = is_up
+        if self.number is not None:
+            self._drop("the connection is lost")
+        if is_up:
+            self._causes.clear()
+            self._socket.drop_waiting()
+            self._register(trio.current_time())
+
+    def _register(self, now: float) -> None:
+        self._register_at = now
+        if self._was_joined:
+            self._was_joined = False
+            self.say(Bye("the link was lost; what ran for this gateway was aborted"))
+        self._greet()
+
+    def _greet(self) -> None:
+        self._greeting = self._relay.greeting()
+        for message in self._greeting:
+            self.say(message)
+
+    def _pause(self) -> None:
+        """What came goes on first: nobody waits for the watch."""
+        self._relay.gateway_pauses()
+        if self._has_heard:
+            self._has_heard = False
+            self._watch.heard(trio.current_time())
+
+    def _hear(self, frame: bytes) -> None:
+        self._has_heard = True
+        try:
+            about_link = wire.peek_tag(frame) in _ABOUT_THE_LINK and wire.decode_to_worker(frame)
+        except WireError:
+            about_link = False
+        match about_link:
+            case False:
+                self._relay.from_gateway(self, frame)
+            case Ping():
+                self._pinged(about_link)
+            case Welcome() if self.number is None:
+                self._welcomed(about_link)
+            case Dismiss(reason=reason) if self.number is not None:
+                self._drop(f"it gave this worker up ({reason})")
+            case Dismiss(reason=reason):
+                self._refused(reason)
+            case _:
+                pass  # a second welcome
+
+    def _pinged(self, ping: Ping) -> None:
+        self.say(Pong(ping.nonce))
+        self._credit.ponged(ping.nonce)
+        if self._credit.taken(ping.heard):
+            self._watch.took(trio.current_time())
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._credit.is_spent != self.is_behind:
+            self.is_behind = self._credit.is_spent
+            self._relay.held()
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        if welcome.protocol_version != PROTOCOL_VERSION:
+            self._refused(
+                f"it speaks protocol {welcome.protocol_version}, this worker {PROTOCOL_VERSION}; "
+                "run the same version on both"
+            )
+            return
+        self._was_joined = True
+        self.trouble = ""
+        self._causes.clear()
+        self._credit = Credit()
+        self._relay.join(self, welcome)
+        if self._relay.greeting() != self._greeting:
+            # The engine got ready, or died, while the welcome was on its way.
+            self._greet()
+        self._log.say_alone(f"gateway {self.address} has welcomed this worker")
+
+    def _refused(self, reason: str) -> None:
+        """It answers, but does not take this worker for now: it is asked again and again."""
+        now = trio.current_time()
+        self._report_at = now + _UNANSWERED_S
+        self._tell(f"it does not take this worker: {reason}", now)
+
+    def _drop(self, reason: str) -> None:
+        """Forget the gateway's work and what waits for it; the next tick registers anew."""
+        if self.number is not None:
+            self.trouble = reason
+            self._log.say(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
+            self._relay.leave(self)
+            self._report_at = trio.current_time() + _UNANSWERED_S
+        self._socket.drop_waiting()
+        self._credit = Credit()
+        self._settle()
+
+    def _tell(self, trouble: str, now: float) -> None:
+        """Say once why this worker is not welcomed; an operator of its host sees no other log."""
+        self.trouble = trouble
+        if self._causes.is_news(trouble, now):
+            self._log.say(f"gateway {self.address}: {trouble}; dialling on")
+
+
+_ABOUT_THE_LINK: Final = frozenset(wire.tag_of(kind) for kind in (Welcome, Ping, Dismiss))

@@ -1,0 +1,141 @@
+"""Judging progress instead of elapsed time.
+
+Owns three small watches: an engine that starts, an engine that steps, a gateway that pings. Each
+is told what was heard and asked whether that is too long ago; `now` is seconds of any monotonic
+clock. Must not know processes or links.
+
+A watch that is itself asked late (the supervisor was stopped, the machine slept) has slept
+through what it should have heard, so it starts anew instead of blaming the other side.
+"""
+
+from typing import Final
+
+from workers.ipc import Heartbeat
+
+MIN_HANG_S: Final = 3.0
+STEPS_PER_HANG: Final = 10.0
+GATEWAY_SILENCE_S: Final = 10.0
+"""More than a loop under load may lag. The death of its process or of the path to it does not wait
+for that: the connection's own heartbeats, which need no loop, end it within a second."""
+LATE_S: Final = 0.5
+
+_BEATS_TO_SEE_WORK: Final = 2
+"""An idle beat may have been on its way when the work was sent; the next one cannot."""
+
+
+class Patience:
+    """Time since the last sign of life, with forgiveness for the watcher's own pauses."""
+
+    def __init__(self, now: float) -> None:
+        self._sign_at = now
+        self._asked_at = now
+
+    def sign(self, now: float) -> None:
+        """Something was heard."""
+        self._sign_at = now
+
+    def silent_s(self, now: float) -> float:
+        """Seconds without a sign; ask at least every `LATE_S`."""
+        if now - self._asked_at > LATE_S:
+            self._sign_at = now
+        self._asked_at = now
+        return now - self._sign_at
+
+
+class GatewayWatch:
+    """A gateway pings every 0.2 s and takes what it is told. One that does neither for 10 s, though
+    its connection lives, is stuck.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._hearing = Patience(now)
+        self._taking = Patience(now)
+
+    def heard(self, now: float) -> None:
+        """A frame came."""
+        self._hearing.sign(now)
+
+    def took(self, now: float) -> None:
+        """It has taken something of what it was told, or had little to take."""
+        self._taking.sign(now)
+
+    def verdict(self, now: float) -> str | None:
+        """Why the gateway counts as gone, or None."""
+        if self._hearing.silent_s(now) >= GATEWAY_SILENCE_S:
+            return f"it has not been heard for {GATEWAY_SILENCE_S:g} s"
+        if self._taking.silent_s(now) >= GATEWAY_SILENCE_S:
+            return f"it has taken nothing of what it was told for {GATEWAY_SILENCE_S:g} s"
+        return None
+
+
+class StartWatch:
+    """A start may take any time while it reports something new at least every `stall_s`."""
+
+    def __init__(self, stall_s: float, now: float) -> None:
+        self._stall_s = stall_s
+        self._patience = Patience(now)
+        self._last: tuple[str, float, str] = ("start", 0.0, "")
+
+    def progress(self, phase: str, fraction: float, detail: str, now: float) -> None:
+        """A report; the same one again is no progress."""
+        if (phase, fraction, detail) != self._last:
+            self._last = (phase, fraction, detail)
+            self._patience.sign(now)
+
+    def unheard(self, now: float) -> None:
+        """The engine is not listened to, so that it cannot be blamed."""
+        self._patience.sign(now)
+
+    def verdict(self, now: float) -> str | None:
+        """Why the start has failed, or None."""
+        if self._patience.silent_s(now) < self._stall_s:
+            return None
+        phase, fraction, _ = self._last
+        return f"no progress for {self._stall_s:g} s at `{phase}` ({fraction:.0%})"
+
+
+class HangWatch:
+    """An engine with work must finish a step within max(3 s, 10 x its longest recent step).
+
+    A step larger than any before may take 10 x its estimate, and a phase declared in a step (a
+    compile) as long as it likes, but neither more than `stall_s`.
+    """
+
+    def __init__(self, stall_s: float, now: float) -> None:
+        self._stall_s = stall_s
+        self._patience = Patience(now)
+        self._pending = False
+        self._beats_owed = 0
+        self._step = 0
+        self._phase = ""
+        self._limit_s = MIN_HANG_S
+
+    def work_sent(self, now: float) -> None:
+        """A submission went to the engine: from now on it owes a step."""
+        if not self._pending:
+            self._pending = True
+            self._patience.sign(now)
+        self._beats_owed = _BEATS_TO_SEE_WORK
+
+    def beat(self, beat: Heartbeat, now: float) -> None:
+        """A beat of the engine came; only a new step, a new phase or idleness is progress."""
+        if beat.step != self._step or beat.phase != self._phase or not beat.busy:
+            self._patience.sign(now)
+        self._beats_owed = max(0, self._beats_owed - 1)
+        self._pending = beat.busy or self._beats_owed > 0
+        self._step, self._phase = beat.step, beat.phase
+        guess_s = self._stall_s if beat.phase else STEPS_PER_HANG * beat.expected_step_s
+        self._limit_s = max(
+            MIN_HANG_S, STEPS_PER_HANG * beat.longest_step_s, min(guess_s, self._stall_s)
+        )
+
+    def unheard(self, now: float) -> None:
+        """The engine is not listened to, so that it cannot be blamed."""
+        self._patience.sign(now)
+
+    def verdict(self, now: float) -> str | None:
+        """Why the engine counts as hung, or None."""
+        silent_s = self._patience.silent_s(now)
+        if not self._pending or silent_s < self._limit_s:
+            return None
+        return f"hung: no step finished for {self._limit_s:.1f} s with work pending"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from config import Config, LimitsConfig, builtin_config, ledger_path, load_config
-from gateway.spending import Period, day_of, month_of, show_amount, to_micro, window_of
+from gateway.spending import Period, day_of, show_amount, to_micro, window_of
 from gateway.store import Column, Report, Row, read_report
 from protocol.errors import ConfigError
 
@@ -76,7 +76,7 @@ def _spent(path: Path, scope: Column, name: str, window: str) -> int:
 def _since(text: str | None, now: float) -> str:
     """The first day: of this month, the one named, or so many days back (today is 1d)."""
     if text is None:
-        return f"{month_of(day_of(now))}-01"
+        return f"{window_of('monthly', day_of(now))}-01"
     if days := re.fullmatch(r"([1-9]\d{0,4})d", text):
         return day_of(now - timedelta(days=int(days[1]) - 1).total_seconds())
     try:

@@ -3,11 +3,10 @@
 Must not know SQL (`gateway.store`) or HTTP.
 """
 
-from gateway.spending.books import SpendingFigures, Window
+from gateway.spending.books import Period, SpendingFigures, Window, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.refusals import easiest
 from gateway.spending.spending import Bill, Spending
-from gateway.spending.windows import Period, day_of, month_of, window_of
 
 __all__ = [
     "MICRO",
@@ -18,7 +17,6 @@ __all__ = [
     "Window",
     "day_of",
     "easiest",
-    "month_of",
     "show_amount",
     "to_micro",
     "window_of",

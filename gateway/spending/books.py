@@ -1,47 +1,40 @@
-"""Who may still spend.
+"""What may still be spent.
 
-Owns the books in memory: what every provider and every key has spent in the day and the month, and
-what is reserved by requests that are out. A request is admitted only if its worst case fits every
-limit that applies, so no order of events can exceed one. Must not know disks, clocks or prices of
-tokens; time is an argument.
+Owns the books in memory: what every provider and every key has spent in the UTC day and month, and
+what requests under way have reserved. A request is admitted only if its worst case fits every limit
+that applies, so no order of events can exceed one. Must not know disks, clocks or prices of tokens;
+time is an argument, in seconds since 1970.
 """
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from gateway.spending.windows import (
-    Period,
-    day_of,
-    end_of,
-    month_before,
-    month_of,
-    seconds_until,
-    window_of,
-)
-from gateway.store import DayTotal, Reservation
-
 MAX_RETRY_AFTER_S: Final = 3600
-"""Clients that sleep for as long as they are told must not sleep through a raised limit."""
+"""A client that sleeps for the whole Retry-After must not miss a raised limit."""
 
 OPEN_RETRY_AFTER_S: Final = 5
 """When only reservations are in the way: most requests cost far less than they reserve."""
 
+Period = Literal["daily", "monthly"]
 _PERIODS: Final[tuple[Period, ...]] = ("daily", "monthly")
-
+_DAY_FORM: Final = "%Y-%m-%d"
+_DAY_S: Final = 86_400
 
 Obstacle = Literal["others", "spending", "size"]
-"""What keeps a request from fitting into a limit: only requests under way, which may cost less; or
-what is spent, if that is at least what the request could cost; else its own size. So one request
-that is too large does not pass for a limit that is reached.
+"""Why a request does not fit into a limit. `others`: requests under way, which may cost less than
+they reserve. `spending`: what is spent, if that is at least what the request could cost. `size`:
+the request itself, so that one large request does not make a limit look reached.
 """
 
 
 class Account(NamedTuple):
-    """Whose money: a provider's or a key's, by its configured name."""
+    """A provider or an API key, by its configured name."""
 
     kind: Literal["provider", "key"]
     name: str
@@ -54,14 +47,14 @@ class Limits(msgspec.Struct, frozen=True):
     monthly: int | None = None
 
     def of(self, period: Period) -> int | None:
-        """The limit of that period."""
         return self.daily if period == "daily" else self.monthly
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A cloud request that wants to be sent. `worst_cost`, and `least_cost` with the smallest cap
-    on its output, are None if the price is unknown. `is_bounded` False: neither client nor
-    configuration bounds what the output costs; `completion_tokens` is a guess.
+    """A cloud request to be sent, with upper bounds of its tokens. `worst_cost` follows from them,
+    `least_cost` from the smallest possible output; both are None if the price is unknown.
+    `is_bounded` False: neither client nor configuration bounds what the output costs;
+    `completion_tokens` is a guess.
     """
 
     key: str
@@ -74,8 +67,21 @@ class Order(msgspec.Struct, frozen=True):
     least_cost: int | None
 
 
+class Reservation(msgspec.Struct, frozen=True):
+    """The worst case of `order`, held until the request is over."""
+
+    id: int
+    day: str
+    order: Order
+
+    @property
+    def cost(self) -> int:
+        """In micro-units; 0 if the price is unknown."""
+        return self.order.worst_cost or 0
+
+
 class Window(msgspec.Struct, frozen=True):
-    """A limit and what stands against it now, in micro-units."""
+    """A limit and what is spent and reserved of it now, in micro-units."""
 
     account: Account
     period: Period
@@ -85,30 +91,30 @@ class Window(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """What may still be reserved; less than nothing if more was charged than could be."""
+        """What may still be reserved; negative if a provider charged more than was reserved."""
         return self.limit - self.spent - self.reserved
 
     @property
     def is_spent(self) -> bool:
-        """Nothing is left, whatever the requests under way will cost."""
+        """Whether nothing is left even if the requests under way cost nothing."""
         return self.spent >= self.limit
 
     def obstacle(self, cost: int) -> Obstacle:
-        """What keeps `cost`, which is more than is left, from fitting."""
+        """Why `cost`, which is more than is left, does not fit."""
         if self.spent + cost <= self.limit:
             return "others"
         return "spending" if self.is_spent or self.spent >= cost else "size"
 
     def never_holds(self, cost: int) -> bool:
-        """Whether `cost` is too much however little is spent. A limit of 0 counts as one that is
-        spent: it is the operator who wants nothing that costs.
+        """Whether `cost` exceeds even the untouched limit. A limit of 0 counts as spent: with it
+        the operator forbids all that costs.
         """
         return cost > self.limit > 0
 
 
 class OverLimit(msgspec.Struct, frozen=True):
     """`cost`, the most that a request can cost, is more than `window` leaves; all limits together
-    leave `left`. `is_news`: for spending, and for the first time in its window.
+    leave `left`. `is_news`: the first refusal for spending in this window.
     """
 
     window: Window
@@ -120,8 +126,8 @@ class OverLimit(msgspec.Struct, frozen=True):
 
 
 class Unbounded(msgspec.Struct, frozen=True):
-    """A limit applies, but `missing` keeps the worst case from being known. `left`: by all limits
-    together.
+    """A limit applies, but without `missing` the worst case is unknown. All limits together leave
+    `left`.
     """
 
     account: Account
@@ -152,35 +158,25 @@ class Books:
         self._next_id = 1
         self._spent: Counter[tuple[Account, str]] = Counter()
         self._reserved: Counter[tuple[Account, str]] = Counter()
-        self._told: set[tuple[Account, str]] = set()
+        self._reported: set[tuple[Account, str]] = set()
         self._day = ""
         self._spent_by_provider: Counter[str] = Counter()
         self._reserved_by_provider: Counter[str] = Counter()
         self._refusals: Counter[tuple[Account, Period]] = Counter()
 
-    def load(self, total: DayTotal) -> None:
-        """Take over what the ledger knows of an earlier run."""
-        for place in _places(total.provider, total.key, total.day):
-            self._spent[place] += total.cost
+    def load(self, day: str, key: str, provider: str, cost: int) -> None:
+        """Add what the ledger holds of an earlier run."""
+        for place in _places(provider, key, day):
+            self._spent[place] += cost
 
     def reserve(self, order: Order, now: float) -> Reservation | Refusal:
-        """Hold the worst case of `order`, or say what stands against it."""
+        """Hold the worst case of `order`, or say which limit forbids it."""
         day = day_of(now)
         self._forget_before(day)
         refusal = self._refusal(order, day, now)
         if refusal is not None:
             return refusal
-        reservation = Reservation(
-            id=self._next_id,
-            day=day,
-            key=order.key,
-            model=order.model,
-            provider=order.provider,
-            prompt_tokens=order.prompt_tokens,
-            completion_tokens=order.completion_tokens,
-            cost=order.worst_cost or 0,
-            is_priced=order.worst_cost is not None,
-        )
+        reservation = Reservation(self._next_id, day, order)
         self._next_id += 1
         self._hold(reservation, reservation.cost)
         return reservation
@@ -188,12 +184,12 @@ class Books:
     def settle(self, reservation: Reservation, cost: int) -> None:
         """The request is over and has cost `cost`. It counts on the day of its reservation."""
         self._hold(reservation, -reservation.cost)
-        for place in _places(reservation.provider, reservation.key, reservation.day):
+        order = reservation.order
+        for place in _places(order.provider, order.key, reservation.day):
             self._spent[place] += cost
-        self._spent_by_provider[reservation.provider] += cost
+        self._spent_by_provider[order.provider] += cost
 
     def figures(self, currency: str, now: float) -> SpendingFigures:
-        """The books as of `now`."""
         return SpendingFigures(
             currency=currency,
             spent=dict(self._spent_by_provider),
@@ -229,34 +225,35 @@ class Books:
         self._refusals[account, period] += 1
         place = account, window_of(period, day_of(now))
         obstacle = window.obstacle(cost)
-        is_news = obstacle == "spending" and place not in self._told
+        is_news = obstacle == "spending" and place not in self._reported
         if is_news:
-            self._told.add(place)
+            self._reported.add(place)
         resets_at = end_of(period, now)
         most = OPEN_RETRY_AFTER_S if obstacle == "others" else MAX_RETRY_AFTER_S
-        retry_after_s = min(most, seconds_until(resets_at, now))
+        retry_after_s = min(most, max(1, math.ceil(resets_at.timestamp() - now)))
         return OverLimit(window, cost, left, resets_at, retry_after_s, is_news)
 
     def _hold(self, reservation: Reservation, cost: int) -> None:
-        for place in _places(reservation.provider, reservation.key, reservation.day):
+        order = reservation.order
+        for place in _places(order.provider, order.key, reservation.day):
             self._reserved[place] += cost
-        self._reserved_by_provider[reservation.provider] += cost
+        self._reserved_by_provider[order.provider] += cost
 
     def _forget_before(self, day: str) -> None:
         """Keep this month and the one before, for requests (and clocks) that cross midnight."""
         if day == self._day:
             return
         self._day = day
-        kept = month_before(month_of(day))
+        kept = month_before(day)
         for books in (self._spent, self._reserved):
-            for place in [place for place in books if month_of(place[1]) < kept]:
+            for place in [place for place in books if window_of("monthly", place[1]) < kept]:
                 del books[place]
-        self._told = {place for place in self._told if month_of(place[1]) >= kept}
+        self._reported = {one for one in self._reported if window_of("monthly", one[1]) >= kept}
 
 
 def _rank(window: Window, cost: int) -> tuple[bool, int, bool]:
-    """Of the limit that ranks lowest the client hears: of one that it would wait for in vain, then
-    of the one that leaves least, of equals of the longer.
+    """The limit that ranks lowest is named to the client: first one that no waiting helps against,
+    then the one that leaves least, then the longer period.
     """
     return not window.never_holds(cost), window.left, window.period == "daily"
 
@@ -269,3 +266,33 @@ def _places(provider: str, key: str, day: str) -> Iterator[tuple[Account, str]]:
     for account in _accounts(provider, key):
         for period in _PERIODS:
             yield account, window_of(period, day)
+
+
+def day_of(now: float) -> str:
+    """The UTC day of `now`, as 2026-11-21."""
+    return _nth_day(int(now // _DAY_S))
+
+
+def window_of(period: Period, day: str) -> str:
+    """The window that `day` lies in: the day itself, or its month as 2026-11."""
+    return day if period == "daily" else day[:7]
+
+
+def month_before(day: str) -> str:
+    """The month before that of `day`, as 2026-10."""
+    first = datetime.strptime(f"{day[:7]}-01", _DAY_FORM).replace(tzinfo=UTC)
+    return (first - timedelta(days=1)).strftime(_DAY_FORM)[:7]
+
+
+def end_of(period: Period, now: float) -> datetime:
+    """When the window that `now` lies in ends."""
+    midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "daily":
+        return midnight + timedelta(days=1)
+    return (midnight.replace(day=1) + timedelta(days=32)).replace(day=1)
+
+
+@functools.lru_cache(maxsize=8)
+def _nth_day(number: int) -> str:
+    """Cached because every request asks, for the same one or two days."""
+    return datetime.fromtimestamp(number * _DAY_S, UTC).strftime(_DAY_FORM)

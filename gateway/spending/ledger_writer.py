@@ -1,8 +1,8 @@
 """The one task that writes the ledger.
 
-Owns the queue before the disk. What comes while a commit is on its way waits for the next one, so
-40 requests cost two or three syncs and not 40. The loop never waits for SQLite: each batch is one
-call in a thread, one at a time. Must not know limits or prices.
+Owns the queue before the disk. What arrives during a commit waits for the next one, so 40 requests
+cost two or three syncs and not 40. The event loop never waits for SQLite: each batch is one call in
+a thread, one at a time. Must not know limits or prices.
 """
 
 import logging
@@ -12,32 +12,34 @@ from typing import Final
 import trio
 
 from gateway.api import Usage
-from gateway.store import DayTotal, LedgerError, LedgerStore, LocalUse, Reservation, Settlement
+from gateway.store import DayTotal, Entry, LedgerError, LedgerStore, Settlement
 from protocol.errors import HermaError
 
 MAX_WAITING: Final = 1024
 """Reservations that wait for the disk; each is a client's request."""
 
 LOCAL_DELAY_S: Final = 0.5
-"""Local usage is written so much later: half of the second that a kill may lose."""
+"""Local usage is written after this delay: half of the second that a kill may lose."""
 
 RETRY_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
 
-Place = tuple[str, str, str]
+_Place = tuple[str, str, str]
 """Day, key and model."""
+_Counts = tuple[int, int, int, int]
+"""Requests, prompt tokens, cached tokens, completion tokens."""
 
 
 class LedgerFull(HermaError):
-    """More requests wait for the disk than may."""
+    """`MAX_WAITING` requests wait for the disk already."""
 
 
 class _Waiting:
     """A reservation on its way to the disk; `error` is why it never arrived."""
 
-    def __init__(self, reservation: Reservation) -> None:
-        self.reservation = reservation
+    def __init__(self, reservation_id: int, worst: Entry) -> None:
+        self.row = reservation_id, worst
         self.done = trio.Event()
         self.error: LedgerError | None = None
 
@@ -48,8 +50,8 @@ class LedgerWriter:
     def __init__(self) -> None:
         self._waiting: list[_Waiting] = []
         self._settlements: list[Settlement] = []
-        self._local: dict[Place, LocalUse] = {}
-        self._news = trio.Event()
+        self._local: dict[_Place, _Counts] = {}
+        self._has_work = trio.Event()
         self._thread = trio.CapacityLimiter(1)
 
     async def run(
@@ -59,15 +61,15 @@ class LedgerWriter:
         *,
         task_status: trio.TaskStatus[list[DayTotal]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Open the ledger, report what is in it from `first_day` on, then write until cancelled;
-        what is queued by then is written too. Raises `ConfigError` if it cannot be opened.
+        """Open the ledger, report what was spent from `first_day` on, then write until cancelled;
+        what is queued by then is written too. Raises `ConfigError` if the ledger cannot be opened.
         """
         store = await trio.to_thread.run_sync(open_store, limiter=self._thread)
         try:
             totals = await trio.to_thread.run_sync(store.totals, first_day, limiter=self._thread)
             task_status.started(totals)
             while True:
-                await self._wait_for_news()
+                await self._wait_for_work()
                 if not await self._write(store):
                     await trio.sleep(RETRY_S)
         finally:
@@ -75,17 +77,17 @@ class LedgerWriter:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(store.close, limiter=self._thread)
 
-    async def reserve(self, reservation: Reservation) -> None:
-        """Return once `reservation` is on the disk.
+    async def reserve(self, reservation_id: int, worst: Entry) -> None:
+        """Return once the reservation is on the disk, with the most that it can cost.
 
-        Raises `LedgerFull` or `LedgerError` if it never will be. After a cancellation it may be:
-        settle it.
+        Raises `LedgerFull` or `LedgerError` if it will not be written. After a cancellation it may
+        be, so settle it.
         """
         if len(self._waiting) >= MAX_WAITING:
             raise LedgerFull("too many requests wait for the ledger")
-        waiting = _Waiting(reservation)
+        waiting = _Waiting(reservation_id, worst)
         self._waiting.append(waiting)
-        self._news.set()
+        self._has_work.set()
         await waiting.done.wait()
         if waiting.error is not None:
             raise waiting.error
@@ -93,65 +95,53 @@ class LedgerWriter:
     def settle(self, settlement: Settlement) -> None:
         """Write the end of a reservation soon. There are never more of these than reservations."""
         self._settlements.append(settlement)
-        self._news.set()
+        self._has_work.set()
 
     def record(self, day: str, key: str, model: str, usage: Usage) -> None:
-        """Write what our own workers did within `LOCAL_DELAY_S`; it is added up until then."""
-        place = day, key, model
-        if place not in self._local:
-            self._local[place] = LocalUse()
-            if len(self._local) == 1:
-                self._news.set()
-        use = self._local[place]
-        use.prompt_tokens += usage.prompt_tokens
-        use.cached_tokens += usage.cached_tokens
-        use.completion_tokens += usage.completion_tokens
-        use.requests += 1
+        """Write one request of our own workers within `LOCAL_DELAY_S`, added up until then."""
+        if not self._local:
+            self._has_work.set()
+        counts = 1, usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
+        self._add((day, key, model), counts)
 
-    async def _wait_for_news(self) -> None:
-        await self._news.wait()
-        self._news = trio.Event()
+    def _add(self, place: _Place, counts: _Counts) -> None:
+        a, b = self._local.get(place, (0, 0, 0, 0)), counts
+        self._local[place] = (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+
+    async def _wait_for_work(self) -> None:
+        await self._has_work.wait()
+        self._has_work = trio.Event()
         if not self._waiting and not self._settlements:
-            # Only local usage: nobody waits for it, but anything else may come first.
+            # Only local usage, for which no request waits: a reservation may come first.
             with trio.move_on_after(LOCAL_DELAY_S):
-                await self._news.wait()
+                await self._has_work.wait()
 
     async def _write(self, store: LedgerStore) -> bool:
-        """Write what is queued; whether that went well. Not cancelled: what was taken off the queue
-        would be lost.
+        """Write what is queued and return whether that succeeded. Shielded from cancellation, which
+        would lose what was taken off the queue.
         """
         waiting, self._waiting = self._waiting, []
         settlements, self._settlements = self._settlements, []
         local, self._local = self._local, {}
         if not (waiting or settlements or local):
             return True
+        reservations = [one.row for one in waiting]
+        entries = [Entry(*place, "", True, True, *counts, 0) for place, counts in local.items()]
+        failure = None
         try:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(
-                    store.write,
-                    [one.reservation for one in waiting],
-                    settlements,
-                    [use.entry(*place) for place, use in local.items()],
-                    limiter=self._thread,
+                    store.write, reservations, settlements, entries, limiter=self._thread
                 )
         except LedgerError as error:
             _log.error("%s", error)
-            self._take_back(settlements, local)
-            _tell(waiting, error)
-            return False
-        _tell(waiting, None)
-        return True
-
-    def _take_back(self, settlements: list[Settlement], local: dict[Place, LocalUse]) -> None:
-        """Nothing of the batch was written: what nobody waits for goes into the next one."""
-        self._settlements[:0] = settlements
-        later, self._local = self._local, local
-        for place, use in later.items():
-            local.setdefault(place, LocalUse()).add(use)
-        self._news.set()
-
-
-def _tell(waiting: list[_Waiting], error: LedgerError | None) -> None:
-    for one in waiting:
-        one.error = error
-        one.done.set()
+            failure = error
+            # Settlements and local usage go into the next batch; reservations are refused.
+            self._settlements[:0] = settlements
+            for place, counts in local.items():
+                self._add(place, counts)
+            self._has_work.set()
+        for one in waiting:
+            one.error = failure
+            one.done.set()
+        return failure is None

@@ -1,21 +1,33 @@
-"""What tokens cost.
+"""What a cloud request costs, and the most that it can cost.
 
-Owns the arithmetic of money. Amounts are whole micro-units (millionths of the ledger's currency),
-prices are micro-units per million tokens; both are integers, so that sums are exact. Every cost is
-rounded up. Must not know who may spend how much.
+Owns the arithmetic of money and the upper bounds of tokens. Amounts are whole micro-units
+(millionths of the ledger's currency), prices are micro-units per million tokens; both are integers,
+so that sums are exact. Every cost is rounded up. Must not know limits.
 """
 
-from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from config import PriceConfig, ProviderConfig
-from gateway.api import Usage
+from gateway.api import ChatRequest, Usage
 
 MICRO: Final = 1_000_000
 _PER_TOKENS: Final = 1_000_000
+
+TEMPLATE_TOKENS: Final = 512
+"""What a provider's template may add, such as a system text around tools."""
+
+PART_TOKENS: Final = 32_768
+"""An image, a sound or a file, whose tokens do not follow from the length of its address."""
+
+CAP_TOKENS: Final = 48
+"""The most by which a cap on the output, added by the client, lengthens the body."""
+
+_CAPS: Final = ("max_tokens", "max_completion_tokens")
+_TEXT_PARTS: Final = frozenset({"text", "refusal"})
+_encode = msgspec.json.Encoder().encode
 
 
 def to_micro(amount: float) -> int:
@@ -41,7 +53,7 @@ class Price(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of_config(config: PriceConfig) -> "Price":
-        """The price as configured; cached tokens cost what others cost unless it says otherwise."""
+        """The configured price; by default cached tokens cost as much as others."""
         cached = config.input if config.cached_input is None else config.cached_input
         return Price(to_micro(config.input), to_micro(cached), to_micro(config.output))
 
@@ -55,45 +67,59 @@ class Price(msgspec.Struct, frozen=True):
         )
 
     def worst(self, prompt_tokens: int, output_tokens: int) -> int:
-        """The most that so many tokens can cost, in micro-units, whatever the provider has cached:
-        some take more for writing their cache.
+        """The most that so many tokens can cost, in micro-units, however much of the prompt the
+        provider has cached: some providers charge more for writing their cache.
         """
         dearest = max(self.input, self.cached_input)
         return _rounded_up(prompt_tokens * dearest + output_tokens * self.output)
 
     def affordable_output(self, amount: int, prompt_tokens: int) -> int:
         """The most output tokens that `amount` micro-units pay for after such a prompt, by `worst`;
-        0 if there are none, or if they cost nothing: fewer would not help.
+        0 if there are none, or if output is free and fewer tokens would not help.
         """
         left = amount * _PER_TOKENS - prompt_tokens * max(self.input, self.cached_input)
         return max(0, left // self.output) if self.output else 0
 
 
 class Tariff(msgspec.Struct, frozen=True):
-    """One model at one provider. None: the configuration does not say."""
+    """Price and output bound of one model at one provider. None: not configured."""
 
     price: Price | None
     max_output_tokens: int | None
 
 
-class Tariffs:
-    """The tariff of every model at every provider; a model's own entry goes before the
-    provider's.
+def tariff_of(table: ProviderConfig, model: str) -> Tariff:
+    """The tariff of `model` (its name there): its own entry, else the provider's."""
+    own = table.models.get(model)
+    price = own.price if own is not None and own.price is not None else table.price
+    bound = own.max_output_tokens if own is not None else None
+    return Tariff(
+        None if price is None else Price.of_config(price),
+        table.max_output_tokens if bound is None else bound,
+    )
+
+
+def prompt_bound(request: ChatRequest) -> int:
+    """An upper bound of the prompt's tokens. It must hold for any tokenizer, so it counts bytes:
+    byte-level vocabularies have no token of less than one.
     """
+    return len(_encode(request.raw)) + TEMPLATE_TOKENS + PART_TOKENS * _num_parts(request.raw)
 
-    def __init__(self, providers: Mapping[str, ProviderConfig]) -> None:
-        self._providers = providers
 
-    def of(self, provider: str, model: str) -> Tariff:
-        """The tariff of `model` (its name there) at `provider`."""
-        table = self._providers[provider]
-        own = table.models.get(model)
-        price = own.price if own is not None and own.price is not None else table.price
-        bound = own.max_output_tokens if own is not None else None
-        return Tariff(
-            None if price is None else Price.of_config(price),
-            table.max_output_tokens if bound is None else bound,
-        )
+def output_bound(request: ChatRequest, model_bound: int | None) -> int | None:
+    """An upper bound of the tokens of all choices, from the request's caps and from `model_bound`
+    (for one choice); None if neither is given.
+    """
+    caps = [cap for name in _CAPS if isinstance(cap := request.raw.get(name), int)]
+    bounds = [bound for bound in (max(caps, default=None), model_bound) if bound is not None]
+    return min(bounds) * request.n if bounds else None
+
+
+def _num_parts(raw: dict[str, Any]) -> int:
+    """How many parts of the (already checked) messages are not text."""
+    contents = [message.get("content") for message in raw["messages"]]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return sum(part["type"] not in _TEXT_PARTS for part in parts)
 
 
 def _rounded_up(pico: int) -> int:

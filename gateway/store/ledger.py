@@ -1,21 +1,49 @@
-"""The writing side of the ledger.
+"""The ledger: usage and cost in one SQLite file.
 
-Owns the connection, the lock that keeps a second gateway out, and the statements. Every call
-blocks, so it belongs in a thread; one call at a time. Must not know limits or tasks.
+Owns the tables, the statements, and the lock that keeps a second gateway out. Days are UTC dates as
+text (2026-11-21), amounts micro-units of the ledger's currency. Every call blocks, so it belongs in
+a thread, one call at a time. Must not know limits or tasks.
 """
 
 import fcntl
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from gateway.store.ledger_entries import DayTotal, Entry, Reservation, Settlement
-from gateway.store.ledger_schema import open_for_writing
+import msgspec
+
 from protocol.errors import ConfigError, HermaError
 
-_RESERVE: Final = "INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+APPLICATION_ID: Final = 0x4845_524D
+"""HERM, in the file's header: no other SQLite file is mistaken for a ledger."""
+SCHEMA_VERSION: Final = 1
+BUSY_S: Final = 5.0
+"""Only a backup or a reader's checkpoint can hold the file this long."""
+
+_TABLES: Final = f"""
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE usage (
+    day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, provider TEXT NOT NULL,
+    is_settled INTEGER NOT NULL, is_priced INTEGER NOT NULL,
+    requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL, cost INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model, provider, is_settled, is_priced)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE reservations (
+    id INTEGER PRIMARY KEY, day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
+    provider TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
+    cost INTEGER NOT NULL, is_priced INTEGER NOT NULL
+) STRICT;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+_RESERVE: Final = """
+INSERT INTO reservations VALUES
+(:id, :day, :key, :model, :provider, :prompt_tokens, :completion_tokens, :cost, :is_priced)
+"""
 _RELEASE: Final = "DELETE FROM reservations WHERE id = ?"
 _ADD: Final = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -37,87 +65,190 @@ WHERE day >= ? AND provider != '' GROUP BY day, key, provider
 """
 
 
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """Usage of `requests` requests; its fields are the columns of `usage`, in order. `provider` ""
+    is our own workers. `is_settled` False: the end was never seen, so tokens and cost are upper
+    bounds. `is_priced` False: the price is unknown, and `cost` is 0.
+    """
+
+    day: str
+    key: str
+    model: str
+    provider: str
+    is_settled: bool
+    is_priced: bool
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: int
+
+
+class Settlement(NamedTuple):
+    """The end of a reservation. `entry` None: the provider charges nothing."""
+
+    reservation_id: int
+    entry: Entry | None
+
+
+class DayTotal(NamedTuple):
+    """What one key has spent at one provider on one day, unsettled requests included."""
+
+    day: str
+    key: str
+    provider: str
+    cost: int
+
+
 class LedgerError(HermaError):
     """The ledger could not be written; the text is for the operator."""
 
 
 class LedgerStore:
-    """The ledger at `path`, open for as long as this lives, by one process at a time.
+    """The ledger at `path`, held open by one process at a time.
 
-    Reservations that an earlier run has left open become unsettled usage: they may have been
-    charged. Raises `ConfigError` with one line if it cannot be opened.
+    Reservations that an earlier run left open become unsettled usage, because they may have been
+    charged. Raises `ConfigError` with one line if the ledger cannot be opened.
     """
 
     def __init__(self, path: Path, currency: str) -> None:
         self._path = path
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _lock(path)
-        except OSError as error:
-            raise _cannot_open(path, error) from error
-        try:
-            self._connection = open_for_writing(path, currency)
-            self._keep_left_open()
-        except (OSError, sqlite3.Error) as error:
-            os.close(self._lock)
-            raise _cannot_open(path, error) from error
-        except ConfigError:
-            os.close(self._lock)
-            raise
+        with ExitStack() as stack:
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._lock = _lock(path)
+                stack.callback(os.close, self._lock)
+                self._connection = _open_for_writing(path, currency)
+                stack.callback(self._connection.close)
+                self._keep_left_open()
+            except (OSError, sqlite3.Error) as error:
+                raise _cannot_open(path, error) from error
+            stack.pop_all()
 
     def totals(self, first_day: str) -> list[DayTotal]:
         """What was spent at providers from `first_day` on, by day, key and provider.
 
-        Raises `ConfigError` if it cannot be read.
+        Raises `ConfigError` if the ledger cannot be read.
         """
         try:
-            rows = self._connection.execute(_TOTALS, (first_day,)).fetchall()
+            return [DayTotal(*row) for row in self._connection.execute(_TOTALS, (first_day,))]
         except sqlite3.Error as error:
             raise _cannot_open(self._path, error) from error
-        return [DayTotal(day, key, provider, cost) for day, key, provider, cost in rows]
 
     def write(
         self,
-        reservations: Sequence[Reservation],
-        settlements: Sequence[Settlement],
-        entries: Sequence[Entry],
+        reservations: Iterable[tuple[int, Entry]],
+        settlements: Iterable[Settlement],
+        entries: Iterable[Entry],
     ) -> None:
-        """Write all of it in one transaction, which is on the disk when this returns.
+        """Write everything in one transaction, which is on the disk when this returns.
 
-        A settlement whose reservation is not there (any more) changes nothing, so writing one
-        again is safe. Raises `LedgerError` if nothing was written.
+        A settlement whose reservation does not exist (any more) changes nothing, so writing one
+        twice is safe. Raises `LedgerError` if nothing was written.
         """
         try:
-            self._begin()
-            self._connection.executemany(_RESERVE, map(_reservation_row, reservations))
-            for settlement in settlements:
-                released = self._connection.execute(_RELEASE, (settlement.reservation_id,))
-                if released.rowcount and settlement.entry is not None:
-                    self._connection.execute(_ADD, _entry_row(settlement.entry))
-            self._connection.executemany(_ADD, map(_entry_row, entries))
+            self._connection.execute("BEGIN IMMEDIATE")
+            rows = ({"id": number} | msgspec.structs.asdict(held) for number, held in reservations)
+            self._connection.executemany(_RESERVE, rows)
+            for number, entry in settlements:
+                released = self._connection.execute(_RELEASE, (number,))
+                if released.rowcount and entry is not None:
+                    self._connection.execute(_ADD, msgspec.structs.astuple(entry))
+            self._connection.executemany(_ADD, map(msgspec.structs.astuple, entries))
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back()
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
             raise LedgerError(f"cannot write the ledger {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Close the file and let others have it."""
+        """Close the file and release the lock."""
         self._connection.close()
         os.close(self._lock)
 
     def _keep_left_open(self) -> None:
-        self._begin()
-        for row in self._connection.execute(_LEFT_OPEN).fetchall():
-            self._connection.execute(_ADD, row)
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(_ADD, self._connection.execute(_LEFT_OPEN).fetchall())
         self._connection.execute("DELETE FROM reservations")
         self._connection.execute("COMMIT")
 
-    def _begin(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
 
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """A read-only connection to the ledger at `path`.
+
+    Raises `ConfigError` if the file is not a ledger or has another version, `sqlite3.Error` if it
+    cannot be opened.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with ExitStack() as stack:
+        connection = stack.enter_context(
+            closing(sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True))
+        )
+        _check_is_ledger(connection, path)
+        stack.pop_all()
+        return connection
+
+
+def currency_of(connection: sqlite3.Connection) -> str:
+    """The currency of all amounts in the ledger."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'currency'").fetchone()
+    return str(row[0]) if row is not None else ""
+
+
+def _open_for_writing(path: Path, currency: str) -> sqlite3.Connection:
+    """The ledger at `path`, created with mode 0600 if it is missing.
+
+    Every commit is on the disk when it returns (`synchronous = FULL`). The connection may be used
+    from any thread, one at a time.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with ExitStack() as stack:
+        connection = stack.enter_context(
+            closing(
+                sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            )
+        )
+        # A foreign file must be recognised before anything is written to it.
+        if not _is_empty(connection):
+            _check_is_ledger(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if _is_empty(connection):
+            connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
+        _check_currency(connection, path, currency)
+        stack.pop_all()
+        return connection
+
+
+def _check_is_ledger(connection: sqlite3.Connection, path: Path) -> None:
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise ConfigError(
+            f"{path} is a database, but no ledger of Herma; name another [ledger] path"
+        )
+    version = _pragma(connection, "user_version")
+    if version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"the ledger {path} has version {version}, this Herma reads version {SCHEMA_VERSION}; "
+            "move it away, or run the Herma that wrote it"
+        )
+
+
+def _check_currency(connection: sqlite3.Connection, path: Path, currency: str) -> None:
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('currency', ?)", (currency,))
+    known = currency_of(connection)
+    if known != currency:
+        raise ConfigError(
+            f"the ledger {path} counts in {known}, but [ledger] currency is {currency}; amounts of "
+            "two currencies cannot be added, so take another path"
+        )
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return _pragma(connection, "schema_version") == 0
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def _cannot_open(path: Path, error: Exception) -> ConfigError:
@@ -127,7 +258,7 @@ def _cannot_open(path: Path, error: Exception) -> ConfigError:
 
 
 def _lock(path: Path) -> int:
-    """The kernel lets go of the lock when the process ends, however it ends."""
+    """The kernel releases the lock when the process ends, however it ends."""
     file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,33 +268,3 @@ def _lock(path: Path) -> int:
             f"another gateway uses the ledger {path}; give each its own [ledger] path"
         ) from error
     return file
-
-
-def _reservation_row(item: Reservation) -> tuple[int | str, ...]:
-    return (
-        item.id,
-        item.day,
-        item.key,
-        item.model,
-        item.provider,
-        item.prompt_tokens,
-        item.completion_tokens,
-        item.cost,
-        item.is_priced,
-    )
-
-
-def _entry_row(entry: Entry) -> tuple[int | str, ...]:
-    return (
-        entry.day,
-        entry.key,
-        entry.model,
-        entry.provider,
-        entry.is_settled,
-        entry.is_priced,
-        entry.requests,
-        entry.prompt_tokens,
-        entry.cached_tokens,
-        entry.completion_tokens,
-        entry.cost,
-    )

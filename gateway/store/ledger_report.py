@@ -13,8 +13,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from gateway.store.ledger_entries import DayTotal
-from gateway.store.ledger_schema import currency_of, open_for_reading
+from gateway.store.ledger import DayTotal, currency_of, open_for_reading
 from protocol.errors import ConfigError
 
 Column = Literal["day", "key", "model", "provider"]

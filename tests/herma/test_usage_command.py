@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.store import LedgerStore
-from gateway.store.ledger_entries import Entry, Reservation
+from gateway.store import Entry, LedgerStore
 from herma.cli import main
 
 CONFIG = """
@@ -28,7 +27,7 @@ limits = {{ monthly = 50.0 }}
 
 
 def entry(day: str, key: str, provider: str, cost: int, **fields: Any) -> Entry:
-    known = {"is_settled": True, "is_priced": True, "cached_tokens": 4, **fields}
+    known = {"is_settled": True, "is_priced": True, "requests": 1, "cached_tokens": 4, **fields}
     return Entry(
         day=day,
         key=key,
@@ -72,7 +71,7 @@ def test_the_table_is_aligned_and_adds_up(
 ) -> None:
     """Beside a gateway that has the file open, with requests that are under way."""
     ledger.write(
-        [Reservation(1, "2026-11-21", "alice", "m", "cloud", 5_000, 100, 20_000, is_priced=True)],
+        [(1, Entry("2026-11-21", "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000))],
         [],
         [
             entry("2026-11-20", "alice", "", 0),
@@ -106,7 +105,7 @@ def test_limits_are_shown_with_what_stands_against_them(
     last_year = now.replace(year=now.year - 1, day=1).strftime("%Y-%m-%d")
     today = now.strftime("%Y-%m-%d")
     ledger.write(
-        [Reservation(1, today, "alice", "m", "cloud", 5_000, 100, 20_000, is_priced=True)],
+        [(1, Entry(today, "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000))],
         [],
         [
             entry(today, "alice", "cloud", 1_234_567),

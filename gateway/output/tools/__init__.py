@@ -2,7 +2,7 @@
 
 `parser.py` finds sections of calls in text and tells events; a grammar per format reads a section
 (`hermes.py` and its neighbours, by name in `formats.py`); `json_text.py` is the JSON that they
-share, `object_text.py` and `schema.py` are for formats that write values as plain text;
+share, `object_text.py` and `ledger_schema.py` are for formats that write values as plain text;
 `forcing.py` makes a model call.
 """
 

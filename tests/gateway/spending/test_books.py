@@ -19,11 +19,11 @@ from gateway.spending.books import (
     Limits,
     Order,
     OverLimit,
+    Reservation,
     Unbounded,
     Window,
 )
 from gateway.spending.refusals import easiest, refusal_error
-from gateway.store.ledger_entries import DayTotal, Reservation
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 DAY_S = 86_400.0
@@ -163,7 +163,7 @@ def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
     books = Books({CLOUD: Limits(daily=5, monthly=5), ALICE: Limits(daily=3)})
     told = refused(books, 6)
     assert (told.window.account, told.window.period, told.left) == (ALICE, "daily", 3)
-    books.load(DayTotal("2026-11-21", "bob", "cloud", 4))
+    books.load("2026-11-21", "bob", "cloud", 4)
     told = refused(books, 2)
     assert (told.window.account, told.window.period, told.left) == (CLOUD, "monthly", 1)
 
@@ -171,7 +171,7 @@ def test_of_several_limits_the_one_that_leaves_least_is_told() -> None:
 def test_what_is_waited_for_in_vain_is_told_first() -> None:
     """The month has less left, but no day would ever hold it."""
     books = Books({CLOUD: Limits(daily=5, monthly=50)})
-    books.load(DayTotal("2026-11-20", "bob", "cloud", 48))
+    books.load("2026-11-20", "bob", "cloud", 48)
     assert refused(books, 5).window.period == "monthly"
     told = refused(books, 6)
     assert (told.window.period, told.left) == ("daily", 2)
@@ -189,8 +189,8 @@ def test_without_price_or_bound_a_limit_refuses() -> None:
 def test_what_an_earlier_run_spent_counts() -> None:
     """Of this day and this month, by key and by provider."""
     books = Books({CLOUD: Limits(daily=10, monthly=12), ALICE: Limits(daily=100)})
-    books.load(DayTotal("2026-11-20", "bob", "cloud", 5))
-    books.load(DayTotal("2026-11-21", "alice", "cloud", 4))
+    books.load("2026-11-20", "bob", "cloud", 5)
+    books.load("2026-11-21", "alice", "cloud", 4)
     assert refused(books, 4).window.period == "monthly"
     assert reserved(books, 3)
     figures = books.figures("EUR", NOON)

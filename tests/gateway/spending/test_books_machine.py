@@ -10,9 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.spending.books import Account, Books, Limits, Order, OverLimit
-from gateway.spending.windows import day_of
-from gateway.store.ledger_entries import DayTotal, Reservation
+from gateway.spending.books import Account, Books, Limits, Order, OverLimit, Reservation, day_of
 
 WORTH = 10
 LIMITS = {
@@ -66,11 +64,11 @@ class BooksMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         """kill -9 and start again on the same ledger."""
         for one in self.open:
-            self.billed.append((one.day, one.key, one.provider, one.cost))
+            self._bill(one, one.cost)
         self.open.clear()
         self.books = Books(LIMITS)
         for day, key, provider, cost in self.billed:
-            self.books.load(DayTotal(day, key, provider, cost))
+            self.books.load(day, key, provider, cost)
 
     @rule(hours=st.integers(1, 30))
     def wait(self, hours: int) -> None:
@@ -94,7 +92,10 @@ class BooksMachine(RuleBasedStateMachine):
 
     def _end(self, one: Reservation, cost: int) -> None:
         self.books.settle(one, cost)
-        self.billed.append((one.day, one.key, one.provider, cost))
+        self._bill(one, cost)
+
+    def _bill(self, one: Reservation, cost: int) -> None:
+        self.billed.append(_line(one, cost))
 
     def _windows(self, limits: Limits) -> list[tuple[str, int]]:
         days = {day for day, *_ in self.billed} | {one.day for one in self.open}
@@ -104,7 +105,7 @@ class BooksMachine(RuleBasedStateMachine):
         return daily + monthly
 
     def _at_most(self, account: Account, window: str) -> int:
-        lines = [*self.billed, *((one.day, one.key, one.provider, one.cost) for one in self.open)]
+        lines = [*self.billed, *(_line(one, one.cost) for one in self.open)]
         return sum(
             cost
             for day, key, provider, cost in lines
@@ -120,6 +121,10 @@ class BooksMachine(RuleBasedStateMachine):
         day = day_of(self.now)
         span = day if window.period == "daily" else day[:7]
         return self._at_most(window.account, span) + worst > limit
+
+
+def _line(one: Reservation, cost: int) -> tuple[str, str, str, int]:
+    return one.day, one.order.key, one.order.provider, cost
 
 
 TestBooks = BooksMachine.TestCase

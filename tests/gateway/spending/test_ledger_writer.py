@@ -1,7 +1,7 @@
 """The ledger's one writer: commits are shared, and nobody waits for the disk but who must."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,7 @@ import trio.testing
 
 from gateway.api.events import Usage
 from gateway.spending.ledger_writer import MAX_WAITING, LedgerFull, LedgerWriter
-from gateway.store import LedgerError, LedgerStore, read_report
-from gateway.store.ledger_entries import DayTotal, Entry, Reservation, Settlement
+from gateway.store import DayTotal, Entry, LedgerError, LedgerStore, Settlement, read_report
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker import PATIENCE_S
 
@@ -30,20 +29,21 @@ class SlowDisk(LedgerStore):
 
     def write(
         self,
-        reservations: Sequence[Reservation],
-        settlements: Sequence[Settlement],
-        entries: Sequence[Entry],
+        reservations: Iterable[tuple[int, Entry]],
+        settlements: Iterable[Settlement],
+        entries: Iterable[Entry],
     ) -> None:
         assert self.gate.wait(PATIENCE_S)
         if self.num_failures:
             self.num_failures -= 1
             raise LedgerError("The disk is full.")
-        self.batches.append(len(reservations))
-        super().write(reservations, settlements, entries)
+        rows = list(reservations)
+        self.batches.append(len(rows))
+        super().write(rows, settlements, entries)
 
 
-def reservation(number: int) -> Reservation:
-    return Reservation(number, DAY, "k", "m", "cloud", 10, 10, 5, is_priced=True)
+def reservation(number: int) -> tuple[int, Entry]:
+    return number, Entry(DAY, "k", "m", "cloud", False, True, 1, 10, 0, 10, 5)
 
 
 def record(writer: LedgerWriter, tokens: int = 1) -> None:
@@ -64,7 +64,7 @@ async def test_forty_reservations_share_few_commits(tmp_path: Path) -> None:
         disk.gate.clear()
         async with trio.open_nursery() as clients:
             for number in range(40):
-                clients.start_soon(writer.reserve, reservation(number))
+                clients.start_soon(writer.reserve, *reservation(number))
             await trio.testing.wait_all_tasks_blocked(0.05)
             # The loop runs on while the thread waits for the disk.
             writer.settle(Settlement(99, None))
@@ -82,10 +82,10 @@ async def test_a_reservation_returns_only_once_it_is_written(tmp_path: Path) -> 
         writer, disk = await start(nursery, path)
         disk.gate.clear()
         with trio.move_on_after(0.05) as impatient:
-            await writer.reserve(reservation(1))
+            await writer.reserve(*reservation(1))
         assert impatient.cancelled_caught
         disk.gate.set()
-        await writer.reserve(reservation(2))
+        await writer.reserve(*reservation(2))
         report = read_report(path, (), DAY)
         assert report is not None
         assert report.total is not None
@@ -135,7 +135,7 @@ async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: P
 
 async def fails(writer: LedgerWriter) -> None:
     with pytest.raises(LedgerError):
-        await writer.reserve(reservation(1))
+        await writer.reserve(*reservation(1))
 
 
 async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     async with trio.open_nursery() as nursery:
         writer, _ = await start(nursery, path)
-        await writer.reserve(reservation(1))
-        entry = Entry(DAY, "k", "m", "cloud", True, 5, 0, 5, 4, True)
+        await writer.reserve(*reservation(1))
+        entry = Entry(DAY, "k", "m", "cloud", True, True, 1, 5, 0, 5, 4)
         writer.settle(Settlement(1, entry))
         record(writer)
         nursery.cancel_scope.cancel()
@@ -163,11 +163,11 @@ async def test_the_queue_has_an_end(tmp_path: Path) -> None:
         disk.gate.clear()
         async with trio.open_nursery() as clients:
             for number in range(MAX_WAITING + 1):
-                clients.start_soon(writer.reserve, reservation(number))
+                clients.start_soon(writer.reserve, *reservation(number))
                 if number == 0:
                     await trio.testing.wait_all_tasks_blocked(0.05)
             await trio.testing.wait_all_tasks_blocked(0.05)
             with pytest.raises(LedgerFull):
-                await writer.reserve(reservation(MAX_WAITING + 1))
+                await writer.reserve(*reservation(MAX_WAITING + 1))
             disk.gate.set()
         nursery.cancel_scope.cancel()

@@ -1,14 +1,26 @@
-"""Money in whole micro-units: nothing is lost, everything is rounded up."""
+"""Money in whole micro-units, rounded up, and upper bounds of tokens."""
 
+import json
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from config import PriceConfig, ProviderConfig, TariffConfig
+from gateway.api.chat_parser import parse_chat_request
+from gateway.api.chat_request import ChatRequest
 from gateway.api.events import Usage
-from gateway.spending.prices import Price, Tariffs, show_amount, to_micro
+from gateway.spending.prices import (
+    PART_TOKENS,
+    Price,
+    output_bound,
+    prompt_bound,
+    show_amount,
+    tariff_of,
+    to_micro,
+)
 
 PRICE = Price.of_config(PriceConfig(input=0.28, cached_input=0.028, output=0.42))
 amounts = st.integers(0, 10**12)
@@ -79,6 +91,50 @@ def test_a_model_goes_before_its_provider(model: str, price: float, bound: int) 
             "odd": TariffConfig(max_output_tokens=7),
         },
     )
-    tariff = Tariffs({"p": provider}).of("p", model)
+    tariff = tariff_of(provider, model)
     assert tariff.price is not None
     assert (tariff.price.input, tariff.max_output_tokens) == (to_micro(price), bound)
+
+
+def request(**fields: Any) -> ChatRequest:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    return parse_chat_request(json.dumps(body).encode())
+
+
+@given(st.text())
+def test_a_prompt_has_no_more_tokens_than_bytes(text: str) -> None:
+    """Also where each byte is a token of its own."""
+    content = [{"role": "user", "content": text}]
+    assert prompt_bound(request(messages=content)) > len(text.encode())
+
+
+def test_tools_and_images_count() -> None:
+    """Schemas by their bytes, what is not text by a flat number."""
+    plain = prompt_bound(request())
+    tool = {"type": "function", "function": {"name": "f", "description": "x" * 1000}}
+    assert prompt_bound(request(tools=[tool])) > plain + 1000
+    image = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    parts = [{"role": "user", "content": [{"type": "text", "text": "?"}, image, image]}]
+    assert prompt_bound(request(messages=parts)) > plain + 2 * PART_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("fields", "model_bound", "bound"),
+    [
+        ({}, None, None),
+        ({}, 100, 100),
+        ({"max_tokens": 7}, None, 7),
+        ({"max_completion_tokens": 7}, None, 7),
+        ({"max_tokens": 7, "max_completion_tokens": 9}, None, 9),
+        ({"max_tokens": 65_536}, 8192, 8192),
+        ({"max_tokens": 7, "n": 3}, 100, 21),
+        ({"max_tokens": None, "n": 2}, 100, 200),
+    ],
+)
+def test_the_output_is_bounded_by_the_request_or_the_model(
+    fields: dict[str, Any], model_bound: int | None, bound: int | None
+) -> None:
+    """Whoever says less, for every choice; of two caps the larger, as providers differ in which
+    they obey.
+    """
+    assert output_bound(request(**fields), model_bound) == bound

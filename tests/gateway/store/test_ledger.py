@@ -13,8 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import LedgerError, LedgerStore, Row, read_report, spent_beside
-from gateway.store.ledger_entries import DayTotal, Entry, Reservation, Settlement
+from gateway.store import (
+    DayTotal,
+    Entry,
+    LedgerError,
+    LedgerStore,
+    Row,
+    Settlement,
+    read_report,
+    spent_beside,
+)
 from protocol.errors import ConfigError
 
 DAY = "2026-11-21"
@@ -34,8 +42,8 @@ def opened(path: Path, currency: str = "USD") -> Iterator[LedgerStore]:
         store.close()
 
 
-def reservation(number: int, *, cost: int = 100, key: str = "k") -> Reservation:
-    return Reservation(number, DAY, key, "m", "cloud", 1000, 50, cost, is_priced=True)
+def reservation(number: int, *, cost: int = 100, key: str = "k") -> tuple[int, Entry]:
+    return number, Entry(DAY, key, "m", "cloud", False, True, 1, 1000, 0, 50, cost)
 
 
 def entry(
@@ -52,11 +60,12 @@ def entry(
         model="m",
         provider=provider,
         is_settled=settled,
+        is_priced=True,
+        requests=1,
         prompt_tokens=10,
         cached_tokens=4,
         completion_tokens=3,
         cost=cost,
-        is_priced=True,
     )
 
 

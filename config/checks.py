@@ -8,11 +8,10 @@ from itertools import chain
 from typing import Final
 
 from config.defaults import profiles
-from config.fault import Fault
+from config.fault import Fault, Place
 from config.links import link_faults
 from config.model import DUMMY_PREFIX, Config, ParamsConfig, TariffConfig
 from config.model_names import names_nothing
-from config.places import Place
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import Final, NamedTuple
 
-from config.fault import Fault
+from config.fault import Fault, Place
 from config.model import Config, GatewayConfig, WorkerConfig
-from config.places import Place
 from protocol.addresses import (
     ADDRESS_FORM,
     is_host,

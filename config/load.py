@@ -14,9 +14,8 @@ import msgspec
 
 from config.checks import faults, process_faults
 from config.defaults import DEFAULT_PROFILE, profiles
-from config.fault import Fault
+from config.fault import Fault, line_of
 from config.model import Config
-from config.places import line_of, lines_of
 from config.shape import misfits
 from protocol.errors import ConfigError
 
@@ -73,7 +72,7 @@ def with_gateway(config: Config, source: str, **keys: str | int | None) -> Confi
 def _refuse(found: Iterator[Fault], text: str, source: str) -> None:
     """Raise `ConfigError` for the first fault, if there is one."""
     if (fault := next(found, None)) is not None:
-        line = line_of(fault.place, lines_of(text))
+        line = line_of(fault.place, text)
         place = source if line is None else f"{source}:{line}"
         # What it quotes of the file may have several lines.
         raise ConfigError(f"{place}: {' '.join(fault.text.splitlines())}")

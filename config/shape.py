@@ -12,9 +12,8 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 
-from config.fault import Fault, dotted, name_of, title
+from config.fault import Fault, Place, dotted, name_of, title
 from config.model import PATTERNS
-from config.places import Place
 
 _TOML_WORDS: Final = {"`object`": "a table", "`array`": "a list"}
 _MAX_QUOTED: Final = 40

@@ -1,7 +1,14 @@
-"""Every knob, typed: one TOML file, decoded strictly into frozen structs."""
+"""The configuration: one TOML file, decoded strictly into frozen structs."""
 
-from config.defaults import BUILTIN_MODEL, builtin_config
-from config.ledger_path import ledger_path
+from config.defaults import (
+    BUILTIN_MODEL,
+    BUILTIN_PREFIX,
+    builtin_config,
+    builtin_models,
+    is_hub_id,
+    no_builtin,
+)
+from config.environment import hash_api_key, ledger_path, provider_api_key
 from config.load import load_config, parse_config, with_gateway
 from config.model import (
     Config,
@@ -18,8 +25,6 @@ from config.model import (
     TariffConfig,
     WorkerConfig,
 )
-from config.model_names import BUILTIN_PREFIX, builtin_models, is_hub_id, no_builtin
-from config.secrets import hash_api_key, provider_api_key
 
 __all__ = [
     "BUILTIN_MODEL",

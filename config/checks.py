@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from config.defaults import profiles
+from config.defaults import names_nothing, profiles
 from config.fault import Fault, Place
 from config.links import link_faults
 from config.model import DUMMY_PREFIX, Config, ParamsConfig, TariffConfig
-from config.model_names import names_nothing
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 

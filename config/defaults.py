@@ -1,11 +1,14 @@
-"""What runs when no file says otherwise.
+"""What comes with Herma: profiles, built-in models, and the configuration without a file.
 
-Owns the profiles and the built-in configuration. Must not look at the machine.
+Owns the forms in which a worker's `model` may be written: built in, an id of the hub, or a
+directory. Must not look at the machine, look for directories or ask a hub.
 """
 
 import functools
+import re
 import tomllib
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,7 +16,11 @@ import msgspec
 from config.model import Config, ModelConfig, WorkerConfig
 
 BUILTIN_MODEL: Final = "herma-tiny"
+BUILTIN_PREFIX: Final = "builtin:"
 DEFAULT_PROFILE: Final = "balanced"
+
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_SCHEME: Final = re.compile(r"[\w-]+:")
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +43,7 @@ def builtin_config() -> Config:
     limits = profiles()[DEFAULT_PROFILE]
     worker = WorkerConfig(
         name="local",
-        model=f"builtin:{BUILTIN_MODEL}",
+        model=f"{BUILTIN_PREFIX}{BUILTIN_MODEL}",
         serves=BUILTIN_MODEL,
         gateways=(Config().gateway.worker_bind,),
         max_seqs=limits.max_seqs,
@@ -44,3 +51,37 @@ def builtin_config() -> Config:
         max_context=limits.max_context,
     )
     return Config(models=(ModelConfig(name=BUILTIN_MODEL),), workers=(worker,))
+
+
+@functools.cache
+def builtin_models() -> dict[str, Path]:
+    """The directories of the models that come with Herma, by name: builtin:herma-tiny."""
+    home = Path(str(files("config") / "builtin"))
+    return {
+        f"{BUILTIN_PREFIX}{path.name}": path for path in sorted(home.iterdir()) if path.is_dir()
+    }
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether `model` has the form Qwen/Qwen3-0.6B, which a directory may have as well."""
+    return _HUB_ID.fullmatch(model) is not None
+
+
+def no_builtin(model: str) -> str:
+    """The error for a `builtin:NAME` that does not exist."""
+    return f"model {model!r} does not exist: the built-in ones are {', '.join(builtin_models())}"
+
+
+def names_nothing(model: str) -> str | None:
+    """The error if no machine can have `model`, else None."""
+    if model in builtin_models():
+        return None
+    if model.startswith(BUILTIN_PREFIX):
+        return no_builtin(model)
+    if not model or _SCHEME.match(model):
+        known = ", ".join(builtin_models())
+        return (
+            f"model {model!r} is neither a directory, nor a hub id such as Qwen/Qwen3-0.6B, "
+            f"nor built in: {known}"
+        )
+    return None

@@ -1,13 +1,13 @@
-"""Secrets from the environment or from files, never from the configuration.
+"""What the configuration leaves to the environment: secrets, and the ledger's default path.
 
-Owns how a secret is found and hashed. Must not log or print one.
+Owns where a secret is found and how it is hashed. Must not log or print one.
 """
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from config.model import ProviderConfig
+from config.model import LedgerConfig, ProviderConfig
 from protocol.errors import ConfigError
 
 
@@ -37,3 +37,17 @@ def provider_api_key(name: str, provider: ProviderConfig, environ: Mapping[str, 
             raise ConfigError(f"provider `{name}`: its key file {provider.api_key_file} is empty")
         return secret
     return None
+
+
+def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:
+    """The configured path of the ledger, else that of the XDG base directories.
+
+    Raises `ConfigError` if the environment names no home either.
+    """
+    if config.path is not None:
+        return Path(config.path).expanduser()
+    if state := environ.get("XDG_STATE_HOME"):
+        return Path(state) / "herma" / "ledger.sqlite"
+    if home := environ.get("HOME"):
+        return Path(home) / ".local" / "state" / "herma" / "ledger.sqlite"
+    raise ConfigError("the ledger has no place: set [ledger] path, or XDG_STATE_HOME or HOME")

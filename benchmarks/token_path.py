@@ -17,19 +17,18 @@ from typing import Any, Final
 
 import trio
 import trio.testing
-from starlette.types import Message
 
 from benchmarks.formatting.answers import ANSWERS, TOOLS, Answer
 from benchmarks.machine import describe_machine
 from config import GatewayConfig
+from gateway.api.chat_formatter import CHAT
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.chat_request import ChatRequest
 from gateway.http.edge import Edge, Emit, FleetGauges
 from gateway.http.metrics import Metrics
-from gateway.http.reply import Header
-from gateway.http.request_context import open_turn
 from gateway.http.response_writer import Look, write_batch
-from gateway.http.stream_push import push_answer
+from gateway.http.responses import Header
+from gateway.http.streaming import StreamedAnswer
 from gateway.link.attempt import Attempt
 from gateway.link.attempts import Attempts
 from gateway.output.output_pipeline import OutputPipeline
@@ -58,6 +57,7 @@ class _CountingPush:
 
     is_gone = False
     wrote_at = 0.0
+    extra_headers: Sequence[Header] = ()
 
     def __init__(self) -> None:
         self.num_bytes = 0
@@ -80,6 +80,9 @@ class _CountingPush:
         return True
 
     def end(self, last: bytes = b"") -> None:
+        """See `ResponseWriter`."""
+
+    def whole_body(self) -> bytes | None:
         """See `ResponseWriter`."""
 
     async def flushed(self) -> None:
@@ -141,9 +144,9 @@ class _Streams:
         return time.thread_time() - start
 
     async def _answer(self) -> None:
-        turn = open_turn(self._edge, self._metrics, parse_chat_request(BODY), Caller())
         push = _CountingPush()
-        await push_answer(turn, push, _never_send)
+        request = parse_chat_request(BODY)
+        await StreamedAnswer(self._edge, self._metrics, request, Caller(), CHAT, push).run()
         assert push.num_bytes > 100 * len(self.ids)
 
     async def _run_turn(self, request: ChatRequest, _caller: Caller, emit: Emit) -> None:
@@ -176,10 +179,6 @@ class _Streams:
             ToolParser(form.tools, bytes, TOOLS),
             reasoning=ReasoningSplitter(form.reasoning, enders=form.enders),
         )
-
-
-async def _never_send(message: Message) -> None:
-    raise AssertionError(f"{message} was sent beside a push")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -21,7 +21,6 @@ from config.model import (
     ParamsConfig,
     PriceConfig,
     ProviderConfig,
-    ServerName,
     TariffConfig,
     WorkerConfig,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "ParamsConfig",
     "PriceConfig",
     "ProviderConfig",
-    "ServerName",
     "TariffConfig",
     "WorkerConfig",
     "builtin_config",

@@ -31,7 +31,6 @@ Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
 """So many gateways a worker dials at the most."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
-ServerName = Literal["herma", "hypercorn"]
 ToolParserName = Literal[
     "auto",
     "none",
@@ -69,7 +68,6 @@ class GatewayConfig(_Table, frozen=True):
     `recovery_probes` must come back from workers in a row to end a fallback to providers.
     `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
     their public keys. Port 0 takes any free one.
-    `server` is what speaks HTTP: our own, or hypercorn.
     `processes` share the port; process i takes workers at `worker_bind` + i. On `process_port` + i
     it answers alone, for who wants the metrics of each.
     """
@@ -78,7 +76,6 @@ class GatewayConfig(_Table, frozen=True):
     port: Port = 8080
     processes: Processes = 1
     process_port: Port | None = None
-    server: ServerName = "herma"
     worker_bind: str = "tcp://127.0.0.1:8090"
     head_hold_s: Seconds = 10.0
     keep_alive_s: Seconds = 10.0

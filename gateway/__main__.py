@@ -69,9 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
     parser.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     parser.add_argument(
-        "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
-    )
-    parser.add_argument(
         "--process", metavar="I/N", help="which of several; `herma gateway --processes N` says it"
     )
     return parser
@@ -87,7 +84,6 @@ def _config(arguments: argparse.Namespace) -> Config:
         processes=None if arguments.process is None else gateway_index_of(arguments.process).count,
         port=arguments.port,
         worker_bind=arguments.worker_bind,
-        server=arguments.server,
     )
 
 

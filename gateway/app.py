@@ -22,7 +22,7 @@ from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http.edge import Edge, FleetGauges
 from gateway.http.response_writer import write_batch
 from gateway.http.routes import edge_app
-from gateway.http.server import server_named
+from gateway.http.server import serve
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
 from gateway.routing.dispatch import Dispatch
@@ -256,8 +256,8 @@ async def _serve_to_the_end(
     the URL of the first.
     """
     gateway = services.config.gateway
-    serve = functools.partial(
-        server_named(gateway.server),
+    start = functools.partial(
+        serve,
         edge_app(edge_of(services, gateway_index.name)),
         host=gateway.host,
         shutdown_trigger=services.draining.wait,
@@ -265,10 +265,10 @@ async def _serve_to_the_end(
     )
     async with trio.open_nursery() as nursery:
         url = await nursery.start(
-            functools.partial(serve, port=gateway.port, is_shared=gateway_index.is_shared)
+            functools.partial(start, port=gateway.port, is_shared=gateway_index.is_shared)
         )
         if gateway.process_port is not None:
-            await nursery.start(functools.partial(serve, port=gateway.process_port))
+            await nursery.start(functools.partial(start, port=gateway.process_port))
         task_status.started(url)
     root.cancel()
 

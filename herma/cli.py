@@ -120,9 +120,6 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
             metavar="N",
             help="gateway processes on one port; instead of [gateway] processes",
         )
-    gateway.add_argument(
-        "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
-    )
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     # Which of several this is: 0/4. Their parent says so.
     gateway.add_argument("--process", help=argparse.SUPPRESS)
@@ -238,9 +235,6 @@ def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentPar
         "--tests", default="all", metavar="LIST", help="all, smoke, streams, burst, leak, or some"
     )
     gateway.add_argument("--runs", type=int, default=5, metavar="N", help="of each; the median")
-    gateway.add_argument(
-        "--server", choices=("herma", "hypercorn"), help="instead of [gateway] server"
-    )
     gateway.add_argument(
         "--link", choices=("ipc", "tcp"), default="ipc", help="to the worker: a socket, or ZeroMQ"
     )

@@ -30,7 +30,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     names = named_tests(arguments.tests)
     is_smoke = "smoke" in arguments.tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
-    size = replace(size, way=Way(arguments.server, arguments.link))
+    size = replace(size, way=Way(arguments.link))
     progress = Progress(len(names))
     with (
         sharing(size, progress.begin)

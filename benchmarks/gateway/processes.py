@@ -44,11 +44,8 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How clients and workers reach the gateway: its HTTP server (None: the default), and the link
-    to the worker: `ipc`, a Unix socket, or `tcp`, ZeroMQ on loopback.
-    """
+    """How the worker reaches the gateway: `ipc`, a Unix socket, or `tcp`, ZeroMQ on loopback."""
 
-    server: str | None = None
     link: str = "ipc"
 
     def worker_bind(self, folder: Path) -> str:
@@ -123,8 +120,6 @@ class Gateway(Process):
         config.write_text(_config(folder, fleet, way), encoding="utf-8")
         self.port = free_port()
         command = _module("herma", "gateway", "--config", str(config), "--port", str(self.port))
-        if way.server is not None:
-            command += ["--server", way.server]
         started_at = time.monotonic()
         super().__init__(command, folder / "gateway.log")
         self.wait_for(lambda: self.get("/health") is not None)

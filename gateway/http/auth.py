@@ -46,25 +46,28 @@ class Gatekeeper:
         if not _is_local(scope) and not self.identify(scope).admin:
             raise ApiError(403, "This page needs an API key with `admin = true`.")
 
-    def check_origin(self, scope: Scope) -> None:
-        """Raise `ApiError` 403 for a request of a foreign web page.
+    def check_origin(self, scope: Scope) -> str | None:
+        """The origin of the web page that sends the request, if it is one of the allowed. Raises
+        `ApiError` 403 for a foreign one.
 
         A page that merely resolves its own name to this machine names itself as origin and as
         host, so equality with the Host header counts for loopback names only.
         """
-        origin = _header(scope, b"origin")
-        if origin is None or origin.lower() in self.allowed_origins:
-            return
+        origin = header_of(scope, b"origin")
+        if origin is None:
+            return None
+        if origin.lower() in self.allowed_origins:
+            return origin
         netloc = origin.lower().removeprefix("http://")
-        host = (_header(scope, b"host") or "").lower()
+        host = (header_of(scope, b"host") or "").lower()
         if netloc == host and is_loopback_host(_without_port(netloc)):
-            return
+            return None
         raise ApiError(
             403, "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
         )
 
     def _key_of(self, scope: Scope) -> KeyConfig:
-        scheme, _, secret = (_header(scope, b"authorization") or "").partition(" ")
+        scheme, _, secret = (header_of(scope, b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
             raise _unauthorized("An API key is needed: send `Authorization: Bearer KEY`.")
         presented = "sha256:" + hashlib.sha256(secret.strip().encode("latin-1")).hexdigest()
@@ -98,7 +101,8 @@ def _without_port(netloc: str) -> str:
     return name if port.isdigit() and name else netloc
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
+def header_of(scope: Scope, name: bytes) -> str | None:
+    """The first header of that lower-case name."""
     for key, value in scope["headers"]:
         if key == name:
             text: str = value.decode("latin-1")

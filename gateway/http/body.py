@@ -1,41 +1,24 @@
 """The body of a request, bounded.
 
-Owns how much is read; how long is the server's to bound. Must not know what the bytes mean.
+Owns how many bytes are read; the server bounds the time. Must not know what the bytes mean.
 """
 
 from collections.abc import Iterable
-from typing import Final, Protocol
 
 from starlette.types import Receive, Scope
 
 from gateway.api import ApiError
-
-EXTENSION: Final = "herma.body"
-"""The name in `scope["extensions"]` of a `WholeBody`; only our own server offers it."""
-
-
-class WholeBody(Protocol):
-    """The body of a request, if nobody need wait for it."""
-
-    def whole_body(self) -> bytes | None:
-        """All of it, or None, unless all is there; it is received or taken here, never both."""
-        ...
-
-
-class ClientGone(Exception):
-    """The client left; nobody is there to be told anything."""
+from gateway.http.response_writer import EXTENSION, ResponseWriter
+from gateway.http.responses import ClientGone
 
 
 def body_at_hand(scope: Scope, max_bytes: int) -> bytes | None:
-    """The body, if it is there without waiting; `read_body` has to be asked otherwise.
-
-    Raises `ApiError` as that does.
+    """The body, if all of it has arrived; otherwise `read_body` has to be called. Raises `ApiError`
+    as that does.
     """
-    at_hand: WholeBody | None = scope.get("extensions", {}).get(EXTENSION)
-    if at_hand is None:
-        return None
+    push: ResponseWriter = scope["extensions"][EXTENSION]
     _check_headers(scope["headers"], max_bytes)
-    body = at_hand.whole_body()
+    body = push.whole_body()
     if body is not None and len(body) > max_bytes:
         raise _too_large(max_bytes)
     return body

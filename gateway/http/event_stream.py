@@ -12,17 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.auth import Gatekeeper
 from gateway.http.edge import Edge
-from gateway.http.request_context import while_connected
+from gateway.http.responses import SSE_HEADERS
 from gateway.telemetry import Listener, Told
 
 HEARTBEAT_S: Final = 10.0
 """Gap between comments, by which both sides notice that the other is gone."""
-
-_HEADERS: Final = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
 
 
 class Events:
@@ -32,20 +26,19 @@ class Events:
         self._edge = edge
         self._gate = gate
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         self._gate.check_admin(scope)
         if scope["method"] == "HEAD":
             await _send_head(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         with self._edge.listen() as listener:
-            async with while_connected(receive):
-                await _send_head(send)
-                await _send_events(listener, send)
+            await _send_head(send)
+            await _send_events(listener, send)
 
 
 async def _send_head(send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+    await send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
 
 
 async def _send_events(listener: Listener, send: Send) -> None:

@@ -1,12 +1,14 @@
 """POST /v1/chat/completions and POST /v1/completions.
 
-Owns what both do with a request before and after its turn. Must not know how a turn runs.
+Owns what both do with a request before its turn: how many start at once, who asks, what the body
+says. Must not know how a turn runs.
 """
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, final
 
 import msgspec
+import trio
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
@@ -18,24 +20,28 @@ from gateway.api import (
     with_continuous_usage,
 )
 from gateway.api.completions import Completions, completions_dialect, parse_completions
-from gateway.http.admission_pacer import AdmissionPacer
+from gateway.http.answer import WholeAnswer
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import body_at_hand, read_body
-from gateway.http.complete import complete_turn
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.prompts import EachPrompt
-from gateway.http.request_context import open_turn
-from gateway.http.stream import stream_turn
+from gateway.http.response_writer import EXTENSION
+from gateway.http.streaming import StreamedAnswer
 from gateway.prompt import checked_ids, decode_raw
 from gateway.turn import Caller, beside_the_loop
 
 RESTART_S: Final = 5
-"""When to come back to a gateway that is stopping: a restart takes about so long."""
+"""Retry-After while the gateway is stopping: a restart takes about so long."""
+
+PER_TURN: Final = 16
+"""A short request takes a quarter of a millisecond of the loop. Many in one turn are cheaper than
+few: their submissions leave together, so that the worker wakes once.
+"""
 
 
 class Generation:
-    """The front door of both APIs: who asks, is there time, what is the body."""
+    """Both endpoints."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper, metrics: Metrics) -> None:
         self._edge = edge
@@ -43,30 +49,30 @@ class Generation:
         self._metrics = metrics
         self._admission_pacer = AdmissionPacer()
 
-    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
         request = parse_chat_request(body, self._edge.by_alias)
-        turn = open_turn(self._edge, self._metrics, request, caller, _counting(CHAT, request))
-        answer = stream_turn if request.stream else complete_turn
-        await answer(turn, scope, receive, send)
+        dialect = _counting(CHAT, request)
+        answer = StreamedAnswer if request.stream else WholeAnswer
+        push = scope["extensions"][EXTENSION]
+        await answer(self._edge, self._metrics, request, caller, dialect, push).run()
 
-    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""
         caller, body = await self._take(scope, receive)
         asked = parse_completions(body, self._edge.by_alias)
         dialect = completions_dialect(await self._echoes(asked) if asked.echo else ())
-        each = EachPrompt(self._edge.run_turn, asked.requests)
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
-        turn = open_turn(
-            replace(self._edge, run_turn=each.run),
+        answer = StreamedAnswer if whole.stream else WholeAnswer
+        await answer(
+            replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, asked.requests).run),
             self._metrics,
             whole,
             msgspec.structs.replace(caller, cloud=False),
             _counting(dialect, whole),
-        )
-        answer = stream_turn if whole.stream else complete_turn
-        await answer(turn, scope, receive, send)
+            scope["extensions"][EXTENSION],
+        ).run()
 
     async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
         caller = self._gate.identify(scope)
@@ -81,7 +87,7 @@ class Generation:
         return caller, body
 
     async def _echoes(self, asked: Completions) -> list[str]:
-        """What each choice begins with: its prompt as text."""
+        """The beginning of each choice: its prompt as text."""
         texts = [await self._text_of(request.model, request.prompt) for request in asked.requests]
         return [text for text in texts for _ in range(asked.requests[0].n)]
 
@@ -96,3 +102,39 @@ class Generation:
 def _counting(dialect: Dialect, request: ChatRequest) -> Dialect:
     """`dialect`, with the usage so far in every chunk if the client wants that."""
     return with_continuous_usage(dialect, request.n) if request.continuous_usage else dialect
+
+
+@final
+class AdmissionPacer:
+    """Lets `PER_TURN` requests start in one turn of the loop, in the order in which they came.
+
+    A thousand requests that come in the same instant would otherwise all be parsed, encoded and
+    placed before the loop looks at anything else, for a second or more, while every stream stands
+    still. While nobody waits, the cost is one callback of the loop per `PER_TURN` requests.
+    """
+
+    def __init__(self) -> None:
+        self._num_free = PER_TURN
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    def may_pass(self) -> bool:
+        """Pass if there is a place in this turn of the loop; otherwise call `enter`."""
+        if self._num_free == 0:
+            return False
+        self._num_free -= 1
+        if self._num_free == 0:
+            self._ask_for_turn()
+        return True
+
+    async def enter(self) -> None:
+        """Return in this turn of the loop or, behind all who came before, in a later one."""
+        if not self.may_pass():
+            await self._waiting.park()
+
+    def _ask_for_turn(self) -> None:
+        trio.lowlevel.current_trio_token().run_sync_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._num_free = PER_TURN - len(self._waiting.unpark(count=PER_TURN))
+        if self._num_free == 0:
+            self._ask_for_turn()

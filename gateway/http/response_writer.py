@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import trio
 
-from gateway.http.reply import Header
+from gateway.http.responses import Header
 
 MAX_PENDING_BYTES: Final = 2**20
 """What is kept for a client that reads slowly: about a minute of text. One part that is larger, as
@@ -20,7 +20,7 @@ an image in a provider's event, is kept beside it.
 """
 
 EXTENSION: Final = "herma.push"
-"""Its name in `scope["extensions"]`; only our own server offers it."""
+"""Its name in `scope["extensions"]`."""
 
 
 Look = Callable[[float], float]
@@ -28,13 +28,21 @@ Look = Callable[[float], float]
 
 
 class ResponseWriter(Protocol):
-    """The response of one request. It is pushed or sent by ASGI, never both.
+    """The response of one request, and its body if that is here. It is pushed or sent by ASGI,
+    never both.
 
     `respond` is all of a response that is not streamed: `open`, then `end`, in one call. `wrote_at`
-    is when `write` was called last, on trio's clock.
+    is when `write` was called last, on trio's clock. `extra_headers` join those of any response.
     """
 
     wrote_at: float
+    extra_headers: Sequence[Header]
+
+    def whole_body(self) -> bytes | None:
+        """The request's body, or None unless all of it has arrived; it is received or taken here,
+        never both.
+        """
+        ...
 
     @property
     def is_gone(self) -> bool:

@@ -1,38 +1,35 @@
-"""The ASGI app.
+"""The ASGI app: which path leads where.
 
-Owns which path does what, and the order of the layers around it. Must not know how a turn runs.
-All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us per request and
-17 us per chunk.
+Owns the paths, the small endpoints, and the order of the layers around them. Must not know how a
+turn runs. All layers are plain ASGI: starlette's `BaseHTTPMiddleware` would cost 200 us per request
+and 17 us per chunk.
 """
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import final
+from typing import Any, Final, final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import ApiError
-from gateway.http.auth import Gatekeeper
-from gateway.http.debug_route import DebugRoute
+from gateway.api import ApiError, model_not_found, parse_chat_request
+from gateway.http.auth import Gatekeeper, header_of
+from gateway.http.body import read_body
 from gateway.http.edge import Edge
-from gateway.http.errors import ErrorEdge, send_error
 from gateway.http.event_stream import Events
 from gateway.http.generation import Generation
 from gateway.http.metrics import CONTENT_TYPE, Metrics
-from gateway.http.models import model_entry, model_list
-from gateway.http.reply import header, send_body, send_json
 from gateway.http.response_writer import EXTENSION
+from gateway.http.responses import header, send_body, send_error, send_json
 from gateway.http.tokenize import Tokenizing
+from gateway.routing import ModelView
 
 Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_EXPOSED_HEADERS = (
-    "x-herma-worker",
-    "x-herma-cached-tokens",
-    "x-herma-route",
-    "x-herma-served-by",
-    "retry-after",
+_EXPOSED_HEADERS: Final = (
+    b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, retry-after"
 )
+_PREFLIGHT_S: Final = 600
+"""How long a browser may remember that an origin is allowed."""
 
 
 def edge_app(edge: Edge) -> ASGIApp:
@@ -40,7 +37,7 @@ def edge_app(edge: Edge) -> ASGIApp:
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
-    models, debug_route = Models(edge, gate), DebugRoute(edge, gate)
+    models, debug_route = Models(edge, gate), functools.partial(_debug_route, edge, gate)
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
         **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
@@ -54,19 +51,8 @@ def edge_app(edge: Edge) -> ASGIApp:
         "/events": Methods(GET=Events(edge, gate)),
         "/debug/route": Methods(GET=debug_route, POST=debug_route),
     }
-    router = Router(fixed, _with_and_without_v1("/models/", Methods(GET=models.one)))
-    inner: ASGIApp = router
-    if gate.allowed_origins:
-        from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 -- few need it
-
-        inner = CORSMiddleware(
-            inner,
-            allow_origins=gate.allowed_origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=("*",),
-            expose_headers=_EXPOSED_HEADERS,
-        )
-    return EdgeApp(gate, router, inner)
+    named = _with_and_without_v1("/models/", Methods(GET=models.one))
+    return EdgeApp(gate, fixed, named)
 
 
 def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
@@ -74,26 +60,59 @@ def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
     return {f"/v1{path}": endpoint, path: endpoint}
 
 
-class Router:
-    """Which endpoint a path leads to. Those of `named` are the beginnings of paths; the rest is the
-    name of a thing, `scope["path_params"]["name"]`.
+@final
+class EdgeApp:
+    """Checks the origin of a request, then calls the endpoint of its path. Those of `named` are the
+    beginnings of paths; the rest is the name of a thing, `scope["path_params"]["name"]`.
+
+    Layers give the endpoint's coroutine back: one of their own for each would run again whenever
+    the request is resumed.
     """
 
-    def __init__(self, fixed: Mapping[str, ASGIApp], named: Mapping[str, ASGIApp]) -> None:
+    def __init__(
+        self, gate: Gatekeeper, fixed: Mapping[str, ASGIApp], named: Mapping[str, ASGIApp]
+    ) -> None:
+        self._gate = gate
         self.fixed = fixed
         self.named = named
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        path: str = scope["path"]
-        endpoint = self.fixed.get(path) or self._of_named(path, scope)
+        origin = self._gate.check_origin(scope)
+        if origin is not None:
+            if scope["method"] == "OPTIONS" and header_of(scope, b"access-control-request-method"):
+                return _allow_origin(scope, origin, send)
+            scope["extensions"][EXTENSION].extra_headers = _cors_headers(origin)
+        endpoint = self.fixed.get(scope["path"]) or self._of_named(scope)
         return endpoint(scope, receive, send)
 
-    def _of_named(self, path: str, scope: Scope) -> ASGIApp:
+    def _of_named(self, scope: Scope) -> ASGIApp:
+        path: str = scope["path"]
         for beginning, endpoint in self.named.items():
             if path.startswith(beginning):
                 scope["path_params"] = {"name": path.removeprefix(beginning)}
                 return endpoint
         return _not_found
+
+
+def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:
+    return (
+        header(b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", _EXPOSED_HEADERS),
+        (b"vary", b"Origin"),
+    )
+
+
+async def _allow_origin(scope: Scope, origin: str, send: Send) -> None:
+    """Answer a browser's preflight request."""
+    wanted = header_of(scope, b"access-control-request-headers") or ""
+    headers = (
+        header(b"access-control-allow-origin", origin),
+        (b"access-control-allow-methods", b"GET, POST"),
+        header(b"access-control-allow-headers", wanted),
+        header(b"access-control-max-age", _PREFLIGHT_S),
+        (b"vary", b"Origin"),
+    )
+    await send_body(send, 200, b"OK", content_type=b"text/plain; charset=utf-8", headers=headers)
 
 
 class Methods:
@@ -136,43 +155,40 @@ class Models:
         await send_json(send, model_entry(self._edge.models(), name, self._created))
 
 
-@final
-class EdgeApp:
-    """HTTP goes through all layers, WebSockets nowhere. Begin and end of the server concern nobody:
-    the actors live around it. Foreign web pages are refused before any route sees the request.
-
-    Layers call each other plainly and give the endpoint's coroutine back: one of their own for each
-    would be gone through again whenever the request is resumed.
+def model_list(models: tuple[ModelView, ...], created: int) -> dict[str, Any]:
+    """All names that answer, the models' own first; `root` tells which those are. Clients look for
+    theirs in the list before they ask, and find its window there. `created` is in Unix seconds.
     """
-
-    def __init__(self, gate: Gatekeeper, router: Router, inner: ASGIApp) -> None:
-        """`inner` is `router`, or what is wrapped around it."""
-        self.router = router
-        self._gate = gate
-        self._inner = inner
-        self._safe = ErrorEdge(self._guarded)
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "http":
-            # A server that pushes is ours, and tells errors by itself.
-            is_ours = EXTENSION in scope.get("extensions", {})
-            return (self._guarded if is_ours else self._safe)(scope, receive, send)
-        return (_live if scope["type"] == "lifespan" else _refuse_socket)(receive, send)
-
-    def _guarded(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        self._gate.check_origin(scope)
-        return self._inner(scope, receive, send)
+    names = [(model.name, model) for model in models]
+    names += [(alias, model) for model in models for alias in model.aliases]
+    return {
+        "object": "list",
+        "data": [_model_entry(name, model, created) for name, model in names],
+    }
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    for moment in ("startup", "shutdown"):
-        await receive()
-        await send({"type": f"lifespan.{moment}.complete"})
+def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> dict[str, Any]:
+    """The model that answers to `name`. Raises `ApiError` 404."""
+    for model in models:
+        if name == model.name or name in model.aliases:
+            return _model_entry(name, model, created)
+    raise model_not_found(name)
 
 
-async def _refuse_socket(receive: Receive, send: Send) -> None:
-    await receive()
-    await send({"type": "websocket.close", "code": 1000})
+def _model_entry(name: str, model: ModelView, created: int) -> dict[str, Any]:
+    """Holds exactly one number that could be a context length: clients take the first that they
+    find, also inside nested objects.
+    """
+    entry: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "herma",
+        "root": model.name,
+    }
+    if model.context_length is not None:
+        entry["max_model_len"] = model.context_length
+    return entry
 
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
@@ -206,3 +222,18 @@ async def _metrics(
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     await send_error(send, ApiError(404, f"There is nothing at {scope['path']}."))
+
+
+async def _debug_route(
+    edge: Edge,
+    gate: Gatekeeper,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Where a chat request would go now, and why; nothing is generated, no place is taken."""
+    gate.check_admin(scope)
+    caller = gate.identify(scope)
+    body = await read_body(receive, scope["headers"], edge.config.max_body_bytes)
+    request = parse_chat_request(body, edge.by_alias)
+    await send_json(send, await edge.preview(request, caller))

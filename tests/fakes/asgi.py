@@ -1,6 +1,7 @@
 """An ASGI server's side without a network, and a scripted gateway behind the HTTP edge."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ from config import GatewayConfig, KeyConfig
 from gateway.api.chat_request import ChatRequest
 from gateway.api.events import Finished, Started, TextDelta, TurnEvent, Usage
 from gateway.http.edge import Edge, Emit, FleetGauges
+from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
+from gateway.http.responses import ClientGone, Header, error_of, send_error
 from gateway.routing.models import ModelView
 from gateway.turn.caller import Caller
 from tests.fakes.stream_checker import StreamChecker, is_stream
@@ -117,10 +120,86 @@ def chat_body(*, stream: bool = True, **fields: Any) -> bytes:
     )
 
 
+class FakePush:
+    """A `ResponseWriter` whose peer takes everything at once, or nothing while the exchange does
+    not read.
+
+    It looks at the clock at exact times, which the server need not.
+    """
+
+    extra_headers: Sequence[Header] = ()
+
+    def __init__(self, exchange: "Exchange") -> None:
+        self._exchange = exchange
+        self._num_waiting_bytes = 0
+        self.wrote_at = 0.0
+        self.is_gone = False
+        self.num_refused = 0
+        self._is_watched = False
+
+    def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        self.open(status, [*headers, (b"content-length", b"%d" % len(body))])
+        self.end(body)
+
+    def open(self, status: int, headers: Sequence[Header]) -> None:
+        assert not self._exchange.writes
+        headers = [*headers, *self.extra_headers]
+        self._note({"type": "http.response.start", "status": status, "headers": headers})
+
+    def watch(self, look: Look, at: float) -> None:
+        self._is_watched = True
+        trio.lowlevel.spawn_system_task(self._watch, look, at)
+
+    def unwatch(self) -> None:
+        self._is_watched = False
+
+    async def _watch(self, look: Look, at: float) -> None:
+        while True:
+            await trio.sleep_until(at)
+            if self._is_over or not self._is_watched:
+                break
+            at = look(trio.current_time())
+
+    @property
+    def _is_over(self) -> bool:
+        writes = self._exchange.writes
+        return bool(writes) and not writes[-1][1].get("more_body", True)
+
+    def write(self, chunk: bytes) -> bool:
+        self.wrote_at = trio.current_time()
+        if not self._exchange.reads:
+            self._num_waiting_bytes += len(chunk)
+        if self.is_gone or self._num_waiting_bytes > MAX_PENDING_BYTES:
+            self._num_waiting_bytes -= len(chunk)
+            self.num_refused += 1
+            return False
+        self._part(chunk, more=True)
+        return True
+
+    def end(self, last: bytes = b"") -> None:
+        self._part(last, more=False)
+
+    def whole_body(self) -> bytes | None:
+        return None
+
+    async def flushed(self) -> None:
+        raise AssertionError("the server itself waits for that")
+
+    def _part(self, chunk: bytes, *, more: bool) -> None:
+        if self.is_gone:
+            return
+        _, last = self._exchange.writes[-1]
+        assert last.get("more_body", True), "nothing may follow the end"
+        self._note({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    def _note(self, message: dict[str, object]) -> None:
+        self._exchange.writes.append((trio.current_time(), message))
+
+
 @dataclass
 class Exchange:
-    """One request to an ASGI app. `writes` are (time, message) as the app sent them. While
-    `reads` is cleared the client reads nothing, so that sends block.
+    """One request to the app, as our server hands it over. `writes` are (time, message) as the app
+    sent or pushed them. While `reads` is cleared the client reads nothing, so that sends block.
     """
 
     app: ASGIApp
@@ -130,12 +209,14 @@ class Exchange:
     headers: Sequence[tuple[bytes, bytes]] = ()
     client: tuple[str, int] | None = LOOPBACK
     more_body: bool = False
-    extensions: dict[str, Any] = field(default_factory=dict)
     writes: list[tuple[float, Message]] = field(default_factory=list)
     reads: bool = True
     _resumed: trio.Event = field(default_factory=trio.Event)
     _gone: trio.Event = field(default_factory=trio.Event)
     _asked: bool = False
+
+    def __post_init__(self) -> None:
+        self.push = FakePush(self)
 
     async def run(self) -> "Exchange":
         """Let the app handle the request to its end; what it streams is checked."""
@@ -148,11 +229,22 @@ class Exchange:
             "headers": list(self.headers),
             "client": self.client,
             "server": ("127.0.0.1", 8080),
-            "extensions": self.extensions,
+            "extensions": {EXTENSION: self.push},
         }
-        await self.app(scope, self._receive, self._send)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_gone, nursery.cancel_scope)
+            with suppress(ClientGone):
+                error = await error_of(self.app, scope, self._receive, self._send)
+                if error is not None and not self.writes:
+                    await send_error(self._send, error)
+            nursery.cancel_scope.cancel()
         self._check_stream()
         return self
+
+    async def _cancel_when_gone(self, scope: trio.CancelScope) -> None:
+        await self._gone.wait()
+        self.push.is_gone = True
+        scope.cancel()
 
     def disconnect(self) -> None:
         """The client leaves."""

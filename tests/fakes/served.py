@@ -12,8 +12,7 @@ import msgspec
 import trio
 from starlette.types import ASGIApp
 
-from config import ServerName
-from gateway.http.server import server_named
+from gateway.http.server import serve
 from tests.fakes.stream_checker import check_stream, is_stream
 
 PATIENCE_S = 20.0
@@ -21,13 +20,11 @@ PATIENCE_S = 20.0
 
 
 @asynccontextmanager
-async def served(
-    app: ASGIApp, patience_s: float = PATIENCE_S, server: ServerName = "herma"
-) -> AsyncIterator[str]:
+async def served(app: ASGIApp, patience_s: float = PATIENCE_S) -> AsyncIterator[str]:
     """The base URL of `app`, served on a free port for the length of the block."""
     with trio.fail_after(patience_s):
         async with trio.open_nursery() as nursery:
-            start = functools.partial(server_named(server), app, host="127.0.0.1", port=0)
+            start = functools.partial(serve, app, host="127.0.0.1", port=0)
             url: str = await nursery.start(start)
             yield url
             nursery.cancel_scope.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.models import model_entry, model_list
+from gateway.http.routes import model_entry, model_list
 from gateway.routing.models import ModelView
 from herma.cli import main
 from tests.fakes.asgi import model_view

@@ -20,9 +20,8 @@ import trio
 from starlette.types import ASGIApp
 
 from gateway.api import ApiError
-from gateway.http.body import ClientGone
-from gateway.http.errors import error_of, send_error
 from gateway.http.response_writer import WriteBatch
+from gateway.http.responses import ClientGone, error_of, send_error
 from gateway.http.server.exchange import Exchange
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.parser import RequestParser

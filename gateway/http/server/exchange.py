@@ -10,10 +10,8 @@ from typing import Final, Protocol
 import trio
 from starlette.types import Message, Scope
 
-from gateway.http.body import EXTENSION as BODY
-from gateway.http.body import ClientGone
-from gateway.http.reply import Header
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
+from gateway.http.responses import ClientGone, Header
 from gateway.http.server.request import Request
 from gateway.http.server.response import CONTINUE, Framing
 from gateway.http.server.send_buffer import SendBuffer
@@ -55,6 +53,7 @@ class Exchange:
         "_num_sends",
         "_room",
         "_send_buffer",
+        "extra_headers",
         "has_ended",
         "has_started",
         "request",
@@ -82,6 +81,7 @@ class Exchange:
         self._look: Look | None = None
         self._look_at = 0.0
         self._room = MAX_PENDING_BYTES
+        self.extra_headers: Sequence[Header] = ()
         self.has_started = False
         self.has_ended = False
         self.wrote_at = 0.0
@@ -113,7 +113,7 @@ class Exchange:
             "headers": request.headers,
             "client": client,
             "server": server,
-            "extensions": {EXTENSION: self, BODY: self},
+            "extensions": {EXTENSION: self},
         }
 
     # ASGI.
@@ -135,7 +135,7 @@ class Exchange:
             await self._body.more()
 
     def whole_body(self) -> bytes | None:
-        """See `WholeBody`."""
+        """See `ResponseWriter`."""
         request = self.request
         if self._has_all or not request.is_complete or self._send_buffer.is_gone:
             return None
@@ -176,12 +176,14 @@ class Exchange:
         """Begin the response; the head is kept back until its first part."""
         if self.has_started or self._held is not None:
             raise ValueError("the response has begun already")
-        self._held = (status, headers)
+        self._held = (status, [*headers, *self.extra_headers] if self.extra_headers else headers)
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Send a whole response, never waiting. See `ResponseWriter`."""
         if self.has_started or self._held is not None:
             raise ValueError("the response has begun already")
+        if self.extra_headers:
+            headers = [*headers, *self.extra_headers]
         framing = self._framing
         framing.keeps_alive &= self.request.is_complete
         response = framing.whole(status, headers, self._date(), body)

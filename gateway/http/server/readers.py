@@ -12,7 +12,7 @@ from typing import Final, Protocol, final
 
 import trio
 
-from gateway.http.errors import error_of
+from gateway.http.responses import error_of
 
 
 class Reader(Protocol):

@@ -15,9 +15,8 @@ from typing import Final
 import trio
 from starlette.types import ASGIApp
 
-from gateway.http.body import ClientGone
-from gateway.http.errors import error_of
 from gateway.http.response_writer import write_batch
+from gateway.http.responses import ClientGone, error_of
 from gateway.http.server.connection import Address, Connection, Service
 from gateway.http.server.limits import Deadlines, Limits
 from gateway.http.server.listen import SHUTDOWN_GRACE_S, SILENT_PEER_S, listen, url_of

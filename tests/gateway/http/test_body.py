@@ -8,7 +8,9 @@ from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.api.errors import ApiError
-from gateway.http.body import ClientGone, body_at_hand, read_body
+from gateway.http.body import body_at_hand, read_body
+from gateway.http.response_writer import EXTENSION
+from gateway.http.responses import ClientGone
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import Exchange, Script, scripted_edge
 from tests.fakes.wired import parsed, reply, wired
@@ -111,7 +113,7 @@ def test_what_is_at_hand_is_refused_alike(name: bytes, status: int) -> None:
             raise AssertionError("nothing is to be taken")
 
     value = b"10" if status == 413 else b"br"
-    scope = {"headers": [(name, value)], "extensions": {"herma.body": _Never()}}
+    scope = {"headers": [(name, value)], "extensions": {EXTENSION: _Never()}}
     with pytest.raises(ApiError) as caught:
         body_at_hand(scope, 9)
     assert caught.value.status == status

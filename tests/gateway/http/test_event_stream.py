@@ -19,7 +19,7 @@ KEYS = (
 )
 TOLD = (
     b'id: 1\nevent: fallback off\ndata: {"event":"fallback off","model":"alpha",'
-    b'"health probes":3,"time":"1970-01-01T00:00:00.000+00:00"}\n\n'
+    b'"recovery_probes":3,"time":"1970-01-01T00:00:00.000+00:00"}\n\n'
     b'id: 2\nevent: worker lost\ndata: {"event":"worker lost","worker":"w1",'
     b'"reason":"silent","time":"1970-01-01T00:00:00.000+00:00"}\n\n'
 )

@@ -12,7 +12,6 @@ from gateway.api.errors import connection_lost
 from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody, UpstreamChunk
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
-from tests.fakes.pushed import pushed_exchange
 
 HERMA = {
     "worker": "gpu0",
@@ -22,22 +21,20 @@ HERMA = {
 }
 FAR = Started("cloud:far", "", 0, "no worker of alpha is ready", "big")
 
-pytestmark = pytest.mark.parametrize("is_pushed", [True, False])
+
+async def _answer(*steps: Any, **fields: Any) -> Exchange:
+    return await _exchange(edge_app(scripted_edge(Script(*steps))), **fields)
 
 
-async def _answer(is_pushed: bool, *steps: Any, **fields: Any) -> Exchange:
-    return await _exchange(is_pushed, edge_app(scripted_edge(Script(*steps))), **fields)
-
-
-async def _exchange(is_pushed: bool, app: ASGIApp, **fields: Any) -> Exchange:
+async def _exchange(app: ASGIApp, **fields: Any) -> Exchange:
     body = chat_body(**fields)
-    exchange = pushed_exchange(app, body)[0] if is_pushed else Exchange(app, body=body)
+    exchange = Exchange(app, body=body)
     return await exchange.run()
 
 
-async def _theirs(is_pushed: bool) -> bytes:
+async def _theirs() -> bytes:
     """What a provider streams; ours but for a field, so that it can be checked."""
-    whole = (await _answer(is_pushed, *ANSWER)).content
+    whole = (await _answer(*ANSWER)).content
     return whole[whole.index(b"data: ", 1) :].replace(b'"finish', b'"extra":[1], "finish')
 
 
@@ -48,14 +45,12 @@ def _told(exchange: Exchange) -> list[Any]:
 
 @pytest.mark.parametrize("include_usage", [True, False])
 async def test_the_next_chunk_tells_what_the_head_could_not(
-    is_pushed: bool, include_usage: bool, autojump_clock: MockClock
+    include_usage: bool, autojump_clock: MockClock
 ) -> None:
     """An empty delta, as in every silence, before the first content; the usage chunk, for those
     who want it, is as ever.
     """
-    exchange = await _answer(
-        is_pushed, 25.0, *ANSWER, stream_options={"include_usage": include_usage}
-    )
+    exchange = await _answer(25.0, *ANSWER, stream_options={"include_usage": include_usage})
     assert "x-herma-served-by" not in exchange.head
     last = [HERMA] if include_usage else []
     assert _told(exchange) == [None, None, HERMA, None, None, None, *last]
@@ -70,41 +65,35 @@ async def test_the_next_chunk_tells_what_the_head_could_not(
     assert {**envelope, "choices": [choice], "herma": HERMA} == exchange.events[2]
 
 
-async def test_a_head_that_tells_is_not_repeated(
-    is_pushed: bool, autojump_clock: MockClock
-) -> None:
+async def test_a_head_that_tells_is_not_repeated(autojump_clock: MockClock) -> None:
     """Nor is a stream told of the workers that go on with it."""
     again = msgspec.structs.replace(STARTED, worker="gpu1")
     for steps in ((STARTED, 12.0, *ANSWER[1:]), (*ANSWER[:2], 12.0, again, *ANSWER[2:])):
-        exchange = await _answer(is_pushed, *steps)
+        exchange = await _answer(*steps)
         assert exchange.head["x-herma-worker"] == "gpu0"
         assert not any(_told(exchange))
-    exchange = await _answer(is_pushed, 12.0, *ANSWER[:2], again, *ANSWER[2:])
+    exchange = await _answer(12.0, *ANSWER[:2], again, *ANSWER[2:])
     assert [told for told in _told(exchange) if told] == [HERMA]
 
 
 @pytest.mark.parametrize("in_head", [True, False])
-async def test_whoever_answers_in_the_end_is_told(
-    is_pushed: bool, in_head: bool, autojump_clock: MockClock
-) -> None:
+async def test_whoever_answers_in_the_end_is_told(in_head: bool, autojump_clock: MockClock) -> None:
     """Until there is content another may take over from whom the client was told of, a provider
     too; the same worker once more is no news.
     """
     wait = () if in_head else (12.0,)
     again = msgspec.structs.replace(STARTED, cached_tokens=0)
     steps = (*wait, STARTED, 12.0, again, 12.0, FAR, Failed(connection_lost()))
-    exchange = await _answer(is_pushed, *steps)
+    exchange = await _answer(*steps)
     assert exchange.head.get("x-herma-worker") == ("gpu0" if in_head else None)
     told = [HERMA["served_by"]] * (not in_head) + ["cloud:far"]
     assert [one["served_by"] for one in _told(exchange) if one] == told
 
 
-async def test_a_provider_is_named_before_its_own_bytes(
-    is_pushed: bool, autojump_clock: MockClock
-) -> None:
+async def test_a_provider_is_named_before_its_own_bytes(autojump_clock: MockClock) -> None:
     """Which pass as they are. Here they have our envelope, as checked streams have one."""
-    theirs = await _theirs(is_pushed)
-    exchange = await _answer(is_pushed, 12.0, FAR, UpstreamChunk(theirs))
+    theirs = await _theirs()
+    exchange = await _answer(12.0, FAR, UpstreamChunk(theirs))
     ours = exchange.content.removesuffix(theirs)
     assert ours != exchange.content
     _, told = _told(exchange)[:2]
@@ -113,12 +102,12 @@ async def test_a_provider_is_named_before_its_own_bytes(
 
 
 async def test_a_provider_that_comes_while_the_head_is_sent_is_named_behind_the_role(
-    is_pushed: bool, autojump_clock: MockClock
+    autojump_clock: MockClock,
 ) -> None:
     """The first event of ours has the role, however slowly the client takes the head."""
-    steps = (12.0, FAR, UpstreamChunk(await _theirs(is_pushed)))
+    steps = (12.0, FAR, UpstreamChunk(await _theirs()))
     app, body = edge_app(scripted_edge(Script(*steps))), chat_body()
-    exchange = pushed_exchange(app, body)[0] if is_pushed else Exchange(app, body=body)
+    exchange = Exchange(app, body=body)
     exchange.reads = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exchange.run)
@@ -131,39 +120,35 @@ async def test_a_provider_that_comes_while_the_head_is_sent_is_named_behind_the_
 @pytest.mark.parametrize(
     "end", [Failed(connection_lost()), UpstreamBody(422, b'{"error":{"message":"x"}}')]
 )
-async def test_whoever_fails_late_is_named_too(
-    is_pushed: bool, end: Any, autojump_clock: MockClock
-) -> None:
+async def test_whoever_fails_late_is_named_too(end: Any, autojump_clock: MockClock) -> None:
     """The error is the last event all the same."""
-    exchange = await _answer(is_pushed, 12.0, FAR, end)
+    exchange = await _answer(12.0, FAR, end)
     assert [told and told["served_by"] for told in _told(exchange)] == [None, "cloud:far", None]
     assert "error" in exchange.events[-1]
 
 
-async def test_of_several_choices_one_is_enough(is_pushed: bool, autojump_clock: MockClock) -> None:
+async def test_of_several_choices_one_is_enough(autojump_clock: MockClock) -> None:
     """All run on one worker."""
     answer = (STARTED, TextDelta(1, "b"), TextDelta(0, "a"), Finished(0, "stop"))
-    exchange = await _answer(is_pushed, 12.0, *answer, Finished(1, "stop"), USAGE, n=2)
+    exchange = await _answer(12.0, *answer, Finished(1, "stop"), USAGE, n=2)
     assert [told for told in _told(exchange) if told] == [HERMA]
 
 
-async def test_it_is_no_content(is_pushed: bool, autojump_clock: MockClock) -> None:
+async def test_it_is_no_content(autojump_clock: MockClock) -> None:
     """The first token is late by what its worker takes for it."""
     app = edge_app(scripted_edge(Script(12.0, STARTED, 20.0, *ANSWER[1:])))
-    await _exchange(is_pushed, app)
+    await _exchange(app)
     metrics = await Exchange(app, method="GET", path="/metrics").run()
     lines = metrics.content.decode().splitlines()
     assert 'herma_first_token_seconds_bucket{le="30.0",model="alpha"} 0.0' in lines
     assert 'herma_first_token_seconds_bucket{le="+Inf",model="alpha"} 1.0' in lines
 
 
-async def test_raw_completions_tell_it_in_their_own_form(
-    is_pushed: bool, autojump_clock: MockClock
-) -> None:
+async def test_raw_completions_tell_it_in_their_own_form(autojump_clock: MockClock) -> None:
     """A chunk without text."""
     app = edge_app(scripted_edge(Script(12.0, *ANSWER)))
     body = msgspec.json.encode({"model": "alpha", "prompt": "Hi", "stream": True})
-    exchange = pushed_exchange(app, body)[0] if is_pushed else Exchange(app, body=body)
+    exchange = Exchange(app, body=body)
     exchange.path = "/v1/completions"
     await exchange.run()
     first = exchange.events[0]

@@ -16,7 +16,7 @@ from gateway.api.openapi.answers import (
     Version,
 )
 from gateway.api.tokenize_body import Detokenized, Tokenized
-from gateway.http.routes import Router, edge_app
+from gateway.http.routes import EdgeApp, edge_app
 from tests.fakes.asgi import Script, chat_body, scripted_edge
 from tests.fakes.served import Reply, ask, served
 from tests.fakes.whole_gateway import WholeGateway, whole_gateway
@@ -47,10 +47,9 @@ async def test_every_route_is_described_and_no_other() -> None:
     """Paths and methods are those of the router; every reference leads somewhere."""
     described = await document()
     app: Any = edge_app(scripted_edge(Script()))
-    router = app.router
-    assert isinstance(router, Router)
-    named: dict[str, Any] = {f"{path}{{name}}": router.named[path] for path in router.named}
-    endpoints: dict[str, Any] = dict(router.fixed) | named
+    assert isinstance(app, EdgeApp)
+    named: dict[str, Any] = {f"{path}{{name}}": app.named[path] for path in app.named}
+    endpoints: dict[str, Any] = dict(app.fixed) | named
     routes = {
         path: {method.lower() for method in endpoint._endpoints}
         for path, endpoint in endpoints.items()

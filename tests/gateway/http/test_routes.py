@@ -11,7 +11,7 @@ from config import FallbackConfig
 from gateway.api.errors import ApiError, busy
 from gateway.api.events import Finished, Started
 from gateway.http.edge import FleetGauges
-from gateway.http.reply import header
+from gateway.http.responses import header
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import (
     ANSWER,

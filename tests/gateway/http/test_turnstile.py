@@ -5,7 +5,7 @@ from itertools import pairwise
 import trio
 import trio.testing
 
-from gateway.http.admission_pacer import PER_TURN, AdmissionPacer
+from gateway.http.generation import PER_TURN, AdmissionPacer
 
 COUNT = 10 * PER_TURN + 3
 

@@ -1,4 +1,4 @@
-"""Answers in one piece over plain ASGI, in virtual time."""
+"""Answers in one piece, in virtual time."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ from gateway.api.errors import busy, connection_lost
 from gateway.api.events import Failed, Finished, Started, TextDelta, UpstreamBody
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
-from tests.fakes.pushed import pushed_exchange
 
 
 def _ask(script: Script) -> Exchange:
@@ -71,14 +70,14 @@ async def test_nothing_is_never_a_success(step: Any, autojump_clock: MockClock) 
 async def test_an_end_that_nobody_began_is_never_a_success(autojump_clock: MockClock) -> None:
     """Though it has all that the end of an answer has."""
     app = edge_app(scripted_edge(Script(*ANSWER[1:])))
-    exchange, _ = pushed_exchange(app, chat_body(stream=False))
+    exchange = Exchange(app, body=chat_body(stream=False))
     assert (await exchange.run()).status == 502
 
 
 async def test_an_answer_that_is_told_does_not_wait_for_its_turn(autojump_clock: MockClock) -> None:
     """It is pushed with the last event; what the turn has to do then is nobody's delay."""
     app = edge_app(scripted_edge(Script(1.0, *ANSWER, 60.0)))
-    exchange, _ = pushed_exchange(app, chat_body(stream=False))
+    exchange = Exchange(app, body=chat_body(stream=False))
     await exchange.run()
     assert [at for at, _ in exchange.writes] == [exchange.writes[0][0]] * 2
     assert trio.current_time() - exchange.writes[0][0] == pytest.approx(60.0)
@@ -89,7 +88,7 @@ async def test_usage_before_the_last_end_is_no_answer_yet(autojump_clock: MockCl
     """Of two choices both are told, though the usage so far came between them."""
     first, second = (Finished(0, "stop"), USAGE), (TextDelta(1, "More"), Finished(1, "length"))
     app = edge_app(scripted_edge(Script(*ANSWER[:3], *first, 1.0, *second, USAGE)))
-    exchange, _ = pushed_exchange(app, chat_body(stream=False, n=2))
+    exchange = Exchange(app, body=chat_body(stream=False, n=2))
     await exchange.run()
     assert [each["finish_reason"] for each in exchange.json["choices"]] == ["stop", "length"]
 
@@ -97,7 +96,7 @@ async def test_usage_before_the_last_end_is_no_answer_yet(autojump_clock: MockCl
 async def test_a_turn_that_fails_after_its_answer_has_answered(autojump_clock: MockClock) -> None:
     """Nothing can follow a whole response."""
     app = edge_app(scripted_edge(Script(*ANSWER, ValueError("in the books"))))
-    exchange, _ = pushed_exchange(app, chat_body(stream=False))
+    exchange = Exchange(app, body=chat_body(stream=False))
     await exchange.run()
     assert exchange.status == 200
     assert len(exchange.writes) == 2

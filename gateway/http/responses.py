@@ -1,0 +1,138 @@
+"""Whole responses: JSON, errors, and how exceptions become errors.
+
+Owns the one table from the error tree to HTTP statuses and the one place where an unexpected
+exception of a request ends. Must not know routes.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVarTuple
+
+import msgspec
+from starlette.types import Send
+
+from gateway.api import ApiError
+from protocol.errors import ConfigError, HermaError, LinkError, WireError
+
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+JSON_TYPE: Final[Header] = (b"content-type", JSON)
+SSE_HEADERS: Final[tuple[Header, ...]] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+"""The head of every event stream; the last one tells nginx not to buffer it."""
+
+_log = logging.getLogger(__name__)
+
+_PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
+_encode = msgspec.json.Encoder().encode
+
+_STATUS: tuple[tuple[type[HermaError], int, str], ...] = (
+    (LinkError, 503, "The worker of this request cannot be reached now."),
+    (WireError, 502, "The worker of this request answered in a way that cannot be read."),
+    (ConfigError, 500, "The gateway's configuration does not allow this request."),
+    (HermaError, 500, "The gateway could not answer this request; its log has the cause."),
+)
+_LINK_RETRY_AFTER_S = 1
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class ClientGone(Exception):
+    """The client has left; nothing can be sent to it."""
+
+
+async def send_body(
+    send: Send,
+    status: int,
+    body: bytes,
+    *,
+    content_type: bytes = JSON,
+    headers: Iterable[Header] = (),
+) -> None:
+    """Send a whole response; the server leaves the body out for HEAD."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", content_type),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def send_json(send: Send, value: object, *, status: int = 200) -> None:
+    """Send `value` as JSON."""
+    await send_body(send, status, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """`value` as JSON; encode a large one in a thread."""
+    return _encode(value)
+
+
+def header(name: bytes, value: object) -> Header:
+    """A header whose value cannot break the response: printable ASCII only."""
+    return name, str(value).encode("ascii", "replace").translate(_PRINTABLE)
+
+
+async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:
+    """Send `error` as the whole response."""
+    await send_body(send, error.status, error.body(), headers=error_headers(error, headers))
+
+
+def error_headers(error: ApiError, headers: tuple[Header, ...] = ()) -> tuple[Header, ...]:
+    """`headers` and those that `error` adds."""
+    if error.retry_after_s is not None:
+        headers = (*headers, header(b"retry-after", error.retry_after_s))
+    if error.status == 401:
+        headers = (*headers, header(b"www-authenticate", "Bearer"))
+    return headers
+
+
+async def error_of(
+    work: Callable[[*Arguments], Awaitable[None]], *arguments: *Arguments
+) -> ApiError | None:
+    """Do `work` with `arguments`; the error that the client gets, or None.
+
+    Unexpected exceptions are logged once, here, and show the client nothing of the inside. Raises
+    `ClientGone` and cancellation as they are.
+    """
+    try:
+        await work(*arguments)
+    except ApiError as error:
+        return error
+    except ClientGone:
+        raise
+    except Exception as error:  # noqa: BLE001 - the edge: one request fails, the others live
+        return api_error_of(error)
+    return None
+
+
+def api_error_of(error: Exception) -> ApiError:
+    """The error that the client gets for any exception; logs what was not meant for clients."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ExceptionGroup):
+        meant, rest = error.split(ApiError)
+        if rest is None and meant is not None:
+            return _first_leaf(meant)
+    _log.error("a request or its connection failed", exc_info=error)
+    for kind, status, text in _STATUS:
+        if isinstance(error, kind):
+            retry_after_s = _LINK_RETRY_AFTER_S if status == 503 else None
+            return ApiError(status, text, retry_after_s=retry_after_s)
+    return ApiError(500, "The gateway failed on this request; its log has the cause.")
+
+
+def _first_leaf(group: ExceptionGroup[ApiError]) -> ApiError:
+    for error in group.exceptions:
+        return _first_leaf(error) if isinstance(error, ExceptionGroup) else error
+    raise AssertionError("an exception group is never empty")

@@ -1,0 +1,230 @@
+"""A streamed answer: turn events in, server-sent events out.
+
+Owns what every event means for the stream, when the head and the end leave, and what is sent in a
+silence. Must not know how a turn runs, nor sockets.
+
+While nothing is decided the head is withheld, so that a refusal can be a status; a client that
+waited for `head_hold_s` gets 200 and the role chunk, then an empty delta per `keep_alive_s` of
+silence (common clients ignore SSE comments and `choices: []`). Each chunk is written where its
+event arises: no task wakes for it, and the request's task sleeps until the turn is over.
+"""
+
+import trio
+
+from gateway.api import (
+    ApiError,
+    ChatRequest,
+    Dialect,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    Usage,
+    connection_lost,
+    with_herma,
+)
+from gateway.http.answer import Answer
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.response_writer import ResponseWriter
+from gateway.http.responses import SSE_HEADERS, error_of
+from gateway.turn import Caller
+
+_RareEvent = Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | Failed
+
+
+class StreamedAnswer(Answer):
+    """The stream so far.
+
+    A client that stops reading ends its turn; one that has left is the server's to notice. What
+    follows the last text, its finish and the usage, waits for the end of the stream, which follows
+    at once: each packet costs as much as all else of a token. A lone choice of a worker ends the
+    stream with its usage; the turn's task wakes later.
+    """
+
+    __slots__ = (
+        "_announced",
+        "_formatter",
+        "_from_provider",
+        "_has_content",
+        "_has_ended",
+        "_is_finished",
+        "_is_open",
+        "_last",
+        "_work",
+    )
+
+    def __init__(
+        self,
+        edge: Edge,
+        metrics: Metrics,
+        request: ChatRequest,
+        caller: Caller,
+        dialect: Dialect,
+        push: ResponseWriter,
+    ) -> None:
+        super().__init__(edge, metrics, request, caller, dialect, push)
+        self._formatter = dialect.streamed(self._head)
+        self._work = trio.CancelScope()
+        self._announced: Started | None = None
+        self._from_provider = False
+        self._has_content = False
+        self._has_ended = False
+        self._is_finished = False
+        self._is_open = False
+        self._last = b""
+
+    async def run(self) -> None:
+        """Run the turn and stream its answer; an error in its place is a whole response."""
+        self._push.watch(self._break_silence, self.started_at + self._edge.config.head_hold_s)
+        try:
+            with self._work:
+                error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
+                self._error = self._error or error
+                if self._is_silent and self._error is None and self._foreign is None:
+                    self._error = connection_lost()
+            if not self._has_ended:
+                self._end()
+        finally:
+            # A reference from the push to here would keep the request until the next collection.
+            self._push.unwatch()
+            self._observe()
+
+    def emit(self, event: TurnEvent) -> None:
+        """Send an event of the turn. Never waits and never raises: the link's frame callback calls
+        it.
+        """
+        kind = type(event)
+        if kind is TextDelta or kind is ReasoningDelta or kind is ToolCallArguments:
+            chunk = self._formatter.format(event)  # type: ignore[arg-type] # as `kind` tells
+        elif kind is UpstreamChunk:
+            self._from_provider = True
+            chunk = event.data  # type: ignore[union-attr] # as `kind` tells
+        else:
+            chunk = self._take_rare(event)  # type: ignore[arg-type] # as `kind` tells
+        if not chunk or self._error is not None or self._foreign is not None:
+            return
+        if not self._has_content:
+            self._has_content = True
+            self._note_content()
+        push = self._push
+        if not (push.write(chunk) if self._is_open else self._open(chunk)) and not push.is_gone:
+            self._give_up()
+
+    def _take_rare(self, event: _RareEvent) -> bytes:
+        """What is sent for `event`."""
+        match event:
+            case Failed():
+                self._error = self._error or event.error
+                return b""
+            case UpstreamBody():
+                self._foreign = event
+                return b""
+            case Finished() if self.request.n == 1:
+                self._note_content()
+                self._is_finished = True
+                self._keep_for_end(event)
+                return b""
+            case Usage():
+                self.usage = event
+                self._keep_for_end(event)
+                is_whole = self._is_finished and self._error is None and not self._is_silent
+                if is_whole and not self._has_ended:
+                    self._end()
+                return b""
+            case Started():
+                self.started = event
+                if self._is_open and self._is_news(event):
+                    self._announced = event
+                    self._announce(event)
+                return self._formatter.format(event)
+            case _:
+                return self._formatter.format(event)
+
+    @property
+    def _is_silent(self) -> bool:
+        """Nobody has begun to answer."""
+        return self.started is None and not self._has_content
+
+    def _note_content(self) -> None:
+        if self.first_at is None:
+            self.first_at = self._edge.now()
+
+    def _is_news(self, started: Started) -> bool:
+        """Whether the client was told of another server, or of none. Which worker continues an
+        answer that has content is not announced.
+        """
+        announced = self._announced
+        if announced is None or self._has_content:
+            return announced is None
+        return (started.served_by, started.worker) != (announced.served_by, announced.worker)
+
+    def _announce(self, started: Started) -> None:
+        """An empty delta tells who answers, as the head could not."""
+        chunk = with_herma(self._formatter.keep_alive(), started)
+        if chunk and self._error is None and not self._push.write(chunk) and not self._push.is_gone:
+            self._give_up()
+
+    def _keep_for_end(self, event: Finished | Usage) -> None:
+        if self._error is None:
+            self._last += self._formatter.format(event)
+
+    def _give_up(self) -> None:
+        self._error = ApiError(
+            408, "The client has stopped reading its stream.", code="client_too_slow"
+        )
+        self._work.cancel()
+
+    def _open(self, chunk: bytes) -> bool:
+        """Send the head and the opening, with `chunk` behind them."""
+        self._open_head()
+        return self._push.write(self._opening() + chunk)
+
+    def _open_head(self) -> None:
+        """The headers hold the facts that are known by now."""
+        self._is_open = True
+        self._announced = self.started
+        self._push.open(200, [*SSE_HEADERS, *self._headers()])
+
+    def _opening(self) -> bytes:
+        """What precedes the first content; a provider's stream has its own."""
+        return b"" if self._from_provider else self._formatter.head(self.request.n)
+
+    def _break_silence(self, now: float) -> float:
+        """Send the head when it was held long enough, then something in every silence. Returns when
+        to look again.
+        """
+        keep_alive_s = self._edge.config.keep_alive_s
+        push = self._push
+        if not self._is_open:
+            self._open(b"")
+        elif now >= push.wrote_at + keep_alive_s:
+            push.write(self._formatter.keep_alive())
+        return push.wrote_at + keep_alive_s
+
+    def _end(self) -> None:
+        """End the stream; while the head is withheld an error is a whole response."""
+        self._has_ended = True
+        if self._is_open:
+            self._push.end(self._ending())
+        elif not self._respond_with_failure():
+            self._open_head()
+            self._push.end(self._opening() + self._ending())
+
+    def _ending(self) -> bytes:
+        if self._error is not None:
+            self.status = self._error.status
+            return self._last + self._formatter.error(self._error)
+        self.status = 200
+        if self._foreign is not None:
+            # JSON holds line breaks only between its tokens, and an SSE field may hold none.
+            body = b"".join(self._foreign.body.splitlines())
+            return self._last + b"data: " + body + b"\n\n"
+        return self._last if self._from_provider else self._last + self._formatter.done()

@@ -1,25 +1,28 @@
-"""Who of those that wait is placed next, and where.
+"""Which waiting request gets a place next, and on which worker.
 
-Owns the walk through the queue: who may pass whom. Changes nothing. Must not know tickets' ends,
-providers or refusals.
+Owns the walk through the queue (who may pass whom) and the gathering of what one decision needs:
+index, running prompts, conversations. Changes nothing. Must not know how tickets end, providers or
+refusals.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from gateway.routing.admission_queue import Waiting
-from gateway.routing.candidates import Candidates
 from gateway.routing.effects import RouteRequest
 from gateway.routing.models import Model
-from gateway.routing.placement_cost import RouteDecision
+from gateway.routing.placement_cost import Option, RouteDecision, Work, choose
+from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
 
 LOOKED_AT: Final = 16
 """Requests that are weighed when a worker has room, from the head of the queue: those behind wait
 for the next event, at most a tick."""
+
+NOTHING_PROMISED: Final[Mapping[WorkerId, float]] = {}
 
 
 class Pick(msgspec.Struct, frozen=True):
@@ -30,9 +33,7 @@ class Pick(msgspec.Struct, frozen=True):
     expected_output: int
 
 
-def pick_next(
-    model: Model, ready: Sequence[Worker], candidates: Candidates, now: float
-) -> Pick | None:
+def pick_next(model: Model, ready: Sequence[Worker], index: PrefixIndex, now: float) -> Pick | None:
     """The first in the queue whose best worker can take it now."""
     # A queue is weighed only where somebody may leave it.
     auxiliary = model.queue.any_auxiliary()
@@ -41,7 +42,7 @@ def pick_next(
         for worker in ready
     ):
         return None
-    return first_that_fits(model, model.queue.in_order(model.shares), ready, candidates, now)
+    return first_that_fits(model, model.queue.in_order(model.shares), ready, index, now)
 
 
 def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequence[Worker]:
@@ -57,11 +58,49 @@ def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequ
     return others
 
 
+def decide(
+    index: PrefixIndex,
+    model: Model,
+    request: RouteRequest,
+    session: str,
+    workers: Sequence[Worker],
+    expected_output: int,
+    now: float,
+    *,
+    promised_s: Mapping[WorkerId, float] = NOTHING_PROMISED,
+    num_ready: int = 1,
+) -> RouteDecision:
+    """The best of `workers`. `expected_output` is in tokens. `promised_s`: seconds of prefill on
+    them that other waiting requests will take.
+    """
+    digests, conversations = request.digests, model.conversations
+    held = index.match(digests)
+    options: list[Option] = []
+    for worker in workers:
+        worker_id, expected = worker.worker_id, worker.expected_blocks(digests)
+        stored = held.get(worker_id, 0)
+        matched, coming = (expected, expected - stored) if expected > stored else (stored, 0)
+        promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
+        options.append(Option(worker, matched, index.num_blocks(worker_id), promised, coming))
+    queue = model.queue.by_ticket
+    work = Work(
+        session,
+        request.prompt_tokens,
+        model.block_size or 0,
+        expected_output,
+        conversations.sharing(session, digests, now),
+        conversations.home(session),
+        request.prefer,
+        (len(queue) - 1) / num_ready if queue else 0.0,
+    )
+    return choose(work, options, now)
+
+
 def first_that_fits(
     model: Model,
     order: Iterable[Waiting],
     ready: Sequence[Worker],
-    candidates: Candidates,
+    index: PrefixIndex,
     now: float,
 ) -> Pick | None:
     """Who of `order`, one that comes while nobody waits or a queue, is placed now.
@@ -87,7 +126,8 @@ def first_that_fits(
             if len(kept) == len(ready):
                 break
             continue
-        choice = candidates.choose(
+        choice = decide(
+            index,
             model,
             request,
             waiting.session,

@@ -9,10 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from gateway.routing.candidates import Candidates
 from gateway.routing.effects import RouteRequest
 from gateway.routing.models import Model
 from gateway.routing.placement_cost import Score
+from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.queue_pick import decide
 from gateway.routing.worker_view import Worker
 
 Outcome = Literal["placed", "waits", "provider", "held"]
@@ -53,7 +54,7 @@ def preview(
     model: Model,
     ready: Sequence[Worker],
     eligible: Sequence[Worker],
-    knowledge: Candidates,
+    index: PrefixIndex,
     request: RouteRequest,
     now: float,
 ) -> RoutePreview:
@@ -66,9 +67,7 @@ def preview(
     outcome: Outcome = "waits"
     chosen, why, reason = None, "full", "no worker has room for it"
     if roomy:
-        choice = knowledge.choose(
-            model, request, session, roomy, expected, now, num_ready=len(ready)
-        )
+        choice = decide(index, model, request, session, roomy, expected, now, num_ready=len(ready))
         chosen, why, reason = choice.worker, choice.why, choice.reason
         has_prefill_headroom = chosen.has_prefill_headroom(now, choice.best.fresh_tokens)
         outcome = "placed" if has_prefill_headroom and not len(model.queue) else "waits"
@@ -80,9 +79,7 @@ def preview(
         outcome = "provider"
     scores: Sequence[Score] = ()
     if ready:
-        whole = knowledge.choose(
-            model, request, session, ready, expected, now, num_ready=len(ready)
-        )
+        whole = decide(index, model, request, session, ready, expected, now, num_ready=len(ready))
         scores = whole.scores
     return RoutePreview(
         model=model.name,

@@ -5,12 +5,12 @@ join or leave: `Dispatch` tells it.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from config import FallbackConfig
 from gateway.api import errors
-from gateway.routing.admission_queue import Waiting, retry_after_s
-from gateway.routing.candidates import Candidates
+from gateway.routing.admission_queue import Waiting, retry_after_s, start_retry_after_s
 from gateway.routing.effects import (
     Assign,
     Effect,
@@ -27,9 +27,11 @@ from gateway.routing.models import Model, Models
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
-from gateway.routing.unserved import unserved
 from gateway.routing.worker_view import Reservation, Worker
 from gateway.telemetry import BreakerClosed
+
+DOWN_RETRY_AFTER_S: Final = 10
+"""Nothing can serve and nothing starts: an operator is needed, so no hurry."""
 
 
 class PlacementQueue:
@@ -46,7 +48,7 @@ class PlacementQueue:
     ) -> None:
         self._models = models
         self._fleet = fleet
-        self._candidates = Candidates(index)
+        self._index = index
         self._max_queue = max_queue
         self._resume_wait_s = resume_wait_s
         self._model_of: dict[int, Model] = {}
@@ -82,7 +84,7 @@ class PlacementQueue:
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
         if is_quiet and (ready := self._fleet.ready(model)):
             # Most requests find nobody else waiting and a free place: they never queue.
-            if pick := first_that_fits(model, (waiting,), ready, self._candidates, now):
+            if pick := first_that_fits(model, (waiting,), ready, self._index, now):
                 return (self._place(model, pick, now),)
             self._enqueue(model, waiting)
             effects: Effects = ()
@@ -101,7 +103,7 @@ class PlacementQueue:
             return None
         ready = self._fleet.ready(model)
         first_asked = eligible(ready, request, now)
-        return preview(model, ready, first_asked, self._candidates, request, now)
+        return preview(model, ready, first_asked, self._index, request, now)
 
     def started(self, ticket: int, now: float) -> Effects:
         """The ticket's first token came: its prefill is no longer ahead of others, and its worker
@@ -213,7 +215,7 @@ class PlacementQueue:
         if model.queue.is_any_held or model.fallback.is_on:
             effects += self._wake(model)
         while model.queue.by_ticket:
-            pick = pick_next(model, ready, self._candidates, now)
+            pick = pick_next(model, ready, self._index, now)
             if pick is None:
                 break
             model.queue.pop(pick.waiting.request.ticket)
@@ -327,7 +329,7 @@ class PlacementQueue:
     def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:
         request = self._dequeue(model, ticket).request
         starting = self._fleet.starting(model)
-        return Refuse(ticket, unserved(model.name, starting, now, resumed=request.resumed))
+        return Refuse(ticket, _unserved_error(model.name, starting, now, resumed=request.resumed))
 
     def _enter(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> Waiting:
         """The ticket is ours from now on, and waits or runs."""
@@ -338,7 +340,8 @@ class PlacementQueue:
 
     def _enqueue(self, model: Model, waiting: Waiting) -> None:
         request = waiting.request
-        cost = self._candidates.least_uncached(model, request)
+        num_held = max(self._index.match(request.digests).values(), default=0)
+        cost = max(1, request.prompt_tokens - num_held * (model.block_size or 0))
         waiting.due = model.shares.due(request.key, waiting.session, cost)
         model.queue.add(waiting)
 
@@ -386,3 +389,33 @@ def _refund(model: Model, reservation: Reservation) -> None:
 
 def _is_late(request: RouteRequest, now: float) -> bool:
     return request.deadline_at is not None and now >= request.deadline_at
+
+
+def _unserved_error(
+    model: str, starting: Sequence[Worker], now: float, *, resumed: bool
+) -> errors.ApiError:
+    """What a client is told when no worker of its model is ready, while those of `starting` are on
+    their way. `resumed`: text of the answer is out already.
+    """
+    if resumed:
+        return errors.connection_lost()
+    if not starting:
+        text = f"No worker serves {model} now and none is starting."
+        return errors.unavailable(text, DOWN_RETRY_AFTER_S)
+    wait_s = min(
+        start_retry_after_s(now - w.since, w.progress.fraction if w.progress else 0.0)
+        for w in starting
+    )
+    # Not why an earlier engine died: that holds paths, and words on which clients act.
+    progress = _start_progress(starting)
+    how_far = f" ({progress})" if progress else ""
+    return errors.unavailable(f"The workers of {model} are still starting{how_far}.", wait_s)
+
+
+def _start_progress(starting: Sequence[Worker]) -> str:
+    """How far the furthest start is, in words; "" if none has told."""
+    starts = [(worker, worker.progress) for worker in starting if worker.progress]
+    if not starts:
+        return ""
+    best, progress = max(starts, key=lambda start: start[1].fraction)
+    return f"{best.name}: {progress.phase} {progress.fraction:.0%}"

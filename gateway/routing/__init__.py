@@ -7,6 +7,7 @@ lease that it hands out. Must not know tokens, HTTP or sockets.
 from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Probe, RouteRequest, UseProvider
+from gateway.routing.fallback import ProbeResult
 from gateway.routing.lease import Lease
 from gateway.routing.models import ModelView
 from gateway.routing.quarantine import PROOF_TOKENS, Quarantine
@@ -21,6 +22,7 @@ __all__ = [
     "Lease",
     "ModelView",
     "Probe",
+    "ProbeResult",
     "Quarantine",
     "RetryBudget",
     "RoutePreview",

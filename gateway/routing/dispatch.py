@@ -18,6 +18,7 @@ from gateway.routing.effects import (
     Notice,
     RefuseWorker,
 )
+from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import Fleet
 from gateway.routing.models import RECOVERY_PROBES, Models, ModelView
 from gateway.routing.prefix_index import Heard, PrefixIndex
@@ -181,27 +182,15 @@ class Dispatch:
         worker = self._placement.failed(ticket)
         return tuple(self._count_failure(worker, now, reason)) if worker is not None else ()
 
-    def probe_passed(self, model: str, serial: int, now: float) -> Effects:
-        """The health probe of a `Probe` came back."""
-        if (found := self._models.find(model)) is not None:
-            found.fallback.passed(serial)
-        return self._settle([model], now)
-
-    def probe_busy(self, model: str, serial: int, now: float) -> Effects:
-        """The worker had no room for it, which proves nothing."""
-        if (found := self._models.find(model)) is not None:
-            found.fallback.busy(serial, now)
-        return ()
-
-    def probe_late(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
-        """It is not back in time; where all places are taken that is as good as busy."""
+    def probe_ended(
+        self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float
+    ) -> Effects:
+        """What became of the health probe of a `Probe` on the worker of that name."""
         found = self._models.find(model)
-        return tuple(found.fallback.late(serial, worker, why, now)) if found is not None else ()
-
-    def probe_failed(self, model: str, serial: int, worker: str, why: str, now: float) -> Effects:
-        """It did not come back."""
-        found = self._models.find(model)
-        return tuple(found.fallback.failed(serial, worker, why, now)) if found is not None else ()
+        if found is None:
+            return ()
+        effects = found.fallback.probe_ended(serial, result, worker, why, now)
+        return self._settle([model], now) if result == "passed" else tuple(effects)
 
     def ask_files(self, name: str) -> Effects:
         """The files of the model of that name are missing: ask a ready worker, if there is one."""

@@ -30,6 +30,7 @@ from gateway.routing.effects import (
     RouteRequest,
     UseProvider,
 )
+from gateway.routing.fallback import ProbeResult
 from gateway.routing.lease import Lease
 from gateway.routing.route_preview import RoutePreview
 from gateway.runtime import Wakeup, next_tick
@@ -160,25 +161,12 @@ class Dispatcher:
         """The ticket's worker failed it, and lives."""
         self._perform(self._core.failed(ticket, self._now(), reason))
 
-    # What became of health probes.
-
-    def probe_passed(self, probe: Probe) -> None:
-        """It came back."""
-        self._perform(self._core.probe_passed(probe.model, probe.serial, self._now()))
-
-    def probe_busy(self, probe: Probe) -> None:
-        """There was no room for it."""
-        self._perform(self._core.probe_busy(probe.model, probe.serial, self._now()))
-
-    def probe_late(self, probe: Probe, worker: str, why: str) -> None:
-        """It is not back in time."""
+    def probe_ended(
+        self, probe: Probe, result: ProbeResult, worker: str = "", why: str = ""
+    ) -> None:
+        """What became of a health probe on the worker of that name."""
         now = self._now()
-        self._perform(self._core.probe_late(probe.model, probe.serial, worker, why, now))
-
-    def probe_failed(self, probe: Probe, worker: str, why: str) -> None:
-        """It did not come back."""
-        now = self._now()
-        self._perform(self._core.probe_failed(probe.model, probe.serial, worker, why, now))
+        self._perform(self._core.probe_ended(probe.model, probe.serial, result, worker, why, now))
 
     def release(
         self, ticket: int, output_tokens: int | None = None, *, is_proven: bool = False
@@ -316,7 +304,7 @@ class Dispatcher:
         try:
             self._probes.send_nowait(probe)
         except trio.WouldBlock:
-            self.probe_busy(probe)
+            self.probe_ended(probe, "busy")
 
     def _notice(self, event: FleetEvent) -> None:
         self._feed.publish(event)

@@ -1,7 +1,7 @@
 """Health probes on their way through workers.
 
 Owns the short sequence that proves a worker, and its deadline. Must not know when one is due, nor
-what follows from its end: `core/health probe.py` decides.
+what follows from its end: `core/fallback.py` decides.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from gateway.link import Attempt, Outcome, WorkerLink
-from gateway.routing import Dispatcher, Lease, Probe
+from gateway.routing import Dispatcher, Lease, Probe, ProbeResult
 from protocol.ids import ID_BYTES, RequestId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
 from protocol.sampling import SamplingParams
@@ -62,25 +62,25 @@ class HealthProbes:
                 await attempt.wait()
         finally:
             self._link.forget(attempt)
-        self._tell(probe, attempt.outcome, came=num_tokens > 0)
+        self._report(probe, attempt.outcome, came=num_tokens > 0)
 
-    def _tell(self, probe: Probe, outcome: Outcome | None, *, came: bool) -> None:
+    def _report(self, probe: Probe, outcome: Outcome | None, *, came: bool) -> None:
+        result: ProbeResult = "failed"
+        why = "it broke off"
         match outcome:
             case Finished(reason="stop" | "length") | None if came:
-                # It is held to nothing but tokens: where steps are slow not all are here in time.
-                self._dispatcher.probe_passed(probe)
+                # Any token passes: where steps are slow not all are here in time.
+                result, why = "passed", ""
             case Rejected(reason="busy" | "draining" | "not_ready"):
-                self._dispatcher.probe_busy(probe)
+                result, why = "busy", ""
             case None:
-                name = self._link.worker_name(probe.worker_id)
-                self._dispatcher.probe_late(probe, name, f"no tokens in {PROBE_S:g} s")
+                result, why = "late", f"no tokens in {PROBE_S:g} s"
             case Rejected(reason=reason):
-                self._failed(probe, f"rejected: {reason}")
+                why = f"rejected: {reason}"
             case _:
-                self._failed(probe, "it broke off")
-
-    def _failed(self, probe: Probe, why: str) -> None:
-        self._dispatcher.probe_failed(probe, self._link.worker_name(probe.worker_id), why)
+                pass
+        worker = self._link.worker_name(probe.worker_id)
+        self._dispatcher.probe_ended(probe, result, worker, why)
 
 
 def _submit(attempt: Attempt, model: str) -> Submit:

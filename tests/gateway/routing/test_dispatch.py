@@ -178,8 +178,8 @@ def test_without_workers_the_chain_serves_and_is_announced_once() -> None:
     assert [type(effect) for effect in fleet.ask(request(3), 1.0)] == [UseProvider]
     assert placed(fleet.ask(request(4, cloud=False), 1.0)) == {4: W1}
     for _ in range(2):
-        probe = only(fleet.probe_passed("m", probe.serial, 1.1), Probe)
-    effects = fleet.probe_passed("m", probe.serial, 1.2)
+        probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.1), Probe)
+    effects = fleet.probe_ended("m", probe.serial, "passed", "", "", 1.2)
     assert [e.event for e in effects if isinstance(e, Notice)] == [FallbackOff("m", 3)]
     assert placed(fleet.ask(request(5), 1.2)) == {5: W1}
 

@@ -21,6 +21,7 @@ from gateway.routing.effects import (
     Refuse,
     UseProvider,
 )
+from gateway.routing.fallback import ProbeResult
 from gateway.routing.queue_pick import eligible
 from gateway.telemetry.fleet_events import FallbackOff, FallbackOn
 from protocol.ids import BlockDigest, WorkerId
@@ -247,20 +248,12 @@ class DispatchMachine(RuleBasedStateMachine):
         self.take(self.fleet.started(ticket, self.now))
 
     @precondition(lambda self: self.probe is not None)
-    @rule(end=st.sampled_from(["passed", "busy", "late", "failed"]))
-    def canary_ends(self, end: str) -> None:
-        """What became of the last health probe; it may be told twice, and long after."""
+    @rule(result=st.sampled_from(["passed", "busy", "late", "failed"]))
+    def probe_ends(self, result: ProbeResult) -> None:
+        """What became of the last probe; it may be told twice, and long after."""
         assert self.probe is not None
         model, serial = self.probe.model, self.probe.serial
-        match end:
-            case "passed":
-                self.take(self.fleet.probe_passed(model, serial, self.now))
-            case "busy":
-                self.take(self.fleet.probe_busy(model, serial, self.now))
-            case "late":
-                self.take(self.fleet.probe_late(model, serial, "w", "late", self.now))
-            case _:
-                self.take(self.fleet.probe_failed(model, serial, "w", "late", self.now))
+        self.take(self.fleet.probe_ended(model, serial, result, "w", "late", self.now))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), proven=st.booleans())

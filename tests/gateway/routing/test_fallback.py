@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from config import ModelConfig
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects, Notice, Probe, UseProvider
-from gateway.routing.fallback import Fallback
+from gateway.routing.fallback import BUSY_PAUSE_S, PAUSE_S, Fallback, ProbeResult
 from gateway.routing.quarantine import MEMORY_S, MOST, POISON_STRIKES, PROBATION_STRIKES, Quarantine
-from gateway.routing.recovery_probes import BUSY_PAUSE_S, PAUSE_S, RecoveryProbes
 from gateway.routing.worker_view import Worker
 from gateway.telemetry.fleet_events import (
     BreakerClosed,
@@ -30,21 +29,22 @@ READY = [Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()),
 ENDS = ["passed", "busy", "failed", "lost", "wait"]
 
 
-def test_canaries_must_come_back_in_a_row() -> None:
-    """One failure begins the count anew, after a pause; busy answers change nothing."""
-    recovery_probes = RecoveryProbes(2)
-    _, first = recovery_probes.next([W1], 0.0) or (W1, 0)
-    assert recovery_probes.next([W1], 0.0) is None
-    recovery_probes.passed(first)
-    _, second = recovery_probes.next([W1], 0.0) or (W1, 0)
-    assert recovery_probes.failed(second, 0.0)
-    assert not recovery_probes.failed(second, 0.0)
-    assert recovery_probes.next([W1], PAUSE_S / 2) is None
+def test_probes_must_come_back_in_a_row() -> None:
+    """One failure starts the count again, after a pause; busy answers change nothing."""
+    fallback = Fallback(ModelConfig(name="m", fallback=CLOUD), 2)
+    fallback.turn_on("none is ready")
+    ready = READY[:1]
+    first = only(tuple(fallback.next_probe(ready, 0.0)), Probe)
+    assert fallback.next_probe(ready, 0.0) == []
+    fallback.probe_ended(first.serial, "passed", "", "", 0.0)
+    second = only(tuple(fallback.next_probe(ready, 0.0)), Probe)
+    assert fallback.probe_ended(second.serial, "failed", "w1", "late", 0.0)
+    assert not fallback.probe_ended(second.serial, "failed", "w1", "late", 0.0)
+    assert fallback.next_probe(ready, PAUSE_S / 2) == []
     for at in (PAUSE_S, PAUSE_S + BUSY_PAUSE_S, PAUSE_S + 2 * BUSY_PAUSE_S):
-        found = recovery_probes.next([W1], at)
-        assert found is not None
-        recovery_probes.busy(found[1], at) if at == PAUSE_S else recovery_probes.passed(found[1])
-    assert recovery_probes.is_enough
+        probe = only(tuple(fallback.next_probe(ready, at)), Probe)
+        fallback.probe_ended(probe.serial, "busy" if at == PAUSE_S else "passed", "", "", at)
+    assert events(tuple(fallback.step(ready, 2.0))) == [FallbackOff("m", 2)]
 
 
 @given(st.lists(st.tuples(st.sampled_from(ENDS), st.floats(0, 2), st.booleans()), max_size=60))
@@ -76,12 +76,8 @@ def test_a_fallback_ends_with_so_many_canaries_in_a_row(
         if flying is None or end == "wait":
             continue
         serial = flying.serial - stale
-        if end == "passed":
-            fallback.passed(serial)
-        elif end == "busy":
-            fallback.busy(serial, now)
-        else:
-            fallback.failed(serial, "w1", "late", now)
+        result: ProbeResult = "passed" if end == "passed" else "busy" if end == "busy" else "failed"
+        fallback.probe_ended(serial, result, "w1", "late", now)
         if not stale:
             passed = {"passed": passed + 1, "busy": passed}.get(end, 0)
             flying = None
@@ -93,7 +89,7 @@ def test_a_failed_canary_is_told() -> None:
     fleet = dispatch(fallback=CLOUD)
     assert isinstance(only(fleet.ask(request(1), 0.0), Notice).event, FallbackOn)
     probe = only(fleet.register(W1, hello("w1", facts()), 0.0), Probe)
-    told = fleet.probe_failed("m", probe.serial, "w1", "no tokens", 1.0)
+    told = fleet.probe_ended("m", probe.serial, "failed", "w1", "no tokens", 1.0)
     assert only(told, Notice).event == HealthProbeFailed("m", "w1", "no tokens")
     assert isinstance(only(fleet.ask(request(2), 1.1), UseProvider), UseProvider)
     assert only(fleet.tick(1.0 + PAUSE_S), Probe).worker_id == W1
@@ -122,15 +118,17 @@ def test_a_canary_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) ->
     anew, and those that came back before it still count.
     """
     fleet, probe = fallen_back(max_seqs=1)
-    probe = only(fleet.probe_passed("m", probe.serial, 0.1), Probe)
+    probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.1), Probe)
     fleet.heard(W1, crowded, 0.2)
     fleet.tick(0.3)
     fleet.heard(W1, load(), 9.0)
-    assert events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.1)) == []
+    assert events(fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 10.1)) == []
     assert fleet.tick(10.1) == ()
     probe = only(fleet.tick(10.1 + BUSY_PAUSE_S), Probe)
-    probe = only(fleet.probe_passed("m", probe.serial, 10.3), Probe)
-    assert events(fleet.probe_passed("m", probe.serial, 10.4)) == [FallbackOff("m", 3)]
+    probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 10.3), Probe)
+    assert events(fleet.probe_ended("m", probe.serial, "passed", "", "", 10.4)) == [
+        FallbackOff("m", 3)
+    ]
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
@@ -142,7 +140,7 @@ def test_our_own_users_may_keep_a_canary_waiting_too(is_refused: bool) -> None:
         fleet.busy(2, 0.2)
     fleet.tick(0.3)
     fleet.release(2, 9.0)
-    assert events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.0)) == []
+    assert events(fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 10.0)) == []
 
 
 @pytest.mark.parametrize("num_others", [0, 1])
@@ -151,7 +149,7 @@ def test_a_canary_that_is_late_where_there_was_a_place_has_failed(num_others: in
     fleet, probe = fallen_back(max_seqs=1 + num_others)
     fleet.heard(W1, load(running=1 + num_others), 0.2)
     fleet.tick(0.3)
-    told = events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.0))
+    told = events(fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 10.0))
     assert told == [HealthProbeFailed("m", "w1", "no tokens")]
 
 
@@ -160,12 +158,14 @@ def test_a_canary_does_not_outlive_its_workers_registration() -> None:
     is late, and what is told of it then is ignored.
     """
     fleet, probe = fallen_back(max_seqs=2)
-    probe = only(fleet.probe_passed("m", probe.serial, 0.1), Probe)
+    probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.1), Probe)
     again = only(fleet.register(W1, hello("w1", facts(max_seqs=2)), 0.2), Probe)
-    assert fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.1) == ()
+    assert fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 10.1) == ()
     for _ in range(2):
-        again = only(fleet.probe_passed("m", again.serial, 10.2), Probe)
-    assert events(fleet.probe_passed("m", again.serial, 10.2)) == [FallbackOff("m", 3)]
+        again = only(fleet.probe_ended("m", again.serial, "passed", "", "", 10.2), Probe)
+    assert events(fleet.probe_ended("m", again.serial, "passed", "", "", 10.2)) == [
+        FallbackOff("m", 3)
+    ]
 
 
 def test_what_crowded_one_canary_excuses_no_other() -> None:
@@ -174,10 +174,10 @@ def test_what_crowded_one_canary_excuses_no_other() -> None:
     fleet.heard(W1, load(running=2), 0.2)
     fleet.tick(0.3)
     fleet.heard(W1, load(), 0.4)
-    fleet.probe_late("m", probe.serial, "w1", "no tokens", 10.0)
+    fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 10.0)
     probe = only(fleet.tick(11.0), Probe)
     fleet.tick(12.0)
-    assert len(events(fleet.probe_late("m", probe.serial, "w1", "no tokens", 21.0))) == 1
+    assert len(events(fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 21.0))) == 1
 
 
 def test_users_have_the_places_before_canaries() -> None:
@@ -200,7 +200,7 @@ def test_where_users_have_all_places_they_are_the_canaries() -> None:
     """
     fleet, probe = fallen_back(max_seqs=1)
     fleet.ask(request(2, cloud=False), 0.0)
-    fleet.probe_busy("m", probe.serial, 0.0)
+    fleet.probe_ended("m", probe.serial, "busy", "", "", 0.0)
     told: list[FleetEvent] = []
     for ticket in range(2, 10):
         now = float(ticket)
@@ -221,7 +221,7 @@ def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -
     """Whoever comes next need not go to a provider."""
     fleet, probe = fallen_back(max_seqs=1)
     for _ in range(2):
-        probe = only(fleet.probe_passed("m", probe.serial, 0.0), Probe)
+        probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.0), Probe)
     fleet.ask(request(2, cloud=False), 0.1)
     assert events(fleet.proven(2, 0.2)) == [FallbackOff("m", 3)]
 
@@ -232,21 +232,23 @@ def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
     fleet.ask(request(2, cloud=False), 0.0)
     fleet.ask(request(3, cloud=False, auxiliary=True), 0.0)
     fleet.register(W2, hello("w2", facts()), 0.1)
-    fleet.probe_busy("m", probe.serial, 0.1)
+    fleet.probe_ended("m", probe.serial, "busy", "", "", 0.1)
     fleet.busy(3, 0.1, "draining")
     probe = only(fleet.tick(1.0), Probe)
     for _ in range(2):
-        probe = only(fleet.probe_passed("m", probe.serial, 1.0), Probe)
-    fleet.probe_busy("m", probe.serial, 1.1)
+        probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.0), Probe)
+    fleet.probe_ended("m", probe.serial, "busy", "", "", 1.1)
     assert events(fleet.proven(2, 1.1)) == []
     probe = only(fleet.tick(2.0), Probe)
-    assert events(fleet.probe_passed("m", probe.serial, 2.1)) == [FallbackOff("m", 3)]
+    assert events(fleet.probe_ended("m", probe.serial, "passed", "", "", 2.1)) == [
+        FallbackOff("m", 3)
+    ]
 
 
 def test_users_prove_nothing_where_canaries_can() -> None:
     """While there is a free place it takes health probes, which fly one by one."""
     fleet, probe = fallen_back(max_seqs=4)
-    fleet.probe_busy("m", probe.serial, 0.0)
+    fleet.probe_ended("m", probe.serial, "busy", "", "", 0.0)
     for ticket in (2, 3, 4):
         fleet.ask(request(ticket, cloud=False), 0.0)
         assert events(fleet.proven(ticket, 0.05)) == []

@@ -44,7 +44,7 @@ class _Life:
             if self.probe is not None and self.now >= self.late_at:
                 serial, self.probe = self.probe.serial, None
                 self.num_late += 1
-                self._take(self.fleet.probe_late("m", serial, "w1", "no tokens", self.now))
+                self._take(self.fleet.probe_ended("m", serial, "late", "w1", "no tokens", self.now))
             self._take(self.fleet.tick(self.now))
 
     def _take(self, effects: Effects) -> None:
@@ -99,7 +99,7 @@ def test_an_engine_that_was_idle_for_long_is_not_stuck_when_it_fills() -> None:
     life = _Life()
     life.hear(5, 20.0)
     assert life.probe is not None
-    life.fleet.probe_busy("m", life.probe.serial, 0.0)
+    life.fleet.probe_ended("m", life.probe.serial, "busy", "", "", 0.0)
     life.now = 10 * STUCK_AFTER_S
     life.probe = only(life.fleet.tick(life.now), Probe)
     life.late_at = life.now + PROBE_S

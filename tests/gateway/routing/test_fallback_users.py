@@ -51,7 +51,7 @@ def two_workers() -> tuple[Dispatch, Probe]:
     for ticket in (2, 3, 4):
         assert placed(fleet.ask(request(ticket, cloud=False), 0.0)) == {ticket: W1}
     fleet.register(W2, hello("w2", facts(max_seqs=2)), 0.1)
-    probe = only(fleet.probe_passed("m", probe.serial, 0.2), Probe)
+    probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.2), Probe)
     assert probe.worker_id == W2
     return fleet, probe
 
@@ -60,7 +60,7 @@ def test_users_of_one_worker_do_not_speak_for_another_that_has_not_answered() ->
     """Traffic would go to an engine that gives nothing."""
     fleet, probe = two_workers()
     assert [events(fleet.proven(ticket, 0.3)) for ticket in (2, 3)] == [[], []]
-    told = events(fleet.probe_late("m", probe.serial, "w2", "no tokens", 10.2))
+    told = events(fleet.probe_ended("m", probe.serial, "late", "w2", "no tokens", 10.2))
     assert told == [HealthProbeFailed("m", "w2", "no tokens")]
     assert events(fleet.proven(4, 10.3)) == []
     assert only(fleet.tick(11.0), Probe).worker_id == W2
@@ -69,7 +69,7 @@ def test_users_of_one_worker_do_not_speak_for_another_that_has_not_answered() ->
 def test_users_of_one_worker_do_where_another_has_no_place_for_canaries() -> None:
     """It is busy with others' work: no reason to stay away from both."""
     fleet, probe = two_workers()
-    fleet.probe_busy("m", probe.serial, 0.3)
+    fleet.probe_ended("m", probe.serial, "busy", "", "", 0.3)
     assert events(fleet.proven(2, 0.3)) == []
     assert events(fleet.proven(3, 0.3)) == [FallbackOff("m", 3)]
 
@@ -79,7 +79,7 @@ def test_a_canary_that_failed_there_is_not_excused_by_what_was_before() -> None:
     fleet, probe = two_workers()
     fleet.heard(W2, load(running=3), 0.3)
     fleet.tick(0.3)
-    fleet.probe_failed("m", probe.serial, "w2", "it broke off", 0.4)
+    fleet.probe_ended("m", probe.serial, "failed", "w2", "it broke off", 0.4)
     assert [events(fleet.proven(ticket, 0.4)) for ticket in (2, 3, 4)] == [[], [], []]
 
 
@@ -90,8 +90,10 @@ def test_a_canary_whose_worker_is_gone_is_not_waited_for() -> None:
     probe = only(fleet.lost(W2, 0.4), Probe)
     assert probe.worker_id == W1
     for _ in range(2):
-        probe = only(fleet.probe_passed("m", probe.serial, 0.5), Probe)
-    assert events(fleet.probe_passed("m", probe.serial, 0.6)) == [FallbackOff("m", 3)]
+        probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.5), Probe)
+    assert events(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.6)) == [
+        FallbackOff("m", 3)
+    ]
 
 
 def test_a_canary_of_an_earlier_fallback_proves_nothing() -> None:
@@ -104,8 +106,10 @@ def test_a_canary_of_an_earlier_fallback_proves_nothing() -> None:
     fleet.lost(W1, 1.0)
     fleet.ask(request(5), 1.0)
     probe = only(fleet.register(W2, hello("w2", facts()), 1.0), Probe)
-    assert events(fleet.probe_failed("m", stale.serial, "w1", "it broke off", 1.1)) == []
-    assert fleet.probe_passed("m", stale.serial, 1.1) == ()
+    assert events(fleet.probe_ended("m", stale.serial, "failed", "w1", "it broke off", 1.1)) == []
+    assert fleet.probe_ended("m", stale.serial, "passed", "", "", 1.1) == ()
     for _ in range(2):
-        probe = only(fleet.probe_passed("m", probe.serial, 1.2), Probe)
-    assert events(fleet.probe_passed("m", probe.serial, 1.3)) == [FallbackOff("m", 3)]
+        probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.2), Probe)
+    assert events(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.3)) == [
+        FallbackOff("m", 3)
+    ]

@@ -21,7 +21,8 @@ MAX_RETRY_AFTER_S: Final = 60
 class Waiting(msgspec.Struct, eq=False):
     """A ticket without a place. `due`: its turn among the sessions of its key. `first`: its answer
     began already, or a worker was too busy for it. `held_since`: since when nothing can serve its
-    model; None while something can.
+    model; None while something can. `is_on_probation`: no other such request may run beside it
+    until it is `proven`, since engines died under it.
     """
 
     request: RouteRequest
@@ -29,6 +30,7 @@ class Waiting(msgspec.Struct, eq=False):
     arrival: int
     due: float = 0.0
     first: bool = False
+    is_on_probation: bool = False
     held_since: float | None = None
 
 

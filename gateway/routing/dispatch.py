@@ -22,12 +22,14 @@ from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import Fleet
 from gateway.routing.models import RECOVERY_PROBES, Models, ModelView
 from gateway.routing.prefix_index import Heard, PrefixIndex
+from gateway.routing.quarantine import Quarantine, Suspect
 from gateway.routing.tickets import PlacementQueue
 from gateway.routing.worker_view import Worker, WorkerView
 from gateway.telemetry import (
     BreakerOpen,
     EngineFault,
     IndexGap,
+    PoisonedRequest,
     WorkerBack,
     WorkerLost,
     WorkerReady,
@@ -87,10 +89,12 @@ class Dispatch:
         self._models = Models(models, recovery_probes)
         self._fleet = Fleet(self._models)
         self._index = PrefixIndex()
+        self._quarantine = Quarantine()
         self._placement = PlacementQueue(
             self._models,
             self._fleet,
             self._index,
+            self._quarantine,
             max_queue=max_queue,
             resume_wait_s=resume_wait_s,
         )
@@ -181,6 +185,19 @@ class Dispatch:
         """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
         worker = self._placement.failed(ticket)
         return tuple(self._count_failure(worker, now, reason)) if worker is not None else ()
+
+    def strike(
+        self, suspect: Suspect, engine: tuple[WorkerId, int], name: str, model: str, now: float
+    ) -> Effects:
+        """An engine (worker and epoch) died while the request `name` of `model` was on it."""
+        if not self._quarantine.strike(suspect, engine, now):
+            return ()
+        deaths = self._quarantine.strikes(suspect, now)
+        return (Notice(PoisonedRequest(name, model, suspect[0], deaths)),)
+
+    def poison(self, suspect: Suspect, now: float) -> int:
+        """At how many deaths of engines the request was if it must not be served; else 0."""
+        return self._quarantine.poison(suspect, now) if self._quarantine else 0
 
     def probe_ended(
         self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float

@@ -32,6 +32,7 @@ from gateway.routing.effects import (
 )
 from gateway.routing.fallback import ProbeResult
 from gateway.routing.lease import Lease
+from gateway.routing.quarantine import Suspect
 from gateway.routing.route_preview import RoutePreview
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import EventFeed, FleetEvent, WorkerBack, WorkerReady
@@ -160,6 +161,19 @@ class Dispatcher:
     def failed(self, ticket: int, reason: str) -> None:
         """The ticket's worker failed it, and lives."""
         self._perform(self._core.failed(ticket, self._now(), reason))
+
+    def strike(self, suspect: Suspect, placement: Lease, name: str, model: str) -> int:
+        """The engine of `placement` died while the request `name` of `model` was on it. At how
+        many deaths the request was if it must not be served any more; else 0.
+        """
+        assert placement.died is not None
+        engine, now = (placement.worker_id, placement.died), self._now()
+        self._perform(self._core.strike(suspect, engine, name, model, now))
+        return self._core.poison(suspect, now)
+
+    def poison(self, suspect: Suspect) -> int:
+        """At how many deaths of engines the request was if it must not be served; else 0."""
+        return self._core.poison(suspect, self._now())
 
     def probe_ended(
         self, probe: Probe, result: ProbeResult, worker: str = "", why: str = ""

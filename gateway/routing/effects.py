@@ -23,8 +23,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
     `session` None: the conversation is recognised by its prompt. `auxiliary`: not streamed, no
     tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
     the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
-    text was already sent, so no provider can continue it. `prefer` breaks ties. `suspect`: engines
-    died under it, and no other suspect may run beside it until it is `proven`.
+    text was already sent, so no provider can continue it. `prefer` breaks ties. `fingerprint`:
+    equal for equal bytes of the client's body; empty if it cannot be suspected of anything.
     """
 
     ticket: int
@@ -41,7 +41,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     excluded: frozenset[WorkerId] = frozenset()
     resumed: bool = False
     prefer: WorkerId | None = None
-    suspect: bool = False
+    fingerprint: bytes = b""
 
 
 class Assign(msgspec.Struct, frozen=True):

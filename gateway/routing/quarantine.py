@@ -1,6 +1,7 @@
 """Requests that may be what kills engines.
 
-Owns who was there when engines died. Must not know how requests are served.
+Owns which requests were on engines that died. `Dispatch` holds it and alone changes it. Must not
+know how requests are served.
 
 An engine's death strikes every request that was on it and had got fewer than `PROOF_TOKENS` from
 it. Whoever gets as many is innocent. At `PROBATION_STRIKES` a request is on trial: of those, one
@@ -11,7 +12,7 @@ time is on any engine (`placement.py`), so that its neighbours are not struck wi
 Links that are lost and engines that left when asked strike nobody.
 """
 
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from typing import Final
 
 PROOF_TOKENS: Final = 8
@@ -23,7 +24,11 @@ MEMORY_S: Final = 600.0
 MOST: Final = 1024
 
 
-class _Suspect:
+Suspect = tuple[str, bytes]
+"""By what a request is known again: the name of its key and the fingerprint of its bytes."""
+
+
+class _Record:
     __slots__ = ("deaths", "struck_at")
 
     def __init__(self) -> None:
@@ -32,48 +37,51 @@ class _Suspect:
 
 
 class Quarantine:
-    """By fingerprint. Times are on the caller's clock."""
+    """Times are on the caller's clock. Nearly always there is none, which is what each question is
+    answered by first.
+    """
 
     def __init__(self) -> None:
-        self._quarantine: dict[bytes, _Suspect] = {}
-        self.known: Final[Collection[bytes]] = self._quarantine.keys()
-        """Their fingerprints: nearly always none, which every request asks without a call."""
+        self._records: dict[Suspect, _Record] = {}
 
-    def strike(self, fingerprint: bytes, death: Hashable, now: float) -> bool:
-        """The request was there at `death`. True if that is the one too many. Choices of one
-        request that die together are struck once.
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def strike(self, suspect: Suspect, death: Hashable, now: float) -> bool:
+        """The request was there at `death`. True if that makes it poison. Sequences of one request
+        that die together are struck once.
         """
-        suspect = self._find(fingerprint, now) or _Suspect()
-        self._quarantine.pop(fingerprint, None)
-        while len(self._quarantine) >= MOST:
-            del self._quarantine[next(iter(self._quarantine))]
-        self._quarantine[fingerprint] = suspect
-        is_new = death not in suspect.deaths
-        suspect.deaths.add(death)
-        suspect.struck_at = now
-        return is_new and len(suspect.deaths) == POISON_STRIKES
+        record = self._find(suspect, now) or _Record()
+        self._records.pop(suspect, None)
+        while len(self._records) >= MOST:
+            del self._records[next(iter(self._records))]
+        self._records[suspect] = record
+        is_new = death not in record.deaths
+        record.deaths.add(death)
+        record.struck_at = now
+        return is_new and len(record.deaths) == POISON_STRIKES
 
-    def clear(self, fingerprint: bytes) -> None:
+    def clear(self, suspect: Suspect) -> None:
         """The request got its tokens."""
-        self._quarantine.pop(fingerprint, None)
+        self._records.pop(suspect, None)
 
-    def strikes(self, fingerprint: bytes, now: float) -> int:
+    def strikes(self, suspect: Suspect, now: float) -> int:
         """At how many deaths the request was."""
-        suspect = self._find(fingerprint, now)
-        return len(suspect.deaths) if suspect is not None else 0
+        record = self._find(suspect, now)
+        return len(record.deaths) if record is not None else 0
 
-    def is_on_probation(self, fingerprint: bytes, now: float) -> bool:
+    def is_on_probation(self, suspect: Suspect, now: float) -> bool:
         """Whether no other suspect may run beside it."""
-        return self.strikes(fingerprint, now) >= PROBATION_STRIKES
+        return self.strikes(suspect, now) >= PROBATION_STRIKES
 
-    def poison(self, fingerprint: bytes, now: float) -> int:
+    def poison(self, suspect: Suspect, now: float) -> int:
         """At how many deaths it was if it must not be served; else 0."""
-        deaths = self.strikes(fingerprint, now)
+        deaths = self.strikes(suspect, now)
         return deaths if deaths >= POISON_STRIKES else 0
 
-    def _find(self, fingerprint: bytes, now: float) -> _Suspect | None:
-        suspect = self._quarantine.get(fingerprint)
-        if suspect is not None and now - suspect.struck_at >= MEMORY_S:
-            del self._quarantine[fingerprint]
+    def _find(self, suspect: Suspect, now: float) -> _Record | None:
+        record = self._records.get(suspect)
+        if record is not None and now - record.struck_at >= MEMORY_S:
+            del self._records[suspect]
             return None
-        return suspect
+        return record

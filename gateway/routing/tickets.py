@@ -25,6 +25,7 @@ from gateway.routing.fair_shares import OUTPUT_COST, cost_of
 from gateway.routing.fleet import Fleet
 from gateway.routing.models import Model, Models
 from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.worker_view import Reservation, Worker
@@ -42,6 +43,7 @@ class PlacementQueue:
         models: Models,
         fleet: Fleet,
         index: PrefixIndex,
+        quarantine: Quarantine,
         *,
         max_queue: int,
         resume_wait_s: float,
@@ -49,6 +51,7 @@ class PlacementQueue:
         self._models = models
         self._fleet = fleet
         self._index = index
+        self._quarantine = quarantine
         self._max_queue = max_queue
         self._resume_wait_s = resume_wait_s
         self._model_of: dict[int, Model] = {}
@@ -81,6 +84,9 @@ class PlacementQueue:
             request.key, request.session, request.digests, ticket
         )
         waiting = self._enter(model, request, session, first=request.resumed)
+        if self._quarantine:
+            suspect = request.key, request.fingerprint
+            waiting.is_on_probation = self._quarantine.is_on_probation(suspect, now)
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
         if is_quiet and (ready := self._fleet.ready(model)):
             # Most requests find nobody else waiting and a free place: they never queue.
@@ -173,6 +179,7 @@ class PlacementQueue:
         if reservation is None:
             return ()
         model, worker = self._model_of[ticket], reservation.worker
+        was_on_trial = model.trial == ticket
         _refund(model, reservation)
         self._vacate(model, reservation, now)
         worker.refused(now)
@@ -180,6 +187,7 @@ class PlacementQueue:
         if draining:
             self._fleet.drain(worker)
         waiting = self._enter(model, reservation.request, reservation.session, first=True)
+        waiting.is_on_probation = was_on_trial
         # Who was tried alone must not fall behind those that came later and were not.
         waiting.arrival = reservation.arrival
         self._enqueue(model, waiting)
@@ -270,7 +278,7 @@ class PlacementQueue:
         )
         self._placed[ticket] = reservation
         self.decisions[choice.why] += 1
-        if request.suspect:
+        if pick.waiting.is_on_probation:
             model.trial = ticket
         if worker.breaker.is_open:
             worker.breaker.asked(now)
@@ -359,7 +367,12 @@ class PlacementQueue:
         return UseProvider(ticket, chain, reason)
 
     def _judge_well(self, reservation: Reservation) -> bool:
-        """Its worker has served a user, which counts once. True if that may end a fallback."""
+        """The request does no harm and its worker has served a user, which counts once. True if
+        that may end a fallback.
+        """
+        if self._quarantine:
+            request = reservation.request
+            self._quarantine.clear((request.key, request.fingerprint))
         is_first, reservation.is_proof = not reservation.is_proof, True
         return is_first and self._fleet.judge_by_user(reservation.worker, is_well=True)
 

@@ -8,13 +8,10 @@ the answer.
 import logging
 from typing import Final
 
-import trio
-
-from gateway.api import ApiError, ChatRequest, connection_lost, poisoned_request
+from gateway.api import ApiError, connection_lost, poisoned_request
 from gateway.link import Outcome, Overdue
 from gateway.routing import Lease
-from gateway.telemetry import PoisonedRequest, Rerouted, Resumed
-from gateway.turn.caller import Caller
+from gateway.telemetry import Rerouted, Resumed
 from gateway.turn.preparation import Job
 from gateway.turn.services import Services
 from protocol.ids import RequestId
@@ -32,11 +29,6 @@ no engine is known to have died: links that flap do not serve.
 
 
 _log = logging.getLogger("herma.turn")
-
-
-def request_fingerprint(caller: Caller, request: ChatRequest) -> bytes:
-    """By what a request is known if engines die under it: its key and its bytes."""
-    return caller.key.encode() + b"\0" + request.fingerprint
 
 
 def _reason(placement: Lease, outcome: Outcome) -> str:
@@ -68,21 +60,9 @@ class RetryPolicy:
     def _name(self) -> str:
         return self._request_id.hex()[:8]
 
-    @property
-    def _id(self) -> bytes:
-        return request_fingerprint(self._job.caller, self._job.request)
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether no other suspect may run beside it."""
-        quarantine = self._services.quarantine
-        return bool(quarantine.known) and quarantine.is_on_probation(self._id, trio.current_time())
-
     def proven(self) -> None:
-        """The request does no harm."""
+        """The sequence makes progress."""
         self._num_barren = 0
-        if self._services.quarantine.known:
-            self._services.quarantine.clear(self._id)
 
     def bear(self, detail: str) -> None:
         """An engine's error, told in `detail`, is one more lost place, or else the end, which
@@ -112,7 +92,7 @@ class RetryPolicy:
         services.counters.sequences_resumed += 1
         if placement.died is not None:
             if not is_proven:
-                self._strike(placement, placement.died)
+                self._strike(placement)
         elif not is_proven:
             self._count_barren()
         told = self._name, model, worker, _reason(placement, outcome)
@@ -124,13 +104,8 @@ class RetryPolicy:
         if is_over or (self._num_barren > 1 and not self._services.retries.may(self._job.model)):
             raise connection_lost()
 
-    def _strike(self, placement: Lease, epoch: int) -> None:
-        quarantine, now = self._services.quarantine, trio.current_time()
-        is_news = quarantine.strike(self._id, (placement.worker_id, epoch), now)
-        deaths = quarantine.poison(self._id, now)
-        if not deaths:
-            return
-        if is_news:
-            key, model = self._job.caller.key, self._job.model
-            self._services.feed.publish(PoisonedRequest(self._name, model, key, deaths))
-        raise poisoned_request(deaths)
+    def _strike(self, placement: Lease) -> None:
+        suspect = self._job.caller.key, self._job.request.fingerprint
+        dispatcher = self._services.dispatcher
+        if deaths := dispatcher.strike(suspect, placement, self._name, self._job.model):
+            raise poisoned_request(deaths)

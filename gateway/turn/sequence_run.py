@@ -202,7 +202,7 @@ class SequenceRun:
             # Once this choice has begun, its siblings may have text that is out.
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
-            suspect=self._losses.is_suspect,
+            fingerprint=job.request.fingerprint,
         )
 
     def _replaced(self) -> ApiError:

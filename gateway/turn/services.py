@@ -16,7 +16,7 @@ import trio
 from config import Config
 from gateway.link import ModelFiles, WorkerLink
 from gateway.prompt import DigestCache
-from gateway.routing import Dispatcher, Quarantine
+from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import Counters, EventFeed
 from gateway.turn.detached_requests import DetachedRequests
@@ -46,7 +46,6 @@ class Services:
     retries: Retries
     detached_requests: DetachedRequests
     digests: DigestCache = field(default_factory=DigestCache)
-    quarantine: Quarantine = field(default_factory=Quarantine)
     open_turns: OpenTurns = field(default_factory=OpenTurns)
     first_tokens: FirstTokens = field(default_factory=FirstTokens)
     draining: trio.Event = field(default_factory=trio.Event)

@@ -25,7 +25,6 @@ from gateway.turn.caller import Caller
 from gateway.turn.detached_requests import Claim
 from gateway.turn.preparation import UNSHOWABLE, Job, guess_prompt_tokens, is_auxiliary, prepare
 from gateway.turn.provider_chain import answer_by_chain
-from gateway.turn.retry_policy import request_fingerprint
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
 
@@ -99,8 +98,7 @@ class Turn:
         try:
             with _Counted(services.counters):
                 services.retries.requested()
-                if services.quarantine.known:
-                    self._refuse_poison()
+                self._refuse_poison()
                 provider = await self._try_locally(cloud=True)
                 if provider is not None:
                     await self._ask_providers(provider)
@@ -131,8 +129,8 @@ class Turn:
             raise error
 
     def _refuse_poison(self) -> None:
-        identity = request_fingerprint(self._caller, self._request)
-        if deaths := self._services.quarantine.poison(identity, trio.current_time()):
+        suspect = self._caller.key, self._request.fingerprint
+        if deaths := self._services.dispatcher.poison(suspect):
             raise poisoned_request(deaths)
 
     async def _prepared(self, *, cloud: bool) -> Job | UseProvider:

@@ -117,7 +117,7 @@ def request(
     excluded: frozenset[WorkerId] = frozenset(),
     resumed: bool = False,
     prefer: WorkerId | None = None,
-    suspect: bool = False,
+    fingerprint: bytes = b"",
 ) -> RouteRequest:
     """A prompt of these blocks and `tail` tokens more."""
     return RouteRequest(
@@ -135,7 +135,7 @@ def request(
         excluded=excluded,
         resumed=resumed,
         prefer=prefer,
-        suspect=suspect,
+        fingerprint=fingerprint,
     )
 
 

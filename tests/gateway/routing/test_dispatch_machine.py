@@ -22,6 +22,7 @@ from gateway.routing.effects import (
     UseProvider,
 )
 from gateway.routing.fallback import ProbeResult
+from gateway.routing.quarantine import PROBATION_STRIKES
 from gateway.routing.queue_pick import eligible
 from gateway.telemetry.fleet_events import FallbackOff, FallbackOn
 from protocol.ids import BlockDigest, WorkerId
@@ -50,7 +51,6 @@ asked = st.fixed_dictionaries(
         "cloud": st.booleans(),
         "resumed": st.booleans(),
         "excluded": st.frozensets(worker_ids, max_size=2),
-        "suspect": st.booleans(),
     }
 )
 
@@ -205,17 +205,20 @@ class DispatchMachine(RuleBasedStateMachine):
         index = self.fleet._index
         assert {block for block in BLOCKS if index.holds(worker_id, block)} == engine.held
 
-    @rule(fields=asked, patience_s=st.sampled_from([None, 0.0, 5.0]))
-    def ask(self, fields: dict[str, Any], patience_s: float | None) -> None:
+    @rule(fields=asked, patience_s=st.sampled_from([None, 0.0, 5.0]), suspect=st.booleans())
+    def ask(self, fields: dict[str, Any], patience_s: float | None, suspect: bool) -> None:
         """A turn asks."""
         self.num_tickets += 1
         deadline_at = None if patience_s is None else self.now + patience_s
         self.waiting[self.num_tickets] = self.now
         if fields["auxiliary"]:
             self.auxiliary.add(self.num_tickets)
-        if fields["suspect"]:
+        fingerprint = str(self.num_tickets).encode()
+        if suspect:
             self.quarantine.add(self.num_tickets)
-        ask = request(self.num_tickets, deadline_at=deadline_at, **fields)
+            for epoch in range(PROBATION_STRIKES):
+                self.fleet.strike((fields["key"], fingerprint), (W1, epoch), "r", "m", self.now)
+        ask = request(self.num_tickets, deadline_at=deadline_at, fingerprint=fingerprint, **fields)
         self.take(self.fleet.ask(ask, self.now))
 
     @precondition(lambda self: self.running or self.waiting)
@@ -314,7 +317,7 @@ class DispatchMachine(RuleBasedStateMachine):
             empty = [w for w in ready if not w.reservations and w.full_since is None]
             order = model.queue.in_order(model.shares)
             if self.quarantine & self.running.keys():
-                order = [waiting for waiting in order if not waiting.request.suspect]
+                order = [waiting for waiting in order if not waiting.is_on_probation]
             if not order:
                 return
             first = order[0].request

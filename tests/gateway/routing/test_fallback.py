@@ -19,6 +19,7 @@ from gateway.telemetry.fleet_events import (
     FallbackOn,
     FleetEvent,
     HealthProbeFailed,
+    PoisonedRequest,
     WorkerBack,
     WorkerReady,
 )
@@ -26,6 +27,7 @@ from protocol.messages import BlocksSnapshot, Fault, Load
 from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only, placed, request
 
 READY = [Worker(W1, hello("w1", facts()), 0.0), Worker(W2, hello("w2", facts()), 0.0)]
+R = ("k", b"r")
 ENDS = ["passed", "busy", "failed", "lost", "wait"]
 
 
@@ -339,43 +341,66 @@ def test_deaths_of_engines_open_the_breaker_of_their_worker() -> None:
     assert told == [EngineFault] * 3 + [BreakerOpen]
 
 
+def struck(fleet: Dispatch, fingerprint: bytes) -> bytes:
+    """The fingerprint, on trial: engines died under its request as often as that takes."""
+    for epoch in range(PROBATION_STRIKES):
+        assert fleet.strike(("k", fingerprint), (W1, epoch), "r", "m", 0.0) == ()
+    return fingerprint
+
+
 def test_suspects_wait_for_each_other_and_keep_nobody_waiting() -> None:
     """One at a time until it is proven, lost or over; others pass."""
     fleet = dispatch((W1, facts()), (W2, facts()))
-    assert list(placed(fleet.ask(request(1, suspect=True), 0.0))) == [1]
-    assert fleet.ask(request(2, suspect=True), 0.0) == ()
+    a, b, c = (struck(fleet, name) for name in (b"a", b"b", b"c"))
+    assert list(placed(fleet.ask(request(1, fingerprint=a), 0.0))) == [1]
+    assert fleet.ask(request(2, fingerprint=b), 0.0) == ()
     assert list(placed(fleet.ask(request(3), 0.0))) == [3]
     assert list(placed(fleet.proven(1, 0.1))) == [2]
-    assert fleet.ask(request(4, suspect=True), 0.2) == ()
+    assert fleet.ask(request(4, fingerprint=c), 0.2) == ()
     assert [e.ticket for e in fleet.release(2, 0.3) if isinstance(e, Assign)] == [4]
+
+
+def test_a_proven_request_is_no_suspect() -> None:
+    """Neither after its first tokens nor after an end that proves it."""
+    fleet = dispatch((W1, facts()))
+    struck(fleet, b"a")
+    fleet.ask(request(1, fingerprint=b"a"), 0.0)
+    fleet.proven(1, 0.1)
+    assert fleet.strike(("k", b"a"), (W1, 9), "r", "m", 0.0) == ()
+    fleet.release(1, 0.2, 3, is_proven=True)
+    struck(fleet, b"a")
+    poisoned = only(fleet.strike(("k", b"a"), (W1, 9), "r", "m", 0.0), Notice).event
+    assert poisoned == PoisonedRequest("r", "m", "k", POISON_STRIKES)
+    assert fleet.poison(("k", b"a"), 0.0) == POISON_STRIKES
+    assert fleet.poison(("other", b"a"), 0.0) == 0
 
 
 def test_a_request_is_poison_after_so_many_deaths() -> None:
     """Its choices are struck once for one death; the news is told once."""
     quarantine = Quarantine()
     for death in range(POISON_STRIKES):
-        assert quarantine.poison(b"r", 0.0) == 0
-        assert quarantine.is_on_probation(b"r", 0.0) == (death >= PROBATION_STRIKES)
+        assert quarantine.poison(R, 0.0) == 0
+        assert quarantine.is_on_probation(R, 0.0) == (death >= PROBATION_STRIKES)
         last = death == POISON_STRIKES - 1
-        assert quarantine.strike(b"r", death, 0.0) is last
-        assert quarantine.strike(b"r", death, 0.0) is False
-    assert quarantine.poison(b"r", MEMORY_S - 1) == POISON_STRIKES
-    assert quarantine.poison(b"r", MEMORY_S) == 0
+        assert quarantine.strike(R, death, 0.0) is last
+        assert quarantine.strike(R, death, 0.0) is False
+    assert quarantine.poison(R, MEMORY_S - 1) == POISON_STRIKES
+    assert quarantine.poison(R, MEMORY_S) == 0
 
 
 def test_an_acquitted_request_is_no_suspect() -> None:
     """Strikes do not add up over a long life."""
     quarantine = Quarantine()
     for death in range(10):
-        quarantine.strike(b"r", death, 0.0)
-        quarantine.clear(b"r")
-    assert quarantine.strikes(b"r", 0.0) == 0
+        quarantine.strike(R, death, 0.0)
+        quarantine.clear(R)
+    assert quarantine.strikes(R, 0.0) == 0
 
 
 def test_suspects_are_bounded() -> None:
     """The oldest are forgotten."""
     quarantine = Quarantine()
     for number in range(MOST + 5):
-        quarantine.strike(str(number).encode(), 1, 0.0)
-    assert quarantine.strikes(b"0", 0.0) == 0
-    assert quarantine.strikes(str(MOST + 4).encode(), 0.0) == 1
+        quarantine.strike(("k", str(number).encode()), 1, 0.0)
+    assert quarantine.strikes(("k", b"0"), 0.0) == 0
+    assert quarantine.strikes(("k", str(MOST + 4).encode()), 0.0) == 1

@@ -36,7 +36,8 @@ from gateway.turn.detached_requests import DetachedRequests
 from gateway.turn.health_probes import HealthProbes
 from gateway.turn.model_texts import known_text
 from gateway.turn.preview import preview_route
-from gateway.turn.provider_health import ProviderHealth, Retries
+from gateway.turn.provider_health import ProviderHealth
+from gateway.turn.retry_policy import RetryBudget
 from gateway.turn.services import Services
 from gateway.turn.turn import host_turn
 from protocol.ids import ID_BYTES
@@ -106,7 +107,7 @@ def build_services(
         spending=Spending(config, environ, feed.publish, is_alone=not gateway_index.is_shared),
         feed=feed,
         health=ProviderHealth(config.providers, feed),
-        retries=Retries(feed),
+        retries=RetryBudget(feed),
         detached_requests=DetachedRequests(feed, grace_s=gateway.disconnect_grace_s),
         draw=draw,
     )

@@ -10,8 +10,7 @@ from gateway.routing.effects import Probe, RouteRequest, UseProvider
 from gateway.routing.fallback import ProbeResult
 from gateway.routing.lease import Lease
 from gateway.routing.models import ModelView
-from gateway.routing.quarantine import PROOF_TOKENS
-from gateway.routing.retry_budget import RetryBudget
+from gateway.routing.quarantine import PROOF_TOKENS, Suspect
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.worker_view import WorkerView
 
@@ -23,9 +22,9 @@ __all__ = [
     "ModelView",
     "Probe",
     "ProbeResult",
-    "RetryBudget",
     "RoutePreview",
     "RouteRequest",
+    "Suspect",
     "UseProvider",
     "WorkerView",
     "in_order",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import trio
 
 from config import FallbackConfig
 from gateway.api import (
@@ -67,7 +68,7 @@ async def answer_by_chain(
     targets = deque(found)
     while targets:
         target = targets.popleft()
-        if failures and not services.retries.may(target.provider):
+        if failures and not services.retries.may_retry(target.provider, trio.current_time()):
             break
         provider = services.providers[target.provider]
         sent = _outgoing(services, request, caller, target)

@@ -1,16 +1,15 @@
-"""Which providers have failed lately, and what may be tried again.
+"""Which providers have failed lately.
 
-Owns the breakers of providers and tells of their changes. Must not know requests or money.
+Owns the breakers of providers and publishes their changes. Must not know requests or money.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import trio
 
 from config import FallbackConfig
-from gateway.routing import Breaker, RetryBudget, in_order
-from gateway.telemetry import BreakerClosed, BreakerOpen, EventFeed, RetryRefused
+from gateway.routing import Breaker, in_order
+from gateway.telemetry import BreakerClosed, BreakerOpen, EventFeed
 
 
 class ProviderHealth:
@@ -54,20 +53,3 @@ class ProviderHealth:
         """Every provider, and whether it is asked last, or not at all, for now."""
         now = trio.current_time()
         return {name: not breaker.is_good(now) for name, breaker in self._breakers.items()}
-
-
-class Retries:
-    """The fleet's budget; who is refused is told."""
-
-    def __init__(self, feed: EventFeed) -> None:
-        self._budget = RetryBudget()
-        self._feed = feed
-        self.requested: Final = self._budget.requested
-        """A new request came."""
-
-    def may(self, what: str) -> bool:
-        """Whether it may be tried again."""
-        if self._budget.take(trio.current_time()):
-            return True
-        self._feed.publish(RetryRefused(what))
-        return False

@@ -1,75 +1,113 @@
-"""What the loss of a place means for the sequence that had it.
+"""What the loss of a place means, and how much may be tried again.
 
-Owns the judgement between going on elsewhere and giving up, and its telling: who died, whether the
-sequence may be why, whether the fleet can afford another try. Must not know tokens or events of
-the answer.
+Owns the choice between going on elsewhere and giving up, for the sequence that had the place: which
+engine died, whether the request may be why, whether the fleet can afford another try. Must not know
+tokens or events of the answer.
+
+The budget for retries is one for the whole process. Without it a fault that every request meets
+would be met several times by each: the load grows just when little of it can be served. A move away
+from a dead engine takes nothing from it: it happens once per death, and requests that cause deaths
+are found by `quarantine.py`.
 """
 
 import logging
 from typing import Final
 
+import trio
+
 from gateway.api import ApiError, connection_lost, poisoned_request
 from gateway.link import Outcome, Overdue
-from gateway.routing import Lease
-from gateway.telemetry import Rerouted, Resumed
-from gateway.turn.preparation import Job
-from gateway.turn.services import Services
-from protocol.ids import RequestId
+from gateway.routing import Dispatcher, Lease, Suspect
+from gateway.telemetry import EventFeed, Rerouted, Resumed, RetryRefused
 from protocol.messages import Finished
 
 MAX_ERRORS: Final = 2
-"""Engines that may fail at a sequence (out of memory in a step, say) before its client is told.
-What fails thrice lies in the request.
+"""Engines that may fail at a sequence (out of memory in a step, say) before its client gets an
+error. What fails three times lies in the request.
 """
-
 MAX_BARREN_LOSSES: Final = 8
 """A sequence that loses so many places in a row without a proof of progress is given up, although
 no engine is known to have died: links that flap do not serve.
 """
 
+PER_REQUEST: Final = 0.2
+"""A fifth more work than was asked for, in the long run."""
+FLOOR_PER_S: Final = 5.0
+"""A fleet with little to do may always try again."""
+MOST: Final = 100.0
+"""One bad moment of a busy fleet: all that is under way may be tried again once."""
 
 _log = logging.getLogger("herma.turn")
 
 
-def _reason(placement: Lease, outcome: Outcome) -> str:
-    """Why the place is lost, in our own words."""
-    match outcome:
-        case Finished(reason="error"):
-            return "its engine failed on the request"
-        case Finished():
-            return "it gave the work up"
-        case Overdue():
-            return "no first token came in time"
-        case _:
-            return placement.why_lost or "it is out of reach"
+class RetryBudget:
+    """A token bucket, full at first, from which each retry takes a token."""
+
+    def __init__(self, feed: EventFeed) -> None:
+        self._feed = feed
+        self._tokens = MOST
+        self._at: float | None = None
+
+    def requested(self) -> None:
+        """A new request came."""
+        self._tokens = min(MOST, self._tokens + PER_REQUEST)
+
+    def may_retry(self, what: str, now: float) -> bool:
+        """Whether `what`, a model or provider, may be tried again; an event says so if not."""
+        if self._at is not None:
+            self._tokens = min(MOST, self._tokens + max(0.0, now - self._at) * FLOOR_PER_S)
+        self._at = now
+        if self._tokens < 1.0:
+            self._feed.publish(RetryRefused(what))
+            return False
+        self._tokens -= 1.0
+        return True
 
 
 class RetryPolicy:
-    """Of one sequence; operators find it in the log by the beginning of its id."""
+    """Of one sequence; operators find it in the log by its `name`. `suspect` is its request."""
 
-    __slots__ = ("_job", "_num_barren", "_num_errors", "_request_id", "_services")
+    __slots__ = (
+        "_budget",
+        "_dispatcher",
+        "_feed",
+        "_model",
+        "_name",
+        "_num_barren",
+        "_num_errors",
+        "_suspect",
+    )
 
-    def __init__(self, services: Services, job: Job, request_id: RequestId) -> None:
-        self._services = services
-        self._job = job
-        self._request_id = request_id
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        feed: EventFeed,
+        budget: RetryBudget,
+        name: str,
+        model: str,
+        suspect: Suspect,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._feed = feed
+        self._budget = budget
+        self._name = name
+        self._model = model
+        self._suspect = suspect
         self._num_barren = 0
         self._num_errors = 0
-
-    @property
-    def _name(self) -> str:
-        return self._request_id.hex()[:8]
 
     def proven(self) -> None:
         """The sequence makes progress."""
         self._num_barren = 0
 
     def bear(self, detail: str) -> None:
-        """An engine's error, told in `detail`, is one more lost place, or else the end, which
-        raises `ApiError`.
+        """An engine failed with an error, which `detail` describes: the place is lost. Raises
+        `ApiError` if it was one error too many.
         """
         self._num_errors += 1
-        if self._num_errors > MAX_ERRORS or not self._services.retries.may(self._job.model):
+        if self._num_errors > MAX_ERRORS or not self._budget.may_retry(
+            self._model, trio.current_time()
+        ):
             # The detail is the engine's: it may hold words on which clients act.
             _log.error("request %s ends in an engine's error: %s", self._name, detail)
             why = f"the gateway's log says why (request {self._name})"
@@ -88,24 +126,33 @@ class RetryPolicy:
         """The place on `worker` is lost, by `outcome`. `is_proven`: progress was made there. Raises
         `ApiError` if it was one loss too many.
         """
-        services, model = self._services, self._job.model
-        services.counters.sequences_resumed += 1
-        if placement.died is not None:
-            if not is_proven:
-                self._strike(placement)
-        elif not is_proven:
-            self._count_barren()
-        told = self._name, model, worker, _reason(placement, outcome)
-        services.feed.publish(Resumed(*told, output_tokens) if output_tokens else Rerouted(*told))
+        if not is_proven:
+            if placement.died is None:
+                self._count_barren()
+            elif deaths := self._dispatcher.strike(
+                self._suspect, placement, self._name, self._model
+            ):
+                raise poisoned_request(deaths)
+        loss = self._name, self._model, worker, _reason(placement, outcome)
+        self._feed.publish(Resumed(*loss, output_tokens) if output_tokens else Rerouted(*loss))
 
     def _count_barren(self) -> None:
         self._num_barren += 1
         is_over = self._num_barren >= MAX_BARREN_LOSSES
-        if is_over or (self._num_barren > 1 and not self._services.retries.may(self._job.model)):
+        if is_over or (
+            self._num_barren > 1 and not self._budget.may_retry(self._model, trio.current_time())
+        ):
             raise connection_lost()
 
-    def _strike(self, placement: Lease) -> None:
-        suspect = self._job.caller.key, self._job.request.fingerprint
-        dispatcher = self._services.dispatcher
-        if deaths := dispatcher.strike(suspect, placement, self._name, self._job.model):
-            raise poisoned_request(deaths)
+
+def _reason(placement: Lease, outcome: Outcome) -> str:
+    """Why the place is lost, in our own words."""
+    match outcome:
+        case Finished(reason="error"):
+            return "its engine failed on the request"
+        case Finished():
+            return "it gave the work up"
+        case Overdue():
+            return "no first token came in time"
+        case _:
+            return placement.why_lost or "it is out of reach"

@@ -83,7 +83,14 @@ class SequenceRun:
         self._index = index
         self._emit = emit
         self._request_id = RequestId(services.draw(ID_BYTES))
-        self._losses = RetryPolicy(services, job, self._request_id)
+        self._losses = RetryPolicy(
+            services.dispatcher,
+            services.feed,
+            services.retries,
+            self._request_id.hex()[:8],
+            job.model,
+            (job.caller.key, job.request.fingerprint),
+        )
         self.output = SequenceOutput(
             _pipeline(services, job, index),
             emit,
@@ -166,7 +173,8 @@ class SequenceRun:
             self._beginning.set()
 
     def _lost(self, placement: Lease, outcome: Outcome) -> frozenset[WorkerId]:
-        """The place is lost: whom to ask last for the next."""
+        """The place is lost: the worker to ask last for the next."""
+        self._services.counters.sequences_resumed += 1
         self._losses.note(
             placement,
             outcome,

@@ -22,7 +22,8 @@ from gateway.telemetry import Counters, EventFeed
 from gateway.turn.detached_requests import DetachedRequests
 from gateway.turn.first_tokens import FirstTokens
 from gateway.turn.open_turns import OpenTurns
-from gateway.turn.provider_health import ProviderHealth, Retries
+from gateway.turn.provider_health import ProviderHealth
+from gateway.turn.retry_policy import RetryBudget
 
 if TYPE_CHECKING:
     from gateway.upstream import Provider
@@ -43,7 +44,7 @@ class Services:
     spending: Spending
     feed: EventFeed
     health: ProviderHealth
-    retries: Retries
+    retries: RetryBudget
     detached_requests: DetachedRequests
     digests: DigestCache = field(default_factory=DigestCache)
     open_turns: OpenTurns = field(default_factory=OpenTurns)

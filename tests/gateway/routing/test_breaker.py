@@ -1,4 +1,4 @@
-"""Breakers, the order that they give, and the budget for trying again."""
+"""Breakers, and the order that they give."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,6 @@ from gateway.routing.breaker import (
     Breaker,
     in_order,
 )
-from gateway.routing.retry_budget import FLOOR_PER_S, MOST, PER_REQUEST, RetryBudget
 
 
 def opened(now: float = 0.0) -> Breaker:
@@ -110,30 +109,3 @@ def test_somebody_is_always_asked_unless_all_want_a_pause(steps: list[tuple[str,
         assert len(set(order)) == len(order)
         later = now + max(LONGEST_OPEN_S, TRIAL_S)
         assert all(breaker.is_good(later) for breaker in breakers.values())
-
-
-def test_a_budget_is_spent_and_comes_back() -> None:
-    """With time, and with requests."""
-    budget = RetryBudget()
-    assert all(budget.take(0.0) for _ in range(int(MOST)))
-    assert not budget.take(0.0)
-    assert budget.num_refused == 1
-    for _ in range(round(1 / PER_REQUEST)):
-        budget.requested()
-    assert budget.take(0.0)
-    assert not budget.take(0.5 / FLOOR_PER_S)
-    assert budget.take(1.5 / FLOOR_PER_S)
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=200))
-def test_retries_are_a_share_of_requests_and_a_floor(steps: list[float | None]) -> None:
-    """Never more than the first allowance, the share and what time gives."""
-    budget, now, asked, taken = RetryBudget(), 0.0, 0, 0
-    for seconds in steps:
-        if seconds is None:
-            budget.requested()
-            asked += 1
-        else:
-            now += seconds
-            taken += sum(budget.take(now) for _ in range(10))
-        assert taken <= MOST + asked * PER_REQUEST + now * FLOOR_PER_S + 1e-6

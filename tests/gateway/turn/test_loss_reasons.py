@@ -1,4 +1,4 @@
-"""What operators are told of a lost place: why, and of which request."""
+"""The retry policy: what operators learn of a lost place, and how much is tried again."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -6,9 +6,11 @@ from typing import Any, Literal
 import msgspec
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.telemetry.event_feed import Listener
-from gateway.turn.retry_policy import MAX_ERRORS
+from gateway.telemetry.event_feed import EventFeed, Listener
+from gateway.turn.retry_policy import FLOOR_PER_S, MAX_ERRORS, MOST, PER_REQUEST, RetryBudget
 from protocol.messages import Bye, Finished, Submit
 from tests.fakes.running_gateway import open_gateway
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
@@ -99,3 +101,31 @@ async def test_the_log_says_why_under_the_name_that_the_client_was_told(
         assert asked.error is not None
         assert f"(request {name})" in asked.error.message
         assert f"request {name} ends in an engine's error: no memory" in caplog.text
+
+
+def test_a_budget_is_spent_and_comes_back() -> None:
+    """With time, and with requests."""
+    feed = EventFeed()
+    budget = RetryBudget(feed)
+    assert all(budget.may_retry("m", 0.0) for _ in range(int(MOST)))
+    assert not budget.may_retry("m", 0.0)
+    assert feed.counts["retry refused"] == 1
+    for _ in range(round(1 / PER_REQUEST)):
+        budget.requested()
+    assert budget.may_retry("m", 0.0)
+    assert not budget.may_retry("m", 0.5 / FLOOR_PER_S)
+    assert budget.may_retry("m", 1.5 / FLOOR_PER_S)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=200))
+def test_retries_are_a_share_of_requests_and_a_floor(steps: list[float | None]) -> None:
+    """Never more than the first allowance, the share and what time gives."""
+    budget, now, asked, taken = RetryBudget(EventFeed()), 0.0, 0, 0
+    for seconds in steps:
+        if seconds is None:
+            budget.requested()
+            asked += 1
+        else:
+            now += seconds
+            taken += sum(budget.may_retry("m", now) for _ in range(10))
+        assert taken <= MOST + asked * PER_REQUEST + now * FLOOR_PER_S + 1e-6

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import trio
 
-from gateway.routing import retry_budget
 from gateway.routing.breaker import FAILURES
-from gateway.routing.retry_budget import MOST
 from gateway.turn import health_probes as recovery_probes
+from gateway.turn import retry_policy as losses
 from gateway.turn.caller import Caller
+from gateway.turn.retry_policy import MOST
 from protocol.messages import Abort, Files, FromWorker, GetFiles, Load, Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway, wait_until
@@ -76,13 +76,13 @@ async def test_a_pause_that_a_provider_asks_for_is_kept() -> None:
 async def test_tries_of_a_fleet_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the budget spent a failure is told instead of asking the next provider."""
     # A slow machine takes longer to ask than the budget to grow by one.
-    monkeypatch.setattr(retry_budget, "FLOOR_PER_S", 0.0)
+    monkeypatch.setattr(losses, "FLOOR_PER_S", 0.0)
     bad, good = FakeProvider(status=500), FakeProvider()
     async with open_provider(bad), open_provider(good):
         model, tables = chain_of({"p0": bad, "p1": good})
         async with open_gateway(models=[model], providers=tables) as gateway:
-            retries = gateway.services.retries
-            assert sum(retries.may("a test") for _ in range(int(MOST))) == MOST
+            retries, now = gateway.services.retries, trio.current_time()
+            assert sum(retries.may_retry("a test", now) for _ in range(int(MOST))) == MOST
             asked = await gateway.ask()
             assert asked.error is not None
             assert not good.requests

@@ -1,4 +1,4 @@
-"""The house stays small: no file over 400 lines, no function over 60."""
+"""The house stays small: no file over 600 lines, no function over 60."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ PACKAGES = (
     *("gateway", "workers", "kernels", "protocol", "config", "herma"),
     *("training", "benchmarks", "tests"),
 )
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
 
@@ -28,7 +28,7 @@ def _long_functions(path: Path) -> Iterator[str]:
 
 
 def test_no_file_is_long() -> None:
-    """Every source file holds at most 400 lines."""
+    """Every source file holds at most 600 lines."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in _sources()}
     assert lengths
     long = {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MAX_FILE_LINES}

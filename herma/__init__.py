@@ -1,1 +1,11 @@
-"""The commands; each imports the rest only when it runs."""
+"""The commands.
+
+`cli` reads the command line and imports a command's module only when it runs.
+"""
+
+from typing import Final
+
+__all__ = ["EXIT_EXPLAINED"]
+
+EXIT_EXPLAINED: Final = 2
+"""The command printed one line that says what is wrong. Starting it again changes nothing."""

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from herma import EXIT_EXPLAINED
 from protocol.errors import HermaError
 from protocol.version import VERSION
 
 MAX_PORT = 65_535
 MAX_PROCESSES = 64
 EXIT_INTERRUPTED = 130
-EXIT_SAID_WHY = 2
-"""The process said in one line what is wrong; starting it again changes nothing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
-        return EXIT_SAID_WHY
+        return EXIT_EXPLAINED
     except KeyboardInterrupt:  # before a command minds its signals itself
         return EXIT_INTERRUPTED
 

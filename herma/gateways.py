@@ -11,8 +11,7 @@ import trio
 from setproctitle import setproctitle
 
 from config import Config
-from herma.child import GRACE_S, Child, herma_argv
-from herma.children import keep_running
+from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.preflight import check_process_ports, check_providers, claim_port
 
 

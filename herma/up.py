@@ -14,8 +14,7 @@ import trio
 from setproctitle import setproctitle
 
 from config import Config
-from herma.child import GRACE_S, Child, herma_argv
-from herma.children import keep_running
+from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.preflight import check_host, unserved_models
 from herma.roles import gateway_config, gateway_options
 from workers.supervisor import make_scratch, remove

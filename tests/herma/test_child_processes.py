@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from herma.child import Child
-from herma.children import keep_running
+from herma.child_processes import Child, keep_running
 
 BOUND_S = 30.0
 PAUSE = "import signal; print('up', flush=True); signal.pause()"

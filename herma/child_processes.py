@@ -1,0 +1,162 @@
+"""The child processes of a command.
+
+Owns their start, their standard output, their restart after a crash and their end. Must not know
+what they run. A child is forked from the main thread: Linux ties its parent-death signal to the
+thread that forked it, and `trio.lowlevel.open_process` forks in a worker thread that ends after
+ten idle seconds.
+"""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from herma import EXIT_EXPLAINED
+from protocol.stopping import stopping
+
+GRACE_S: Final = 5.0
+"""How much longer than its drain time a process may take to end."""
+_MAX_LINE_BYTES: Final = 4096
+MIN_BACKOFF_S: Final = 0.2
+MAX_BACKOFF_S: Final = 10.0
+HEALTHY_S: Final = 30.0
+"""A child that ran this long restarts with the shortest back-off."""
+
+
+def herma_argv(words: list[str]) -> list[str]:
+    """The argv of a child that runs `herma WORDS` and ends with this process."""
+    return [sys.executable, "-m", "herma", "--parent", str(os.getpid()), *words]
+
+
+class Child:
+    """One process at a time; each call of `run` starts it anew. After `stop_s` a child that was
+    asked to stop is killed. `on_line` receives the lines of its standard output; without it the
+    child inherits ours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: list[str],
+        *,
+        stop_s: float,
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._argv = argv
+        self._stop_s = stop_s
+        self._on_line = on_line
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def run(self) -> int:
+        """Start the child and wait for its end. Returns its exit status, negative for a signal.
+
+        Cancelling asks the child to stop, waits up to `stop_s` and then kills it.
+        """
+        out = None if self._on_line is None else subprocess.PIPE
+        process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stdout=out)  # noqa: ASYNC220
+        self._process = process
+        with process:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._listen, process)
+                    status = await _wait(process)
+                    nursery.cancel_scope.cancel()
+            finally:
+                if process.returncode is None:
+                    with trio.CancelScope(shield=True):
+                        await self._stop(process)
+        return status
+
+    def hurry(self) -> None:
+        """Make a draining child leave at once: a second signal of the same kind skips the drain."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+
+    async def _listen(self, process: "subprocess.Popen[bytes]") -> None:
+        if self._on_line is None or process.stdout is None:
+            return
+        async with trio.lowlevel.FdStream(os.dup(process.stdout.fileno())) as stream:
+            rest = b""
+            async for data in stream:
+                *lines, rest = (rest + data).split(b"\n")
+                rest = rest[-_MAX_LINE_BYTES:]
+                for line in lines:
+                    self._on_line(line.decode(errors="replace"))
+
+    async def _stop(self, process: "subprocess.Popen[bytes]") -> None:
+        process.terminate()
+        with trio.move_on_after(self._stop_s):
+            await _wait(process)
+        if process.poll() is None:
+            process.kill()
+            await _wait(process)
+
+
+async def _wait(process: "subprocess.Popen[bytes]") -> int:
+    return await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+
+
+async def keep_running(children: Sequence[Child]) -> int:
+    """Run the children until SIGINT or SIGTERM; a second signal makes them skip their drain.
+
+    Returns the exit status: 2 if a child explained at its first start what is wrong. Both signals
+    are ignored afterwards, so the process must end then.
+    """
+
+    def hurry(_number: int) -> None:
+        for child in children:
+            child.hurry()
+
+    stop = trio.Event()
+    with stopping(stop.set, hurry):
+        return await _run_all(children, stop)
+
+
+async def _run_all(children: Sequence[Child], stop: trio.Event) -> int:
+    status = 0
+    async with trio.open_nursery() as nursery:
+
+        def stop_all(child_status: int) -> None:
+            nonlocal status
+            status = status or child_status
+            nursery.cancel_scope.cancel()
+
+        for child in children:
+            nursery.start_soon(_keep_running, child, stop_all)
+        await stop.wait()
+        stop_all(0)
+    return status
+
+
+async def _keep_running(child: Child, stop_all: Callable[[int], None]) -> None:
+    """Restart the child when it dies, unless it explained at its first start what is wrong. After a
+    later start such an error may pass (another program took its port while it was down), and the
+    other children serve meanwhile.
+    """
+    backoff_s = MIN_BACKOFF_S
+    for num_starts in itertools.count():
+        started_at = trio.current_time()
+        status = await child.run()
+        if status == EXIT_EXPLAINED and num_starts == 0:
+            stop_all(status)
+            return
+        if trio.current_time() - started_at > HEALTHY_S:
+            backoff_s = MIN_BACKOFF_S
+        how = _signal_name(-status) if status < 0 else f"exit code {status}"
+        print(f"herma: {child.name} ended: {how}; again in {backoff_s:g} s", file=sys.stderr)
+        await trio.sleep(backoff_s)
+        backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+
+def _signal_name(number: int) -> str:
+    """SIGKILL for 9; the bare number if it has no name on this system."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,8 +1,7 @@
 """The command line.
 
-Owns the words of every command. Imports a command's code only when it runs, so that `herma
-config check` never waits for torch. An error that we raise on purpose is one line and exit
-status 2.
+Owns the options of every command. Imports a command's module only to run it, so that `herma
+config check` does not load torch. A `HermaError` is printed as one line with exit status 2.
 """
 
 import argparse
@@ -31,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HermaError as error:
         print(f"herma: {error}", file=sys.stderr)
         return EXIT_EXPLAINED
-    except KeyboardInterrupt:  # before a command minds its signals itself
+    except KeyboardInterrupt:  # before the command handles its signals itself
         return EXIT_INTERRUPTED
 
 
@@ -44,48 +43,22 @@ def _run(arguments: argparse.Namespace) -> int:
         die_with_parent(arguments.parent, signal.SIGTERM)
     match arguments.command:
         case "up":
-            from herma.up import run_up
-
-            return run_up(arguments)
+            from herma.up_command import run
         case "gateway":
-            from herma.roles import run_gateway
-
-            return run_gateway(arguments)
-        case "worker" if arguments.action is not None:
-            from herma import worker_command
-
-            return worker_command.run(arguments)
+            from herma.gateway_command import run
         case "worker":
-            from herma.roles import run_worker
-
-            return run_worker(arguments)
-        case _:
-            return _run_tool(arguments)
-
-
-def _run_tool(arguments: argparse.Namespace) -> int:
-    """The commands that serve nothing."""
-    match arguments.command:
+            from herma.worker_command import run
         case "config":
-            from herma.config_command import check
-
-            return check(arguments.file)
+            from herma.config_command import run
         case "usage":
-            from herma import usage_command
-
-            return usage_command.run(arguments)
+            from herma.usage_command import run
         case "hermes":
-            from herma import hermes_command
-
-            return hermes_command.run(arguments)
+            from herma.hermes_command import run
         case "bench":
-            from herma import bench_command
-
-            return bench_command.run(arguments)
+            from herma.bench_command import run
         case _:
-            from herma import keys_command
-
-            return keys_command.run(arguments)
+            from herma.keys_command import run
+    return run(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=VERSION)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    _add_roles(commands)
+    _add_servers(commands)
     _add_config(commands)
     _add_keys(commands)
     _add_bench(commands)
@@ -105,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_servers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     up = commands.add_parser("up", help="the gateway and this host's workers")
     gateway = commands.add_parser("gateway", help="the gateway alone")
     worker = commands.add_parser("worker", help="one worker of the file; its status and restart")
@@ -120,7 +93,7 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
             help="gateway processes on one port; instead of [gateway] processes",
         )
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
-    # Which of several this is: 0/4. Their parent says so.
+    # Which of several processes this is, such as 0/4; set by their parent.
     gateway.add_argument("--process", help=argparse.SUPPRESS)
     worker.add_argument(
         "--name", metavar="NAME", help="which of [[workers]]; default: the only one"
@@ -129,13 +102,13 @@ def _add_roles(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
     )
     _add_engine(worker)
-    # For `herma up`, whose gateway tells the same events on the same terminal.
+    # Set by `herma up`, whose gateway prints the same events on the same terminal.
     worker.add_argument("--beside-gateway", action="store_true", help=argparse.SUPPRESS)
     _add_worker_actions(worker)
 
 
 def _add_engine(worker: argparse.ArgumentParser) -> None:
-    """What stands in the worker's table otherwise."""
+    """Options that override keys of the worker's table."""
     worker.add_argument(
         "--engine", choices=("native", "synthetic", "scripted"), help="instead of the worker's"
     )

@@ -1,8 +1,9 @@
-"""`herma config check FILE`: is the file right, without starting anything?
+"""`herma config check FILE`: validates a file without starting anything.
 
-Owns the summary that a person reads. Secrets are looked up, never shown.
+Owns the summary that a person reads. Secrets are looked up but never shown.
 """
 
+import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ from herma.config_files import look_at_files
 from herma.preflight import check_aliases, check_providers, unserved_models
 
 
-def check(path: Path) -> int:
-    """Print what the file sets up. Raises `ConfigError` for the first thing that is wrong."""
+def run(arguments: argparse.Namespace) -> int:
+    """Print what the file sets up. Raises `ConfigError` for the first mistake."""
+    path: Path = arguments.file
     config = load_config(path)
     check_providers(config, os.environ)
     check_aliases(config)
-    # Not mistakes by themselves: workers may live on other hosts, or be set up elsewhere.
+    # These are not mistakes: workers may run on other hosts, or be set up elsewhere.
     notes = [*look_at_files(config, os.environ), *unserved_models(config), *_unbounded(config)]
     print(_summary(path, config))
     for note in notes:

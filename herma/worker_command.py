@@ -1,7 +1,8 @@
-"""`herma worker status [NAME]` and `herma worker restart NAME`.
+"""`herma worker`, `herma worker status [NAME]` and `herma worker restart NAME`.
 
-Owns the talk with this host's supervisors over their control sockets and what a person reads of
-it. Must not know how a supervisor does its work.
+Owns the translation of the command line into the worker's options, the requests to this host's
+supervisors over their control sockets, and the table that a person reads. Must not know how a
+supervisor works.
 """
 
 import argparse
@@ -51,10 +52,30 @@ class _Found:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked for; the exit status. Raises `HermaError` with one line."""
-    if arguments.action == "restart":
-        return _restart(arguments.worker, arguments.pid, force=arguments.force)
-    return _status(arguments.worker)
+    """Run one worker, or the action that is named. Returns the status; raises `HermaError`."""
+    match arguments.action:
+        case "restart":
+            return _restart(arguments.worker, arguments.pid, force=arguments.force)
+        case "status":
+            return _status(arguments.worker)
+        case _:
+            return _run_worker(arguments)
+
+
+def _run_worker(arguments: argparse.Namespace) -> int:
+    from workers.__main__ import main
+
+    argv = [] if arguments.config is None else ["--config", str(arguments.config)]
+    if arguments.name is not None:
+        argv += ["--name", arguments.name]
+    for address in arguments.gateway or ():
+        argv += ["--gateway", address]
+    for option in ("engine", "script", "model", "step_ms", "batch"):
+        if (value := getattr(arguments, option)) is not None:
+            argv += [f"--{option.replace('_', '-')}", str(value)]
+    if arguments.beside_gateway:
+        argv.append("--beside-gateway")
+    return main(argv)
 
 
 def _status(name: str | None) -> int:

@@ -1,11 +1,12 @@
 """`herma config check` looks at the files that a configuration names."""
 
 import os
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from herma.config_command import check
+from herma.config_command import run
 from protocol.errors import ConfigError
 from protocol.transport import write_curve_pair
 
@@ -32,7 +33,7 @@ class Checked:
         path = self.folder / "herma.toml"
         path.write_text(text.format(folder=self.folder, **{"model": "builtin:herma-tiny", **words}))
         before = sorted(self.folder.iterdir())
-        assert check(path) == 0
+        assert run(Namespace(file=path)) == 0
         assert sorted(self.folder.iterdir()) == before
         said = self._says.readouterr().out
         assert f"{path}: ok\n" in said

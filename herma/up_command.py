@@ -1,6 +1,6 @@
 """`herma up`: the gateway and this host's workers, as one command.
 
-Owns which child processes there are, and what they are told. Must not import what they run.
+Owns which child processes there are, and their command lines. Must not import what they run.
 """
 
 import os
@@ -15,15 +15,15 @@ from setproctitle import setproctitle
 
 from config import Config
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
+from herma.gateway_command import gateway_config, gateway_options
 from herma.preflight import check_host, unserved_models
-from herma.roles import gateway_config, gateway_options
 from workers.supervisor import make_scratch, remove
 
 
-def run_up(arguments: Namespace) -> int:
-    """Serve until SIGINT or SIGTERM. Returns the exit status: 2 if a child said what is wrong.
+def run(arguments: Namespace) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the status: 2 if a child explained what is wrong.
 
-    Raises `ConfigError` for what can be seen before the start.
+    Raises `ConfigError` for problems found before the start.
     """
     config = gateway_config(arguments)
     setproctitle("herma up")
@@ -36,8 +36,8 @@ def run_up(arguments: Namespace) -> int:
 
 @contextmanager
 def _worker_address(config_path: Path | None) -> Iterator[str | None]:
-    """Where workers dial in: the file's address, or a private socket for the built-in set-up, so
-    that two of them on one host never meet. The next start removes what a killed one has left.
+    """None to use the file's addresses. For the built-in set-up, a private socket, so that two of
+    them on one host never connect to each other; the next start removes what a killed one left.
     """
     if config_path is not None:
         yield None
@@ -53,7 +53,7 @@ def _children(config: Config, arguments: Namespace, address: str | None) -> list
     words = ["gateway", *gateway_options(arguments)]
     if address is not None:
         words += ["--worker-bind", address]
-    # Several processes have a parent, which gives them the first grace.
+    # With several processes the child is their parent, which itself waits one GRACE_S for them.
     gateway = Child("gateway", herma_argv(words), stop_s=config.gateway.drain_s + 2 * GRACE_S)
     return [gateway, *_workers(config, arguments.config, address)]
 

@@ -1,0 +1,91 @@
+"""`herma gateway`: one gateway process, or the parent of several on one port.
+
+Owns the translation of the command line into the gateway's options. The parent holds the port,
+restarts a process that dies and prints `ready` once for all. Imports the gateway only to run it.
+"""
+
+import argparse
+import os
+from contextlib import closing
+from typing import Final
+
+import trio
+from setproctitle import setproctitle
+
+from config import Config, builtin_config, load_config, with_gateway
+from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
+from herma.preflight import check_process_ports, check_providers, claim_port
+
+_GATEWAY_KEYS: Final = ("port", "worker_bind", "server", "processes")
+"""Options of the command line that override a key of `[gateway]`."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the gateway, or the parent of several, until SIGINT or SIGTERM. Returns the status."""
+    if arguments.process is None:
+        config = gateway_config(arguments)
+        if config.gateway.processes > 1:
+            return _run_processes(config, gateway_options(arguments))
+    from gateway.__main__ import main
+
+    options = gateway_options(arguments, but=("processes",))
+    return main([*options, "--process", arguments.process or "0/1"])
+
+
+def gateway_config(arguments: argparse.Namespace) -> Config:
+    """The configuration with the command line's overrides. Raises `ConfigError`."""
+    path = arguments.config
+    config = builtin_config() if path is None else load_config(path)
+    keys = {key: getattr(arguments, key, None) for key in _GATEWAY_KEYS}
+    return with_gateway(config, "the command line" if path is None else str(path), **keys)
+
+
+def gateway_options(arguments: argparse.Namespace, but: tuple[str, ...] = ()) -> list[str]:
+    """The given options as words for another process, without those in `but`."""
+    options = [] if arguments.config is None else ["--config", str(arguments.config)]
+    for key in _GATEWAY_KEYS:
+        if key not in but and (value := getattr(arguments, key, None)) is not None:
+            options += [f"--{key.replace('_', '-')}", str(value)]
+    return options
+
+
+def _run_processes(config: Config, options: list[str]) -> int:
+    """Serve with several processes; `options` are those of the command line for the gateway.
+
+    Returns the exit status: 2 if a process explained what is wrong. Raises `ConfigError` for
+    problems found before the start.
+    """
+    setproctitle("herma gateways")
+    check_providers(config, os.environ)
+    check_process_ports(config.gateway)
+    with closing(claim_port(config.gateway)) as claim:
+        port = claim.getsockname()[1]
+        return trio.run(keep_running, _children(config, [*options, "--port", str(port)]))
+
+
+class ReadyCount:
+    """Prints the line `ready URL` once, when all of `count` processes have printed it."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = set(range(count))
+
+    def add_line(self, index: int, line: str) -> None:
+        if line.startswith("ready ") and index in self._missing:
+            self._missing.remove(index)
+            if not self._missing:
+                print(line, flush=True)
+
+
+def _children(config: Config, options: list[str]) -> list[Child]:
+    count = config.gateway.processes
+    ready = ReadyCount(count)
+    return [_child(f"{index}/{count}", options, config, index, ready) for index in range(count)]
+
+
+def _child(nth: str, options: list[str], config: Config, index: int, ready: ReadyCount) -> Child:
+    return Child(
+        f"gateway {nth}",
+        herma_argv(["gateway", *options, "--process", nth]),
+        stop_s=config.gateway.drain_s + GRACE_S,
+        on_line=lambda line: ready.add_line(index, line),
+    )

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from training.app import DEFAULT_MAX_TOKENS, Job, run
+from training.data_loader import DataLoaderError
 from training.settings import FULL, SMOKE
-from training.supply import FeedError
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     )
     try:
         run(job, SMOKE if given.smoke else FULL)
-    except FeedError as error:
+    except DataLoaderError as error:
         print(f"training: {error}", file=sys.stderr)
         return 1
     return 0

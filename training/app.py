@@ -15,6 +15,7 @@ import torch
 
 from training.attention import choose_attention
 from training.card import model_card
+from training.data_loader import DataLoader
 from training.evaluate import Evaluation, evaluate
 from training.export import export, round_to_bfloat16
 from training.loop import train
@@ -22,7 +23,6 @@ from training.model import Qwen3
 from training.plot import plot_loss
 from training.render import load_template
 from training.settings import Settings
-from training.supply import Supply
 from training.tokenizer import to_json
 from training.tokenizer import train as train_tokenizer
 
@@ -45,27 +45,27 @@ class Job:
 
 
 def run(job: Job, settings: Settings) -> Evaluation:
-    """Make the model and write its directory. Raises `FeedError` if the data fails."""
+    """Make the model and write its directory. Raises `DataLoaderError` if the data fails."""
     began_at = time.monotonic()
     timings: dict[str, float] = {}
     stage = _stages(timings)
     num_streams = max(1, (os.cpu_count() or 1) - _SPARE_CORES)
     torch.manual_seed(job.seed)
-    with Supply(settings, job.seed, num_streams, job.max_tokens) as supply:
+    with DataLoader(settings, job.seed, num_streams, job.max_tokens) as loader:
         with stage("tokenizer"):
-            tokenizer = train_tokenizer(supply.sample(), settings.vocab_size)
+            tokenizer = train_tokenizer(loader.sample(), settings.vocab_size)
             settings = replace(settings, vocab_size=tokenizer.get_vocab_size())
-        supply.start(tokenizer.to_str())
+        loader.start(tokenizer.to_str())
         with stage("network"):
             network = _network(settings, job.device)
         with stage("training"):
             deadline = began_at + job.minutes * 60 - settings.reserve_s
-            log = train(network, supply, settings, deadline)
+            log = train(network, loader, settings, deadline)
         facts = {
-            "dropped_documents": supply.dropped,
-            "rejected_batches": supply.num_rejected,
-            "repeated_rows": supply.num_repeated,
-            "long_batches": supply.num_long,
+            "dropped_documents": loader.dropped,
+            "rejected_batches": loader.num_rejected,
+            "repeated_rows": loader.num_repeated,
+            "long_batches": loader.num_long,
         }
     with stage("export"):
         round_to_bfloat16(network)

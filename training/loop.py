@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from training.attention import Layout, document_mask, masked
+from training.data_loader import DataLoader
 from training.model import Qwen3
 from training.optimizer import Optimizer
 from training.pack import Batch, Integers
 from training.schedule import learning_rate_factor
 from training.settings import Settings
-from training.supply import Supply
 
 _NUM_FIRST_STEPS: Final = 3
 """They compile, the first of them with a long row; the schedule's clock starts after them."""
@@ -56,13 +56,13 @@ class Progress:
 
 
 def train(
-    network: Qwen3, supply: Supply, settings: Settings, deadline: float
+    network: Qwen3, loader: DataLoader, settings: Settings, deadline: float
 ) -> list[dict[str, Any]]:
     """Train `network` in place until `deadline` (of `time.monotonic`) or `max_steps`.
 
-    Returns the progress lines as plain objects. Raises `FeedError` if the data ends.
+    Returns the progress lines as plain objects. Raises `DataLoaderError` if the data ends.
     """
-    run = _Run(network, supply, settings, deadline)
+    run = _Run(network, loader, settings, deadline)
     while run.done() < 1.0:
         run.step()
     run.report()
@@ -70,9 +70,11 @@ def train(
 
 
 class _Run:
-    def __init__(self, network: Qwen3, supply: Supply, settings: Settings, deadline: float) -> None:
+    def __init__(
+        self, network: Qwen3, loader: DataLoader, settings: Settings, deadline: float
+    ) -> None:
         self._network = network
-        self._supply = supply
+        self._loader = loader
         self._settings = settings
         self._deadline = deadline
         self._device = next(network.parameters()).device
@@ -110,8 +112,8 @@ class _Run:
             max(self.done(), 1.0 / 4096), settings.warm_up, settings.decay
         )
         if self.done() >= settings.long_from:
-            self._supply.begin_long()
-        entropy = self._learn(self._upload(self._supply.next()))
+            self._loader.begin_long()
+        entropy = self._learn(self._upload(self._loader.next()))
         self._optimizer.step(self._factor)
         self._entropy += entropy
         self._num_steps += 1
@@ -137,8 +139,8 @@ class _Run:
             learning_rate=round(self._factor, 4),
             elapsed_s=round(now - self._began_at, 2),
             remaining_s=round(max(0.0, self._deadline - now), 2),
-            unique_tokens=self._supply.num_tokens,
-            long_batches=self._supply.num_long,
+            unique_tokens=self._loader.num_tokens,
+            long_batches=self._loader.num_long,
         )
         self.log.append(entry)
         print(entry.line(), flush=True)

@@ -1,8 +1,8 @@
-"""The trainer's side of the data: starts the streams, keeps their rows, deals out batches.
+"""The data loader: starts the shard writers, keeps their rows and builds batches.
 
-Owns the feeding processes, their directory and one thread that reads shards and builds batches
-ahead. Fresh rows come first; when the streams are slower than the training, rows are used again,
-each as often as the others. Must not know torch.
+Owns the writers' processes, their directory and one thread that reads shards and builds batches
+ahead of the training. Fresh rows come first; when the writers are slower than the training, rows
+repeat, each as often as the others. Must not know torch.
 """
 
 import json
@@ -21,25 +21,25 @@ from typing import Final, Self
 
 import numpy as np
 
-from training.feed import LONG_STREAM, SAMPLE_STREAM
 from training.pack import Batch, Capacity, Rows, choose_capacity, make_batch, skip_positions
 from training.settings import Settings
+from training.shard_writer import LONG_STREAM, SAMPLE_STREAM
 
 _AHEAD: Final = 8
 _POLL_S: Final = 0.05
 _MAX_REJECTED: Final = 50
 _STREAMS_PER_LONG: Final = 6
-"""One stream in so many makes long conversations."""
+"""One stream in this many makes long conversations."""
 
 _MAX_LONG_ROWS: Final = 2048
 
 
-class FeedError(RuntimeError):
-    """A stream has ended with an error, or gives rows that no batch can hold."""
+class DataLoaderError(RuntimeError):
+    """A stream ended with an error, or its rows fit in no batch."""
 
 
 class _Pool:
-    """Rows of one length: fresh ones first, then each as often as the others."""
+    """Rows of one length: fresh rows first, then each row as often as the others."""
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
@@ -65,10 +65,10 @@ class _Pool:
         return self.rows[self._again.popleft()]
 
 
-class Supply:
-    """Text for the tokenizer, then batches. A context: at its end all processes are gone.
+class DataLoader:
+    """Text for the tokenizer, then batches. A context manager: leaving it ends all processes.
 
-    `max_tokens` bounds what is kept, hence how much different data is trained on.
+    `max_tokens` bounds the rows kept, and with them how much distinct data is trained on.
     """
 
     def __init__(self, settings: Settings, seed: int, num_streams: int, max_tokens: int) -> None:
@@ -79,7 +79,7 @@ class Supply:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._batches: queue.Queue[Batch | Exception] = queue.Queue(maxsize=_AHEAD)
         self._is_closing = threading.Event()
-        self._thread = threading.Thread(target=self._deal, name="batches", daemon=True)
+        self._thread = threading.Thread(target=self._build_batches, name="batches", daemon=True)
         self._has_long = threading.Event()
         self._pool = _Pool(max(settings.rows_per_batch, max_tokens // settings.row_length))
         self._long_pool = _Pool(_MAX_LONG_ROWS)
@@ -107,17 +107,17 @@ class Supply:
 
     @property
     def num_tokens(self) -> int:
-        """Different tokens so far, those of long rows not counted."""
+        """Distinct tokens so far, without long rows."""
         return len(self._pool.rows) * self._settings.row_length
 
     @property
     def num_repeated(self) -> int:
-        """How often a row, long or not, was used again."""
+        """How often a row, long or not, was repeated."""
         return self._pool.num_repeated + self._long_pool.num_repeated
 
     @property
     def dropped(self) -> float:
-        """The share of the documents that were too long."""
+        """The share of documents that were too long."""
         documents = sum(counts[0] for counts in self._counts.values())
         dropped = sum(counts[1] for counts in self._counts.values())
         return dropped / max(1, documents)
@@ -135,7 +135,7 @@ class Supply:
         return [text for path in paths for text in json.loads(path.read_text(encoding="utf-8"))]
 
     def start(self, tokenizer_json: str) -> None:
-        """Let the streams run and the batches be built."""
+        """Start the streams and the thread that builds batches."""
         (self._out / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
         settings = self._settings
         num_long = max(1, self._num_streams // _STREAMS_PER_LONG)
@@ -151,7 +151,7 @@ class Supply:
         self._has_long.set()
 
     def next(self) -> Batch:
-        """The next batch; waits for the first rows. Raises `FeedError`."""
+        """The next batch; waits for the first rows. Raises `DataLoaderError`."""
         batch = self._batches.get()
         if isinstance(batch, Exception):
             raise batch
@@ -167,7 +167,7 @@ class Supply:
         environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
         with self._log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "training.feed", *arguments, *options],
+                [sys.executable, "-m", "training.shard_writer", *arguments, *options],
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=environ,
@@ -176,19 +176,21 @@ class Supply:
     def _log(self, name: str) -> Path:
         return self._out / f"{name}.log"
 
-    def _failure(self, name: str) -> FeedError:
+    def _failure(self, name: str) -> DataLoaderError:
         tail = self._log(name).read_text(errors="replace").strip()[-2000:]
-        return FeedError(f"{name} ended with code {self._processes[name].returncode}:\n{tail}")
+        return DataLoaderError(
+            f"{name} ended with code {self._processes[name].returncode}:\n{tail}"
+        )
 
-    def _deal(self) -> None:
-        """The thread: read what has come, build a batch, and so on."""
+    def _build_batches(self) -> None:
+        """The thread: reads new shards, builds a batch, and repeats."""
         try:
             capacity = choose_capacity(self._first_rows(), self._settings.rows_per_batch)
             random = np.random.default_rng(self._seed)
             while not self._is_closing.is_set():
                 self._collect()
                 self._put(self._build(capacity, random))
-        except (FeedError, OSError, ValueError) as error:
+        except (DataLoaderError, OSError, ValueError) as error:
             self._put(error)
 
     def _first_rows(self) -> Rows:
@@ -198,7 +200,7 @@ class Supply:
             if len(self._pool.rows) >= wanted and self._long_pool.rows:
                 return np.stack(self._pool.rows)
             time.sleep(_POLL_S)
-        raise FeedError("closed before the first rows")
+        raise DataLoaderError("closed before the first rows")
 
     def _collect(self) -> None:
         for name, process in self._processes.items():
@@ -224,7 +226,7 @@ class Supply:
                 settings = self._settings
                 return skip_positions(batch, random, settings.skip_share, settings.skip_most)
             self.num_rejected += 1
-        raise FeedError(f"{_MAX_REJECTED} batches in a row were over {capacity}")
+        raise DataLoaderError(f"{_MAX_REJECTED} batches in a row were over {capacity}")
 
     def _choose(self, random: np.random.Generator) -> tuple[Rows, Rows | None]:
         """Ordinary rows, and a long one for the first batch, so that the code for it is compiled,

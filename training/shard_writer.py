@@ -1,8 +1,9 @@
-"""The processes that make training data while the model trains: `python -m training.feed`.
+"""Writes training data while the model trains: `python -m training.shard_writer`.
 
-Owns one stream of cases: generated, rendered, encoded, packed and written as shards, or their plain
-text for the tokenizer. Files appear whole under their name. A stream depends on the seed and its
-number only. Must not know torch, which would cost each of these processes seconds and memory.
+Owns one stream of cases: generates, renders, encodes and packs them and writes shards, or writes
+their plain text for the tokenizer. Files are renamed into place when complete. A stream depends
+only on the seed and its number. Must not know torch, whose import would cost each of these
+processes seconds and memory.
 """
 
 import argparse
@@ -28,22 +29,22 @@ STREAM_STRIDE: Final = 1_000
 """The seed of stream i of seed s is s * STREAM_STRIDE + i."""
 
 SAMPLE_STREAM: Final = 500
-"""The tokenizer's sample comes from streams of its own."""
+"""Streams from this number on are the tokenizer's sample."""
 
 LONG_STREAM: Final = 700
-"""Streams from this number on are of long conversations."""
+"""Streams from this number on are long conversations."""
 
 _EXAMPLES_PER_CALL: Final = 64
 _LONGEST: Final = 0.94
-"""Of a row is what a long conversation aims at; its length in tokens is only nearly known."""
+"""Target length of a long conversation as a share of a row; its tokens are only estimated."""
 
 _MAX_WAITING: Final = 6
 _POLL_S: Final = 0.1
 
 
 def main(arguments: list[str]) -> int:
-    """Run one stream until it is ended, its parent is gone or, for a sample, it is complete."""
-    parser = argparse.ArgumentParser(prog="python -m training.feed")
+    """Run one stream until its parent is gone or, for a sample, until it is complete."""
+    parser = argparse.ArgumentParser(prog="python -m training.shard_writer")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--stream", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -59,7 +60,7 @@ def main(arguments: list[str]) -> int:
     if given.sample is not None:
         _write_sample(stream, given.sample, given.out)
         return 0
-    os.nice(5)  # the process that feeds the GPU comes first
+    os.nice(5)  # the trainer, which keeps the GPU busy, comes first
     tokenizer = Tokenizer.from_file(str(given.out / "tokenizer.json"))
     packer = Packer(given.row_length, token_id(tokenizer, END_OF_TEXT))
     rows = _rows(stream, tokenizer, packer)
@@ -96,7 +97,7 @@ def _rows(stream: Iterator[Example], tokenizer: Tokenizer, packer: Packer) -> It
 
 
 def _wait_for_room(out: Path, stream: int, parent: int) -> None:
-    """Until the trainer has taken enough of what is there."""
+    """Wait until the data loader has read enough of the shards."""
     while os.getppid() == parent and len(list(out.glob(f"s{stream:03d}-*.npz"))) >= _MAX_WAITING:
         time.sleep(_POLL_S)
 

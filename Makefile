@@ -59,7 +59,7 @@ format: $(DEV)
 gpu: $(DEV)
 	$(BIN)/python -m pytest -q -n 4 --dist loadfile -m gpu tests/kernels $(ARGS)
 	$(BIN)/python -m pytest -q -m gpu --ignore tests/kernels $(ARGS)
-	$(BIN)/python -m benchmarks.gpu_parity
+	$(BIN)/python -m tests.gpu_parity
 
 # The same properties as in `make test`, with many more examples.
 fuzz: $(DEV)

@@ -4,7 +4,7 @@ Owns numbers only. Must not know networks or devices.
 
 The noise of a token is what plain torch makes of the same prefix in the weights' dtype: the root
 mean square, over the vocabulary, of its difference from float32. Ours may be `RULE` times as large,
-as in `benchmarks/gpu_parity`: it comes from another order of additions, but is not of another size.
+as in `tests/gpu_parity`: it comes from another order of additions, but is not of another size.
 From that follows by how much another token may lead ours in the float32 scores:
 
 - no lead is larger than `WIDEST` of that noise allows; so where the reference is surer than that,

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 import transformers
 
-from benchmarks.gpu_parity.drive import Answer, Drive
+from benchmarks.drive import Answer, Drive
 from benchmarks.machine import describe_machine
 from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS

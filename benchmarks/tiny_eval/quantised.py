@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from benchmarks.gpu_parity.drive import Drive
+from benchmarks.drive import Drive
 from benchmarks.machine import describe_machine
 from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.gpu_parity.drive import Drive
+from benchmarks.drive import Drive
 from gateway.prompt.model_text import ModelText
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny

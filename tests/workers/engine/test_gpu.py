@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu_parity.drive import Drive, fresh_runner
-from benchmarks.gpu_parity.logits import engine_logits
+from benchmarks.drive import Drive, fresh_runner
 from kernels.attention import PagedPlan
 from kernels.philox import uniform_noise
 from kernels.sample import Draw, sample
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
+from tests.gpu_parity.logits import engine_logits
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import Runner
 from workers.scheduler.plan import StepPlan, StepResult

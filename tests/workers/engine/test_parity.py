@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from benchmarks.gpu_parity.drive import Drive, fresh_runner
+from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.runner import Runner

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.gpu_parity.drive import Answer, Drive
+from benchmarks.drive import Answer, Drive
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.agent_request import after_tool_result

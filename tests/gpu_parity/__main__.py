@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu_parity`: is the engine right on this card, and how fast?
+"""`python -m tests.gpu_parity`: is the engine right on this card, and how fast?
 
 A random model of Qwen3-0.6B's shape is written to a temporary directory, loaded as a worker loads
 it, and held against `transformers` in the same dtype and in float32: logits, greedy tokens, and
@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.gpu_parity.churn import check_churn
-from benchmarks.gpu_parity.greedy import check_greedy
-from benchmarks.gpu_parity.logits import RULE, check_logits
-from benchmarks.gpu_parity.report import Check, table
-from benchmarks.gpu_parity.scale import CARD, TINY, Scale
-from benchmarks.gpu_parity.speed import measure
 from config import WorkerConfig
 from tests.fakes.tiny_models import write_tiny_model
+from tests.gpu_parity.churn import check_churn
+from tests.gpu_parity.greedy import check_greedy
+from tests.gpu_parity.logits import RULE, check_logits
+from tests.gpu_parity.report import Check, table
+from tests.gpu_parity.scale import CARD, TINY, Scale
+from tests.gpu_parity.speed import measure
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 
@@ -36,7 +36,7 @@ _PACKAGES = ("torch", "triton", "transformers", "safetensors")
 
 def main() -> int:
     """Print every check as it is made, then the figures; write JSON if asked."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_parity")
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_parity")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model, for a CPU")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -110,7 +110,7 @@ def _load(model_dir: Path, device: str, scale: Scale) -> Runner:
     return load_runner(config, lambda _phase, _fraction, _detail: None)
 
 
-def _reference(model_dir: Path, device: str, dtype: torch.dtype, attention: str) -> Any:  # noqa: ANN401
+def _reference(model_dir: Path, device: str, dtype: torch.dtype, attention: str) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         model_dir, dtype=dtype, attn_implementation=attention, local_files_only=True
     )

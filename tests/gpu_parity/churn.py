@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_parity.drive import Drive, fresh_runner
-from benchmarks.gpu_parity.report import Check, at_least, at_most, exactly
-from benchmarks.gpu_parity.scale import Scale
+from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
+from tests.gpu_parity.report import Check, at_least, at_most, exactly
+from tests.gpu_parity.scale import Scale
 from workers.engine.runner import Runner
 
 _NUM_PREFIXES = 4

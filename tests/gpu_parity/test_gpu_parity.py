@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_parity.__main__ import Parity, main
-from benchmarks.gpu_parity.report import at_least, at_most, exactly
-from benchmarks.gpu_parity.scale import TINY
+from tests.gpu_parity.__main__ import Parity, main
+from tests.gpu_parity.report import at_least, at_most, exactly
+from tests.gpu_parity.scale import TINY
 
 
 def test_every_check_holds_for_a_small_model(

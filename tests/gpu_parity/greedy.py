@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_parity.drive import Answer, Drive, fresh_runner
-from benchmarks.gpu_parity.logits import reference_logits
-from benchmarks.gpu_parity.report import Check, at_least, at_most, exactly
-from benchmarks.gpu_parity.scale import Scale
+from benchmarks.drive import Answer, Drive, fresh_runner
 from protocol.sampling import SamplingParams
+from tests.gpu_parity.logits import reference_logits
+from tests.gpu_parity.report import Check, at_least, at_most, exactly
+from tests.gpu_parity.scale import Scale
 from workers.engine.runner import Runner
 
 _MIN_DECIDED = 0.2
@@ -23,7 +23,7 @@ _MIN_DECIDED = 0.2
 
 def check_greedy(
     runner: Runner,
-    float32: Any,  # noqa: ANN401
+    float32: Any,
     prompts: Sequence[Sequence[int]],
     scale: Scale,
     noise: float,
@@ -57,7 +57,7 @@ def _serve(
 def _judge(
     name: str,
     answers: Sequence[Answer],
-    float32: Any,  # noqa: ANN401
+    float32: Any,
     noise: float,
 ) -> Iterator[Check]:
     worst, num_wrong, num_decided, num_tokens = 0.0, 0, 0, 0

@@ -7,9 +7,9 @@ import random
 import statistics
 import time
 
-from benchmarks.gpu_parity.drive import Drive, fresh_runner
-from benchmarks.gpu_parity.scale import Scale
+from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
+from tests.gpu_parity.scale import Scale
 from workers.engine.runner import Runner
 
 _DECODE_PROMPT = 128

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_parity.report import Check, at_most
 from protocol.sampling import SamplingParams
+from tests.gpu_parity.report import Check, at_most
 from workers.engine.runner import Runner
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
@@ -35,7 +35,7 @@ class Noise(NamedTuple):
 
 
 @torch.inference_mode()
-def reference_logits(model: Any, ids: Sequence[int], first: int = 0) -> Tensor:  # noqa: ANN401
+def reference_logits(model: Any, ids: Sequence[int], first: int = 0) -> Tensor:
     """Float32 logits [len(ids) - first, vocab] of a `transformers` model."""
     inputs = torch.tensor([list(ids)], device=model.device)
     hidden = model.model(inputs, use_cache=False).last_hidden_state[0, first:]
@@ -79,8 +79,8 @@ def engine_logits(runner: Runner, prompts: Sequence[Sequence[int]]) -> list[Tens
 
 def check_logits(
     runner: Runner,
-    same_dtype: Any,  # noqa: ANN401 - transformers without its types
-    float32: Any,  # noqa: ANN401
+    same_dtype: Any,
+    float32: Any,
     prompts: Sequence[Sequence[int]],
 ) -> Noise:
     """Our logits for every token of the prompts, by the rule above."""

@@ -1,1 +1,0 @@
-"""Is the native engine right on this device, and how fast: against `transformers`, in place."""

@@ -1,12 +1,9 @@
 """Attention over the paged cache at Qwen3's sizes: decodes, spans, and what prepares spans.
 
-Owns the sizes and the swept configurations; what wins goes to `kernels.attention.choose`. Run as
-a module itself, it tells how the library's attention behaves on this card: which form of it works,
-and what the first call of a new size costs.
+Owns the sizes and the swept configurations; what wins goes to `kernels.attention.choose`.
 """
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -296,30 +293,3 @@ def _write_case(model: str, rows: int, device: torch.device) -> Case:
         flops=0,
         accept=within(TOLERANCE),
     )
-
-
-def probe() -> None:
-    """Print what the library's attention does on this card."""
-    device = torch.device("cuda")
-    for model, heads in HEADS.items():
-        for form in library.FORMS:
-            wrong = library.works(form, heads, KV, DIM, torch.bfloat16)
-            print(f"{model} {form.__name__}: {wrong or 'works'}")
-    attend = library.form(HEADS["8B"], KV, DIM, torch.bfloat16)
-    if attend is None:
-        return
-    for queries, keys in ((1024, 1024), (2048, 2048), (2048, 8192), (8192, 8192), (8200, 8200)):
-        q = _normal(queries, HEADS["8B"], DIM, device=device)
-        k, v = (_normal(keys, KV, DIM, device=device) for _ in range(2))
-        times_ms = []
-        for _ in range(3):
-            torch.cuda.synchronize()
-            started_at = time.perf_counter()
-            out, lse = attend(q, k, v, queries == keys)
-            torch.cuda.synchronize()
-            times_ms.append(round((time.perf_counter() - started_at) * 1e3, 2))
-        print(f"{queries} x {keys}: {times_ms} ms; out {out.stride()}, lse {lse.stride()}")
-
-
-if __name__ == "__main__":
-    probe()

@@ -1,0 +1,134 @@
+"""What a streamed token costs from its id to the bytes of its chunk.
+
+One token per step, as engines send them, with the built-in model's own tokens: detokenised, matched
+against a stop string, split into reasoning, text and calls, and written as server-sent events.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.micro.figures import Figure, lower_quartile_us
+from gateway.api.chat_formatter import ChunkFormatter
+from gateway.api.events import TurnEvent
+from gateway.output.output_pipeline import OutputPipeline
+from gateway.output.reasoning import ReasoningSplitter
+from gateway.output.sequence_output import SequenceOutput
+from gateway.output.stop_strings import StopMatcher
+from gateway.output.tools import ToolParser
+from gateway.prompt.model_text import ModelText
+from protocol.messages import TokenItem
+from protocol.tokens import pack_token
+
+FILES: Final = Path(__file__).parents[2] / "config" / "builtin" / "herma-tiny"
+_PROSE: Final = (
+    "The gateway keeps every agent on the worker that already holds its conversation, and moves on "
+    "to another one when that is lost. Nothing of it is seen by the agents: a pause, no more.\n\n"
+    "Prices went from 3.50 to 4.25 (plus 21 %), which is less than a < b would suggest.\n"
+) * 8
+_CODE: Final = (
+    'def f(path: str) -> dict[str, int]:\n    """Sizes of the files below `path`."""\n'
+    "    return {p.name: p.stat().st_size for p in Path(path).iterdir() if p.is_file()}\n\n"
+) * 8
+_ARGUMENTS: Final = json.dumps({"path": "/tmp/a.py", "content": _CODE})
+_PROPERTIES: Final = {"path": {"type": "string"}, "content": {"type": "string"}}
+_PARAMETERS: Final = {"type": "object", "properties": _PROPERTIES}
+_TOOLS: Final[tuple[dict[str, Any], ...]] = (
+    {"type": "function", "function": {"name": "write_file", "parameters": _PARAMETERS}},
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`kind` is text, reasoning or call; `form` a tool parser's name. Under 2 % of the tokens are
+    of another kind.
+    """
+
+    kind: str
+    form: str
+    text: str
+
+
+def _parameters(before: str, between: str, after: str, end: str) -> str:
+    values = {"path": "/tmp/a.py", "content": _CODE}
+    return "".join(f"{before}{k}{between}{v}{after}" for k, v in values.items()) + end
+
+
+_CALLS: Final = {
+    "hermes": f'<tool_call>\n{{"name": "write_file", "arguments": {_ARGUMENTS}}}\n</tool_call>',
+    "llama3_json": f'{{"name": "write_file", "parameters": {_ARGUMENTS}}}',
+    "mistral": f"[TOOL_CALLS]write_file[ARGS]{_ARGUMENTS}",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.write_file:0"
+    f"<|tool_call_argument_begin|>{_ARGUMENTS}<|tool_call_end|><|tool_calls_section_end|>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>write_file<｜tool▁sep｜>"
+    f"{_ARGUMENTS}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek_v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="write_file">\n'
+    + _parameters(
+        '<｜DSML｜parameter name="',
+        '" string="true">',
+        "</｜DSML｜parameter>\n",
+        "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+    ),
+    "qwen3_coder": "<tool_call>\n<function=write_file>\n"
+    + _parameters("<parameter=", ">\n", "\n</parameter>\n", "</function>\n</tool_call>"),
+    "glm": "<tool_call>write_file\n"
+    + _parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>"),
+}
+ANSWERS: Final = (
+    Answer("prose", "hermes", _PROSE),
+    Answer("code", "hermes", _CODE),
+    Answer("prose", "mistral", _PROSE),
+    Answer("reasoning", "hermes", f"<think>\n{_PROSE}</think>\n\nYes."),
+    *(Answer("call", form, text) for form, text in _CALLS.items()),
+)
+MAX_US: Final = {"prose": 5.0, "code": 5.0, "reasoning": 5.0, "call": 10.0}
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    """CPU time of the thread per token, with and without formatting."""
+    text = ModelText({path.name: path.read_bytes() for path in FILES.iterdir() if path.is_file()})
+    repeats = 1 if quick else 200
+    for answer in ANSWERS:
+        take_all, num_tokens = _reader(answer, text)
+        parsing_us = _cost_us(lambda read=take_all: read(lambda _: None), repeats)
+        all_us = _cost_us(
+            lambda read=take_all: read(ChunkFormatter("chatcmpl-1", 0, "m").format), repeats
+        )
+        case = f"{answer.kind}, {answer.form}"
+        yield Figure(case, "parsing", parsing_us / num_tokens)
+        yield Figure(case, "with formatting", all_us / num_tokens, bar=MAX_US[answer.kind])
+
+
+def _reader(
+    answer: Answer, text: ModelText
+) -> tuple[Callable[[Callable[[TurnEvent], object]], None], int]:
+    """A function that reads the whole answer into a sink, and its number of tokens."""
+    ids = list(text.encoder.encode_text(answer.text))
+    form = text.answer_format(answer.form)
+    items = [TokenItem(bytes(16), 1, at, pack_token(one)) for at, one in enumerate(ids)]
+
+    def take_all(emit: Callable[[TurnEvent], object]) -> None:
+        assert form.tools is not None
+        pipeline = OutputPipeline(
+            text.decoder(form),
+            StopMatcher(("\n\nUser:",)),
+            ToolParser(form.tools, bytes, _TOOLS),
+            reasoning=ReasoningSplitter(form.reasoning, enders=form.enders),
+        )
+        output = SequenceOutput(pipeline, emit, max_tokens=len(ids), end_ids=frozenset())
+        for item in items:
+            output.take_item(item)
+
+    return take_all, len(ids)
+
+
+def _cost_us(work: Callable[[], None], repeats: int) -> float:
+    times_s = []
+    for _ in range(repeats):
+        started_at = time.thread_time()
+        work()
+        times_s.append(time.thread_time() - started_at)
+    return lower_quartile_us(times_s)

@@ -1,1 +1,0 @@
-"""What a request costs the gateway from its bytes to the frame that a worker gets."""

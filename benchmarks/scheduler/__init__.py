@@ -1,1 +1,0 @@
-"""What the scheduler costs per step on the CPU."""

@@ -152,9 +152,9 @@ class GatewayLink:
         elif self.number is None and now >= self._report_at:
             self._report_at = math.inf
             self.trouble = f"it has not answered for {_UNANSWERED_S:g} s"
-            self._log.say(
-                f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on"
-            )
+            # `herma up` starts the gateway at the same time, and says itself if it ends.
+            say = self._log.say if self._was_joined else self._log.say_alone
+            say(f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on")
 
     def _link_changed(self, is_up: bool) -> None:
         self._is_up = is_up

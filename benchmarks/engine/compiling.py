@@ -21,7 +21,7 @@ from kernels.recorder import RecordedKernel, compile_noted, pretend_device
 from workers.engine.compile.compiler import long_ones_first
 from workers.engine.compile.dry_run import dry_run
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
-from workers.engine.start import local_dir
+from workers.model_dir import local_dir
 
 _PROCESSES = (1, 2, 4, 8, 16)
 

@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from config.model import DUMMY_PREFIX
-from workers.engine.models.dummy import draw_weights, dummy_dir
-from workers.engine.models.model_config import CONFIG_NAME, Qwen3Config, read_model_config
+from workers.engine.models.dummy import draw_weights
+from workers.engine.models.model_config import Qwen3Config, read_model_config
 from workers.engine.models.weights import LayerWeights
+from workers.model_dir import CONFIG_NAME, dummy_dir
 
 LAYERS_PER_FILE: Final = 8
 """3 GB of 8B: files of the usual size, and no more than that in memory."""

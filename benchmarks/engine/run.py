@@ -30,10 +30,10 @@ from benchmarks.machine import describe_machine
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
-from workers.engine.models.dummy import dummy_names
 from workers.engine.models.model_config import Qwen3Config
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
+from workers.model_dir import dummy_names
 
 ALL: Final = ("start", *CASES)
 TESTS: Final = (*ALL, "soak", "smoke")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from workers.loop.builtin import builtin_dir
+from workers.model_dir import builtin_dir
 from workers.replay.vocabulary import read_vocabulary
 
 MODEL_DIR: Final = "builtin:herma-tiny"

@@ -28,7 +28,7 @@ from protocol.sampling import SamplingParams
 from training.data import SKILLS, Example, skill_cases
 from training.render import Template, render_prompt
 from workers.engine.start import load_runner
-from workers.loop.builtin import builtin_dir
+from workers.model_dir import builtin_dir
 
 MODEL: Final = "builtin:herma-tiny"
 CASES: Final = 12

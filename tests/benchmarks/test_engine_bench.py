@@ -25,11 +25,12 @@ from benchmarks.engine.verdict import failures
 from config import WorkerConfig
 from herma.cli import main
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.models.dummy import draw_weights, dummy_dir
+from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import load_weights
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
+from workers.model_dir import dummy_dir
 
 H200 = CEILINGS["NVIDIA H200"]
 

@@ -14,7 +14,7 @@ from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.parity import MODEL, compare, main
 from protocol.sampling import SamplingParams
 from training.data import SKILLS, skill_cases
-from workers.loop.builtin import builtin_dir
+from workers.model_dir import builtin_dir
 
 
 def test_one_case_of_each_skill_is_answered_with_the_same_tokens(tmp_path: Path) -> None:

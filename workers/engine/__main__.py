@@ -43,7 +43,7 @@ from workers.loop import (
     scheduler_for,
     start_heartbeats,
 )
-from workers.replay import read_vocab_size
+from workers.model_dir import read_vocab_size
 from workers.scheduler import largest_id
 
 

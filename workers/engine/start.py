@@ -11,19 +11,20 @@ from typing import Final
 
 import torch
 
-from config import BUILTIN_PREFIX, WorkerConfig, is_hub_id
+from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache
+from workers.engine.load.checkpoint import Report
 from workers.engine.memory.budget import num_processors
 from workers.engine.memory.kv_size import KvDemand, choose_blocks
 from workers.engine.memory.out_of_memory import is_out_of_memory
-from workers.engine.models.dummy import draw_weights, dummy_dir
+from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.models.weights import Report, load_weights
+from workers.engine.models.weights import load_weights
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
 from workers.engine.runner import Runner, steps_on
 from workers.engine.settings import (
@@ -35,7 +36,7 @@ from workers.engine.settings import (
     window,
 )
 from workers.engine.warm_up import warm_up
-from workers.loop import builtin_dir
+from workers.model_dir import local_dir
 
 _SMALL_BYTES: Final = 64 * 2**20
 """A model whose layers fit into a processor's cache gains nothing from threads, and threads of
@@ -133,10 +134,7 @@ def _phase(report: Report, phase: str, detail: str) -> Iterator[None]:
 
 
 def find_model(model: str, report: Report) -> Path:
-    """The directory of a built-in name, a dummy's shape, a directory, or a hub id.
-
-    Raises `ConfigError`.
-    """
+    """The directory of a model, fetched from the hub if need be. Raises `ConfigError`."""
     path = local_dir(model)
     if path is not None:
         return path
@@ -144,22 +142,6 @@ def find_model(model: str, report: Report) -> Path:
     from workers.engine.load.hub import fetch_model  # noqa: PLC0415
 
     return fetch_model(model, report)
-
-
-def local_dir(model: str) -> Path | None:
-    """As `find_model`, without asking a hub: None for the id of a model there."""
-    if model.startswith(BUILTIN_PREFIX):
-        return builtin_dir(model)
-    if model.startswith(DUMMY_PREFIX):
-        return dummy_dir(model)
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path.resolve()
-    if is_hub_id(model):
-        return None
-    raise ConfigError(
-        f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"
-    )
 
 
 def _device(name: str) -> torch.device:

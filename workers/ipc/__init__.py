@@ -29,7 +29,6 @@ from workers.ipc.messages import (
     decode_to_engine,
     encode_control,
 )
-from workers.ipc.model_file_names import MAX_MODEL_FILES_BYTES, MODEL_FILES, files_digest
 from workers.ipc.outgoing import Outgoing
 from workers.ipc.recover_request_id import recover_request_id
 from workers.ipc.status_messages import (
@@ -56,10 +55,8 @@ __all__ = [
     "FIRST_CONTROL_TAG",
     "MAX_LINE_BYTES",
     "MAX_LINK",
-    "MAX_MODEL_FILES_BYTES",
     "MAX_SHOWN_LINES",
     "MAX_SHOWN_TROUBLES",
-    "MODEL_FILES",
     "PROBE_PROMPT",
     "PROBE_TOKENS",
     "SOCKET_KIND",
@@ -96,7 +93,6 @@ __all__ = [
     "encode_frame",
     "encode_frames",
     "encode_line",
-    "files_digest",
     "is_exiting",
     "left_behind",
     "owner_of",

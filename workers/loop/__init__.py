@@ -1,7 +1,6 @@
 """The engine process around a runner: channel, heartbeat, scheduler, pipeline; no torch."""
 
 from workers.loop.assembly import scheduler_for
-from workers.loop.builtin import builtin_dir
 from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
 from workers.loop.loop import Channel, EngineBroken, EngineLoop, Runner
@@ -14,7 +13,6 @@ __all__ = [
     "EngineStatus",
     "Reporter",
     "Runner",
-    "builtin_dir",
     "scheduler_for",
     "start_heartbeats",
 ]

@@ -1,6 +1,5 @@
 """Engines without a model: scripted answers, and synthetic tokens at an exact pace; no torch."""
 
-from workers.replay.model_dir import read_vocab_size
 from workers.replay.paced_channel import PacedChannel
 from workers.replay.script import load_script
 from workers.replay.scripted import load_scripted
@@ -11,5 +10,4 @@ __all__ = [
     "load_script",
     "load_scripted",
     "load_synthetic",
-    "read_vocab_size",
 ]

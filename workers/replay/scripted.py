@@ -22,7 +22,8 @@ from protocol.errors import ConfigError
 from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
 from workers.ipc import PROBE_PROMPT
-from workers.replay.model_dir import engine_facts, find_model_dir, read_eos_ids
+from workers.model_dir import read_eos_ids
+from workers.replay.model_dir import engine_facts, find_model_dir
 from workers.replay.playback import Line, Part
 from workers.replay.rule_match import Casting
 from workers.replay.script import Rule, Script, load_script

@@ -15,7 +15,8 @@ from typing import Final, final
 from config import WorkerConfig
 from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
-from workers.replay.model_dir import engine_facts, find_model_dir, read_eos_ids
+from workers.model_dir import read_eos_ids
+from workers.replay.model_dir import engine_facts, find_model_dir
 from workers.replay.pace import Pace
 from workers.replay.vocabulary import read_vocabulary
 from workers.scheduler import Chunk, Sampled, StepPlan, StepResult

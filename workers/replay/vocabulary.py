@@ -14,7 +14,7 @@ from typing import Final, final
 import xxhash
 
 from protocol.errors import ConfigError
-from workers.replay.model_dir import read_eos_ids, read_json
+from workers.model_dir import TOKENIZER_NAME, read_eos_ids, read_json
 
 _PLACE: Final = struct.Struct("<QQ")
 _SPACE: Final = "Ġ"
@@ -39,7 +39,7 @@ class Vocabulary:
 
 def read_vocabulary(model_dir: Path) -> Vocabulary:
     """The words of the model's tokenizer.json. Raises `ConfigError` if it has no ordinary token."""
-    tokenizer = read_json(model_dir / "tokenizer.json")
+    tokenizer = read_json(model_dir / TOKENIZER_NAME)
     apart = {int(token["id"]) for token in tokenizer.get("added_tokens", ())}
     apart.update(read_eos_ids(model_dir))
     vocab = tokenizer.get("model", {}).get("vocab", {})

@@ -31,11 +31,11 @@ from workers.ipc import (
     decode_from_engine,
     encode_control,
 )
+from workers.model_dir import ModelFiles, read_model_files
 from workers.supervisor.diagnosis import Ending
 from workers.supervisor.engine_process import EngineProcess
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.log import Log
-from workers.supervisor.model_files import ModelFiles, read_model_files
 from workers.supervisor.progress_watch import HangWatch, StartWatch
 
 TICK_S: Final = 0.1
@@ -202,7 +202,7 @@ class EngineLife:
     async def _prove(self, ready: EngineReady) -> None:
         """Read the text files, then ask for the health probe's tokens."""
         try:
-            self._files = await read_model_files(Path(ready.model_dir))
+            self._files = await trio.to_thread.run_sync(read_model_files, Path(ready.model_dir))
         except ConfigError as error:
             self.process.kill(str(error))
             return

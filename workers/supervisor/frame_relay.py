@@ -38,10 +38,10 @@ from workers.ipc import (
     encode_control,
     recover_request_id,
 )
+from workers.model_dir import ModelFiles
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.identity import WorkerIdentity
 from workers.supervisor.log import Log
-from workers.supervisor.model_files import ModelFiles
 
 
 class Engine(Protocol):

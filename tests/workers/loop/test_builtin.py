@@ -14,7 +14,7 @@ from tests.fakes.agent_request import after_tool_result
 from tests.fakes.tiny_models import load_tiny
 from training.data import SKILLS, judge_raw, skill_cases, split_calls
 from training.render import Template, render_prompt
-from workers.loop.builtin import builtin_dir
+from workers.model_dir import builtin_dir
 
 MODEL = "builtin:herma-tiny"
 MAX_WEIGHTS_BYTES = 16_000_000

@@ -16,7 +16,7 @@ from protocol.tokens import count_tokens, pack_tokens
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end
 from tests.fakes.worker_process import worker_process
 from workers.ipc.health_probe import PROBE_PROMPT
-from workers.loop.builtin import builtin_dir
+from workers.model_dir import builtin_dir
 from workers.replay.script import Rule, Script
 from workers.replay.scripted import MAX_REST_S, ScriptedRunner, load_scripted
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan

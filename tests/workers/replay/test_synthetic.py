@@ -11,7 +11,7 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.worker_process import write_model_dir
-from workers.replay.model_dir import read_vocab_size
+from workers.model_dir import read_vocab_size
 from workers.replay.synthetic import load_synthetic
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 

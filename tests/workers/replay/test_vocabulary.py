@@ -5,7 +5,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from tests.fakes.worker_process import write_model_dir
-from workers.loop.builtin import builtin_dir
+from workers.model_dir import builtin_dir
 from workers.replay.vocabulary import read_vocabulary
 
 

@@ -21,11 +21,11 @@ from protocol.wire import encode
 from tests.fakes.gateway_end import open_gateway_end, submission
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker
+from workers.model_dir import ModelFiles
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
 from workers.supervisor.identity import worker_identity
 from workers.supervisor.log import Log
-from workers.supervisor.model_files import ModelFiles
 from workers.supervisor.progress_watch import GATEWAY_SILENCE_S
 
 

@@ -31,7 +31,7 @@ from protocol.messages import (
 )
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end, submission
 from tests.fakes.worker_process import BOUND_S, is_alive, wait_dead, worker_process
-from workers.ipc.model_file_names import files_digest
+from workers.model_dir import files_digest
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -99,7 +99,7 @@ def _rehearsed(
 
     from kernels.recorder import pretend_device
     from workers.engine.compile.dry_run import dry_run
-    from workers.engine.start import local_dir
+    from workers.model_dir import local_dir
 
     torch.set_num_threads(1)  # forks would miss a pool's threads
     directory = local_dir(config.model)

@@ -22,12 +22,12 @@ from protocol.sampling import SamplingParams
 from workers.engine.compile.shapes_only import ShapesOnly
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
-from workers.engine.load.quantize import Stored, with_products
+from workers.engine.load.quantize import Stored
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import Qwen3Config, read_model_config
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.models.weights import Qwen3Weights
+from workers.engine.models.weights import Qwen3Weights, with_products
 from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import Runner
 from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protocol.errors import ConfigError
 from workers.engine.load.file_stream import FileStream
-from workers.engine.models.model_config import read_json
+from workers.model_dir import read_json
 
 SINGLE_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
@@ -28,6 +28,10 @@ _DTYPES: Final = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
 }
+
+
+Report = Callable[[str, float, str], None]
+"""Phase, fraction done, detail."""
 
 
 class _Place(NamedTuple):

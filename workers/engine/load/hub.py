@@ -11,9 +11,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.utils import tqdm
 
 from protocol.errors import ConfigError
-from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, shard_names
-from workers.engine.models.weights import Report
-from workers.ipc import MODEL_FILES
+from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, Report, shard_names
+from workers.model_dir import MODEL_FILES
 
 _PHASE: Final = "download"
 

@@ -1,25 +1,14 @@
-"""Weights in 8 bits: which of the field's checkpoints we read, and how others become so.
+"""Which checkpoints with weights in 8 bits we read.
 
-Owns the meaning of a `quantization_config` and what of a layer is quantised: its four products, not
-its norms; never the embedding nor the head. Must not know files nor how a product is computed.
-
-Three mantissa bits make a weight 2^-4 of itself wrong at the most; `kernels.fp8` has the rule.
+Owns the meaning of a `quantization_config`. Must not know files, nor how a product is computed.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
-
-from kernels.fp8 import BLOCK, quantize_weight
-from kernels.linear import Weight
+from kernels.fp8 import BLOCK
 from protocol.errors import ConfigError
-
-if TYPE_CHECKING:
-    from workers.engine.models.weights import LayerWeights
 
 
 class Stored(StrEnum):
@@ -50,26 +39,6 @@ def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
         f"by {BLOCK} x {BLOCK} block (quant_method fp8) or by channel (compressed-tensors) and "
         "dynamic activations, or the bf16 model with quantization = 'fp8'"
     )
-
-
-def quantised(layer: "LayerWeights") -> "LayerWeights":
-    """The layer with its products in 8 bits, scaled by row, one after the other."""
-    return with_products(layer, _quantised)
-
-
-def with_products(layer: "LayerWeights", change: Callable[[Weight], Weight]) -> "LayerWeights":
-    """The layer with each of its products changed."""
-    return replace(
-        layer,
-        qkv=change(layer.qkv),
-        out=change(layer.out),
-        gate_up=change(layer.gate_up),
-        down=change(layer.down),
-    )
-
-
-def _quantised(weight: Weight) -> Weight:
-    return quantize_weight(weight) if isinstance(weight, Tensor) else weight
 
 
 def _is_by_block(stated: dict[str, Any]) -> bool:

@@ -1,47 +1,22 @@
 """Models of a known shape whose weights are drawn, not read: only for measuring speed.
 
-Owns the names `dummy:qwen3-8b` (a shape that is installed with Herma) and `dummy:DIR` (that of a
-model directory), and the draw. They have no tokenizer, so the configuration of a served worker
-refuses them (`config/checks.py`). Must not know who measures.
+Owns the draw. A shape has no tokenizer, so the configuration of a served worker refuses it
+(`config/checks.py`). Must not know who measures.
 """
 
-from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from config.model import DUMMY_PREFIX
-from protocol.errors import ConfigError
-from workers.engine.load.quantize import quantised
-from workers.engine.models.model_config import CONFIG_NAME, Qwen3Config
-from workers.engine.models.weights import LayerWeights, Qwen3Weights
+from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.weights import LayerWeights, Qwen3Weights, quantised
 
 _BRANCH_GAIN: Final = 2.0
 """Attention averages values and SwiGLU halves what goes through it."""
 
 _KEY_NORM: Final = 2.0**0.5
 """Of queries and of keys, so that scores spread by 2 and attention is of few keys, not of all."""
-
-
-def dummy_names() -> list[str]:
-    """The shapes that are installed, smallest first."""
-    home = Path(str(files("config") / "dummy"))
-    names = [path.name for path in home.iterdir() if path.is_dir()]
-    return sorted(names, key=lambda name: float(name.rpartition("-")[2].removesuffix("b")))
-
-
-def dummy_dir(model: str) -> Path:
-    """The directory whose config.json is the shape of `dummy:...`. Raises `ConfigError`."""
-    name = model.removeprefix(DUMMY_PREFIX)
-    if name in dummy_names():
-        return Path(str(files("config") / "dummy" / name))
-    path = Path(name).expanduser()
-    if (path / CONFIG_NAME).is_file():
-        return path.resolve()
-    known = ", ".join(f"{DUMMY_PREFIX}{each}" for each in dummy_names())
-    raise ConfigError(f"model {model!r} is neither a directory with {CONFIG_NAME} nor of {known}")
 
 
 def draw_weights(

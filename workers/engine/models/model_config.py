@@ -3,7 +3,6 @@
 Owns which models we run and what we say about the others. Must not know tensors.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +10,8 @@ import msgspec
 
 from protocol.errors import ConfigError
 from workers.engine.load.quantize import Stored, read_stored
+from workers.model_dir import CONFIG_NAME, read_eos_ids, read_json
 
-CONFIG_NAME: Final = "config.json"
 ARCHITECTURE: Final = "Qwen3ForCausalLM"
 _DEFAULT_ROPE_THETA: Final = 10_000.0
 
@@ -39,19 +38,6 @@ class Qwen3Config(msgspec.Struct, frozen=True, kw_only=True):
     stored: Stored = Stored.DENSE
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `ConfigError` if there is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: give a complete model directory") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not readable JSON ({error}): fetch it again") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} holds no JSON object: fetch it again")
-    return value
-
-
 def read_model_config(model_dir: Path) -> Qwen3Config:
     """The configuration of the model in `model_dir`. Raises `ConfigError` for one we cannot run."""
     path = model_dir / CONFIG_NAME
@@ -73,7 +59,7 @@ def read_model_config(model_dir: Path) -> Qwen3Config:
         tied=bool(raw.get("tie_word_embeddings", False)),
         attention_bias=bool(raw.get("attention_bias", False)),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-        eos_ids=_eos_ids(model_dir, raw),
+        eos_ids=frozenset(read_eos_ids(model_dir)),
         stored=read_stored(path, raw),
     )
     if config.num_heads % config.num_kv_heads or config.head_dim % 2:
@@ -114,17 +100,6 @@ def _rope_theta(path: Path, raw: dict[str, Any]) -> float:
         )
     source = rope if "rope_theta" in rope else raw
     return _number(path, source, "rope_theta", _DEFAULT_ROPE_THETA)
-
-
-def _eos_ids(model_dir: Path, raw: dict[str, Any]) -> frozenset[int]:
-    """The ids that end a turn: those of generation_config.json, else of config.json."""
-    path = model_dir / "generation_config.json"
-    generation = read_json(path) if path.exists() else {}
-    value = generation.get("eos_token_id", raw.get("eos_token_id"))
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
-        raise ConfigError(f"{path}: eos_token_id is {value!r}, not one or several token ids")
-    return frozenset(ids)
 
 
 def _count(path: Path, raw: dict[str, Any], key: str, default: int | None = None) -> int:

@@ -1,27 +1,24 @@
 """The weights of a Qwen3 dense model, merged as the forward pass wants them.
 
-Owns the names of the published checkpoints and the merged layout: one matrix for q, k and v, one
-for gate and up. Must not know files (`checkpoint.py`), what of a layer becomes 8 bits
-(`quantize.py`), nor how the weights are used.
+Owns the names of the published checkpoints, the merged layout (one matrix for q, k and v, one for
+gate and up) and which of them may be in 8 bits: the four products of a layer, not its norms, never
+the embedding nor the head. Must not know files (`checkpoint.py`), nor how the weights are used.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from kernels.fp8 import BLOCK, FP8, Fp8Weight
+from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_weight
 from kernels.linear import Weight
 from protocol.errors import ConfigError
-from workers.engine.load.checkpoint import Checkpoint
+from workers.engine.load.checkpoint import Checkpoint, Report
 from workers.engine.load.file_stream import FileStream
-from workers.engine.load.quantize import Stored, quantised
+from workers.engine.load.quantize import Stored
 from workers.engine.models.model_config import Qwen3Config
-
-Report = Callable[[str, float, str], None]
-"""Phase, fraction done, detail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,28 @@ class Qwen3Weights:
                 tensor = getattr(layer, name)
                 if tensor is not None:
                     yield tensor
+
+
+def quantised(layer: LayerWeights) -> LayerWeights:
+    """The layer with its products in 8 bits, scaled by row. Three mantissa bits change a weight by
+    at most 2^-4 of itself; `kernels.fp8` has the rule.
+    """
+    return with_products(layer, _quantised)
+
+
+def with_products(layer: LayerWeights, change: Callable[[Weight], Weight]) -> LayerWeights:
+    """The layer with each of its products changed, one after the other."""
+    return replace(
+        layer,
+        qkv=change(layer.qkv),
+        out=change(layer.out),
+        gate_up=change(layer.gate_up),
+        down=change(layer.down),
+    )
+
+
+def _quantised(weight: Weight) -> Weight:
+    return quantize_weight(weight) if isinstance(weight, Tensor) else weight
 
 
 def load_weights(

@@ -11,8 +11,9 @@ from config import parse_config
 from protocol.errors import ConfigError
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.compile.kernel_cache import KernelCache, cache_size
-from workers.engine.models.dummy import draw_weights, dummy_dir, dummy_names
+from workers.engine.models.dummy import draw_weights
 from workers.engine.models.model_config import read_model_config
+from workers.model_dir import dummy_dir, dummy_names
 
 CPU = torch.device("cpu")
 _SCANDIR = os.scandir

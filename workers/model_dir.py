@@ -1,0 +1,157 @@
+"""The text files of a model's directory, and where the directories of built-in models are.
+
+Owns the names of the files, their digest and the reading of their JSON. Must not import torch: the
+supervisor and the engines without weights read them too.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+
+from config import BUILTIN_PREFIX, builtin_models, is_hub_id, no_builtin
+from config.model import DUMMY_PREFIX
+from protocol.errors import ConfigError
+
+CONFIG_NAME: Final = "config.json"
+GENERATION_NAME: Final = "generation_config.json"
+TOKENIZER_NAME: Final = "tokenizer.json"
+
+MODEL_FILES: Final = (
+    "chat_template.jinja",
+    CONFIG_NAME,
+    GENERATION_NAME,
+    "special_tokens_map.json",
+    TOKENIZER_NAME,
+    "tokenizer_config.json",
+)
+"""What a gateway needs of a model."""
+
+MAX_MODEL_FILES_BYTES: Final = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Contents by name, and their digest."""
+
+    digest: bytes
+    files: dict[str, bytes]
+
+
+def read_model_files(model_dir: Path) -> ModelFiles:
+    """Those of `MODEL_FILES` that `model_dir` has. Blocks: call it in a thread.
+
+    Raises `ConfigError` for a missing tokenizer.json, unreadable files or more than 32 MiB.
+    """
+    found: dict[str, bytes] = {}
+    for name in MODEL_FILES:
+        path = model_dir / name
+        try:
+            found[name] = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if TOKENIZER_NAME not in found:
+        raise ConfigError(f"{model_dir} has no tokenizer.json; gateways cannot tokenise for it")
+    if (num_bytes := sum(map(len, found.values()))) > MAX_MODEL_FILES_BYTES:
+        raise ConfigError(
+            f"the text files in {model_dir} have {num_bytes} bytes; "
+            f"{MAX_MODEL_FILES_BYTES} are the limit"
+        )
+    return ModelFiles(files_digest(found), found)
+
+
+def files_digest(contents: Mapping[str, bytes]) -> bytes:
+    """xxh3_128 over names and contents in the order of names, each with its length before it."""
+    digest = xxhash.xxh3_128()
+    for name in sorted(contents):
+        for part in (name.encode(), contents[name]):
+            digest.update(struct.pack("<Q", len(part)))
+            digest.update(part)
+    return digest.digest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `ConfigError` if there is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: give a complete model directory") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not readable JSON ({error}): fetch it again") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds no JSON object: fetch it again")
+    return value
+
+
+def read_vocab_size(model_dir: Path) -> int | None:
+    """The number of ids that the model can embed, if its config.json says so."""
+    size = read_json(model_dir / CONFIG_NAME).get("vocab_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def read_eos_ids(model_dir: Path) -> tuple[int, ...]:
+    """The ids that end an answer, the usual one first: those of generation_config.json, else of
+    config.json; none if neither names any. Raises `ConfigError`.
+    """
+    path = model_dir / GENERATION_NAME
+    value = read_json(path).get("eos_token_id") if path.exists() else None
+    if value is None:
+        path = model_dir / CONFIG_NAME
+        value = read_json(path).get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+        raise ConfigError(f"{path}: eos_token_id is {value!r}, not one or several token ids")
+    return tuple(ids)
+
+
+def local_dir(model: str) -> Path | None:
+    """The directory of a built-in name, a dummy's shape or a path; None for the id of a model of
+    the hub. Raises `ConfigError` for anything else.
+    """
+    if model.startswith(BUILTIN_PREFIX):
+        return builtin_dir(model)
+    if model.startswith(DUMMY_PREFIX):
+        return dummy_dir(model)
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if is_hub_id(model):
+        return None
+    raise ConfigError(
+        f"model {model!r} is neither a directory nor a hub id such as Qwen/Qwen3-0.6B"
+    )
+
+
+def builtin_dir(model: str) -> Path:
+    """The directory of a name such as `builtin:herma-tiny`. Raises `ConfigError` for others."""
+    if (found := builtin_models().get(model)) is None:
+        raise ConfigError(no_builtin(model))
+    return found
+
+
+def dummy_names() -> list[str]:
+    """The shapes of dummy models that are installed, smallest first."""
+    home = Path(str(files("config") / "dummy"))
+    names = [path.name for path in home.iterdir() if path.is_dir()]
+    return sorted(names, key=lambda name: float(name.rpartition("-")[2].removesuffix("b")))
+
+
+def dummy_dir(model: str) -> Path:
+    """The directory whose config.json is the shape of `dummy:qwen3-8b` (installed with Herma) or
+    `dummy:DIR`. Raises `ConfigError`.
+    """
+    name = model.removeprefix(DUMMY_PREFIX)
+    if name in dummy_names():
+        return Path(str(files("config") / "dummy" / name))
+    path = Path(name).expanduser()
+    if (path / CONFIG_NAME).is_file():
+        return path.resolve()
+    known = ", ".join(f"{DUMMY_PREFIX}{each}" for each in dummy_names())
+    raise ConfigError(f"model {model!r} is neither a directory with {CONFIG_NAME} nor of {known}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant, within
 from kernels.attention import PagedPlan, PrefillSpan, PrefillWork, library, reference
-from kernels.attention.choose import SPANS, DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention.config import SPANS, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares

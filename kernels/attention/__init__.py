@@ -7,22 +7,27 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, reference
-from kernels.attention.choose import LIBRARY_GRAIN
-from kernels.attention.paged_attention import AttentionPlan
+from kernels.attention.config import LIBRARY_GRAIN
+from kernels.attention.cpu import AttentionPlan, Span, plan_attention
 from kernels.attention.plan import NO_ROW, PagedPlan, PrefillSpan, PrefillWork
-from kernels.attention.room import SpanRoom, span_room
+from kernels.attention.reference import rope_angles
+from kernels.attention.work import SpanRoom, span_room
 from kernels.choose import uses_triton
 
 __all__ = [
     "LIBRARY_GRAIN",
     "NO_ROW",
+    "AttentionPlan",
     "PagedPlan",
     "PrefillSpan",
     "PrefillWork",
+    "Span",
     "SpanRoom",
     "attend",
+    "plan_attention",
     "prepared",
     "room_for",
+    "rope_angles",
 ]
 
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.choose import DecodeConfig
+from kernels.attention.config import DecodeConfig
 from kernels.attention.device import (
     attend_tile,
     dot_type,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import choose, library
+from kernels.attention.config import LIBRARY_GRAIN
 from kernels.attention.decode import decode
 from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
 from kernels.attention.prefill import prefill
@@ -48,7 +49,7 @@ def plan_prefills(
         num_kv,
         config,
         # Asked, with the first long spans, before it is needed: the library is tried then.
-        library=any(span.num_rows >= choose.LIBRARY_GRAIN for span in prefills)
+        library=any(span.num_rows >= LIBRARY_GRAIN for span in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
     return to_device(work, keys.device)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
-from kernels.attention.choose import PrefillConfig
+from kernels.attention.config import PrefillConfig
 
 NO_ROW: Final = -1
 """In place of a decode's position: a padding row, which costs nothing."""
@@ -24,8 +24,7 @@ class PrefillSpan(NamedTuple):
 
 
 class PrefillWork(NamedTuple):
-    """Spans cut for `config` into what one program does, from `kernels.attention.work` or, at fixed
-    sizes, from `kernels.attention.room`.
+    """Spans cut for `config` into what one program does, from `kernels.attention.work`.
 
     `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card, where items without rows and
     merges without pieces do nothing; `num_partials` rows of partial results; `library` are the

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import spans
-from kernels.attention.choose import PrefillConfig
+from kernels.attention.config import PrefillConfig
 from kernels.attention.device import dot_type, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork
 from kernels.attention.work import HostWork

@@ -7,10 +7,8 @@ and rounded. Caches in float8 saturate at 448.
 import torch
 from torch import Tensor
 
-from kernels.attention.kv_write import kv_write
-from kernels.attention.paged_attention import AttentionPlan, paged_attention
+from kernels.attention.cpu import AttentionPlan, paged_attention
 from kernels.attention.plan import NO_ROW, PagedPlan
-from kernels.attention.rope import rope
 from kernels.rms_norm.reference import rms_norm
 
 _FLOAT8_MAX = 448.0
@@ -106,3 +104,41 @@ def _gather(cache: Tensor, table: Tensor, context: int) -> Tensor:
         raw = cache.view(torch.uint8)[blocks].view(cache.dtype)
         return raw.flatten(0, 1)[:context].float()
     return cache[blocks].flatten(0, 1)[:context].float()
+
+
+def rope_angles(positions: Tensor, inverse_frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, D / 2] float32 of positions [T] times inverse_frequencies [D / 2] float32."""
+    angles = positions.float().unsqueeze(1) * inverse_frequencies
+    return angles.cos(), angles.sin()
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate every head by its position's angles (Su et al., 2021; halves, not pairs).
+
+    x [T, H, D] of any float dtype; cos and sin [T, D / 2] float32 from `rope_angles`. Computed
+    in float32 and rounded once. Raises `ValueError`.
+    """
+    if x.dim() != 3 or cos.shape != (x.shape[0], x.shape[2] // 2) or sin.shape != cos.shape:
+        raise ValueError(f"x {tuple(x.shape)}, cos {tuple(cos.shape)}, sin {tuple(sin.shape)}")
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat(turned, dim=-1).to(x.dtype)
+
+
+def kv_write(
+    keys: Tensor, values: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+) -> None:
+    """Write keys and values [T, H, D] to `slots` [T] (int64, distinct) of the caches.
+
+    key_cache and value_cache [blocks, block_size, H, D] are contiguous; a slot is
+    block x block_size + offset. Slots out of range are the caller's fault: torch raises on the
+    CPU and asserts on CUDA. Raises `ValueError` for shapes that do not fit.
+    """
+    if keys.shape != values.shape or keys.shape[1:] != key_cache.shape[2:]:
+        raise ValueError(f"keys {tuple(keys.shape)} for a cache {tuple(key_cache.shape)}")
+    if slots.shape[0] != keys.shape[0]:
+        raise ValueError(f"{slots.shape[0]} slots for {keys.shape[0]} tokens")
+    slot_shape = (-1, *key_cache.shape[2:])
+    key_cache.view(slot_shape).index_copy_(0, slots, keys)
+    value_cache.view(slot_shape).index_copy_(0, slots, values)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from kernels.attention.choose import SPAN_TILE
+from kernels.attention.config import SPAN_TILE
 from kernels.cuda.hopper import header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.choose import WriteConfig
+from kernels.attention.config import WriteConfig
 from kernels.attention.device import load_angles, load_pairs, to_cache, turned
 from kernels.attention.plan import PagedPlan
 from kernels.choose import has_pdl

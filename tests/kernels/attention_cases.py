@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.attention import PagedPlan, PrefillSpan
-from kernels.attention.paged_attention import AttentionPlan, Span, plan_attention
+from kernels.attention import AttentionPlan, PagedPlan, PrefillSpan, Span, plan_attention
 
 EPS = 1e-6
 MAX_POSITIONS = 2048

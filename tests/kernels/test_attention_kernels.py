@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.attention.choose import DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention.config import DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import _counters, decode
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares

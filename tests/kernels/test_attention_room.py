@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.attention import NO_ROW, PagedPlan, PrefillSpan, reference
-from kernels.attention.choose import LIBRARY_GRAIN, DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention.config import LIBRARY_GRAIN, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
-from kernels.attention.room import SpanRoom, span_room
 from kernels.attention.shares import decode_shares
-from kernels.attention.work import prefill_work, to_device
+from kernels.attention.work import SpanRoom, prefill_work, span_room, to_device
 from kernels.attention.write import qk_norm_rope_write
 from tests.kernels.attention_cases import EPS, Case, Shape, Spans, make_case
 from tests.kernels.test_attention_work import CONFIGS

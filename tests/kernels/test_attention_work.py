@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.attention import PrefillSpan, library, paged
-from kernels.attention.choose import LIBRARY_GRAIN, PrefillConfig
-from kernels.attention.choose import SPANS as LONG
+from kernels.attention.config import LIBRARY_GRAIN, PrefillConfig
+from kernels.attention.config import SPANS as LONG
 from kernels.attention.prefill import parts_of
 from kernels.attention.work import HostWork, prefill_work
 from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case

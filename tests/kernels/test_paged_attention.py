@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from kernels.attention import reference_plan as plan_module
-from kernels.attention.paged_attention import Span, paged_attention, plan_attention
+from kernels.attention import cpu as plan_module
+from kernels.attention.cpu import Span, paged_attention, plan_attention
 
 CPU = torch.device("cpu")
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[Span]]

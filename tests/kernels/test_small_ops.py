@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.attention.kv_write import kv_write
-from kernels.attention.rope import rope, rope_angles
+from kernels.attention.reference import kv_write, rope, rope_angles
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels.attention import paged, spans
-from kernels.attention.choose import SPANS, PrefillConfig
+from kernels.attention.config import SPANS, PrefillConfig
 from kernels.attention.plan import PrefillSpan
 from kernels.attention.prefill import prefill
 from kernels.attention.work import prefill_work, to_device

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from config import WorkerConfig
 from kernels.attention import LIBRARY_GRAIN, PrefillSpan
-from kernels.attention.choose import SPANS, PrefillConfig
+from kernels.attention.config import SPANS, PrefillConfig
 from kernels.attention.work import prefill_work
 from kernels.linear.choose import Op, choose
 from protocol.messages import EngineFacts

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention.paged_attention import AttentionPlan
+from kernels.attention import AttentionPlan
 from protocol.sampling import SamplingParams
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.models.kv_cache import KvCache

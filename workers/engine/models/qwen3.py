@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.attention import PagedPlan, attend, prepared
-from kernels.attention.paged_attention import AttentionPlan
-from kernels.attention.rope import rope_angles
+from kernels.attention import AttentionPlan, PagedPlan, attend, prepared, rope_angles
 from kernels.linear import linear_add, norm_linear, norm_swiglu
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import Qwen3Config

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import PagedPlan, PrefillSpan
-from kernels.attention.paged_attention import AttentionPlan, Span, plan_attention
+from kernels.attention import AttentionPlan, PagedPlan, PrefillSpan, Span, plan_attention
 from workers.engine.step.sequences import SequenceState
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler import Chunk

@@ -1,0 +1,82 @@
+"""How the attention kernels are launched: one class per kernel, plain numbers.
+
+Owns the meaning of the numbers. Must not know shapes or tensors. Tuples, because launches are
+looked up by them.
+"""
+
+from typing import Final, NamedTuple
+
+MULTIPROCESSORS: Final = 132
+"""Of an H200."""
+
+
+class WriteConfig(NamedTuple):
+    """Heads of one row that a program takes."""
+
+    heads: int = 16
+    warps: int = 2
+
+
+class DecodeConfig(NamedTuple):
+    """A decode launch.
+
+    `tile` cached tokens per step, `target` programs in all; beginning a row takes as long as
+    `start` tiles, and a cut moves by up to `slack` of them to spare that. `rows` is what the launch
+    has room for, few values so that few kernels are compiled; at most `fan` partial results are
+    merged at once.
+    """
+
+    tile: int
+    warps: int
+    stages: int
+    target: int
+    rows: int
+    fan: int = 8
+    start: int = 0
+    slack: int = 0
+
+
+LIBRARY_GRAIN: Final = 1024
+"""The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
+
+
+class PrefillConfig(NamedTuple):
+    """A launch over spans: `rows` (tokens x heads of a group) by `tile` keys per step.
+
+    `target` programs run at once. Contexts are cut into `piece` keys at the least, so that up to
+    `waves` times as many end together; beginning one, and merging what it leaves, takes as long as
+    `start` keys. From `library` rows on the library is faster. `cuda` is `kernels.attention.spans`,
+    which has its own warps and stages.
+    """
+
+    rows: int
+    tile: int
+    warps: int
+    stages: int
+    target: int
+    piece: int = 256
+    waves: int = 1
+    start: int = 640
+    library: int = LIBRARY_GRAIN
+    cuda: bool = False
+
+    def cut_slots(self, num_heads: int, num_kv: int) -> int:
+        """Rows of partial results of as many pieces as end together, each a tile's tokens."""
+        return self.rows // (num_heads // num_kv) * self.waves * self.target // num_kv
+
+
+SPAN_TILE: Final = 128
+"""Rows, and keys, of a tile of `kernels.attention.spans`."""
+
+SPANS: Final = PrefillConfig(
+    rows=SPAN_TILE,
+    tile=SPAN_TILE,
+    warps=0,
+    stages=0,
+    target=MULTIPROCESSORS,
+    waves=4,
+    library=16 * LIBRARY_GRAIN,
+    cuda=True,
+)
+"""An H200 at its 700 W multiplies 543 TFLOP/s for 8k cold rows where the library has 531, and 569
+for 16k where it has 575."""

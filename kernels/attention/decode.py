@@ -30,8 +30,7 @@ from kernels.attention.device import (
 from kernels.attention.plan import PagedPlan
 from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
 from kernels.choose import has_pdl
-from kernels.launch import Launch
-from kernels.scratch import scratch
+from kernels.launch import Launch, scratch
 
 _LOG2_E = 1.4426950408889634
 _MERGED_NUMBERS = 4096

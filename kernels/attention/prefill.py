@@ -18,8 +18,7 @@ from kernels.attention.device import dot_type, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork
 from kernels.attention.work import HostWork
 from kernels.choose import has_pdl
-from kernels.launch import Launch
-from kernels.scratch import scratch
+from kernels.launch import Launch, scratch
 
 _LOG2_E = 1.4426950408889634
 

@@ -12,9 +12,18 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.fp8 import reference
-from kernels.fp8.weight import BLOCK, FP8, Fp8Weight
+from kernels.fp8.weight import BLOCK, FP8, Fp8Weight, Weight, parts_of
 
-__all__ = ["BLOCK", "FP8", "Fp8Weight", "dequantise", "quantize_rows", "quantize_weight"]
+__all__ = [
+    "BLOCK",
+    "FP8",
+    "Fp8Weight",
+    "Weight",
+    "dequantise",
+    "parts_of",
+    "quantize_rows",
+    "quantize_weight",
+]
 
 MAX_COLUMNS: Final = 65536
 """A program of the kernel holds a whole row."""

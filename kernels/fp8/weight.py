@@ -1,4 +1,4 @@
-"""A weight in 8-bit floats with its scales.
+"""A weight: a matrix in the dtype of the rows, or one in 8-bit floats with its scales.
 
 Owns the two layouts of scales: by row, and by block of 128 x 128 as published checkpoints have it.
 """
@@ -55,3 +55,14 @@ class Fp8Weight:
     def to(self, device: torch.device) -> "Fp8Weight":
         """The same weight on another device."""
         return Fp8Weight(self.values.to(device), self.scales.to(device))
+
+
+Weight = Tensor | Fp8Weight
+"""What a product takes: [N, K], row-major."""
+
+
+def parts_of(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
+    """(values, scales, rows and columns that share a scale: 0 without scales, 1 by row)."""
+    if isinstance(weight, Fp8Weight):
+        return weight.values, weight.scales, BLOCK if weight.is_blocked else 1
+    return weight, None, 0

@@ -11,10 +11,9 @@ ahead of them in the stream has ended, so no kernel just ahead may write them.
 from torch import Tensor
 
 from kernels.choose import uses_triton
-from kernels.fp8 import BLOCK, Fp8Weight
+from kernels.fp8 import BLOCK, Fp8Weight, Weight
 from kernels.linear import reference
 from kernels.linear.choose import library_rows
-from kernels.linear.weight import Weight
 
 __all__ = ["Weight", "library_rows", "linear", "linear_add", "norm_linear", "norm_swiglu"]
 

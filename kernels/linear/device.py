@@ -6,13 +6,12 @@ Owns the way from an operation to its kernel. Must not know why a configuration 
 import torch
 from torch import Tensor
 
-from kernels.fp8 import Fp8Weight, quantize_rows
+from kernels.fp8 import Fp8Weight, Weight, parts_of, quantize_rows
 from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv, Wide
 from kernels.linear.gemv import gemv
 from kernels.linear.skinny import skinny
-from kernels.linear.weight import Weight, parts_of
 from kernels.linear.wide import serves, wide
 from kernels.rms_norm import rms_norm
 

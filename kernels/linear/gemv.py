@@ -20,10 +20,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
+from kernels.fp8 import Weight, parts_of
 from kernels.launch import Launch
 from kernels.linear.config import Gemv
 from kernels.linear.parts import silu, weight_rows
-from kernels.linear.weight import Weight, parts_of
 
 
 @triton.jit

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
-from kernels.fp8 import Fp8Weight, dequantise, quantize_rows
-from kernels.linear.weight import Weight
+from kernels.fp8 import Fp8Weight, Weight, dequantise, quantize_rows
 from kernels.rms_norm import rms_norm
 from kernels.silu_mul import silu_mul
 

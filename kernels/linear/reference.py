@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.fp8 import Weight
 from kernels.fp8 import reference as fp8
-from kernels.linear.weight import Weight
 from kernels.rms_norm import reference as norms
 from kernels.silu_mul import reference as gates
 

@@ -25,11 +25,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.choose import has_pdl
-from kernels.launch import Launch
+from kernels.fp8 import Weight, parts_of
+from kernels.launch import Launch, scratch
 from kernels.linear.config import MAX_TILE_ROWS, Skinny
 from kernels.linear.parts import silu, weight_rows
-from kernels.linear.weight import Weight, parts_of
-from kernels.scratch import scratch
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.penalise import reference
-from kernels.penalise.penalties import Penalties
-from kernels.penalise.reference import IN_PROMPT, MAX_OUTPUTS
+from kernels.penalise.reference import IN_PROMPT, MAX_OUTPUTS, Penalties
 
 __all__ = ["ENTRY_WORDS", "IN_PROMPT", "MAX_OUTPUTS", "Penalties", "count", "mark", "penalise"]
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.launch import Launch
-from kernels.penalise.penalties import Penalties
-from kernels.penalise.reference import MAX_OUTPUTS
+from kernels.penalise.reference import MAX_OUTPUTS, Penalties
 
 TILE: Final = 1024
 _NUM_WARPS: Final = 4

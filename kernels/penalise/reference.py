@@ -1,11 +1,26 @@
 """Plain torch penalties; the CPU path, and the definition."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from kernels.penalise.penalties import Penalties
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """In tensors that keep their place from step to step; every one is [penalised].
+
+    `rows` int64 are those of the logits, `slots` int64 those of the counts, all of them there.
+    float32: `repetition` (1: none), `frequency` and `presence` (0: none).
+    """
+
+    rows: Tensor
+    slots: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+
 
 MAX_OUTPUTS: Final = 2**15 - 1
 IN_PROMPT: Final = -(2**15)

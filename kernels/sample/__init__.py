@@ -7,8 +7,7 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.sample import reference
-from kernels.sample.draws import Draw, Draws
-from kernels.sample.reference import greedy
+from kernels.sample.reference import Draw, Draws, greedy
 
 __all__ = ["Draw", "Draws", "greedy", "logprobs", "pick", "sample"]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from kernels.choose import has_pdl
 from kernels.launch import Launch
-from kernels.sample.draws import Draws
+from kernels.sample.reference import Draws
 
 UNUSED_BITS: Final = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 12}
 """Low bits of a key that are 0 in every logit; what remains is an even number of bits."""

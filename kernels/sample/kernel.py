@@ -19,7 +19,7 @@ from kernels.launch import Launch
 from kernels.philox.kernel import philox_words
 from kernels.sample.bounds import row_draw, take, tile_bounds, top_of
 from kernels.sample.cut import UNUSED_BITS, find_cut
-from kernels.sample.draws import Draws
+from kernels.sample.reference import Draws
 
 TILE: Final = 2048
 _NUM_WARPS: Final = 4

@@ -1,4 +1,4 @@
-"""Plain torch sampling; the CPU path, and the definition of a draw.
+"""Plain torch sampling: the CPU path, the definition of a draw and its arguments.
 
 The Gumbel noise of a uniform u is -log(-log(u)), calculated in float64 and rounded to float32:
 libraries differ in the last bit of a logarithm, and after the rounding they agree but for one
@@ -6,11 +6,44 @@ number in 10**8. A score is float32(logit / temperature) + noise, and the lowest
 wins.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from kernels.philox import uniform_noise
-from kernels.sample.draws import Draw, Draws
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How each row is drawn; every tensor is [rows].
+
+    seeds int64, temperature float32 > 0. The filters are None if no row uses them: top_k int64
+    (0: all), top_p float32 (1: all), min_p float32 (0: all). top_k comes first, top_p counts
+    what it kept, min_p is relative to the best token. The best token is always kept.
+    """
+
+    seeds: Tensor
+    temperature: Tensor
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """As `Draw`, in tensors that keep their place from step to step; every tensor is [rows].
+
+    seeds int64, temperature float32 (0: greedy), top_k int32, top_p and min_p float32. Without
+    `filtered` the filters are not read.
+    """
+
+    seeds: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    filtered: bool
 
 
 def greedy(logits: Tensor) -> Tensor:

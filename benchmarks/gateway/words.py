@@ -15,7 +15,7 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from workers.model_dir import builtin_dir
-from workers.replay.vocabulary import read_vocabulary
+from workers.replay.synthetic import read_vocabulary
 
 MODEL_DIR: Final = "builtin:herma-tiny"
 MODEL: Final = "m"

@@ -1,7 +1,7 @@
 """The script of a scripted engine: which prompts get which answers, and how.
 
-Owns the file's form and its strict reading: whatever is wrong is one line that names the file and
-the rule. Must not know tokens, engines or clocks.
+Owns the file's form, its strict reading (a mistake is one line that names the file and the rule)
+and the matching of rules. Must not know tokens, engines or clocks: prompts are text here.
 """
 
 import difflib
@@ -9,7 +9,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, final
 
 import msgspec
 
@@ -30,7 +30,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     text, or in the whole prompt with `where = "prompt"`; without either it fits every prompt.
     `times`: for so many answers of one engine start, then never again.
 
-    `answer` is what the model would write, with its own marks around thoughts and calls. It begins
+    `answer` is what the model would write, with its own marks around reasoning and calls. It begins
     after `wait_s` and comes in chunks of `chunk_tokens`, `token_ms` for each token. Then it ends
     (`finish = "stop"`), begins again until the limit of the request ("length"), fails ("error") or
     never goes on ("hang").
@@ -136,3 +136,45 @@ def _refuse_unknown(
             raise ConfigError(
                 f"{source}: {place}: unknown key `{key}`; {hint}Known: {', '.join(sorted(known))}"
             )
+
+
+@final
+class RuleMatcher:
+    """The rules of one engine start, by their index in the script; counts each rule's answers."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._patterns = [
+            None if rule.matches is None else re.compile(rule.matches) for rule in script.rules
+        ]
+        self._num_answers = [0] * len(script.rules)
+
+    def choose(self, prompt: str) -> int | None:
+        """The first rule that fits and has answers left, which counts as one of them."""
+        for index in self.fitting(prompt):
+            times = self._script.rules[index].times
+            if times is None or self._num_answers[index] < times:
+                self._num_answers[index] += 1
+                return index
+        return None
+
+    def fitting(self, prompt: str) -> list[int]:
+        """Every rule that fits, used up or not."""
+        user = last_user_text(prompt, self._script)
+        return [
+            index
+            for index, rule in enumerate(self._script.rules)
+            if self._fits(rule, index, user if rule.where == "user" else prompt)
+        ]
+
+    def _fits(self, rule: Rule, index: int, text: str) -> bool:
+        if rule.contains is not None and rule.contains not in text:
+            return False
+        pattern = self._patterns[index]
+        return pattern is None or pattern.search(text) is not None
+
+
+def last_user_text(prompt: str, script: Script) -> str:
+    """The text after the last user's mark; the whole prompt if it has none."""
+    _, mark, rest = prompt.rpartition(script.user_mark)
+    return rest.partition(script.end_mark)[0] if mark else prompt

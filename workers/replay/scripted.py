@@ -1,7 +1,7 @@
-"""An engine without a model: it says what its script tells it to, when it tells it to.
+"""An engine without a model: its script says which prompts get which answers, and when.
 
-Owns the parts that are being played, and the ends of the process that a script asks for.
-Scheduling, blocks and limits are those of every engine. Must not import torch.
+Owns the playback of answers, and the ends of the process that a script asks for. Scheduling, blocks
+and limits are those of every engine. Must not import torch.
 """
 
 from __future__ import annotations
@@ -13,38 +13,100 @@ import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, NoReturn, final
+from typing import Final, Literal, NamedTuple, NoReturn, final
 
 from tokenizers import Tokenizer
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.messages import TokenLogprobs
 from protocol.sampling import SamplingParams
 from workers.ipc import PROBE_PROMPT
-from workers.model_dir import read_eos_ids
-from workers.replay.model_dir import engine_facts, find_model_dir
-from workers.replay.playback import Line, Part
-from workers.replay.rule_match import Casting
-from workers.replay.script import Rule, Script, load_script
+from workers.loop import Channel
+from workers.model_dir import TOKENIZER_NAME, read_eos_ids
+from workers.replay.runner import ReplayRunner, find_model_dir, sampled
+from workers.replay.script import Rule, RuleMatcher, Script, load_script
 from workers.scheduler import Chunk, Sampled, SequenceStart, StepPlan, StepResult
 
 MAX_REST_S: Final = 0.5
 """A step comes at least so often, so that long waits are not taken for a hung engine."""
 _MIN_REST_S: Final = 0.001
-"""After a step in which nobody could speak: the next one would be no different."""
+"""After a step without a token: the next one would be no different."""
 _DEATH_EXIT_CODE: Final = 1
+_NEVER: Final = float("inf")
 _CANARY_RULE: Final = Rule(answer="", finish="hang")
+
+Death = Literal["kill", "exit", "hang"]
+
+
+class Output(NamedTuple):
+    """What is due of a sequence: token ids, or why it fails, or the end of the process."""
+
+    ids: tuple[int, ...] = ()
+    error: str | None = None
+    die: Death | None = None
 
 
 @final
-class ScriptedRunner:
-    """The runner's seam without a model. `collect` never waits: `rest_s` says when it is worth
-    calling, so that a frame can come first.
+class Playback:
+    """One sequence's way through its rule's answer, from output number `num_outputs` on.
+
+    `due_at` is the time of its next output. `may_die` is False in starts after those that die.
+    Seconds come in as arguments.
     """
 
-    lookahead: Final = 0
-    has_pending_captures: Final = False
+    def __init__(
+        self,
+        rule: Rule,
+        answer: array[int],
+        end_id: int | None,
+        *,
+        num_outputs: int,
+        now: float,
+        may_die: bool,
+    ) -> None:
+        self._rule = rule
+        self._answer = answer
+        self._end_id = end_id
+        self._num_outputs = num_outputs
+        self._die_at = rule.die_after_tokens if rule.die is not None and may_die else None
+        # A resumed sequence has waited in its earlier attempt.
+        self.due_at = now + (0.0 if num_outputs else rule.wait_s)
+        if self._die_at is not None and num_outputs >= self._die_at > 0:
+            self._die_at = None
+
+    def next_output(self) -> Output:
+        """What is due; the next one is `token_ms` later for each of its tokens."""
+        if self._num_outputs == self._die_at:
+            return Output(die=self._rule.die)
+        ids = self._next_ids()
+        if not ids:
+            if self._rule.finish == "error":
+                return Output(error=f"the script's rule {self._rule.name!r} ends with an error")
+            self.due_at = _NEVER
+            return Output()
+        self._num_outputs += len(ids)
+        self.due_at += len(ids) * self._rule.token_ms / 1e3
+        return Output(ids)
+
+    def _next_ids(self) -> tuple[int, ...]:
+        """The next chunk, cut where the process dies; none where the answer breaks off."""
+        rule, answer, begin = self._rule, self._answer, self._num_outputs
+        most = rule.chunk_tokens
+        if self._die_at is not None and begin < self._die_at:
+            most = min(most, self._die_at - begin)
+        if rule.finish == "length":
+            return tuple(answer[index % len(answer)] for index in range(begin, begin + most))
+        ids = tuple(answer[begin : begin + most])
+        if not ids and rule.finish == "stop" and self._end_id is not None:
+            return (self._end_id,)
+        return ids
+
+
+@final
+class ScriptedRunner(ReplayRunner):
+    """`collect` never waits: `rest_s` says when it is worth calling, so that a frame can come
+    first.
+    """
 
     def __init__(
         self,
@@ -56,107 +118,106 @@ class ScriptedRunner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises `ConfigError` for a model that the script cannot be played with."""
-        self.model_dir = model_dir
-        self.facts = engine_facts(config, model_dir)
-        eos_ids = read_eos_ids(model_dir)
-        if not eos_ids:
+        super().__init__(config, model_dir)
+        if not self.eos_ids:
             raise ConfigError(f"{model_dir} names no eos_token_id, so no answer could end")
-        self.eos_ids = frozenset(eos_ids)
-        self._end_id = eos_ids[0]
+        self._end_id = read_eos_ids(model_dir)[0]
         self._tokenizer = _tokenizer(model_dir)
         self._script = script
-        self._casting = Casting(script)
+        self._matcher = RuleMatcher(script)
         self._answers = [self._encode(rule.answer) for rule in script.rules]
         self._epoch = epoch
         self._clock = clock
-        self._parts: dict[int, tuple[Part | str, SamplingParams]] = {}
-        self._has_spoken = True
+        self._playbacks: dict[int, tuple[Playback | str, SamplingParams]] = {}
+        self._has_output = True
 
     def rest_s(self) -> float:
-        """Seconds until somebody has something to say."""
+        """Seconds until the next output of any sequence."""
         due_at = min(
-            (part.due_at for part, _ in self._parts.values() if isinstance(part, Part)), default=0.0
+            (one.due_at for one, _ in self._playbacks.values() if isinstance(one, Playback)),
+            default=0.0,
         )
-        least_s = 0.0 if self._has_spoken else _MIN_REST_S
+        least_s = 0.0 if self._has_output else _MIN_REST_S
         return min(max(due_at - self._clock(), least_s), MAX_REST_S)
-
-    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
-        """There is nothing to prepare."""
-        return False
-
-    def launch(self, plan: StepPlan) -> StepPlan:
-        """Nothing is done before it is waited for."""
-        return plan
 
     def collect(self, plan: StepPlan) -> StepResult:
         """What is due by now of all sampling chunks of `plan`."""
         now = self._clock()
         for seq in plan.ended:
-            self._parts.pop(seq, None)
+            self._playbacks.pop(seq, None)
         for start in plan.started:
-            self._parts[start.seq] = (self._cast(start, now), start.sampling)
-        sampled: list[Sampled] = []
+            self._playbacks[start.seq] = (self._playback(start, now), start.sampling)
+        answers: list[Sampled] = []
         failed: list[tuple[int, str]] = []
         for chunk in plan.chunks:
             if chunk.samples:
-                line = self._line(chunk, now)
-                if line.error is not None:
-                    failed.append((chunk.seq, line.error))
+                output = self._output(chunk, now)
+                if output.error is not None:
+                    failed.append((chunk.seq, output.error))
                 else:
-                    sampled.append(self._sampled(chunk, line.ids))
-        self._has_spoken = bool(plan.started or failed or any(item.ids for item in sampled))
-        return StepResult(plan.step, tuple(sampled), tuple(failed))
+                    _, sampling = self._playbacks[chunk.seq]
+                    answers.append(sampled(chunk.seq, output.ids, sampling))
+        self._has_output = bool(plan.started or failed or any(item.ids for item in answers))
+        return StepResult(plan.step, tuple(answers), tuple(failed))
 
-    def _line(self, chunk: Chunk, now: float) -> Line:
-        part, _ = self._parts[chunk.seq]
-        if isinstance(part, str):
-            return Line(error=part)
-        if part.due_at > now:
-            return Line()
-        line = part.next_line()
-        if line.die is not None:
-            _die(line.die)
-        return line
+    def _output(self, chunk: Chunk, now: float) -> Output:
+        playback, _ = self._playbacks[chunk.seq]
+        if isinstance(playback, str):
+            return Output(error=playback)
+        if playback.due_at > now:
+            return Output()
+        output = playback.next_output()
+        if output.die is not None:
+            _die(output.die)
+        return output
 
-    def _sampled(self, chunk: Chunk, ids: tuple[int, ...]) -> Sampled:
-        _, sampling = self._parts[chunk.seq]
-        if sampling.logprobs is None:
-            return Sampled(chunk.seq, ids)
-        tops = [((token_id, 0.0),) if sampling.logprobs else () for token_id in ids]
-        return Sampled(chunk.seq, ids, tuple(TokenLogprobs(0.0, top) for top in tops))
-
-    def _cast(self, start: SequenceStart, now: float) -> Part | str:
-        """The part of a new sequence, or why it gets none."""
-        prompt, said = start.token_ids[: start.num_prompt], start.token_ids[start.num_prompt :]
+    def _playback(self, start: SequenceStart, now: float) -> Playback | str:
+        """The answer to a new sequence, or why it gets none."""
+        prompt, outputs = start.token_ids[: start.num_prompt], start.token_ids[start.num_prompt :]
+        num = len(outputs)
         if tuple(prompt) == PROBE_PROMPT:
             answer = array("I", PROBE_PROMPT)
-            return Part(_CANARY_RULE, answer, None, num_said=len(said), now=now, may_die=False)
+            return Playback(_CANARY_RULE, answer, None, num_outputs=num, now=now, may_die=False)
         text = self._tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
-        index = self._continuing(text, said) if said else self._casting.choose(text)
+        index = self._continued(text, outputs) if outputs else self._matcher.choose(text)
         if index is None:
             return f"no rule of the script fits the prompt that ends with {text[-200:]!r}"
         rule = self._script.rules[index]
-        return Part(
-            rule,
-            self._answers[index],
-            self._end_id,
-            num_said=len(said),
-            now=now,
-            may_die=self._epoch <= rule.die_starts,
-        )
+        may_die = self._epoch <= rule.die_starts
+        answer = self._answers[index]
+        return Playback(rule, answer, self._end_id, num_outputs=num, now=now, may_die=may_die)
 
-    def _continuing(self, text: str, said: array[int]) -> int | None:
-        """The rule whose answer begins with what an earlier attempt has said."""
-        for index in self._casting.fitting(text):
+    def _continued(self, text: str, outputs: array[int]) -> int | None:
+        """The rule whose answer begins with the outputs of an earlier attempt."""
+        for index in self._matcher.fitting(text):
             answer = self._answers[index]
             if self._script.rules[index].finish == "length":
-                answer = answer * (len(said) // len(answer) + 1)
-            if answer[: len(said)] == said:
+                answer = answer * (len(outputs) // len(answer) + 1)
+            if answer[: len(outputs)] == outputs:
                 return index
         return None
 
     def _encode(self, answer: str) -> array[int]:
         return array("I", self._tokenizer.encode(answer, add_special_tokens=False).ids)
+
+
+@final
+class PacedChannel:
+    """A channel on which a glance (`take(0.0)`) lasts until the next output is due (`rest_s`), or a
+    frame comes.
+    """
+
+    def __init__(self, channel: Channel, rest_s: Callable[[], float]) -> None:
+        self._channel = channel
+        self._rest_s = rest_s
+
+    def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
+        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+        return self._channel.take(self._rest_s() if timeout_s == 0.0 else timeout_s)
+
+    def send(self, frames: list[tuple[int, bytes]]) -> None:
+        """Send frames in order."""
+        self._channel.send(frames)
 
 
 def load_scripted(
@@ -172,14 +233,14 @@ def load_scripted(
 
 
 def _tokenizer(model_dir: Path) -> Tokenizer:
-    path = model_dir / "tokenizer.json"
+    path = model_dir / TOKENIZER_NAME
     try:
         return Tokenizer.from_buffer(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _die(how: Literal["kill", "exit", "hang"]) -> NoReturn:
+def _die(how: Death) -> NoReturn:
     print(f"the script ends this engine: {how}", file=sys.stderr)
     sys.stderr.flush()
     if how == "kill":

@@ -5,55 +5,59 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.replay.playback import Line, Part
 from workers.replay.script import Rule
+from workers.replay.scripted import Output, Playback
 
 END = 99
 
 
-def play(part: Part, until: float = float("inf"), most: int = 50) -> list[tuple[float, Line]]:
+def play(
+    playback: Playback, until: float = float("inf"), most: int = 50
+) -> list[tuple[float, Output]]:
     """What it says and when, until it is silent for ever."""
     lines = []
-    while part.due_at <= until and len(lines) < most and part.due_at != float("inf"):
-        at = part.due_at
-        line = part.next_line()
+    while playback.due_at <= until and len(lines) < most and playback.due_at != float("inf"):
+        at = playback.due_at
+        line = playback.next_output()
         lines.append((at, line))
         if line.die or line.error or END in line.ids:
             break
     return lines
 
 
-def part(rule: Rule, length: int = 5, said: int = 0, *, may_die: bool = True) -> Part:
-    return Part(rule, array("I", range(length)), END, num_said=said, now=10.0, may_die=may_die)
+def playback(rule: Rule, length: int = 5, said: int = 0, *, may_die: bool = True) -> Playback:
+    return Playback(
+        rule, array("I", range(length)), END, num_outputs=said, now=10.0, may_die=may_die
+    )
 
 
 def test_it_waits_then_speaks_in_chunks_at_its_pace_and_ends() -> None:
     """`wait_s`, then `chunk_tokens` at a time, `token_ms` for each."""
     rule = Rule(answer="-", wait_s=2.0, chunk_tokens=2, token_ms=1000.0)
-    lines = [(at, line.ids) for at, line in play(part(rule))]
+    lines = [(at, line.ids) for at, line in play(playback(rule))]
     assert lines == [(12.0, (0, 1)), (14.0, (2, 3)), (16.0, (4,)), (17.0, (END,))]
 
 
 def test_other_ends() -> None:
     """Again from the beginning, an error, or silence."""
-    again = play(part(Rule(answer="-", finish="length", chunk_tokens=4)), most=3)
+    again = play(playback(Rule(answer="-", finish="length", chunk_tokens=4)), most=3)
     assert [line.ids for _, line in again] == [(0, 1, 2, 3), (4, 0, 1, 2), (3, 4, 0, 1)]
-    *_, (_, last) = play(part(Rule(answer="-", name="r", finish="error")))
+    *_, (_, last) = play(playback(Rule(answer="-", name="r", finish="error")))
     assert last.error == "the script's rule 'r' ends with an error"
-    silent = part(Rule(answer="-", finish="hang"))
-    assert play(silent)[-1][1] == Line()
+    silent = playback(Rule(answer="-", finish="hang"))
+    assert play(silent)[-1][1] == Output()
     assert silent.due_at == float("inf")
 
 
 def test_death_comes_after_exactly_so_many_tokens_and_not_twice() -> None:
     """Chunks are cut there; a sequence that is past it, or a later start, goes on."""
     rule = Rule(answer="-", chunk_tokens=4, die="kill", die_after_tokens=3)
-    assert [line for _, line in play(part(rule))] == [Line((0, 1, 2)), Line(die="kill")]
-    whole = [line for _, line in play(part(rule, may_die=False))]
-    assert whole == [Line((0, 1, 2, 3)), Line((4,)), Line((END,))]
-    assert play(part(rule, said=3)) == [(10.0, Line((3, 4))), (10.0, Line((END,)))]
+    assert [line for _, line in play(playback(rule))] == [Output((0, 1, 2)), Output(die="kill")]
+    whole = [line for _, line in play(playback(rule, may_die=False))]
+    assert whole == [Output((0, 1, 2, 3)), Output((4,)), Output((END,))]
+    assert play(playback(rule, said=3)) == [(10.0, Output((3, 4))), (10.0, Output((END,)))]
     at_once = Rule(answer="-", die="exit")
-    assert play(part(at_once)) == [(10.0, Line(die="exit"))]
+    assert play(playback(at_once)) == [(10.0, Output(die="exit"))]
 
 
 @given(
@@ -69,7 +73,7 @@ def test_attempts_continue_each_other(
     rule = Rule(answer="-", chunk_tokens=chunk, finish=finish)
 
     def tokens(said: int, most: int) -> list[int]:
-        ids = [i for _, line in play(part(rule, length, said)) for i in line.ids]
+        ids = [i for _, line in play(playback(rule, length, said)) for i in line.ids]
         return ids[:most]
 
     whole = tokens(0, 30)

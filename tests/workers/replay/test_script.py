@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ConfigError
-from workers.replay.script import load_script, parse_script
+from workers.replay.script import (
+    Rule,
+    RuleMatcher,
+    Script,
+    last_user_text,
+    load_script,
+    parse_script,
+)
 
 GOOD = """
 [defaults]
@@ -84,3 +91,39 @@ def test_the_example_of_the_page_is_a_script() -> None:
     script = parse_script(example, str(page))
     assert [rule.die for rule in script.rules] == [None, None, "kill"]
     assert "<tool_call>" in script.rules[0].answer
+
+
+PROMPT = (
+    "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+    "<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nAdd 2 and 3<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+
+
+def matcher(*rules: Rule) -> RuleMatcher:
+    return RuleMatcher(Script(rules=rules))
+
+
+def test_the_last_user_text_is_what_stands_between_the_marks() -> None:
+    """Not the earlier one; without marks it is all of the prompt."""
+    script = Script(rules=())
+    assert last_user_text(PROMPT, script) == "Add 2 and 3"
+    assert last_user_text("plain text", script) == "plain text"
+    assert last_user_text("[U]a[/U]b", Script(rules=(), user_mark="[U]", end_mark="[/U]")) == "a"
+
+
+def test_the_first_rule_that_fits_is_taken() -> None:
+    """By a part of the text, by an expression, in the last user text or the whole prompt."""
+    hello, digits = Rule(answer="1", contains="Hello"), Rule(answer="2", matches=r"\d and \d")
+    assert matcher(hello, digits, Rule(answer="3")).choose(PROMPT) == 1
+    assert matcher(Rule(answer="1", contains="Hello", where="prompt"), digits).choose(PROMPT) == 0
+    assert matcher(hello).choose(PROMPT) is None
+    both = Rule(answer="4", contains="Add", matches="Hello")
+    assert matcher(both).choose(PROMPT) is None
+
+
+def test_a_rule_with_times_is_used_up() -> None:
+    """After so many answers the next one that fits has its turn."""
+    rules = matcher(Rule(answer="1", times=2), Rule(answer="2", times=1))
+    assert [rules.choose(PROMPT) for _ in range(4)] == [0, 0, 1, None]
+    assert rules.fitting(PROMPT) == [0, 1]

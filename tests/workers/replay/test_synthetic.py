@@ -6,14 +6,19 @@ from array import array
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from tests.fakes.worker_process import write_model_dir
-from workers.model_dir import read_vocab_size
-from workers.replay.synthetic import load_synthetic
+from workers.model_dir import builtin_dir, read_vocab_size
+from workers.replay.synthetic import Pace, load_synthetic, read_vocabulary
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
+
+STEP_S = 0.02
 
 
 def config(model: Path, **settings: int) -> WorkerConfig:
@@ -89,3 +94,44 @@ def test_no_torch_without_a_native_engine(module: str) -> None:
     """The supervisor and the synthetic engine start in the time of an interpreter."""
     code = f"import {module}, sys; assert 'torch' not in sys.modules, 'torch'"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@given(st.lists(st.floats(0.0, 0.9 * STEP_S), min_size=1, max_size=200))
+def test_late_sleeps_do_not_add_up(lateness_s: list[float]) -> None:
+    """However late each sleep returns, the n-th step ends n steps after the start."""
+    pace = Pace(STEP_S)
+    now = 1000.0
+    for number, late_s in enumerate(lateness_s, start=1):
+        due_at = pace.next_due(now)
+        assert abs(due_at - (1000.0 + number * STEP_S)) < 1e-6
+        now = due_at + late_s
+
+
+def test_a_pause_begins_anew() -> None:
+    """The first step after it is a whole one, and nothing is caught up."""
+    pace = Pace(STEP_S)
+    assert pace.next_due(5.0) == 5.0 + STEP_S
+    assert pace.next_due(9.0) == 9.0 + STEP_S
+
+
+def test_without_a_step_time_nothing_waits() -> None:
+    """As fast as the machine goes."""
+    pace = Pace(0.0)
+    assert [pace.next_due(now) for now in (1.0, 1.0, 2.5)] == [1.0, 1.0, 2.5]
+
+
+def test_an_answer_has_as_many_words_as_tokens() -> None:
+    """Its text alone tells a client how many tokens came, and which."""
+    model_dir = builtin_dir("builtin:herma-tiny")
+    vocabulary = read_vocabulary(model_dir)
+    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    ids = [vocabulary.at(7, index) for index in range(500)]
+    text = tokenizer.decode(ids)
+    assert len(text.split()) == 500
+    assert text.split() == [tokenizer.decode([token_id]).strip() for token_id in ids]
+    assert ids != [vocabulary.at(8, index) for index in range(500)]
+
+
+def test_a_vocabulary_without_words_is_used_as_it_is(tmp_path: Path) -> None:
+    """All ordinary tokens, but no added one and no end of an answer."""
+    assert list(read_vocabulary(write_model_dir(tmp_path)).ids) == list(range(256))

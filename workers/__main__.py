@@ -15,7 +15,6 @@ import msgspec
 
 from config import Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
-from workers.replay.script import load_script
 from workers.supervisor.app import serve
 from workers.supervisor.engine_process import NATIVE_ENGINE
 
@@ -40,7 +39,9 @@ def read_worker(arguments: argparse.Namespace) -> WorkerConfig:
     config = load_config(arguments.config) if arguments.config else builtin_config()
     worker = with_options(pick_worker(config, arguments.name), arguments)
     if worker.script is not None:
-        load_script(Path(worker.script).expanduser())  # a bad one is told before anything starts
+        from workers.replay import load_script  # noqa: PLC0415 -- most workers have no script
+
+        load_script(Path(worker.script).expanduser())  # a mistake is reported before any start
     return worker
 
 

@@ -13,9 +13,7 @@ import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, NoReturn, final
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, final
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
@@ -26,6 +24,9 @@ from workers.model_dir import TOKENIZER_NAME, read_eos_ids
 from workers.replay.runner import ReplayRunner, find_model_dir, sampled
 from workers.replay.script import Rule, RuleMatcher, Script, load_script
 from workers.scheduler import Chunk, Sampled, SequenceStart, StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 MAX_REST_S: Final = 0.5
 """A step comes at least so often, so that long waits are not taken for a hung engine."""
@@ -233,6 +234,8 @@ def load_scripted(
 
 
 def _tokenizer(model_dir: Path) -> Tokenizer:
+    from tokenizers import Tokenizer  # noqa: PLC0415 -- 30 ms, for this engine only
+
     path = model_dir / TOKENIZER_NAME
     try:
         return Tokenizer.from_buffer(path.read_bytes())

@@ -20,9 +20,9 @@ from gateway.api.errors import ApiError
 from gateway.api.rewritten_fields import check_aliases
 from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http.edge import Edge, FleetGauges
-from gateway.http.response_writer import write_batch
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
+from gateway.http.server.send_buffer import write_batch
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
 from gateway.routing.dispatch import Dispatch

@@ -10,11 +10,12 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.response_writer import WriteBatch
-from gateway.http.server.connection import Service
-from gateway.http.server.limits import Deadlines, Limits
-from gateway.http.server.readers import Readers
-from gateway.http.server.serving import Connections, HttpDate
+from gateway.http.server.connection import Readers, Service
+from gateway.http.server.parser import Limits
+from gateway.http.server.read_deadlines import Deadlines
+from gateway.http.server.response import HttpDate
+from gateway.http.server.send_buffer import WriteBatch
+from gateway.http.server.serving import Connections
 
 SILENT_PEER_S = 30.0
 LONGEST_S = 1_000.0
@@ -27,7 +28,7 @@ class Peer:
 
     stream: trio.SocketStream
     connections: Connections
-    step: WriteBatch
+    batch: WriteBatch
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
@@ -59,7 +60,7 @@ async def wired(
     """A connection to `app`; at the end of the block the peer leaves, and all tasks must end."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    step = WriteBatch()
+    batch = WriteBatch()
     readers = Readers()
     service = Service(
         app=app,
@@ -67,7 +68,7 @@ async def wired(
         deadlines=deadlines or Deadlines(),
         silent_peer_s=SILENT_PEER_S,
         date=HttpDate(lambda: 0.0),
-        step=step,
+        batch=batch,
         readers=readers,
     )
     connections = Connections(service, None)
@@ -79,7 +80,7 @@ async def wired(
                 nursery.start_soon(connections.handle, theirs, None)
                 stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
                 async with stream:
-                    yield Peer(stream, connections, step)
+                    yield Peer(stream, connections, batch)
             upkeep.cancel_scope.cancel()
 
 

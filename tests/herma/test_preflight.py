@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from config import GatewayConfig
-from gateway.http.server.listen import listen
+from gateway.http.server.serving import listen
 from herma.preflight import check_process_ports, claim_port
 from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports

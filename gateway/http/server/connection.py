@@ -1,34 +1,31 @@
 """One connection: requests in, responses out, one after the other.
 
-Owns the task of a connection and what ends it. Must not know the listener, the app or how HTTP is
-written.
+Owns the task of a connection, what ends it, and the one task that reads for all connections. Must
+not know the listener, the app or how HTTP is written.
 
 What the peer sends is read while the app answers, so that a client that leaves is noticed: that
-cancels the connection's scope, and with it the app. One task reads for all connections, and one
-looks after their deadlines, since a task and a scope for each would cost more than all else of a
-request.
+cancels the connection's scope, and with it the app. One task reads all sockets, and one checks all
+deadlines: a task and a scope for each connection would cost more than all else of a request, as
+would a second switch of tasks and a system call to wait again.
 """
 
+import selectors
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, final
 
 import trio
 from starlette.types import ASGIApp
 
 from gateway.api import ApiError
-from gateway.http.response_writer import WriteBatch
 from gateway.http.responses import ClientGone, error_of, send_error
 from gateway.http.server.exchange import Exchange
-from gateway.http.server.limits import Deadlines, Limits
-from gateway.http.server.parser import RequestParser
-from gateway.http.server.read_deadlines import ReadDeadlines
-from gateway.http.server.readers import Readers
-from gateway.http.server.request import Request
-from gateway.http.server.send_buffer import SendBuffer
+from gateway.http.server.parser import Limits, Request, RequestParser
+from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
+from gateway.http.server.send_buffer import SendBuffer, WriteBatch
 from gateway.runtime import Wakeup
 
 _RECEIVE_BYTES: Final = 2**16
@@ -46,13 +43,13 @@ class Service:
     deadlines: Deadlines
     silent_peer_s: float
     date: Callable[[], bytes]
-    step: WriteBatch
-    readers: Readers
+    batch: WriteBatch
+    readers: "Readers"
 
 
 class Connection:
-    """`serve` runs as a task in `nursery`, which ends with the connection. It is read, meanwhile,
-    as long as there is room for more.
+    """`serve` runs as a task in `nursery`, which ends with the connection. The socket is read
+    meanwhile, as long as there is room for more.
     """
 
     def __init__(
@@ -69,22 +66,22 @@ class Connection:
         self._here = here
         self._scope = nursery.cancel_scope
         self._parser = RequestParser(service.limits)
-        self._send_buffer = SendBuffer(connection, nursery, service.step, self._note_gone)
-        self._patience = ReadDeadlines(service.deadlines, trio.current_time())
+        self._send_buffer = SendBuffer(connection, nursery, service.batch, self._on_gone)
+        self._deadlines = ReadDeadlines(service.deadlines, trio.current_time())
         self._changed = Wakeup()
-        self.more = self._changed.wait
+        self.wait_for_change = self._changed.wait
         self._is_read = False
-        self._has_heard_all = False
+        self._has_read_all = False
         self._is_answering = False
         self._exchange_now: Exchange | None = None
         self._num_answered = 0
         self._is_last = False
 
     def read(self) -> None:
-        """Take in what the peer has sent, if there is room for it."""
+        """Receive what the peer has sent, if there is room for it."""
         parser = self._parser
         if (parser.waiting or parser.body_of is not None) and parser.is_full:
-            self._read_no_more()
+            self._pause_reading()
             return
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
@@ -99,25 +96,25 @@ class Connection:
             self.lose()
 
     def lose(self) -> None:
-        """Nothing more comes: the peer is gone, or cannot be understood."""
-        self.hear_no_more()
+        """End the connection: the peer is gone, or reading failed."""
+        self.stop_reading()
         self._send_buffer.lose()
 
-    def hear_no_more(self) -> None:
-        """Read nothing from now on, so that the socket can be closed."""
-        self._has_heard_all = True
-        self._read_no_more()
+    def stop_reading(self) -> None:
+        """Read nothing more, so that the socket can be closed."""
+        self._has_read_all = True
+        self._pause_reading()
 
     async def serve(self) -> None:
         """Answer requests until one side wants no more of them."""
         lingers = False
-        self._read_on()
+        self._resume_reading()
         while (request := await self._next()) is not None:
             self._is_answering = True
             try:
                 keeps_alive = await self._answer(request)
             finally:
-                # Of a client that left, too: nothing that was asked waits for the collector.
+                # Also when the client left: the request must not wait for the garbage collector.
                 self._exchange_now = None
             self._is_answering = False
             self._num_answered += 1
@@ -125,7 +122,7 @@ class Connection:
                 lingers = not request.is_complete
                 break
             if self._parser.waiting:
-                # Pipelined requests whose answers never wait must not run alone.
+                # Pipelined requests whose answers never wait must let other tasks run.
                 await trio.lowlevel.checkpoint()
         else:
             if self._parser.error is not None:
@@ -134,18 +131,18 @@ class Connection:
         await self._end(lingers=lingers)
 
     def end_soon(self) -> None:
-        """Take no request after those that are here."""
+        """Take no request after those that have arrived."""
         self._is_last = True
         self._changed.ring()
 
     def sweep(self, now: float) -> None:
-        """Give up a peer that is overdue; look after what it is told."""
+        """Give up a peer that is overdue; keep its answer alive."""
         if self._exchange_now is not None:
             self._exchange_now.sweep(now)
         stuck_since = self._send_buffer.stuck_since
         if stuck_since is not None and now - stuck_since > self._service.silent_peer_s:
             self._send_buffer.lose()
-        phase = self._patience.look(
+        phase = self._deadlines.look(
             self._parser,
             now,
             num_answered=self._num_answered,
@@ -160,19 +157,17 @@ class Connection:
             )
             self._changed.ring()
 
-    # For the exchange.
-
-    def taken(self) -> None:
-        """There may be room for more."""
+    def on_body_taken(self) -> None:
+        """Read on: the exchange has made room for more of a body."""
         if not self._is_read:
-            self._read_on()
+            self._resume_reading()
 
-    def _read_on(self) -> None:
-        if not self._has_heard_all and not self._parser.is_full:
+    def _resume_reading(self) -> None:
+        if not self._has_read_all and not self._parser.is_full:
             self._is_read = True
             self._service.readers.add(self._socket, self)
 
-    def _read_no_more(self) -> None:
+    def _pause_reading(self) -> None:
         if self._is_read:
             self._is_read = False
             self._service.readers.drop(self._socket)
@@ -182,14 +177,14 @@ class Connection:
         while True:
             if parser.waiting and (request := parser.take()) is not None:
                 if not self._is_read:
-                    self._read_on()
+                    self._resume_reading()
                 return request
             if parser.is_over or (self._is_last and parser.is_idle):
                 return None
             await self._changed.wait()
 
     async def _answer(self, request: Request) -> bool:
-        """Whether another request can follow."""
+        """Answer; returns whether another request can follow."""
         service = self._service
         exchange = self._exchange_now = self._exchange(request)
         scope = exchange.scope(self._peer, self._here)
@@ -209,7 +204,7 @@ class Connection:
         return exchange.keeps_alive
 
     async def _refuse(self, error: ApiError) -> None:
-        """Answer what is no request."""
+        """Answer bytes that are no request."""
         request = Request("GET", b"/", [], "1.1", keeps_alive=False)
         await send_error(self._exchange(request).send, error)
 
@@ -218,7 +213,7 @@ class Connection:
         await self._send_buffer.flushed()
         if lingers:
             self._parser.is_over = True
-            self.taken()
+            self.on_body_taken()
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             await trio.sleep(self._service.deadlines.linger_s)
@@ -229,6 +224,52 @@ class Connection:
             request, self, self._send_buffer, self._service.date, keeps_alive=keeps_alive
         )
 
-    def _note_gone(self) -> None:
+    def _on_gone(self) -> None:
         self._changed.ring()
         self._scope.cancel()
+
+
+class Reader(Protocol):
+    """A connection, as the reading task sees it."""
+
+    def read(self) -> None:
+        """Receive something; called again until all is received. Must not wait, nor touch other
+        readers.
+        """
+        ...
+
+    def lose(self) -> None:
+        """End the connection, as reading it failed."""
+        ...
+
+
+@final
+class Readers:
+    """The connections that are read. Only the task that answers wakes for what arrives."""
+
+    def __init__(self) -> None:
+        self._selector: Final = selectors.DefaultSelector()
+        self._at: Reader | None = None
+
+    def close(self) -> None:
+        self._selector.close()
+
+    def add(self, connection: socket.socket, reader: Reader) -> None:
+        """Read `connection` until `drop`, which has to come before it is closed."""
+        self._selector.register(connection, selectors.EVENT_READ, reader)
+
+    def drop(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+
+    async def run(self) -> None:
+        """Read all connections until cancelled. A failure is logged and ends its connection."""
+        descriptor = self._selector.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(descriptor)
+            if await error_of(self._read_all) is not None and self._at is not None:
+                self._at.lose()
+
+    async def _read_all(self) -> None:
+        for key, _ in self._selector.select(0):
+            self._at = key.data
+            key.data.read()

@@ -1,7 +1,7 @@
 """One request and its response, as the app sees them.
 
 Owns the order of things within an exchange, by ASGI's `receive` and `send` or as a
-`ResponseWriter`. Must not know which app, nor what comes before and after it on the connection.
+`ResponseWriter`. Must not know which app, nor what precedes and follows it on the connection.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from starlette.types import Message, Scope
 
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header
-from gateway.http.server.request import Request
+from gateway.http.server.parser import Request
 from gateway.http.server.response import CONTINUE, Framing
 from gateway.http.server.send_buffer import SendBuffer
 
 _SENDS_PER_CHECKPOINT: Final = 16
-"""A send that need not wait is no checkpoint; a stream that never waits must not run alone."""
+"""A send that need not wait is no checkpoint; a stream that never waits must let others run."""
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
 
@@ -26,14 +26,14 @@ class PeerGone(ClientGone, OSError):
     """What `send` raises once nothing reaches the peer, as ASGI 2.4 asks for."""
 
 
-class Body(Protocol):
-    """Where the rest of a request's body comes from."""
+class BodySource(Protocol):
+    """Where the rest of a request's body comes from: its connection."""
 
-    async def more(self) -> None:
-        """Return once something about the request has changed, or its peer is gone."""
+    async def wait_for_change(self) -> None:
+        """Return once more of the request has arrived, or its peer is gone."""
         ...
 
-    def taken(self) -> None:
+    def on_body_taken(self) -> None:
         """There is room for more."""
         ...
 
@@ -63,7 +63,7 @@ class Exchange:
     def __init__(
         self,
         request: Request,
-        body: Body,
+        body: BodySource,
         send_buffer: SendBuffer,
         date: Callable[[], bytes],
         *,
@@ -97,7 +97,7 @@ class Exchange:
         return self.has_ended and self.request.is_complete and self._framing.keeps_alive
 
     def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Scope:
-        """What the app is told of the request."""
+        """The request as ASGI describes it."""
         request = self.request
         raw_path, path, query = request.path_and_query()
         return {
@@ -132,7 +132,7 @@ class Exchange:
                 if request.parts or request.is_complete:
                     return self._next_part()
                 self._invite()
-            await self._body.more()
+            await self._body.wait_for_change()
 
     def whole_body(self) -> bytes | None:
         """See `ResponseWriter`."""
@@ -143,7 +143,7 @@ class Exchange:
             return None
         self._has_all = True
         body = request.take()
-        self._body.taken()
+        self._body.on_body_taken()
         return body
 
     async def send(self, message: Message) -> None:
@@ -156,7 +156,7 @@ class Exchange:
         else:
             raise ValueError(f"{kind} is no message of an HTTP response")
         if self._send_buffer.is_gone:
-            # The connection's scope is cancelled; only who is shielded from that gets further.
+            # The connection's scope is cancelled; only a shielded task gets past the checkpoint.
             await trio.lowlevel.checkpoint()
             raise PeerGone
         self._num_sends += 1
@@ -191,11 +191,11 @@ class Exchange:
         self._send_buffer.write_all(response)
 
     def forget_head(self) -> None:
-        """What was opened has not left yet, and is not to."""
+        """Discard a head that has not left yet."""
         self._held = None
 
     def watch(self, look: Look, at: float) -> None:
-        """Look after the response at times; see `ResponseWriter`."""
+        """See `ResponseWriter`."""
         self._look, self._look_at = look, at
 
     def unwatch(self) -> None:
@@ -203,30 +203,30 @@ class Exchange:
         self._look = None
 
     def sweep(self, now: float) -> None:
-        """Some time has passed."""
+        """Call `look` if it is due."""
         if self._look is not None and now >= self._look_at and not self.has_ended:
             self._look_at = self._look(now)
 
     def write(self, chunk: bytes) -> bool:
         """Send a part, or keep it within the bound."""
         send_buffer = self._send_buffer
-        step = send_buffer.step
+        batch = send_buffer.batch
         num_bytes = len(chunk)
         if send_buffer.is_gone:
             return False
         if len(send_buffer.waiting) + num_bytes > self._room and not self._has_room(num_bytes):
             return False
-        if step.is_open and self._is_flowing and num_bytes:
-            # Every token comes this way: as below, without asking again what has been answered.
-            self.wrote_at = step.now
+        if batch.is_open and self._is_flowing and num_bytes:
+            # The path of every token: as below, without the checks that hold while it flows.
+            self.wrote_at = batch.now
             framed = b"%x\r\n%b\r\n" % (num_bytes, chunk)
             if send_buffer.waiting:
                 send_buffer.write(framed)
             else:
                 send_buffer.waiting = framed
-                step.corked.append(send_buffer)
+                batch.pending.append(send_buffer)
             return True
-        self.wrote_at = step.now if step.is_open else trio.current_time()
+        self.wrote_at = batch.now if batch.is_open else trio.current_time()
         self._put(chunk, is_last=False)
         self._is_flowing = self._framing.is_chunked
         return not send_buffer.is_gone
@@ -270,7 +270,7 @@ class Exchange:
         request = self.request
         part = request.take()
         self._has_all = request.is_complete
-        self._body.taken()
+        self._body.on_body_taken()
         return {"type": "http.request", "body": part, "more_body": not self._has_all}
 
     def _invite(self) -> None:

@@ -4,25 +4,98 @@ Owns what is accepted as HTTP/1.1 and what is refused, with which status. Must n
 clocks or the app.
 
 llhttp is strict by default: it refuses conflicting lengths, broken chunks, folded headers, space
-before colons, bare line ends. What it lets through and we do not: other versions, repeated Host,
-codings beside chunked, heads without end. An upgrade is ignored, as RFC 9110 7.8 allows; clients
-that offer one with every POST expect just that.
+before colons, bare line ends. Refused here besides: other versions, repeated Host, codings beside
+chunked, endless heads. An upgrade is ignored, as RFC 9110 7.8 allows; clients that offer one with
+every POST expect just that.
 """
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httptools
 
 from gateway.api import ApiError
-from gateway.http.server.limits import Limits
-from gateway.http.server.request import Headers, Request
 
 _SLICE_BYTES: Final = 4096
-"""What is parsed at once, so that a packet of tiny requests stops soon after the bound."""
+"""Bytes parsed at once, so that a packet of tiny requests stops soon after the bound."""
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"expect"})
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may send. `max_target_bytes` bounds the request line, `max_head_bytes` the
+    head, and likewise the trailers and any one chunk's header. Up to `max_waiting_requests`
+    pipelined requests wait for the one being answered, and up to `max_body_ahead_bytes` of a body
+    for the app to take them; beyond, nothing is read. The app bounds bodies.
+    """
+
+    max_target_bytes: int = 8 * 2**10
+    max_head_bytes: int = 64 * 2**10
+    max_headers: int = 100
+    max_waiting_requests: int = 16
+    max_body_ahead_bytes: int = 256 * 2**10
+
+
+class Request:
+    """A request whose head is complete. `error` is why the rest of its body will never come."""
+
+    __slots__ = (
+        "error",
+        "expects_continue",
+        "headers",
+        "is_complete",
+        "keeps_alive",
+        "method",
+        "num_body_bytes",
+        "num_waiting_bytes",
+        "parts",
+        "target",
+        "version",
+    )
+
+    def __init__(
+        self, method: str, target: bytes, headers: Headers, version: str, *, keeps_alive: bool
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.version = version
+        self.keeps_alive = keeps_alive
+        self.expects_continue = False
+        self.is_complete = False
+        self.error: ApiError | None = None
+        self.parts: list[bytes] = []
+        self.num_waiting_bytes = 0
+        self.num_body_bytes = 0
+
+    def __repr__(self) -> str:
+        state = "complete" if self.is_complete else "incomplete"
+        return f"Request({self.method} {self.target!r}, {self.num_body_bytes} bytes, {state})"
+
+    def add(self, part: bytes) -> None:
+        """Add a part of the body."""
+        num_bytes = len(part)
+        self.parts.append(part)
+        self.num_waiting_bytes += num_bytes
+        self.num_body_bytes += num_bytes
+
+    def take(self) -> bytes:
+        """What has arrived of the body and was not taken before."""
+        taken = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts = []
+        self.num_waiting_bytes = 0
+        return taken
+
+    def path_and_query(self) -> tuple[bytes, str, bytes]:
+        """The path as sent, the path decoded, and the query."""
+        raw, _, query = self.target.partition(b"?")
+        path = raw.decode("ascii")
+        return raw, unquote(path) if "%" in path else path, query
 
 
 class RequestParser:
@@ -40,7 +113,7 @@ class RequestParser:
         self._target = b""
         self._headers: Headers = []
         self._num_trailers = 0
-        self._is_told = False
+        self._is_replaying = False
         self.waiting: deque[Request] = deque()
         self.is_in_head = False
         self.body_of: Request | None = None
@@ -63,11 +136,11 @@ class RequestParser:
         return not (self.waiting or self.is_in_head or self.body_of or self._rest)
 
     def feed(self, data: bytes) -> None:
-        """Take in what was received."""
+        """Parse what was received."""
         if self._rest:
             data, self._rest = self._rest + data, b""
         elif len(data) <= _SLICE_BYTES and not self.waiting and not self.is_over:
-            # As most requests come: whole, and after the answer to the one before.
+            # The usual case: a whole request, after the answer to the one before.
             self._parse(data)
             return
         for start in range(0, len(data), _SLICE_BYTES):
@@ -88,7 +161,7 @@ class RequestParser:
         return request
 
     def fail(self, error: ApiError) -> None:
-        """Read nothing more, because of `error`; what follows a last request is nobody's error."""
+        """Read nothing more, because of `error`, which is ignored after the last request."""
         if self.is_over:
             return
         self.is_over = True
@@ -105,9 +178,9 @@ class RequestParser:
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserInvalidMethodError:
-            self.fail(_refusal(501, "The request's method is not known."))
+            self.fail(_refusal(501, "The request's method is unknown."))
         except httptools.HttpParserError as error:
-            # What a callback of ours raised comes back as the context.
+            # What one of the callbacks below raised is the context.
             reason = error.__context__
             if not isinstance(reason, ApiError):
                 reason = _refusal(400, f"The request is not valid HTTP/1.1: {error}.")
@@ -115,7 +188,7 @@ class RequestParser:
         if self._num_quiet_bytes > self._limits.max_head_bytes:
             self.fail(self._too_long())
         elif self.is_in_head and len(self._headers) > self._limits.max_headers:
-            # Of a whole head they are counted at its end: a slice cannot hold too many.
+            # A whole head is counted at its end: a slice cannot hold too many.
             self.fail(self._too_many())
 
     def _too_many(self) -> ApiError:
@@ -123,26 +196,26 @@ class RequestParser:
 
     def _too_long(self) -> ApiError:
         num_bytes = self._limits.max_head_bytes
-        return _refusal(431, f"A head, or what stands beside a body, has over {num_bytes} bytes.")
+        return _refusal(431, f"The head or a chunk's framing has over {num_bytes} bytes.")
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """llhttp takes what follows for the other protocol, a body included. A second parser is
-        told how the body is framed, and goes on with it.
+        """llhttp takes what follows for the other protocol, a body included. A second parser gets a
+        head with the same framing and goes on with the body.
         """
         assert self.body_of is not None
         framing = b"".join(
             b"%b: %b\r\n" % header for header in self.body_of.headers if header[0] in _FRAMING
         )
         self._llhttp = httptools.HttpRequestParser(self)
-        self._is_told = True
+        self._is_replaying = True
         self._llhttp.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
-        self._is_told = False
+        self._is_replaying = False
         self._parse(rest)
 
     # Called by llhttp.
 
     def on_message_begin(self) -> None:
-        if self._is_told:
+        if self._is_replaying:
             return
         if self.is_over:
             raise _refusal(400, "Nothing may follow the last request of a connection.")
@@ -152,7 +225,7 @@ class RequestParser:
         self._num_trailers = 0
 
     def on_url(self, part: bytes) -> None:
-        if self._is_told:
+        if self._is_replaying:
             return
         self._target += part
         if len(self._target) > self._limits.max_target_bytes:
@@ -162,11 +235,11 @@ class RequestParser:
         if not self.is_in_head:
             self._count_trailer()
             return
-        # llhttp takes the space in front of a value away, but not the one behind it.
+        # llhttp strips the space before a value, but not the one after it.
         self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        if self._is_told:
+        if self._is_replaying:
             return
         llhttp = self._llhttp
         method = llhttp.get_method().decode("ascii")
@@ -192,7 +265,7 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         request = self.body_of
-        if request is None or (self._llhttp.should_upgrade() and not self._is_told):
+        if request is None or (self._llhttp.should_upgrade() and not self._is_replaying):
             return
         request.is_complete = True
         self.body_of = None
@@ -206,12 +279,11 @@ class RequestParser:
 
 
 def check_head(request: Request) -> None:
-    """Note what the head says about the connection and the body.
-
-    Raises `ApiError` for a request that is not to be taken.
+    """Set what the head says about the connection and the body. Raises `ApiError` for a request
+    that is refused.
     """
     if request.version not in {"1.1", "1.0"}:
-        raise _refusal(505, "HTTP/1.1 is spoken here.")
+        raise _refusal(505, "Only HTTP/1.0 and 1.1 are supported.")
     num_hosts = num_codings = 0
     for name, value in request.headers:
         if name not in _CHECKED:
@@ -223,12 +295,12 @@ def check_head(request: Request) -> None:
             _check_coding(request, value)
         else:
             if value.strip().lower() != b"100-continue":
-                raise _refusal(417, "Of expectations only 100-continue can be met.")
+                raise _refusal(417, "The only expectation supported is 100-continue.")
             request.expects_continue = request.version == "1.1"
     if num_hosts > 1 or (num_hosts == 0 and request.version == "1.1"):
         raise _refusal(400, "There must be exactly one Host header.")
     if num_codings > 1:
-        raise _refusal(400, "There must be one Transfer-Encoding header at most.")
+        raise _refusal(400, "There must be at most one Transfer-Encoding header.")
     if request.version == "1.0":
         request.keeps_alive = False
     _check_target(request)
@@ -236,21 +308,21 @@ def check_head(request: Request) -> None:
 
 def _check_coding(request: Request, value: bytes) -> None:
     if request.version == "1.0":
-        raise _refusal(400, "HTTP/1.0 has no Transfer-Encoding.")
+        raise _refusal(400, "HTTP/1.0 does not have Transfer-Encoding.")
     if value.strip().lower() != b"chunked":
-        raise _refusal(501, "Of transfer codings only chunked is taken.")
+        raise _refusal(501, "The only transfer coding supported is chunked.")
 
 
 def _check_target(request: Request) -> None:
     target = request.target
     if request.method == "CONNECT":
-        raise _refusal(501, "This is no proxy; CONNECT is not taken.")
+        raise _refusal(501, "CONNECT is not supported; this is not a proxy.")
     if b"#" in target:
-        raise _refusal(400, "A request's target has no fragment.")
+        raise _refusal(400, "A request's target must not have a fragment.")
     if target[:1] == b"/" or (target == b"*" and request.method == "OPTIONS"):
         return
     if not target.lower().startswith((b"http://", b"https://")):
-        raise _refusal(400, "The request's target is no path.")
+        raise _refusal(400, "The request's target is not a path.")
     parts = urlsplit(target)
     request.target = (parts.path or b"/") + (b"?" + parts.query if parts.query else b"")
 

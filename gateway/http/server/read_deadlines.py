@@ -1,23 +1,56 @@
-"""How long a peer's silence or slowness is borne.
+"""How long a peer may be silent or slow.
 
-Owns what a connection waits for and since when. Must not know the clock: `now` is an argument.
+Owns the deadlines, what a connection waits for and since when. Must not know the clock: `now` is an
+argument.
 
-Nothing is noted while bytes come and go: whoever looks now and then sees what has changed since,
-and may be late by the time between two looks. So a request costs no deadline of its own.
+Nothing is recorded while bytes come and go: the periodic check sees what has changed since the last
+one, and may be late by one period. So a request costs no timer of its own.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
-from gateway.http.server.limits import Deadlines
-from gateway.http.server.parser import RequestParser
-from gateway.http.server.request import Request
+from gateway.http.server.parser import Request, RequestParser
 
 Phase = Literal["idle", "head"] | Request
 """What is awaited of the peer: its next request, the rest of a head, or of a request's body."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long a peer may take. `idle_s` between requests is longer than the pools of common
+    clients keep a connection (5 to 60 s). A head has `head_s` from its first byte. A body may not
+    fall silent for `body_silence_s`, nor, after `body_grace_s`, come slower than
+    `min_body_bytes_per_s`. After an answer that came before the whole question the rest is read
+    away for `linger_s`: closing with unread bytes makes the kernel reset the connection, and the
+    client may lose the answer.
+    """
+
+    idle_s: float = 75.0
+    head_s: float = 20.0
+    body_silence_s: float = 30.0
+    body_grace_s: float = 30.0
+    min_body_bytes_per_s: float = 1024.0
+    linger_s: float = 2.0
+
+    def body_by(self, began_at: float, now: float, num_bytes: int) -> float:
+        """When a body that began at `began_at`, and of which `num_bytes` are there, is overdue
+        unless more of it comes.
+        """
+        slowest_at = began_at + self.body_grace_s + num_bytes / self.min_body_bytes_per_s
+        return min(now + self.body_silence_s, slowest_at)
+
+    @property
+    def sweep_s(self) -> float:
+        """The period of the check, by which a deadline may be late: twice the tick of the other
+        tasks at rest, so that it wakes the process at no other moment.
+        """
+        shortest = min(self.idle_s, self.head_s, self.body_silence_s)
+        return min(0.8, shortest / 4)
+
+
 class ReadDeadlines:
-    """Looked at from time to time, it tells when the peer is overdue."""
+    """Checked from time to time, it tells when the peer is overdue."""
 
     __slots__ = ("_began_at", "_deadlines", "_heard_at", "_num_answered", "_num_bytes", "_phase")
 

@@ -1,10 +1,11 @@
 """Responses -> bytes: the protocol core of the server's writing side.
 
-Owns heads, how a body is framed, and what may not be in a header. Must not know sockets, clocks
+Owns heads, how a body is framed, and what may not be in a header. Must not know sockets, the clock
 or the app.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
@@ -20,7 +21,7 @@ _PLAIN: Final = frozenset(
         *(b"x-herma-served-by", b"x-herma-worker", b"x-herma-cached-tokens", b"x-herma-route"),
     }
 )
-"""Headers of ours that say nothing of the framing."""
+"""Headers that do not affect the framing."""
 
 
 class Framing:
@@ -71,7 +72,7 @@ class Framing:
                 self.keeps_alive = False
                 lines.pop()
             elif lowered == b"transfer-encoding":
-                # The framing is ours: whatever the app says, this is how its parts leave.
+                # The framing is the server's, whatever the app says.
                 lines.pop()
         if length is None and not is_bodiless:
             length = self._frame(whole_body, lines)
@@ -95,7 +96,7 @@ class Framing:
             if self._num_left < 0:
                 raise ValueError("the response is longer than its Content-Length")
             if is_last and self._num_left:
-                # The peer awaits the rest; that nothing comes is told by the connection's end.
+                # The peer waits for the rest; the end of the connection tells that none follows.
                 self.keeps_alive = False
         return part
 
@@ -128,3 +129,19 @@ class Framing:
 def _check_lines(head: bytes, num_lines: int) -> None:
     if head.count(b"\n") != num_lines or head.count(b"\r") != num_lines or b"\0" in head:
         raise ValueError("a response header holds a line break or a NUL")
+
+
+class HttpDate:
+    """The `Date` line of a response, made once a second."""
+
+    def __init__(self, unix_time: Callable[[], float]) -> None:
+        self._unix_time = unix_time
+        self._second = -1
+        self._line = b""
+
+    def __call__(self) -> bytes:
+        second = int(self._unix_time())
+        if second != self._second:
+            self._second = second
+            self._line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
+        return self._line

@@ -1,7 +1,7 @@
 """Bytes on their way to one peer.
 
 Owns the writing side of a socket: what the kernel does not take at once waits here, and one task
-sends it on, joined. Must not know HTTP.
+sends it on, joined; and which writes leave together. Must not know HTTP.
 """
 
 import socket
@@ -10,16 +10,52 @@ from typing import Final
 
 import trio
 
-from gateway.http.response_writer import WriteBatch
-
 _MAX_SEND_BYTES: Final = 2**20
+
+
+class WriteBatch:
+    """`with write_batch:` around one engine step: what is written to a connection in it leaves in
+    one piece at its end. The block must not await; an inner block is part of the outer one.
+
+    `is_open`: writes are being collected. `now`, which the block is given, is when it began, on
+    trio's clock: it is the time of all that happens in it, as a clock asked for every token would
+    cost more than its text. A buffer whose first bytes wait adds itself to `pending`, once.
+    """
+
+    __slots__ = ("_depth", "is_open", "now", "pending")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.now = 0.0
+        self.pending: list[SendBuffer] = []
+        self._depth = 0
+
+    def __enter__(self) -> float:
+        self._depth += 1
+        if not self.is_open:
+            self.now = trio.current_time()
+            self.is_open = True
+        return self.now
+
+    def __exit__(self, *_exc: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        self.is_open = False
+        pending, self.pending = self.pending, []
+        for send_buffer in pending:
+            send_buffer.flush()
+
+
+write_batch: Final = WriteBatch()
+"""The one of this process: its connections and its frames share one thread."""
 
 
 class SendBuffer:
     """`write` never waits. `on_gone` is called once, when the peer turns out to be gone. `waiting`
-    is what the kernel has not taken, or was not offered yet since the `step` is open: one write as
-    it is, since most steps bring one, or what can grow. `stuck_since` is when the peer last took
-    something while more waited, None while nothing does.
+    is what the kernel has not taken, or was not offered yet because the `batch` is open: the bytes
+    of a single write, since most batches bring one, or a bytearray. `stuck_since` is when the peer
+    last took something while more waited, None while nothing waits.
     """
 
     __slots__ = (
@@ -28,8 +64,8 @@ class SendBuffer:
         "_on_gone",
         "_send",
         "_socket",
+        "batch",
         "is_gone",
-        "step",
         "stuck_since",
         "waiting",
     )
@@ -38,13 +74,13 @@ class SendBuffer:
         self,
         connection: socket.socket,
         nursery: trio.Nursery,
-        step: WriteBatch,
+        batch: WriteBatch,
         on_gone: Callable[[], None],
     ) -> None:
         self._socket = connection
         self._send = connection.send
         self._nursery = nursery
-        self.step = step
+        self.batch = batch
         self._on_gone = on_gone
         self._emptied = trio.Event()
         self.waiting: bytes | bytearray = b""
@@ -56,19 +92,19 @@ class SendBuffer:
         if self.is_gone:
             return
         if self.waiting:
-            # Whoever has to send what is before it sends it too.
+            # It leaves with the bytes before it.
             if type(self.waiting) is bytes:
                 self.waiting = bytearray(self.waiting)
             self.waiting += data
             return
         self.waiting = data
-        if self.step.is_open:
-            self.step.corked.append(self)
+        if self.batch.is_open:
+            self.batch.pending.append(self)
         else:
             self.flush()
 
     def write_all(self, data: bytes) -> None:
-        """`write` what nothing can join, as it is a whole response: no step's end is awaited."""
+        """`write` a whole response, which nothing can join, without waiting for the batch's end."""
         if self.waiting or self.is_gone:
             self.write(data)
         else:
@@ -76,7 +112,7 @@ class SendBuffer:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was written since the step began."""
+        """Send what was written since the batch began."""
         data, self.waiting = self.waiting, b""
         try:
             num_sent = self._send(data)
@@ -86,7 +122,7 @@ class SendBuffer:
             self._send_later(data[num_sent:])
 
     def lose(self) -> None:
-        """The peer is gone: nothing reaches it any more."""
+        """Drop what waits, since the peer is gone."""
         if self.is_gone:
             return
         self.is_gone = True

@@ -1,6 +1,7 @@
-"""Our server: accepts connections, looks after their deadlines, drains.
+"""The server: listens, accepts connections, checks their deadlines, drains.
 
-Owns the set of open connections, the listener's life and the `Date` header. Must not know HTTP.
+Owns the listening socket and its options, the set of open connections, and what a failure to bind
+means for the operator. Must not know HTTP.
 """
 
 import errno
@@ -9,22 +10,26 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
-from email.utils import formatdate
 from typing import Final
 
 import trio
 from starlette.types import ASGIApp
 
-from gateway.http.response_writer import write_batch
 from gateway.http.responses import ClientGone, error_of
-from gateway.http.server.connection import Address, Connection, Service
-from gateway.http.server.limits import Deadlines, Limits
-from gateway.http.server.listen import SHUTDOWN_GRACE_S, SILENT_PEER_S, listen, url_of
-from gateway.http.server.readers import Readers
+from gateway.http.server.connection import Address, Connection, Readers, Service
+from gateway.http.server.parser import Limits
+from gateway.http.server.read_deadlines import Deadlines
+from gateway.http.server.response import HttpDate
+from gateway.http.server.send_buffer import write_batch
 from gateway.runtime import coalesced_tick
+from protocol.errors import ConfigError
 
+SHUTDOWN_GRACE_S: Final = 10.0
+SILENT_PEER_S: Final = 30.0
+"""How long a peer may leave sent bytes unread or unacknowledged."""
+_BACKLOG: Final = 1024
 _MAX_ACCEPTS: Final = 64
-"""So many per turn of the loop, so that a storm of connections does not stop the others."""
+"""Per turn of the loop, so that a storm of connections does not stop the others."""
 _NO_ROOM_S: Final = 0.1
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -34,7 +39,7 @@ _LEFT: Final = frozenset(
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT),
     }
 )
-"""Linux tells on accepting what became of the network to that one peer, or that it is filtered."""
+"""On accepting Linux reports network errors of that one peer, or that it is filtered."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ async def serve(
         deadlines=deadlines or Deadlines(),
         silent_peer_s=silent_peer_s,
         date=HttpDate(time.time),
-        step=write_batch,
+        batch=write_batch,
         readers=readers,
     )
     connections = Connections(service, listener.getsockname()[:2])
@@ -87,24 +92,8 @@ async def serve(
             upkeep.cancel_scope.cancel()
 
 
-class HttpDate:
-    """The `Date` line of a response, made once a second."""
-
-    def __init__(self, unix_time: Callable[[], float]) -> None:
-        self._unix_time = unix_time
-        self._second = -1
-        self._line = b""
-
-    def __call__(self) -> bytes:
-        second = int(self._unix_time())
-        if second != self._second:
-            self._second = second
-            self._line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
-        return self._line
-
-
 class Connections:
-    """Those that are open."""
+    """The open ones."""
 
     def __init__(self, service: Service, here: Address | None) -> None:
         self._service = service
@@ -126,11 +115,11 @@ class Connections:
                     nursery.cancel_scope.cancel()
                 finally:
                     self._open.discard(connection)
-                    connection.hear_no_more()
+                    connection.stop_reading()
 
     async def sweep(self) -> None:
-        """Look after the deadlines of all connections until cancelled. A failure is logged and
-        ends its connection.
+        """Check the deadlines of all connections until cancelled. A failure is logged and ends its
+        connection.
         """
         sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
         while True:
@@ -165,18 +154,78 @@ async def _accept(
             except BlockingIOError:
                 break
             except OSError as error:
-                await _bear(error)
+                await _handle_accept_error(error)
                 break
             accepted.setblocking(False)
             handlers.start_soon(error_of, connections.handle, accepted, peer[:2])
 
 
-async def _bear(error: OSError) -> None:
-    """A peer that left before it was accepted is nobody's loss; without descriptors or memory we
-    wait until there are some. Raises all else.
+async def _handle_accept_error(error: OSError) -> None:
+    """Ignore a peer that left before it was accepted; without descriptors or memory wait until
+    there are some. Raises all else.
     """
     if error.errno in _NO_ROOM:
         _log.error("cannot accept a connection: %s", error.strerror)
         await trio.sleep(_NO_ROOM_S)
     elif error.errno not in _LEFT:
         raise error
+
+
+async def listen(
+    host: str, port: int, *, silent_peer_s: float, is_shared: bool = False
+) -> socket.socket:
+    """A socket that listens. `is_shared`: other processes listen on the same port, and the kernel
+    spreads connections over them. A peer that leaves what was sent unread or unacknowledged for
+    `silent_peer_s` is given up by the kernel.
+
+    Raises `ConfigError` when the address cannot be bound.
+    """
+    bare_host = host.strip("[]")
+    try:
+        found = await trio.socket.getaddrinfo(bare_host, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"unknown host {host!r}; correct [gateway] host") from error
+    # One address only, so that port 0 means one port; clients of "localhost" all reach IPv4.
+    family, kind, proto, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, proto)
+    try:
+        # Accepted connections inherit the TCP options on Linux and the BSDs.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silent_peer_s * 1000)
+            )
+        listener.setblocking(False)
+        listener.bind(address)
+        # With SO_REUSEADDR a port that is taken may show only here.
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise explain_bind_error(error, host, port) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The base URL that reaches it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def explain_bind_error(error: OSError, host: str, port: int) -> ConfigError:
+    """What a failure to bind means for the operator, in one line."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            text = (
+                f"port {port} on {host} is taken, by another program or by our own worker_bind; "
+                "stop that program or choose another port ([gateway] port, --port)"
+            )
+        case errno.EACCES:
+            text = f"port {port} needs privileges; choose one above 1023 ([gateway] port, --port)"
+        case errno.EADDRNOTAVAIL:
+            text = f"{host} is no address of this machine; correct [gateway] host"
+        case _:
+            text = f"cannot listen on {host} port {port}: {error.strerror or error}"
+    return ConfigError(text)

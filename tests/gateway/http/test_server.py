@@ -12,7 +12,7 @@ from gateway.api.events import TextDelta
 from gateway.http.edge import Emit
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
-from gateway.http.server.listen import explain_bind_error
+from gateway.http.server.serving import explain_bind_error
 from protocol.errors import ConfigError
 from tests.fakes.asgi import ANSWER, STARTED, Script, chat_body, scripted_edge
 from tests.fakes.checked_http import checked_async_client

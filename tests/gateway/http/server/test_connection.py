@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from gateway.http.server.limits import Deadlines
+from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.wired import Echo, parsed, reply, statuses, whole_body, wired
 
 DEADLINES = Deadlines()

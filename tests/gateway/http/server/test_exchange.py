@@ -114,7 +114,7 @@ async def test_a_step_leaves_in_one_piece(autojump_clock: MockClock) -> None:
 
         async def work(push: ResponseWriter) -> None:
             push.open(200, HEADERS)
-            step = peers[0].step
+            step = peers[0].batch
             with step:
                 push.write(b"one")
                 with step:
@@ -146,11 +146,11 @@ async def test_within_a_step_all_holds_that_holds_without(autojump_clock: MockCl
     told: list[object] = []
 
     async def work(push: ResponseWriter) -> None:
-        step = peers[0].step
+        step = peers[0].batch
         if told:
             with step:
                 push.respond(200, HEADERS, b"whole")
-                told.append(list(step.corked))
+                told.append(list(step.pending))
             return
         push.open(200, HEADERS)
         push.write(b"one")

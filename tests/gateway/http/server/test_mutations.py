@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gateway.http.server.limits import Deadlines, Limits
-from gateway.http.server.parser import RequestParser
+from gateway.http.server.parser import Limits, RequestParser
+from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.wired import Echo, statuses, wired
 
 NUM_EXAMPLES: Final = 200_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 2_000

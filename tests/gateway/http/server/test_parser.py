@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.server.limits import Limits
-from gateway.http.server.parser import RequestParser
+from gateway.http.server.parser import Limits, RequestParser
 
 HEAD = b"POST /a HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"

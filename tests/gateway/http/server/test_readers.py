@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from gateway.http.server.readers import Readers
+from gateway.http.server.connection import Readers
 
 
 class _Recorder:

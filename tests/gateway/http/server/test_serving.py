@@ -14,8 +14,8 @@ import trio
 from gateway.http.response_writer import EXTENSION
 from gateway.http.routes import edge_app
 from gateway.http.server import serve
-from gateway.http.server.limits import Deadlines
-from gateway.http.server.listen import listen
+from gateway.http.server.read_deadlines import Deadlines
+from gateway.http.server.serving import listen
 from tests.fakes.asgi import Script, chat_body, scripted_edge
 from tests.fakes.served import PATIENCE_S, ask, connected
 from tests.fakes.wired import Echo, statuses

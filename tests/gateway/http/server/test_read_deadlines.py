@@ -5,9 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.server.limits import Deadlines, Limits
-from gateway.http.server.parser import RequestParser
-from gateway.http.server.read_deadlines import ReadDeadlines
+from gateway.http.server.parser import Limits, RequestParser
+from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
 
 DEADLINES = Deadlines()
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"

@@ -7,27 +7,42 @@ name is rewritten. Must not know turns. No text here names the
 provider's address or key.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies
 
-import httpx
 import msgspec
 import trio
 
 from config import ProviderConfig
 from gateway.api import Usage
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed, problem_of
-from gateway.upstream.client import RequestBody, client_for
 from gateway.upstream.forwarded_headers import Header, passed_back
-from gateway.upstream.reading import end_read_timeout, read_body
+from gateway.upstream.reading import read_body
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventCutter, EventTooLarge
-from gateway.upstream.transport import KeptConnectionEnded
 from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
+from protocol.errors import (
+    ConfigError,
+    ConnectError,
+    ConnectTimeout,
+    HttpError,
+    KeptConnectionClosed,
+    ReadTimeout,
+    WriteTimeout,
+)
+from protocol.transport import HttpClient, HttpResponse
+from protocol.version import VERSION
+
+if TYPE_CHECKING:
+    from gateway.upstream.proxied import ProxiedClient
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
@@ -42,6 +57,9 @@ _UNCHARGED: Final = frozenset({500, 501, 503, 529})
 that has lost patience while the model wrote on.
 """
 
+_TARGET: Final = "/%!$&'()*+,;=:@~?"
+"""What stands in a target as it is."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,24 +67,27 @@ class Provider:
     """An API by its name in the configuration. Keeps connections; `aclose` ends them."""
 
     def __init__(self, name: str, config: ProviderConfig, api_key: str | None) -> None:
+        """Raises `ConfigError` if `base_url` is not an address."""
         self.name = name
         self._config = config
-        self._headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        self._headers = [("content-type", "application/json"), ("accept-encoding", "identity")]
         if api_key is not None:
-            self._headers["authorization"] = f"Bearer {api_key}"
+            self._headers.append(("authorization", f"Bearer {api_key}"))
         self._url = config.base_url.rstrip("/") + "/chat/completions"
-        host = httpx.URL(config.base_url).netloc
-        self._secrets = [host, *([api_key.encode()] if api_key else [])]
-        self._client: httpx.AsyncClient | None = None
+        self._target, host = _address(name, self._url)
+        self._secrets = [host, *([api_key] if api_key else [])]
+        self._client: HttpClient | ProxiedClient | None = None
 
     def __repr__(self) -> str:
         return f"<Provider {self.name}>"
 
     async def aclose(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        client, self._client = self._client, None
+        if isinstance(client, HttpClient):
+            client.close()
+        elif client is not None:
+            await client.aclose()
 
     async def complete(
         self,
@@ -139,8 +160,8 @@ class Provider:
             raise ProviderFailed(f"{self.name} ended its stream without an answer")
         return answer
 
-    async def _relay(self, response: httpx.Response, relay: StreamRelay) -> Answer | None:
-        if response.status_code != 200:
+    async def _relay(self, response: HttpResponse, relay: StreamRelay) -> Answer | None:
+        if response.status != 200:
             return await self._whole(response, self._config.read_s)
         cutter = EventCutter()
 
@@ -152,8 +173,8 @@ class Provider:
             return cutter.is_done
 
         try:
-            await read_body(response, take, self._config.read_s)
-        except httpx.HTTPError:
+            await read_body(response.body, take, self._config.read_s)
+        except HttpError:
             if not cutter.is_done:
                 raise
         if events := cutter.rest():
@@ -170,38 +191,30 @@ class Provider:
         headers: Iterable[Header],
         accept: str,
         read_s: float,
-    ) -> AsyncIterator[httpx.Response]:
-        body = _encode({**raw, "model": model})
-        # Text of a client may be any Latin-1; httpx would take it for ASCII.
-        named = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers]
-        ours = {**self._headers, "accept": accept}
-        named += [(name.encode(), value.encode()) for name, value in ours.items()]
-        client = self._open()
-        request = client.build_request("POST", self._url, content=body, headers=named)
-        request.stream = RequestBody(body)
-        timeouts: dict[str, float | None] = request.extensions["timeout"]
-        timeouts["read"] = read_s
-        response = await client.send(request, stream=True)
-        end_read_timeout(request)
-        try:
+    ) -> AsyncIterator[HttpResponse]:
+        named = [*headers, ("accept", accept), *self._headers]
+        if not any(name == "user-agent" for name, _ in named):
+            named.append(("user-agent", f"herma/{VERSION}"))
+        if self._client is None:
+            self._client = client_for(self._url)
+        async with self._client.exchange(
+            "POST",
+            self._target,
+            # Text of a client may be any Latin-1.
+            [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named],
+            _encode({**raw, "model": model}),
+            connect_s=self._config.connect_s,
+            write_s=self._config.read_s,
+            read_s=read_s,
+        ) as response:
             self._check_status(response)
             yield response
-        finally:
-            await response.aclose()
 
-    def _open(self) -> httpx.AsyncClient:
-        """The client. The first time it costs 20 ms, for the certificates."""
-        if self._client is None:
-            config = self._config
-            timeout = httpx.Timeout(config.read_s, connect=config.connect_s, pool=config.connect_s)
-            self._client = client_for(httpx.URL(self._url), timeout)
-        return self._client
-
-    def _check_status(self, response: httpx.Response) -> None:
-        status = response.status_code
+    def _check_status(self, response: HttpResponse) -> None:
+        status = response.status
         if status == 200 or (400 <= status < 500 and status not in _OURS):
             return
-        retry_after_s = _retry_after_s(response.headers.get("retry-after"))
+        retry_after_s = _retry_after_s(dict(response.headers).get(b"retry-after"))
         raise ProviderFailed(
             f"{self.name} failed with status {status}",
             status=status,
@@ -209,7 +222,7 @@ class Provider:
             may_be_charged=status >= 500 and status not in _UNCHARGED,
         )
 
-    async def _whole(self, response: httpx.Response, silence_s: float) -> Answer:
+    async def _whole(self, response: HttpResponse, silence_s: float) -> Answer:
         body = bytearray()
 
         def take(data: bytes) -> bool:
@@ -218,20 +231,20 @@ class Provider:
                 raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
             return False
 
-        await read_body(response, take, silence_s)
-        self._check_json(response.status_code, body)
-        whole = self._without_secrets(response.status_code, body)
-        return Answer(response.status_code, whole, self._passed_back(response))
+        await read_body(response.body, take, silence_s)
+        self._check_json(response.status, body)
+        whole = self._without_secrets(response.status, body)
+        return Answer(response.status, whole, self._passed_back(response))
 
-    def _passed_back(self, response: httpx.Response) -> tuple[Header, ...]:
-        secrets = [secret.decode("latin-1") for secret in self._secrets]
-        return tuple(passed_back(response.headers.multi_items(), secrets))
+    def _passed_back(self, response: HttpResponse) -> tuple[Header, ...]:
+        named = ((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers)
+        return tuple(passed_back(named, self._secrets))
 
     def _without_secrets(self, status: int, body: bytearray) -> bytes:
         """A refusal may quote our key or the address; answers are passed on as they are."""
         whole = bytes(body)
         for secret in self._secrets if status != 200 else ():
-            whole = whole.replace(secret, b"[redacted]")
+            whole = whole.replace(secret.encode(), b"[redacted]")
         return whole
 
     def _check_json(self, status: int, body: bytearray) -> None:
@@ -244,35 +257,62 @@ class Provider:
             raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
 
 
+def _address(name: str, url: str) -> tuple[str, str]:
+    """What is asked for on the server, and the server as texts may name it."""
+    parts = urlsplit(url)
+    try:
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError as error:
+        raise ConfigError(f"base_url of provider {name}: {error}") from error
+    if not host or "@" in parts.netloc:
+        raise ConfigError(f"base_url of provider {name} needs a host, and no user name before it")
+    query = f"?{quote(parts.query, safe=_TARGET)}" if parts.query else ""
+    usual_port = ":443" if parts.scheme == "https" else ":80"
+    return quote(parts.path, safe=_TARGET) + query, parts.netloc.lower().removesuffix(usual_port)
+
+
+def client_for(url: str) -> HttpClient | ProxiedClient:
+    """A client for `url`: ours, unless HTTP_PROXY and its kin name a proxy for it. Takes 20 ms for
+    the certificates.
+    """
+    if getproxies():
+        from gateway.upstream.proxied import ProxiedClient  # noqa: PLC0415 (imports httpx: 12 MB)
+
+        client = ProxiedClient(url)
+        if client.has_proxy:
+            return client
+    return HttpClient(url)
+
+
 @contextmanager
 def _failures(name: str) -> Iterator[None]:
     """Translate the client's exceptions, whose texts may hold addresses."""
     try:
         yield
-    except httpx.ConnectError as error:
+    except ConnectError as error:
         raise ProviderFailed(f"{name} cannot be reached", may_be_charged=False) from error
-    except (httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+    except ConnectTimeout as error:
         raise ProviderFailed(
             f"{name} did not take the connection in time", may_be_charged=False
         ) from error
-    except httpx.TimeoutException as error:
+    except (ReadTimeout, WriteTimeout) as error:
         raise ProviderFailed(f"{name} was silent for too long") from error
     except BadStream as error:
         raise ProviderFailed(f"{name} {error}") from error
-    except KeptConnectionEnded as error:
+    except KeptConnectionClosed as error:
         raise ProviderFailed(f"{name} ended the connection", was_kept=True) from error
-    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, EventTooLarge) as error:
+    except (HttpError, EventTooLarge) as error:
         kind = type(error).__name__
         raise ProviderFailed(f"{name} broke the exchange off ({kind})") from error
 
 
-def _retry_after_s(value: str | None) -> int | None:
+def _retry_after_s(value: bytes | None) -> int | None:
     if value is None:
         return None
     try:
         seconds = float(value)
     except ValueError:
-        seconds = _seconds_until(value)
+        seconds = _seconds_until(value.decode("latin-1"))
     return min(MAX_RETRY_AFTER_S, max(1, math.ceil(seconds))) if math.isfinite(seconds) else None
 
 

@@ -5,14 +5,12 @@ bytes mean.
 """
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, Callable
 from typing import Final
 
-import httpx
 import trio
 
-from gateway.upstream.transport import BODY
-from protocol.errors import HermaError
+from protocol.errors import HermaError, ReadTimeout
 
 END_S: Final = 0.5
 """Some servers say [DONE] and keep the response open."""
@@ -23,19 +21,13 @@ to know it that well.
 """
 
 
-def end_read_timeout(request: httpx.Request) -> None:
-    """From now on nothing but `read_body` watches the time; the client asks at each read."""
-    timeouts: dict[str, float | None] = request.extensions["timeout"]
-    timeouts["read"] = None
-
-
 async def read_body(
-    response: httpx.Response, take: Callable[[bytes], bool], silence_s: float
+    body: AsyncIterable[bytes], take: Callable[[bytes], bool], silence_s: float
 ) -> None:
-    """Give the body to `take` as it comes; what that raises is raised once reading has ended.
+    """Give `body` to `take` as it comes; what that raises is raised once reading has ended.
 
     Once `take` says that nothing more is needed, the end of the body gets `END_S`: its connection
-    can be used again then. Raises `httpx.ReadTimeout` after `silence_s` without a byte.
+    can be used again then. Raises `ReadTimeout` after `silence_s` without a byte.
 
     httpx reads through nested generators, which only end in order when the innermost is
     cancelled: an exception in the loop would leave the inner ones to the garbage collector.
@@ -48,7 +40,7 @@ async def read_body(
     move_at = 0.0
     with trio.CancelScope() as reading:
         reading.deadline = current_time() + silence_s
-        async for data in _pieces(response):
+        async for data in body:
             now = current_time()
             if now >= move_at:
                 move_at = now + margin_s
@@ -66,12 +58,4 @@ async def read_body(
     if failure is not None:
         raise failure
     if reading.cancelled_caught and not is_done:
-        raise httpx.ReadTimeout(f"no byte for {silence_s:g} s", request=response.request)
-
-
-def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body, past the client's own layers where they would do nothing to it."""
-    body: AsyncIterator[bytes] | None = response.extensions.get(BODY)
-    if body is None or "content-encoding" in response.headers:
-        return response.aiter_bytes()
-    return body
+        raise ReadTimeout(f"no byte for {silence_s:g} s")

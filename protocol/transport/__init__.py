@@ -1,5 +1,7 @@
-"""trio sockets that carry opaque frames: ZeroMQ's, of which this package is the only importer, and
-plain ones within a machine.
+"""What moves bytes between processes.
+
+Owns trio sockets that carry opaque frames (ZeroMQ's, which only this package imports, and Unix
+sockets within a machine), and the streaming HTTP/1.1 client. Must not know what the bytes mean.
 """
 
 from protocol.transport.backlog import MAX_BACKLOG_BYTES
@@ -15,6 +17,7 @@ from protocol.transport.curve import (
 )
 from protocol.transport.dealer import DealerSocket, DealerStatistics
 from protocol.transport.direct import read_in_sleep
+from protocol.transport.http_client import HttpClient, HttpResponse
 from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter
 from protocol.transport.local_socket import is_local
@@ -27,6 +30,8 @@ __all__ = [
     "CurveServer",
     "DealerSocket",
     "DealerStatistics",
+    "HttpClient",
+    "HttpResponse",
     "LocalDealer",
     "LocalRouter",
     "RouterSocket",

@@ -16,8 +16,7 @@ import trio
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
-from gateway.upstream.client import client_for
-from gateway.upstream.transport import Transport
+from protocol.transport import HttpClient
 from tests.chaos.fleet import Fleet, open_fleet, until
 from tests.fakes.herma_process import descendants, title_of
 from tests.fakes.provider import FakeProvider, open_provider
@@ -67,9 +66,7 @@ async def cancel_upstream_streams(count: int, seed: int) -> Flood:
     async with open_provider(fake):
         provider = Provider("far", ProviderConfig(base_url=fake.base_url), None)
         # Fewer slots than requests: some are given to a request in the moment in which it leaves.
-        limits = httpx.Limits(max_connections=NUM_SLOTS, max_keepalive_connections=NUM_SLOTS)
-        url = httpx.URL(fake.base_url)
-        provider._client = client_for(url, httpx.Timeout(30), limits)
+        provider._client = HttpClient(fake.base_url, max_connections=NUM_SLOTS, max_idle=NUM_SLOTS)
 
         async def cancel_some() -> None:
             for _ in numbers:
@@ -105,11 +102,9 @@ async def _one_stream(provider: Provider, flood: Flood) -> None:
 
 def _look_at_pool(provider: Provider, flood: Flood) -> None:
     client = provider._client
-    assert client is not None
-    transport = client._transport
-    assert isinstance(transport, Transport)
-    if transport.pool.num_lent:
-        flood.problems.append(f"{transport.pool.num_lent} slots are lost")
+    assert isinstance(client, HttpClient)
+    if client.num_busy:
+        flood.problems.append(f"{client.num_busy} slots are lost")
 
 
 async def disconnect_clients(folder: Path, count: int, seed: int) -> Flood:

@@ -1,25 +1,23 @@
-"""One provider over real HTTP, and the guard of its connection pool."""
+"""One provider over real HTTP."""
 
 import email.utils
 import functools
 import json
 import random
 import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trio
 import trio.testing
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
-from gateway.upstream.pool import ConnectionPool
-from gateway.upstream.transport import Transport
+from protocol.transport import HttpClient
+from tests.fakes.certificates import certificate_for
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.worker import PATIENCE_S
 
@@ -194,25 +192,6 @@ async def test_a_certificate_for_another_name_is_a_failure(
         nursery.cancel_scope.cancel()
 
 
-def certificate_for(name: str, folder: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate that signs itself, for `name` only, and a server that shows it."""
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    argv += [
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        f"/CN={name}",
-        "-addext",
-        f"subjectAltName=DNS:{name}",
-    ]
-    subprocess.run([*argv, "-out", certificate, "-keyout", key], check=True, capture_output=True)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    return certificate, context
-
-
 class Canceller(trio.abc.Instrument):
     """Cancels a scope after a number of steps of any task: also between the moment in which a slot
     is given to a request and the one in which the request wakes up.
@@ -244,7 +223,7 @@ async def test_a_thousand_streams_cancelled_at_any_moment_leave_no_lost_slot() -
     """
     rng, fake = random.Random(7), FakeProvider(delay_s=0.001)
     async with open_provider(fake):
-        provider, pool = provider_with_slots(fake, 8)
+        provider, client = provider_with_slots(fake, 8)
 
         async def ask() -> None:
             await provider.stream(RAW, "large", lambda _: None)
@@ -261,7 +240,7 @@ async def test_a_thousand_streams_cancelled_at_any_moment_leave_no_lost_slot() -
                 for _ in range(20):
                     nursery.start_soon(cancelled, rng.randint(1, 1500))
         assert len(fake.requests) > 100
-        assert (pool.num_lent, repr(pool)) == (0, f"<ConnectionPool lent=0 idle={pool.num_idle}>")
+        assert client.num_busy == 0
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 for _ in range(8):
@@ -279,7 +258,7 @@ async def test_streams_through_tls_cancelled_at_any_moment_leave_no_connection(
     async with trio.open_nursery() as nursery:
         await nursery.start(functools.partial(fake.serve, tls=context))
         fake.base_url = fake.base_url.replace("127.0.0.1", "localhost")
-        provider, pool = provider_with_slots(fake, 8, authority)
+        provider, client = provider_with_slots(fake, 8, authority)
 
         async def ask() -> None:
             await provider.stream(RAW, "large", lambda _: None)
@@ -289,7 +268,7 @@ async def test_streams_through_tls_cancelled_at_any_moment_leave_no_connection(
                 for _ in range(8):
                     asking.start_soon(cancelled_after, rng.randint(1, 400), ask)
         assert len(fake.requests) > 50
-        assert pool.num_lent == 0
+        assert client.num_busy == 0
         await provider.aclose()
         nursery.cancel_scope.cancel()
     assert open_sockets() == before
@@ -302,12 +281,10 @@ def open_sockets() -> int:
 
 def provider_with_slots(
     fake: FakeProvider, num_slots: int, authority: Path | None = None
-) -> tuple[Provider, ConnectionPool]:
+) -> tuple[Provider, HttpClient]:
     """A provider that may have so many connections, and what holds them."""
     provider = provider_of(fake)
-    url = httpx.URL(fake.base_url)
-    limits = httpx.Limits(max_connections=num_slots, max_keepalive_connections=num_slots)
-    context = ssl.create_default_context(cafile=str(authority) if authority else None)
-    transport = Transport(url, context, limits)
-    provider._client = httpx.AsyncClient(transport=transport)
-    return provider, transport.pool
+    tls = ssl.create_default_context(cafile=str(authority) if authority else None)
+    client = HttpClient(fake.base_url, tls=tls, max_connections=num_slots, max_idle=num_slots)
+    provider._client = client
+    return provider, client

@@ -1,0 +1,146 @@
+"""Parses one HTTP/1.1 response.
+
+Owns what counts as a response: llhttp's rules, less strict where common servers are sloppy. Does no
+I/O and must not know connections.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Final, final
+
+import httptools
+
+from protocol.errors import RemoteProtocolError
+
+Header = tuple[bytes, bytes]
+
+MAX_HEAD_BYTES: Final = 100 * 1024
+"""Of a head with the interim responses before it, of trailers, or of one chunk's size line."""
+
+_NO_BODY: Final = frozenset({101, 204, 304})
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
+_COMPRESSED: Final = frozenset({b"gzip", b"deflate"})
+
+
+@final
+class ResponseParser:
+    """`feed` it what the connection brings, `take` the body out. Interim responses are skipped.
+
+    `can_reuse`: the response is complete, nothing followed it, and the server keeps the connection.
+    """
+
+    def __init__(self, method: str) -> None:
+        self._is_head_request = method == "HEAD"
+        self._llhttp = httptools.HttpResponseParser(self)
+        # Bare line feeds, blanks after a chunk's size, a length beside chunks (which is ignored).
+        self._llhttp.set_dangerous_leniencies(
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+            lenient_chunked_length=True,
+        )
+        self._pieces: list[bytes] = []
+        self._decode: Callable[[bytes], bytes] | None = None
+        self._ends_with_connection = False
+        self._num_bytes_beside_body = 0
+        self._error: RemoteProtocolError | None = None
+        self.status = 0
+        self.headers: list[Header] = []
+        self.has_head = False
+        self.is_complete = False
+        self.can_reuse = False
+
+    def feed(self, data: bytes) -> None:
+        """Parse `data`; b"" is the end of the connection. What is wrong is raised by `take`."""
+        if not data:
+            self._end()
+            return
+        self._num_bytes_beside_body += len(data)
+        try:
+            self._llhttp.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # a 101, which is complete
+        except httptools.HttpParserError as error:
+            self._fail(str(error.__context__ or error))
+        if self._num_bytes_beside_body > MAX_HEAD_BYTES:
+            self._fail(f"a head, trailers or a chunk's size have over {MAX_HEAD_BYTES} bytes")
+
+    def take(self) -> bytes:
+        """The part of the body that was fed since the last call, decompressed; b"" if none.
+
+        Raises `RemoteProtocolError` once all that came before the fault was taken.
+        """
+        pieces = self._pieces
+        if not pieces:
+            if self._error is not None:
+                raise self._error
+            return b""
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        if self._decode is None:
+            return data
+        try:
+            return self._decode(data)
+        except zlib.error as error:
+            raise RemoteProtocolError(f"the body cannot be decompressed: {error}") from error
+
+    def _end(self) -> None:
+        if self.has_head and self._ends_with_connection:
+            self.is_complete = True
+        self._fail("the connection ended before the response was complete")
+
+    def _fail(self, text: str) -> None:
+        self.can_reuse = False
+        if self._error is None and not self.is_complete:
+            self._error = RemoteProtocolError(text)
+
+    # Called by llhttp.
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            self.can_reuse = False
+        elif not self.has_head:
+            self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.has_head:  # else it is a trailer
+            self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        status = self._llhttp.get_status_code()
+        if self.is_complete or (status < 200 and status != 101):
+            return
+        if self._llhttp.get_http_version() not in _VERSIONS:
+            raise RemoteProtocolError("the response is not HTTP/1.0 or 1.1")
+        codings = self._values(b"transfer-encoding")
+        if codings not in ([], [b"chunked"]):
+            raise RemoteProtocolError("the transfer coding is not supported")
+        self.status = status
+        self.has_head = True
+        self._num_bytes_beside_body = 0
+        is_framed = codings or self._values(b"content-length") or status in _NO_BODY
+        self._ends_with_connection = not is_framed
+        encodings = self._values(b"content-encoding")
+        if encodings and encodings[-1] in _COMPRESSED:
+            self._decode = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
+        if self._is_head_request:
+            self.on_message_complete()
+
+    def on_body(self, part: bytes) -> None:
+        self._num_bytes_beside_body = 0
+        if self.is_complete:
+            self.can_reuse = False
+        else:
+            self._pieces.append(part)
+
+    def on_message_complete(self) -> None:
+        if self.has_head and not self.is_complete:
+            self.is_complete = True
+            llhttp = self._llhttp
+            self.can_reuse = (
+                llhttp.should_keep_alive()
+                and llhttp.get_http_version() == "1.1"
+                and self.status != 101
+            )
+
+    def _values(self, name: bytes) -> list[bytes]:
+        return [value.lower() for each, value in self.headers if each == name]

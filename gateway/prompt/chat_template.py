@@ -1,22 +1,26 @@
 """Messages -> the text of the prompt, by the model's own Jinja template.
 
-Owns what a template is given and what its refusals mean. Must not know tokenizers: control tokens
-come as strings. Not thread-safe by need, but a compiled template keeps no state, so several threads
-may render at once.
+Owns what a template is given, what its refusals mean, and Jinja's environment, compatible with
+transformers' `apply_chat_template`, which models' authors test with: sandboxed, trimmed blocks,
+loop controls, plain `tojson`. A compiled template keeps no state, so several threads may render at
+once. Must not know tokenizers: control tokens come as strings.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from json.encoder import encode_basestring
+from typing import Any, Final, NoReturn
 
 import jinja2
-from jinja2.runtime import Context
-from jinja2.utils import missing
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gateway.api import Message, invalid
+from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
-from gateway.prompt.jinja_environment import template_environment
 from protocol.errors import ConfigError
 
 # What a template raises on purpose, and what its expressions raise on unforeseen shapes.
@@ -29,6 +33,9 @@ _REFUSALS: Final = (
     AttributeError,
     RecursionError,
 )
+
+_DICT_ATTRIBUTES: Final = frozenset(dir(dict))
+_IMMUTABLE_TYPES: Final = frozenset({str, LoopContext})
 
 _decode: Final = json.JSONDecoder().raw_decode
 
@@ -88,12 +95,10 @@ class ChatTemplate:
             raise invalid("messages", text, code="template_refused") from error
 
     def _run(self, given: dict[str, Any], now: datetime) -> str:
-        """What Jinja's `render` does, but for tracebacks that point into the template."""
+        """What Jinja's `render` does, without collecting the globals anew (8 us)."""
         template = self._template
-        names = _Names({**self._constants, **given, "strftime_now": now.strftime})
+        names = {**self._constants, **given, "strftime_now": now.strftime}
         context = Context(template.environment, names, template.name, template.blocks)
-        context.vars = names
-        context.resolve_or_missing = names.__getitem__  # type: ignore[assignment]
         return "".join(template.root_render_func(context))
 
     def _given(
@@ -158,13 +163,37 @@ class ChatTemplate:
         return False
 
 
-class _Names(dict[str, Any]):
-    """What a template is given and what it sets, in one dict: Jinja looks through two, by a
-    function that every name calls.
+def template_environment() -> jinja2.Environment:
+    """A fresh environment."""
+    environment = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationTag, jinja2.ext.loopcontrols],
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a short way to what templates read most. A conversation of 64 KiB renders
+    in 370 us instead of 780 us, with the same output.
     """
 
-    def __missing__(self, name: str) -> object:
-        return missing
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 (Jinja's own signature)
+        """The field of a dict, unless dicts have a method of that name."""
+        if isinstance(obj, dict) and attribute not in _DICT_ATTRIBUTES:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
+        """Of these types, the sandbox forbids names with an underscore only."""
+        if type(obj) in _IMMUTABLE_TYPES:
+            return not attr.startswith("_")
+        return super().is_safe_attribute(obj, attr, value)
 
 
 def _may_be_marked(message: Message) -> bool:
@@ -193,3 +222,33 @@ def _arguments(text: str) -> str | dict[str, Any]:
         except (ValueError, RecursionError):
             return text
     return value if isinstance(value, dict) else text
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks what training counts; rendering ignores it."""
+
+    tags = {"generation"}  # noqa: RUF012 (the base class declares an instance variable)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Not Jinja's own, which escapes for HTML; a faster encoder would write other characters."""
+    if type(value) is str and not ensure_ascii:
+        return encode_basestring(value)
+    if not ensure_ascii and indent is None and separators is None and not sort_keys:
+        return value.text_in() if type(value) is ToolSchema else json_text(value)
+    form = JsonForm(ensure_ascii, indent, separators, sort_keys)
+    return value.text_in(form) if type(value) is ToolSchema else json_text(value, form)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)

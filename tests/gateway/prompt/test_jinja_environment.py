@@ -12,9 +12,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.api.chat_request import Message
 from gateway.api.tool_schemas import ToolSchema
-from gateway.prompt.chat_template import ChatTemplate
+from gateway.prompt.chat_template import ChatTemplate, template_environment
 from gateway.prompt.control_tokens import ControlTokens
-from gateway.prompt.jinja_environment import template_environment
 
 SOURCES = (
     "{{ x.role }}|{{ x['role'] }}|{{ x.missing }}|{{ x.items is defined }}|{{ x.get('role') }}",

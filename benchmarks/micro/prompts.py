@@ -24,9 +24,9 @@ from gateway.api.chat_parser import parse_chat_request
 from gateway.api.chat_request import ChatRequest
 from gateway.app import build_services
 from gateway.prompt.model_text import ModelText
+from gateway.prompt.split_patterns import ascii_pattern
 from gateway.prompt.tokenizer import Encoder
-from gateway.prompt.word_breaks import word_breaks
-from gateway.prompt.word_cache import WordMemory
+from gateway.prompt.word_cache import WordCache
 from gateway.routing.effects import Assign, RouteRequest
 from gateway.routing.models import ModelView
 from gateway.turn.caller import Caller
@@ -133,23 +133,23 @@ def _cut(rng: random.Random, files: Iterable[Path]) -> list[str]:
 
 def _measure_texts(name: str, texts: list[str]) -> Iterator[Figure]:
     encoder = Encoder((FILES / "tokenizer.json").read_bytes())
-    breaks = word_breaks(encoder.tokenizer)
-    assert breaks is not None
-    memory = WordMemory(breaks, encoder.encode_texts)
+    pattern = ascii_pattern(encoder.tokenizer)
+    assert pattern is not None
+    cache = WordCache(encoder.tokenizer, pattern, encoder.encode_texts)
     num_taught = len(texts) * 3 // 4
     for text in texts[:num_taught]:
-        memory.learn(memory.spell([text]))
+        cache.learn(cache.encode([text]))
     whole_s, words_s, num_new = [], [], 0
     for text in texts[num_taught:]:
         started_at = time.thread_time()
         whole = pack_tokens(encoder.encode_texts([text])[0])
         then = time.thread_time()
-        spelling = memory.spell([text])
-        memory.learn(spelling)
+        encoded = cache.encode([text])
+        cache.learn(encoded)
         words_s.append(time.thread_time() - then)
         whole_s.append(then - started_at)
-        num_new += len(spelling.pieces)
-        assert spelling.packed == [whole], text
+        num_new += len(encoded.pieces)
+        assert encoded.packed == [whole], text
     yield Figure(name, "tokenizer", lower_quartile_us(whole_s))
     yield Figure(name, "word cache", lower_quartile_us(words_s))
     yield Figure(name, "new pieces per text", num_new / len(whole_s), "")
@@ -184,7 +184,7 @@ class _PromptPath:
         started.append(clock())
         prompts = self.text.prompts
         draft = prompts.draft(segments)
-        packed = prompts.finish(draft, prompts.encode(draft.missing))
+        packed = prompts.finish(draft, prompts.encode(draft))
         started.append(clock())
         self.services.digests.digests(root_digest(MODEL), packed, BLOCK_SIZE)
         started.append(clock())

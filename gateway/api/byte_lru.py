@@ -1,11 +1,10 @@
-"""A memory of values, bounded in bytes.
+"""A cache bounded in bytes, which forgets what was not used for longest.
 
-Owns what is forgotten: whatever was not asked for longest. Must not know what it holds nor how
-large that is (who puts it says so).
+Must not know what it holds.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 _K = TypeVar("_K", bound=Hashable)
@@ -13,41 +12,46 @@ _V = TypeVar("_V")
 
 
 class ByteLru(Generic[_K, _V]):
-    """key -> value, `max_bytes` in all. A value that alone is larger is not kept."""
+    """key -> value, `max_bytes` in all; a larger entry is not kept. `size_of` an entry is in bytes.
 
-    def __init__(self, max_bytes: int) -> None:
+    The value of a key never changes. One thread writes; `find` may run in any.
+    """
+
+    def __init__(self, max_bytes: int, size_of: Callable[[_K, _V], int]) -> None:
         self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._entries: OrderedDict[_K, tuple[_V, int]] = OrderedDict()
+        self._size_of = size_of
+        self._entries: OrderedDict[_K, _V] = OrderedDict()
+        self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<ByteLru {len(self)} entries, {self._num_bytes} of {self._max_bytes} bytes>"
-
-    @property
-    def num_bytes(self) -> int:
-        """What the entries hold, as they were declared."""
-        return self._num_bytes
+        return f"<ByteLru {len(self)} entries, {self.num_bytes} of {self._max_bytes} bytes>"
 
     def get(self, key: _K) -> _V | None:
-        """The value, which is the freshest then; None if there is none."""
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
+        """The value, which counts as used now."""
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
 
-    def put(self, key: _K, value: _V, num_bytes: int) -> None:
-        """Keep `value`, of `num_bytes` with its key, instead of the one that `key` had."""
-        old = self._entries.pop(key, None)
-        if old is not None:
-            self._num_bytes -= old[1]
-        if num_bytes > self._max_bytes:
+    def find(self, keys: Iterable[_K]) -> list[_V | None]:
+        """The value of each key, None where it is unknown. Writes nothing: 25 ns per key."""
+        return list(map(self._entries.get, keys))
+
+    def refresh(self, keys: Iterable[_K]) -> None:
+        """Count `keys` as used now."""
+        for key in keys:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+
+    def put(self, key: _K, value: _V) -> None:
+        """Keep a value."""
+        num_bytes = self._size_of(key, value)
+        if key in self._entries or num_bytes > self._max_bytes:
             return
-        self._entries[key] = (value, num_bytes)
-        self._num_bytes += num_bytes
-        while self._num_bytes > self._max_bytes:
-            _, (_, freed) = self._entries.popitem(last=False)
-            self._num_bytes -= freed
+        self._entries[key] = value
+        self.num_bytes += num_bytes
+        while self.num_bytes > self._max_bytes:
+            self.num_bytes -= self._size_of(*self._entries.popitem(last=False))

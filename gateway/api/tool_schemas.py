@@ -71,12 +71,16 @@ class ToolSchema(dict[str, Any]):
         return text
 
 
+def _num_bytes(raw: bytes, _: object) -> int:
+    return len(raw)
+
+
 class ToolSchemas:
     """The tools that were read before."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes)
-        self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(max_bytes)
+        self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes, _num_bytes)
+        self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(max_bytes, _num_bytes)
 
     def read_all(self, raw: bytes) -> list[ToolSchema]:
         """The tools in `raw`, a JSON array of objects; an agent's are alike to the byte. Raises
@@ -85,7 +89,7 @@ class ToolSchemas:
         tools = self._lists.get(raw)
         if tools is None:
             tools = tuple(self.read(bytes(tool)) for tool in _items(raw))
-            self._lists.put(raw, tools, len(raw))
+            self._lists.put(raw, tools)
         return list(tools)
 
     def read(self, raw: bytes) -> ToolSchema:
@@ -96,7 +100,7 @@ class ToolSchemas:
             if isinstance(fields.get("function"), dict):
                 fields["function"] = ToolSchema(fields["function"], len(raw))
             tool = ToolSchema(fields, len(raw))
-            self._known.put(raw, tool, len(raw))
+            self._known.put(raw, tool)
         return tool
 
 

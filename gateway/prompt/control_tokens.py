@@ -67,10 +67,9 @@ class ControlTokens:
         """Whether a control token is spelt in `text`."""
         return self._pattern.search(text) is not None
 
-    def token_of(self, segment: str) -> str:
-        """The control token that `segment` begins with; empty if there is none."""
-        match = self._pattern.match(segment)
-        return match[0] if match else ""
+    def tokens_of(self, segments: Iterable[str]) -> list[str]:
+        """The control token that each segment begins with; empty where there is none."""
+        return [match[0] if match else "" for match in map(self._pattern.match, segments)]
 
     def split_marked(self, rendered: str) -> list[str]:
         """The segments of a prompt whose template spells its tokens with marks."""
@@ -89,8 +88,8 @@ class ControlTokens:
         stands behind a mark.
         """
         mended = segments[:1]
-        for segment in segments[1:]:
-            if self.token_of(segment):
+        for segment, token in zip(segments[1:], self.tokens_of(segments[1:]), strict=True):
+            if token:
                 mended.append(segment)
             else:
                 mended[-1] += segment
@@ -101,8 +100,8 @@ class ControlTokens:
         first, *rest = self.mend(segments)
         forged = self.found_in(first)
         pieces = [Piece(first, is_control=False)]
-        for segment in rest:
-            end = len(self.token_of(segment))
+        for segment, token in zip(rest, self.tokens_of(rest), strict=True):
+            end = len(token)
             pieces.append(Piece(segment[:end], is_control=True))
             pieces.append(Piece(segment[end:], is_control=False))
             forged = forged or self._pattern.search(segment, end) is not None

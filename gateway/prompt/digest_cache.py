@@ -31,7 +31,7 @@ class DigestCache:
     """`block_digests` with a memory."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._spans: ByteLru[bytes, tuple[BlockDigest, ...]] = ByteLru(max_bytes)
+        self._spans: ByteLru[bytes, tuple[BlockDigest, ...]] = ByteLru(max_bytes, _entry_bytes)
 
     def __repr__(self) -> str:
         return f"<DigestCache {self._spans!r}>"
@@ -62,5 +62,9 @@ class DigestCache:
         span = self._spans.get(key)
         if span is None:
             span = tuple(block_digests(parent, ids, block_size))
-            self._spans.put(key, span, _ENTRY_BYTES + _DIGEST_BYTES * len(span))
+            self._spans.put(key, span)
         return span
+
+
+def _entry_bytes(_key: bytes, span: tuple[BlockDigest, ...]) -> int:
+    return _ENTRY_BYTES + _DIGEST_BYTES * len(span)

@@ -1,36 +1,39 @@
 """A rendered prompt -> packed token ids, most of which were encoded before.
 
-Owns the cut of prompts in front of the template's control tokens and a memory of what each segment
+Owns the cut of prompts in front of the template's control tokens, and a cache of what each segment
 encodes to, shared by all requests: turn N of an agent costs only its new segments, a repeated
-prompt only look-ups. Where cutting is not exact (`segment_rule.py`) the whole prompt is one
-stretch of that memory. Must not know templates, threads or blocks.
+prompt only look-ups. Where cutting is not exact (`segment_rule.py`), the whole prompt is one entry
+of that cache. New segments are encoded word by word where that is exact (`word_cache.py`). Must not
+know templates, threads or blocks.
 
-A prompt takes three steps, of which the middle one may run in a thread: `draft`, `encode` what the
-draft is missing, `finish`. `draft` and `finish` belong to one thread. New segments are encoded word
-by word where that is exact (`word_cache.py`).
+A prompt takes three steps: `draft`, `encode` what the draft is missing, `finish`. `encode` may run
+in a thread; `draft` and `finish` belong to the thread that owns the cache.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.api import ByteLru
 from gateway.prompt.control_tokens import MARK, ControlTokens
-from gateway.prompt.packed_word_cache import text_bytes
-from gateway.prompt.segment_cache import Generations
 from gateway.prompt.segment_rule import is_separable
+from gateway.prompt.split_patterns import ascii_pattern
 from gateway.prompt.tokenizer import Encoder
-from gateway.prompt.word_breaks import word_breaks
-from gateway.prompt.word_cache import Spelling, WordMemory
+from gateway.prompt.word_cache import EncodedWords, WordCache, text_bytes
 from protocol.tokens import pack_token, pack_tokens
 
 MAX_BYTES: Final = 16 * 2**20
 """A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
-_ENTRY_BYTES: Final = 300
+_ENTRY_BYTES: Final = 350
+
+_Key = str | tuple[bytes, str]
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A prompt in stretches. `missing` are those whose ids are not known to `owner`, each once."""
+    """A prompt in stretches, each with its packed ids where `owner` knows them. `missing` are the
+    others, each once.
+    """
 
     stretches: list[str]
     found: list[bytes | None]
@@ -44,10 +47,10 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class Encoded(NamedTuple):
-    """The packed ids of stretches, and what was learned with them about words."""
+    """The packed ids of what a draft was missing, and what to learn about words."""
 
     packed: list[bytes]
-    spelling: Spelling | None = None
+    words: EncodedWords | None = None
 
 
 class PromptEncoder:
@@ -58,80 +61,89 @@ class PromptEncoder:
     ) -> None:
         self._encoder = encoder
         self._control = control
-        self._packed: Generations[str | tuple[bytes, str]] = Generations(max_bytes, _entry_bytes)
-        # A special token that cannot be marked is one wherever it is spelt; only a look at the
-        # whole prompt finds those of the template.
+        self._packed: ByteLru[_Key, bytes] = ByteLru(max_bytes, _entry_bytes)
+        ids = {text: pack_token(token.id) for text, token in encoder.control.items()}
+        self._packed_tokens = {"": b"", **ids}
+        # A special token that cannot be marked is one wherever it is spelled; only the whole prompt
+        # tells which of them are the template's.
         marks_all = control.texts == encoder.control.keys()
         self.is_separable = marks_all and is_separable(encoder.tokenizer, control.texts)
-        breaks = word_breaks(encoder.tokenizer) if self.is_separable else None
-        self._words = None if breaks is None else WordMemory(breaks, encoder.encode_texts)
+        self._words: WordCache | None = None
+        if self.is_separable and (pattern := ascii_pattern(encoder.tokenizer)) is not None:
+            self._words = WordCache(encoder.tokenizer, pattern, encoder.encode_texts)
 
     @property
     def num_bytes(self) -> int:
-        """What the memory of segments holds."""
+        """What the cache of segments holds."""
         return self._packed.num_bytes
 
     def draft(self, segments: list[str], owner: bytes = b"") -> Draft:
         """Look up what is known of a prompt. In front of every segment but the first there was a
-        mark (`ControlTokens`). Whoever shares no prefixes has a memory of its own as `owner`: the
-        time of an answer would tell others what it has asked.
+        mark (`ControlTokens`). An `owner` has a cache of its own: the time of an answer would tell
+        others what it has asked.
         """
         if not self.is_separable:
             return self._look_up([MARK.join(segments)], owner)
-        first, *rest = segments
-        draft = self._look_up([MARK + first, *rest] if first else rest, owner)
-        if not draft.missing or all(map(self._begins_well, draft.missing)):
-            return draft
-        first, *rest = self._control.mend(segments)
-        return self._look_up([MARK + first, *rest] if first else rest, owner)
+        draft = self._look_up(_stretches(segments), owner)
+        tokens = self._control.tokens_of(draft.missing) if draft.missing else []
+        if "" in tokens and any(
+            not token and stretch[:1] != MARK
+            for token, stretch in zip(tokens, draft.missing, strict=True)
+        ):
+            return self._look_up(_stretches(self._control.mend(segments)), owner)
+        return draft
 
-    def encode(self, missing: Sequence[str], owner: bytes = b"") -> Encoded:
-        """The packed ids of stretches, one by one. An `owner`'s words are not looked for either."""
+    def encode(self, draft: Draft) -> Encoded:
+        """The packed ids of what is missing. The words of an `owner` are not looked up either."""
         if not self.is_separable:
-            prompts = (self._control.read(stretch.split(MARK)) for stretch in missing)
+            prompts = (self._control.read(stretch.split(MARK)) for stretch in draft.missing)
             return Encoded([pack_tokens(self._encoder.encode(prompt)) for prompt in prompts])
-        tokens = [self._control.token_of(stretch) for stretch in missing]
+        tokens = self._control.tokens_of(draft.missing)
         texts = [
             stretch.removeprefix(MARK)[len(token) :]
-            for stretch, token in zip(missing, tokens, strict=True)
+            for stretch, token in zip(draft.missing, tokens, strict=True)
         ]
-        if owner or self._words is None:
-            spelling = None
+        if draft.owner or self._words is None:
+            words = None
             packed = list(map(pack_tokens, self._encoder.encode_texts(texts)))
         else:
-            spelling = self._words.spell(texts)
-            packed = spelling.packed
-        ids = map(self._packed_token, tokens)
-        return Encoded([id_ + rest for id_, rest in zip(ids, packed, strict=True)], spelling)
+            words = self._words.encode(texts)
+            packed = words.packed
+        pairs = zip(tokens, packed, strict=True)
+        return Encoded([self._packed_tokens[token] + rest for token, rest in pairs], words)
 
     def finish(self, draft: Draft, encoded: Encoded | None = None) -> bytes:
-        """The prompt's packed ids, given those of what was missing, which are kept."""
+        """The prompt's packed ids; keeps those of what was missing."""
         if encoded is None or not draft.missing:
             return b"".join(draft.found)  # type: ignore[arg-type]
-        if self._words is not None and encoded.spelling is not None:
-            self._words.learn(encoded.spelling)
+        if self._words is not None and encoded.words is not None:
+            self._words.learn(encoded.words)
+        self._packed.refresh(_keys(draft.stretches, draft.owner))
+        for key, packed in zip(_keys(draft.missing, draft.owner), encoded.packed, strict=True):
+            self._packed.put(key, packed)
         fresh = dict(zip(draft.missing, encoded.packed, strict=True))
-        for stretch, packed in fresh.items():
-            self._packed.put((draft.owner, stretch) if draft.owner else stretch, packed)
         pairs = zip(draft.stretches, draft.found, strict=True)
         return b"".join([fresh[s] if packed is None else packed for s, packed in pairs])
 
-    def _packed_token(self, token: str) -> bytes:
-        return pack_token(self._encoder.control[token].id) if token else b""
-
     def _look_up(self, stretches: list[str], owner: bytes) -> Draft:
-        keys: list[Any] = [(owner, stretch) for stretch in stretches] if owner else stretches
-        found = self._packed.find(keys)
+        found = self._packed.find(_keys(stretches, owner))
         if None not in found:
             return Draft(stretches, found, owner)
         pairs = zip(stretches, found, strict=True)
         missing = list({stretch: None for stretch, ids in pairs if ids is None})
         return Draft(stretches, found, owner, missing)
 
-    def _begins_well(self, stretch: str) -> bool:
-        return stretch[0:1] == MARK or self._control.token_of(stretch) != ""
+
+def _stretches(segments: list[str]) -> list[str]:
+    """The mark tells text before the first control token from text that begins with one."""
+    first, *rest = segments
+    return [MARK + first, *rest] if first else rest
 
 
-def _entry_bytes(key: str | tuple[bytes, str], packed: bytes) -> int:
+def _keys(stretches: list[str], owner: bytes) -> Sequence[_Key]:
+    return [(owner, stretch) for stretch in stretches] if owner else stretches
+
+
+def _entry_bytes(key: _Key, packed: bytes) -> int:
     stretch = key if isinstance(key, str) else key[1]
     return _ENTRY_BYTES + text_bytes(stretch) + len(packed)

@@ -1,53 +1,57 @@
 """Text -> packed token ids, most of whose words were encoded before.
 
-Owns a memory of what words, and the pieces that a tokenizer cuts them into, encode to: a tokenizer
-takes 1.2 us for every token, a known word is a look-up of 0.1 us. Only where it is proven that a
-text's ids are those of its words (`word_breaks.py`). Must not know prompts.
+Owns a cache of words, and of the pieces that a tokenizer splits text into. A tokenizer takes 1.2 us
+for every token, a known word is a look-up of 0.1 us. For tokenizers whose expression is in the
+table of `split_patterns.py`. Must not know prompts.
 
-`spell` only reads the memory, so it may run in any thread; what is to be kept goes back with its
-answer, to `learn` in the thread that owns the memory. A word is kept when it comes the second time:
-most that came once never come again.
+`encode` only reads the cache, so it may run in any thread; its answer goes to `learn` in the thread
+that owns the cache. A word is kept when it comes the second time: most words that came once never
+come again.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.prompt.packed_word_cache import MAX_WORD_CHARS, PackedWords
-from gateway.prompt.word_breaks import WordBreaks, is_printed
+from tokenizers import Tokenizer
+
+from gateway.api import ByteLru
 from protocol.tokens import pack_tokens
 
 MAX_BYTES: Final = 4 * 2**20
-"""Of words, and as much of pieces: about 20,000 each."""
+"""Of words, and as much of pieces: about 16,000 each."""
 MAX_TEXT_CHARS: Final = 16 * 1024
-"""Longer texts are left to the tokenizer, which releases the GIL: this holds it for 1 to 2 ms."""
-MAX_UNKNOWN: Final = 512
-"""Pieces that are encoded here at a time, 1 us each; texts with more are left as well. It is also
-what the loop has to learn at a time."""
+"""Longer texts go to the tokenizer, which releases the GIL: this holds it for 1 to 2 ms."""
+MAX_NEW_PIECES: Final = 512
+"""Pieces that are encoded here at a time, 1 us each; the tokenizer takes texts with more."""
 MAX_PIECE_CHARS: Final = 256
 """Longer ones take the model too long with the GIL."""
+MAX_WORD_CHARS: Final = 64
 MAX_ONCE: Final = 16_384
 """Words that came once."""
-MAX_NEW: Final = 64
-"""Words that are learned at a time, at 2 us and more."""
+MAX_NEW_WORDS: Final = 64
+"""Words that are kept at a time, at 4 us each."""
 _ALONE_CHARS: Final = 20
-"""What is encoded by itself takes 4 us, as long as so many characters of a longer text."""
+"""Encoding a text by itself takes 4 us, as long as so many characters of a longer text."""
 _FEW: Final = 8
-"""Word by word is the faster way while an eighth is unknown at most."""
+"""Word by word is the faster way while at most an eighth of the words is unknown."""
 _INDENT: Final = "  "
-"""Text with it is code, or a table: its words are cut at every space, which pieces are not."""
+"""Text with it is code or a table, whose words hardly repeat."""
 _CUT: Final = "\0"
 """Text with it is never cut."""
+_ENTRY_BYTES: Final = 230
+"""Two objects and their place in the cache."""
+_SPELLED: Final = {byte: 0x100 + at for at, byte in enumerate([*range(0x21), 0x7F])}
+"""How `ByteLevel` spells the characters of ASCII that are not printed."""
 
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 Parts = Sequence[bytes | str]
-"""A text in ids, and in stretches that have to be encoded."""
+"""A text in ids, and in stretches that the tokenizer has to encode."""
 
 
-class Spelling(NamedTuple):
-    """Texts in packed ids, and what came with them: pieces and words to keep, and words that are
-    to be kept if they come again.
-    """
+class EncodedWords(NamedTuple):
+    """The packed ids of each text, what to keep, and the words to keep if they come again."""
 
     packed: list[bytes]
     pieces: dict[str, bytes]
@@ -55,14 +59,22 @@ class Spelling(NamedTuple):
     once: Collection[str]
 
 
-class WordMemory:
-    """The words of one model, each with the space before it. `encode` gives the ids of texts."""
+class WordCache:
+    """The words and pieces of one model; a word has the space before it. `encode` is the
+    tokenizer's, `pattern` finds the pieces of ASCII text.
+    """
 
-    def __init__(self, breaks: WordBreaks, encode: Encode, max_bytes: int = MAX_BYTES) -> None:
-        self._breaks = breaks
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        pattern: re.Pattern[str],
+        encode: Encode,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._splitter = _Splitter(tokenizer, pattern)
         self._encode = encode
-        self._words = PackedWords(max_bytes)
-        self._pieces = PackedWords(max_bytes)
+        self._words: ByteLru[str, bytes] = ByteLru(max_bytes, _entry_bytes)
+        self._pieces: ByteLru[str, bytes] = ByteLru(max_bytes, _entry_bytes)
         self._once: dict[str, None] = {}
 
     @property
@@ -72,69 +84,67 @@ class WordMemory:
 
     @property
     def num_once(self) -> int:
-        """How many words are waited for to come again."""
+        """How many words came once."""
         return len(self._once)
 
-    def spell(self, texts: Sequence[str]) -> Spelling:
-        """The ids of each text, as `encode` has them."""
-        missing: dict[str, None] = {}
+    def encode(self, texts: Sequence[str]) -> EncodedWords:
+        """The ids of each text, as the tokenizer has them."""
+        unknown: dict[str, None] = {}
         pieces: dict[str, bytes] = {}
-        spelt = [self._parts(text, missing, pieces) for text in texts]
-        if not missing:
-            return Spelling(self._joined(spelt), pieces, {}, ())
-        again = list(islice(filter(self._once.__contains__, missing), MAX_NEW))
-        by_word = [[self._in_pieces(word, pieces)] for word in again]
-        packed = self._joined([*spelt, *by_word])
+        in_parts = [self._parts(text, unknown, pieces) for text in texts]
+        if not unknown:
+            return EncodedWords(self._joined(in_parts), pieces, {}, ())
+        again = list(islice(filter(self._once.__contains__, unknown), MAX_NEW_WORDS))
+        packed = self._joined([*in_parts, *([word] for word in again)])
         words = dict(zip(again, packed[len(texts) :], strict=True))
-        return Spelling(packed[: len(texts)], pieces, words, missing)
+        return EncodedWords(packed[: len(texts)], pieces, words, unknown)
 
-    def learn(self, spelling: Spelling) -> None:
+    def learn(self, encoded: EncodedWords) -> None:
         """Keep what is new."""
-        if spelling.pieces:
-            self._pieces.add(spelling.pieces)
-        if not spelling.once:
+        for piece, packed in encoded.pieces.items():
+            if len(piece) <= MAX_WORD_CHARS:
+                self._pieces.put(piece, packed)
+        if not encoded.once:
             return
-        self._words.add(spelling.words)
-        self._once.update(dict.fromkeys(spelling.once))
-        for word in spelling.words:
-            self._once.pop(word, None)
+        self._once.update(dict.fromkeys(encoded.once))
+        for word, packed in encoded.words.items():
+            self._words.put(word, packed)
+            del self._once[word]
         if len(self._once) > MAX_ONCE:
             young = islice(self._once, len(self._once) - MAX_ONCE // 2, None)
             self._once = dict.fromkeys(young)
 
-    def _joined(self, spelt: list[Parts]) -> list[bytes]:
-        """The ids of each; what has to be encoded is, all at once."""
-        strings = [part for parts in spelt for part in parts if type(part) is str]
+    def _joined(self, in_parts: list[Parts]) -> list[bytes]:
+        """The ids of each text; the tokenizer gets all stretches at once."""
+        strings = [part for parts in in_parts for part in parts if type(part) is str]
         if not strings:
-            return [b"".join(parts) for parts in spelt]  # type: ignore[arg-type]
+            return [b"".join(parts) for parts in in_parts]  # type: ignore[arg-type]
         unknown = list(dict.fromkeys(strings))
         fresh = dict(zip(unknown, map(pack_tokens, self._encode(unknown)), strict=True))
         return [
             b"".join([part if isinstance(part, bytes) else fresh[part] for part in parts])
-            for parts in spelt
+            for parts in in_parts
         ]
 
-    def _parts(self, text: str, missing: dict[str, None], pieces: dict[str, bytes]) -> Parts:
-        """The text's parts; words and pieces that are not known are noted."""
+    def _parts(self, text: str, unknown: dict[str, None], pieces: dict[str, bytes]) -> Parts:
+        """The text's parts; adds the words that are not known to `unknown`, and the pieces that
+        were not to `pieces`. A text is cut in front of every space that follows something printed.
+        """
         if len(text) > MAX_TEXT_CHARS or _CUT in text:
             return [text]
-        if _INDENT in text and text.isascii() and self._breaks.pieces is not None:
-            return [self._in_pieces(text, pieces)]
+        if _INDENT in text and text.isascii():
+            return [self._by_piece(text, pieces)]
         words = text.replace(" ", _CUT + " ").split(_CUT)
         if not words[0]:
             del words[0]
-        found = list(map(self._words.known.get, words))
+        found = self._words.find(words)
         if None not in found:
-            return [b"".join(found)]  # type: ignore[arg-type]
-        unknown = {
-            word: None
-            for word, ids in zip(words, found, strict=True)
-            if ids is None and word != " "
-        }
-        if len(missing) < MAX_ONCE:
-            missing.update({word: None for word in unknown if _is_word(word)})
+            return found  # type: ignore[return-value]
+        if len(unknown) < MAX_ONCE:
+            pairs = zip(words, found, strict=True)
+            unknown.update({word: None for word, ids in pairs if ids is None and _is_word(word)})
         if found.count(None) * _FEW > len(words) and text.isascii():
-            return [self._in_pieces(text, pieces)]
+            return [self._by_piece(text, pieces)]
         parts = self._between(words, found, pieces)
         num_strings = len([part for part in parts if type(part) is str])
         return [text] if num_strings * _ALONE_CHARS > len(text) else parts
@@ -142,7 +152,7 @@ class WordMemory:
     def _between(
         self, words: list[str], found: list[bytes | None], pieces: dict[str, bytes]
     ) -> Parts:
-        """Known words, and what is between them in pieces. What does not end like a word goes
+        """Known words, and by piece what is between them. What does not end like a word goes
         together with the next.
         """
         parts: list[bytes | str] = []
@@ -157,28 +167,90 @@ class WordMemory:
             ):
                 run += words[at]
                 at += 1
-            parts.append(self._in_pieces(run, pieces))
+            parts.append(self._by_piece(run, pieces))
         parts.append(b"".join(found[at:num_words]))  # type: ignore[arg-type]
         return parts
 
-    def _in_pieces(self, text: str, pieces: dict[str, bytes]) -> bytes | str:
-        """The ids of all pieces; the text if the pieces are not known."""
-        cut = self._breaks.pieces
-        texts = None if cut is None or not text.isascii() else cut.pieces_of(text)
-        if cut is None or texts is None:
+    def _by_piece(self, text: str, fresh: dict[str, bytes]) -> bytes | str:
+        """The ids of all pieces; the text if only the tokenizer can tell."""
+        pieces = self._splitter.split(text) if text.isascii() else None
+        if pieces is None:
             return text
-        found = list(map(self._pieces.known.get, texts))
+        found = self._pieces.find(pieces)
         at = 0
         for _ in range(found.count(None)):
             at = found.index(None, at)
-            piece = texts[at]
-            if piece not in pieces:
-                if len(piece) > MAX_PIECE_CHARS or len(pieces) >= MAX_UNKNOWN:
+            piece = pieces[at]
+            if piece not in fresh:
+                if len(piece) > MAX_PIECE_CHARS or len(fresh) >= MAX_NEW_PIECES:
                     return text
-                pieces[piece] = pack_tokens(cut.ids_of(piece))
-            found[at] = pieces[piece]
+                fresh[piece] = pack_tokens(self._splitter.ids_of(piece))
+            found[at] = fresh[piece]
         return b"".join(found)  # type: ignore[arg-type]
+
+
+class _Splitter:
+    """The pieces of a text in ASCII, and the ids of each: the model takes 0.5 us for a piece, where
+    the tokenizer takes 4 us for a text of one word.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, pattern: re.Pattern[str]) -> None:
+        self._model = tokenizer.model
+        self._find = pattern.findall
+        added = tokenizer.get_added_tokens_decoder()
+        markup = {token.content: id_ for id_, token in added.items() if not token.special}
+        # Those that are looked for first might take letters of the others.
+        are_alike = len({token.normalized for token in added.values() if not token.special}) <= 1
+        self._markup = markup if are_alike else {}
+        self._cut = re.compile(f"({_any_of(self._markup)})")
+        others = [token.content for token in added.values() if token.content not in self._markup]
+        if (normalizer := tokenizer.normalizer) is not None:
+            # A token may be looked for in another form, as a ligature by its letters.
+            pairs = [(text, normalizer.normalize_str(text)) for text in [*self._markup, *others]]
+            others += [form for text, form in pairs if form != text]
+        self._has_other = re.compile(_any_of(others)).search
+
+    def split(self, text: str) -> list[str] | None:
+        """The pieces of `text`, markup among them; None if only the tokenizer can tell. Special
+        tokens are text, but the tokenizer finds them first.
+        """
+        if self._has_other(text):
+            return None
+        pieces: list[str] = []
+        for at, part in enumerate(self._cut.split(text)):
+            if at % 2:
+                pieces.append(part)
+            else:
+                pieces += self._find(part)
+        return pieces if "".join(pieces) == text else None
+
+    def ids_of(self, piece: str) -> list[int]:
+        """What one piece encodes to."""
+        if piece in self._markup:
+            return [self._markup[piece]]
+        return [token.id for token in self._model.tokenize(piece.translate(_SPELLED))]
+
+
+def is_printed(character: str) -> bool:
+    """Whether a text may be cut between `character` and a space behind it."""
+    return character.isprintable() and character != " "
+
+
+def text_bytes(text: str) -> int:
+    """What the letters of `text` take at most. By its value alone: `sys.getsizeof` grows once
+    something has asked for the text in UTF-8.
+    """
+    return len(text) if text.isascii() else 4 * len(text)
 
 
 def _is_word(text: str) -> bool:
     return len(text) <= MAX_WORD_CHARS and is_printed(text[-1])
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    longest_first = sorted(texts, key=lambda text: (-len(text), text))
+    return "|".join(map(re.escape, longest_first)) or r"(?!)"
+
+
+def _entry_bytes(word: str, packed: bytes) -> int:
+    return _ENTRY_BYTES + text_bytes(word) + len(packed)

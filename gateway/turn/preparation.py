@@ -232,7 +232,7 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
     draft = text.prompts.draft(segments, salt)
     encoded = None
     if draft.missing:
-        missing = partial(text.prompts.encode, draft.missing, salt)
+        missing = partial(text.prompts.encode, draft)
         encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
     return text.prompts.finish(draft, encoded), segments[-1]
 

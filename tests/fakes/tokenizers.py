@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from tokenizers import (
     AddedToken,
     Regex,
@@ -14,9 +17,23 @@ from tokenizers import (
     trainers,
 )
 
+from gateway.prompt.split_patterns import TABLE
 from tests.fakes.text_files import CORPUS, MARKERS, SPECIALS, make_tokenizer
 
 _VOCAB_SIZE = 300
+_BUILTIN = Path(__file__).parents[2] / "config" / "builtin" / "herma-tiny" / "tokenizer.json"
+
+
+def _builtin() -> str:
+    tokenizer = Tokenizer.from_file(str(_BUILTIN))
+    state: dict[str, Any] = msgspec.json.decode(tokenizer.pre_tokenizer.__getstate__())
+    source = state["pretokenizers"][0]["pattern"]["Regex"]
+    assert isinstance(source, str)
+    return source
+
+
+PATTERNS = (*(sources for sources in TABLE if "WORDS" not in sources[0]), (_builtin(),))
+"""The expressions of all known tokenizers, those of its stages in their order."""
 
 
 def _with_tokens(tokenizer: Tokenizer) -> Tokenizer:
@@ -45,14 +62,19 @@ def byte_level_with_space() -> Tokenizer:
     return _with_tokens(tokenizer)
 
 
+def splits(sources: Sequence[str]) -> pre_tokenizers.PreTokenizer:
+    """Cuts a text by each of these expressions in turn."""
+    stages = [pre_tokenizers.Split(Regex(source), "isolated") for source in sources]
+    return pre_tokenizers.Sequence(stages)  # type: ignore[return-value]
+
+
 def split_by(
-    source: str, corpus: Sequence[str] = CORPUS, vocab_size: int = _VOCAB_SIZE
+    sources: Sequence[str], corpus: Sequence[str] = CORPUS, vocab_size: int = _VOCAB_SIZE
 ) -> Tokenizer:
-    """A byte-level BPE whose texts are cut by this expression."""
+    """A byte-level BPE whose texts are cut by these expressions."""
     tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(source), "isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([splits(sources), to_bytes])  # type: ignore[assignment]
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

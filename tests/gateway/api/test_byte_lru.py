@@ -1,4 +1,4 @@
-"""A memory bounded in bytes."""
+"""A cache bounded in bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,33 +7,39 @@ from gateway.api.byte_lru import ByteLru
 
 MAX_BYTES = 20
 
-STEPS = st.lists(st.tuples(st.integers(0, 6), st.none() | st.integers(0, 25)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["get", "find", "refresh", "put"]), st.integers(0, 25)), max_size=60
+)
 
 
-def test_what_was_not_asked_for_longest_is_forgotten() -> None:
-    """Asking keeps a value."""
-    memory = ByteLru[str, str](10)
-    memory.put("a", "A", 4)
-    memory.put("b", "B", 4)
-    assert memory.get("a") == "A"
-    memory.put("c", "C", 4)
-    assert [memory.get(key) for key in "abc"] == ["A", None, "C"]
+def test_what_was_not_used_for_longest_is_forgotten() -> None:
+    """Reading a value keeps it, and so does refreshing it."""
+    cache = ByteLru[str, str](12, lambda _key, _value: 4)
+    for key in "abc":
+        cache.put(key, key.upper())
+    assert cache.get("a") == "A"
+    cache.refresh(["b", "unknown"])
+    cache.put("d", "D")
+    assert cache.find("abcd") == ["A", "B", None, "D"]
 
 
 @given(STEPS)
-def test_it_behaves_as_a_list_that_is_cut(steps: list[tuple[int, int | None]]) -> None:
+def test_it_behaves_as_a_list_that_is_cut(steps: list[tuple[str, int]]) -> None:
     """Against a plain model: the freshest entries that fit, and never more than the bound."""
-    memory = ByteLru[int, int](MAX_BYTES)
-    model: list[tuple[int, int]] = []
-    for key, num_bytes in steps:
-        old = [entry for entry in model if entry[0] == key]
-        if num_bytes is None:
-            assert memory.get(key) == (old[0][1] if old else None)
-            model = [entry for entry in model if entry[0] != key] + old
-        else:
-            memory.put(key, num_bytes, num_bytes)
-            model = [entry for entry in model if entry[0] != key]
-            model += [(key, num_bytes)] if num_bytes <= MAX_BYTES else []
-            while sum(size for _, size in model) > MAX_BYTES:
+    cache = ByteLru[int, int](MAX_BYTES, lambda _key, value: value)
+    model: list[int] = []
+    for step, key in steps:
+        if step == "put":
+            cache.put(key, key)
+            model += [key] if key not in model and key <= MAX_BYTES else []
+            while sum(model) > MAX_BYTES:
                 del model[0]
-        assert (len(memory), memory.num_bytes) == (len(model), sum(size for _, size in model))
+        elif step == "find":
+            assert cache.find([key]) == [key if key in model else None]
+        else:
+            if step == "get":
+                assert cache.get(key) == (key if key in model else None)
+            else:
+                cache.refresh([key])
+            model.sort(key=lambda one: one == key)
+        assert (len(cache), cache.num_bytes) == (len(model), sum(model))

@@ -36,7 +36,7 @@ def ids_of(asked: ChatRequest, text: ModelText = TEXT) -> list[int]:
     given = (asked.messages, asked.tools, asked.template_kwargs, NOW)
     whole = text.encode_chat(*given)
     draft = text.prompts.draft(text.render_chat(*given))
-    assert text.prompts.finish(draft, text.prompts.encode(draft.missing)) == pack_tokens(whole)
+    assert text.prompts.finish(draft, text.prompts.encode(draft)) == pack_tokens(whole)
     return list(whole)
 
 

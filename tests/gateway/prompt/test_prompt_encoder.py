@@ -42,7 +42,7 @@ def cached(design: str) -> PromptEncoder:
 
 def encode(prompts: PromptEncoder, segments: list[str]) -> bytes:
     draft = prompts.draft(segments)
-    return prompts.finish(draft, prompts.encode(draft.missing))
+    return prompts.finish(draft, prompts.encode(draft))
 
 
 def prompt_of(design: str, first: str, turns: list[tuple[str, str]]) -> list[str]:
@@ -128,7 +128,7 @@ def test_an_owner_shares_nothing(design: str) -> None:
     prompts = PromptEncoder(encoder, ControlTokens(encoder.control))
     segments = ["", "<|im_start|>hello"]
     draft = prompts.draft(segments, b"alice")
-    packed = prompts.finish(draft, prompts.encode(draft.missing))
+    packed = prompts.finish(draft, prompts.encode(draft))
     assert prompts.draft(segments, b"alice").missing == []
     assert prompts.draft(segments).missing == prompts.draft(segments, b"bob").missing != []
     assert encode(prompts, segments) == packed
@@ -141,13 +141,12 @@ def test_an_owners_words_are_not_learned_nor_looked_for() -> None:
     prompts = PromptEncoder(encoder, ControlTokens(encoder.control))
     segments = ["", "<|im_start|>hello weather"]
     draft = prompts.draft(segments, b"alice")
-    encoded = prompts.encode(draft.missing, b"alice")
-    assert encoded.spelling is None
+    encoded = prompts.encode(draft)
+    assert encoded.words is None
     prompts.finish(draft, encoded)
-    spelling = prompts.encode(prompts.draft(segments).missing).spelling
-    assert spelling is not None
-    assert set(spelling.once) == {"hello", " weather"}
-    assert spelling.pieces.keys() == {"hello", " weather"}
+    words = prompts.encode(prompts.draft(segments)).words
+    assert words is not None
+    assert set(words.once) == words.pieces.keys() == {"hello", " weather"}
 
 
 @given(st.lists(TEXTS, min_size=1))

@@ -6,18 +6,26 @@ from functools import cache
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 
+from gateway.prompt.split_patterns import ascii_pattern
 from gateway.prompt.tokenizer import Encoder
-from gateway.prompt.word_breaks import word_breaks
-from gateway.prompt.word_cache import MAX_ONCE, MAX_TEXT_CHARS, MAX_UNKNOWN, WordMemory
+from gateway.prompt.word_cache import (
+    MAX_BYTES,
+    MAX_NEW_PIECES,
+    MAX_ONCE,
+    MAX_TEXT_CHARS,
+    Encode,
+    WordCache,
+)
 from protocol.tokens import pack_tokens
-from tests.fakes.split_patterns import PATTERNS
 from tests.fakes.text_files import CORPUS, MARKERS, SPECIALS
-from tests.fakes.tokenizers import designs, split_by
+from tests.fakes.tokenizers import PATTERNS, byte_level, designs, split_by
 
-DESIGNS = ("byte-level", "byte-level with space", "unigram", "wordpiece")
-NAMES = (*DESIGNS, *(f"pattern {at}" for at in range(len(PATTERNS))), "spaces as tokens")
+NAMES = (
+    *("byte-level", "spaces as tokens", "ligature"),
+    *(f"pattern {at}" for at in range(len(PATTERNS))),
+)
 NASTY = (
     *(
         "🙂",
@@ -69,36 +77,44 @@ def encoder_of(name: str) -> Encoder:
     elif name == "spaces as tokens":  # as Phi has them
         tokenizer = split_by(PATTERNS[0])
         tokenizer.add_tokens([AddedToken(" " * size) for size in range(2, 6)])
+    elif name == "ligature":  # is looked for by its letters
+        tokenizer = byte_level()
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.add_tokens([AddedToken("\N{LATIN SMALL LIGATURE FI}", normalized=True)])
     else:
         tokenizer = designs()[name]
     return Encoder(tokenizer.to_str().encode())
 
 
-@cache
-def memory_of(name: str, max_bytes: int = 30_000) -> WordMemory:
-    """One for all examples, so that most words are known, and some were forgotten."""
+def new_cache(name: str, encode: Encode | None = None, max_bytes: int = MAX_BYTES) -> WordCache:
     encoder = encoder_of(name)
-    breaks = word_breaks(encoder.tokenizer)
-    assert breaks is not None
-    return WordMemory(breaks, encoder.encode_texts, max_bytes)
+    pattern = ascii_pattern(encoder.tokenizer)
+    assert pattern is not None
+    return WordCache(encoder.tokenizer, pattern, encode or encoder.encode_texts, max_bytes)
 
 
-def spell(memory: WordMemory, *texts: str) -> list[bytes]:
-    spelling = memory.spell(texts)
-    memory.learn(spelling)
-    return spelling.packed
+@cache
+def cache_of(name: str, max_bytes: int = 30_000) -> WordCache:
+    """One for all examples, so that most words are known, and some were forgotten."""
+    return new_cache(name, max_bytes=max_bytes)
+
+
+def encode(words: WordCache, *texts: str) -> list[bytes]:
+    encoded = words.encode(texts)
+    words.learn(encoded)
+    return encoded.packed
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=3))
 @example(texts=["", " ", "  ", "a b", " a  b ", "\n a\n"])
 def test_words_have_the_ids_of_their_text(texts: list[str]) -> None:
     """The first time, when they are learned, and when they are known. Drawing texts takes longer
-    than spelling them: each is spelled with every tokenizer.
+    than encoding them: each is encoded with every tokenizer.
     """
     for name in NAMES:
         whole = [pack_tokens(ids) for ids in encoder_of(name).encode_texts(texts)]
         for _ in range(3):
-            assert spell(memory_of(name), *texts) == whole, name
+            assert encode(cache_of(name), *texts) == whole, name
 
 
 @given(
@@ -110,97 +126,86 @@ def test_long_texts_too(words: list[str], joint: str) -> None:
     text = joint.join(words)
     for name in NAMES:
         whole = [pack_tokens(ids) for ids in encoder_of(name).encode_texts([text])]
-        assert spell(memory_of(name, 2_000), text) == whole, name
-        assert spell(memory_of(name), text) == whole, name
+        assert encode(cache_of(name, 2_000), text) == whole, name
+        assert encode(cache_of(name), text) == whole, name
 
 
-def asking(name: str) -> tuple[Encoder, WordMemory, list[str]]:
-    """An encoder, a memory over it, and what that has asked it so far."""
+def asking(name: str) -> tuple[Encoder, WordCache, list[str]]:
+    """An encoder, a cache over it, and the texts that the cache gave to the encoder so far."""
     encoder = encoder_of(name)
-    breaks = word_breaks(encoder.tokenizer)
     asked: list[str] = []
 
-    def encode(texts: Sequence[str]) -> list[list[int]]:
+    def encode_texts(texts: Sequence[str]) -> list[list[int]]:
         asked.extend(texts)
         return encoder.encode_texts(texts)
 
-    assert breaks is not None
-    memory = WordMemory(breaks, encode)
-    return encoder, memory, asked
+    return encoder, new_cache(name, encode_texts), asked
 
 
-@pytest.mark.parametrize("name", DESIGNS)
-def test_words_that_came_twice_are_not_encoded_again(name: str) -> None:
+def test_words_that_came_twice_are_not_encoded_again() -> None:
     """A new text of known words gives the library nothing to do."""
-    encoder, memory, asked = asking(name)
+    encoder, words, asked = asking("byte-level")
     for text in ("the weather is warm naïve", "is the weather warm naïve"):
-        spell(memory, f"so {text}")
+        encode(words, f"so {text}")
     asked.clear()
     text = "so warm is the naïve weather is"
-    assert spell(memory, text) == [pack_tokens(encoder.encode_texts([text])[0])]
+    assert encode(words, text) == [pack_tokens(encoder.encode_texts([text])[0])]
     assert asked == []
 
 
 def test_a_text_of_unknown_pieces_is_left_to_the_library_until_they_are_known() -> None:
     """It teaches some of them each time."""
-    encoder, memory, asked = asking("byte-level")
+    encoder, words, asked = asking("byte-level")
     letters = [f"{a}{b}{c}" for a in "abcdefghij" for b in "klmnopqrst" for c in "uvwxyzabcd"]
     text = " ".join(letters)
     whole = [pack_tokens(encoder.encode_texts([text])[0])]
-    num_asked = []
+    num_whole = []
     for _ in range(3):
-        assert spell(memory, text) == whole
-        num_asked.append(len(asked))
-    assert num_asked == [1, 1, 1]
+        assert encode(words, text) == whole
+        num_whole.append(asked.count(text))
+    assert num_whole == [1, 1, 1]
 
 
 def test_many_unknown_texts_teach_no_more_at_a_time_than_one() -> None:
     """The loop learns: 4 MB of texts, each with few new pieces, had held it for 1.8 s."""
-    encoder = encoder_of("byte-level")
-    breaks = word_breaks(encoder.tokenizer)
-    assert breaks is not None
-    memory = WordMemory(breaks, encoder.encode_texts)
+    encoder, words = encoder_of("byte-level"), new_cache("byte-level")
     texts = [" ".join(f"{a}{b}" for b in map(chr, range(97, 123))) for a in map(str, range(2_000))]
     texts = [text.replace("1", "x").replace("2", "y").replace("3", "z") for text in texts]
-    spelling = memory.spell(texts)
-    assert spelling.packed == [pack_tokens(ids) for ids in encoder.encode_texts(texts)]
-    assert len(spelling.pieces) <= MAX_UNKNOWN
-    assert len(spelling.once) <= MAX_ONCE + max(map(len, texts))
+    encoded = words.encode(texts)
+    assert encoded.packed == [pack_tokens(ids) for ids in encoder.encode_texts(texts)]
+    assert len(encoded.pieces) <= MAX_NEW_PIECES
+    assert len(encoded.once) <= MAX_ONCE + max(map(len, texts))
 
 
 def test_reading_changes_nothing() -> None:
-    """Only `learn` writes: `spell` may run in a thread."""
-    memory = memory_of("byte-level", 20_000)
-    spellings = [memory.spell(["some words that nobody knows"]) for _ in range(3)]
-    assert memory.num_bytes == 0
-    assert spellings[0] == spellings[1] == spellings[2]
+    """Only `learn` writes: `encode` may run in a thread."""
+    words = new_cache("byte-level")
+    encoded = [words.encode(["some words that are new"]) for _ in range(3)]
+    assert words.num_bytes == 0
+    assert encoded[0] == encoded[1] == encoded[2]
 
 
 @given(texts=st.lists(TEXTS, min_size=1))
-def test_the_memory_is_bounded(texts: list[str]) -> None:
-    """Whatever comes, words and pieces hold no more than they may."""
-    memory = memory_of("byte-level", 3_000)
+def test_the_cache_is_bounded(texts: list[str]) -> None:
+    """Whatever comes, it holds no more than it may."""
+    words = cache_of("byte-level", 3_000)
     for text in texts:
-        spell(memory, text)
-        assert memory.num_bytes <= 2 * 3_000
+        encode(words, text)
+        assert words.num_bytes <= 2 * 3_000
 
 
-def test_names_of_words_that_came_once_are_bounded() -> None:
+def test_the_words_that_came_once_are_bounded() -> None:
     """Numbers that never come again are forgotten."""
-    encoder = encoder_of("wordpiece")
-    breaks = word_breaks(encoder.tokenizer)
-    assert breaks is not None
-    memory = WordMemory(breaks, lambda texts: [[1] for _ in texts])
+    words = new_cache("byte-level", lambda texts: [[1] for _ in texts])
     for start in range(0, 3 * MAX_ONCE, 1_000):
-        spell(memory, " ".join(f"{number:x}" for number in range(start, start + 1_000)))
-        assert memory.num_once <= MAX_ONCE
+        encode(words, " ".join(f"{number:x}" for number in range(start, start + 1_000)))
+        assert words.num_once <= MAX_ONCE
 
 
 @pytest.mark.parametrize("text", ["a b " * MAX_TEXT_CHARS, "a\0b c", "x" * 300])
 def test_some_texts_are_left_to_the_library(text: str) -> None:
     """Long ones, long words (they would hold the GIL), and those with the character that cuts."""
-    memory = memory_of("byte-level", 40_000)
-    spelling = memory.spell([text])
-    assert spelling.packed == [pack_tokens(encoder_of("byte-level").encode_texts([text])[0])]
-    assert not spelling.pieces
-    assert not list(spelling.once)
+    encoded = new_cache("byte-level").encode([text])
+    assert encoded.packed == [pack_tokens(encoder_of("byte-level").encode_texts([text])[0])]
+    assert not encoded.pieces
+    assert not list(encoded.once)

@@ -88,7 +88,7 @@ def _encoded(request: ChatRequest) -> list[int]:
     """The prompt's ids by way of the memory of segments, as a turn has them."""
     text = _text()
     draft = text.prompts.draft(text.render_chat(*_rendered(request)))
-    return list(unpack_tokens(text.prompts.finish(draft, text.prompts.encode(draft.missing))))
+    return list(unpack_tokens(text.prompts.finish(draft, text.prompts.encode(draft))))
 
 
 def _rendered(request: ChatRequest) -> tuple[Any, ...]:

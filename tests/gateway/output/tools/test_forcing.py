@@ -7,10 +7,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from gateway.output.tools import deepseek, forced_opening, glm, hermes, kimi, mistral
-from tests.fakes.split_patterns import PATTERNS
-from tests.fakes.tokenizers import designs, split_by
+from tests.fakes.tokenizers import PATTERNS, designs, split_by
 from tests.fakes.tool_answers import Call
-from tests.gateway.api.openapi.test_answers import joined, parser_of
+from tests.gateway.output.tools.test_answers import joined, parser_of
 from tests.gateway.output.tools.test_formats import TEMPLATES
 
 RESTS = {
@@ -40,10 +39,10 @@ CALLS_OF_G: list[list[str | Call]] = [[("g", '{"a": 1}')], [("g", '{"a": "1"}')]
 """A value that is written as text is of a type of its schema, which these tools lack."""
 
 
-def greedy_tokenizer(source: str, text: str) -> Tokenizer:
-    """One whose tokens are all that `source` leaves in one piece of `text`."""
+def greedy_tokenizer(sources: tuple[str, ...], text: str) -> Tokenizer:
+    """One whose tokens are all that `sources` leave in one piece of `text`."""
     between = re.split("|".join(map(re.escape, TOKENS)), text)
-    tokenizer = split_by(source, between, vocab_size=1_000)
+    tokenizer = split_by(sources, between, vocab_size=1_000)
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in TOKENS])
     return tokenizer
 
@@ -56,10 +55,10 @@ def read(name: str, opening: str, rest: str) -> list[str | Call]:
     return joined(events + parser.flush())
 
 
-@pytest.mark.parametrize("source", PATTERNS)
+@pytest.mark.parametrize("sources", PATTERNS)
 @pytest.mark.parametrize(("name", "template", "rest"), CASES)
 def test_an_opening_ends_where_a_token_does(
-    name: str, template: str, rest: str, source: str
+    name: str, template: str, rest: str, sources: tuple[str, ...]
 ) -> None:
     """Whatever a tokenizer joins, the opening's tokens are the first of those of the whole call:
     one that ends amid a token of the call is followed by something that no model has learned.
@@ -68,7 +67,7 @@ def test_an_opening_ends_where_a_token_does(
     some = forced_opening(name, ("get_weather", "g"), template)
     assert one
     assert some
-    tokenizer = greedy_tokenizer(source, one.text + rest)
+    tokenizer = greedy_tokenizer(sources, one.text + rest)
     whole = tokenizer.encode(one.text + rest).tokens
     for opening in (one, some):
         begun = tokenizer.encode(opening.text).tokens

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.micro.figures import Figure, lower_quartile_us
+from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter
 from gateway.api.events import TurnEvent
 from gateway.output.output_pipeline import OutputPipeline
@@ -84,6 +85,7 @@ ANSWERS: Final = (
     Answer("reasoning", "hermes", f"<think>\n{_PROSE}</think>\n\nYes."),
     *(Answer("call", form, text) for form, text in _CALLS.items()),
 )
+HEAD: Final = AnswerHead("chatcmpl-1", 0, "m")
 MAX_US: Final = {"prose": 5.0, "code": 5.0, "reasoning": 5.0, "call": 10.0}
 
 
@@ -95,7 +97,8 @@ def measure(quick: bool) -> Iterator[Figure]:
         take_all, num_tokens = _reader(answer, text)
         parsing_us = _cost_us(lambda read=take_all: read(lambda _: None), repeats)
         all_us = _cost_us(
-            lambda read=take_all: read(ChunkFormatter("chatcmpl-1", 0, "m").format), repeats
+            lambda read=take_all: read(ChunkFormatter(HEAD).format),
+            repeats,
         )
         case = f"{answer.kind}, {answer.form}"
         yield Figure(case, "parsing", parsing_us / num_tokens)

@@ -4,12 +4,19 @@ Owns the types and rules of the OpenAI-compatible APIs, and the one event stream
 behind them. Must not know HTTP, tokenizers, workers or how a turn runs. Pure.
 """
 
-from gateway.api.api_format import AnswerHead, Dialect
+from gateway.api.api_format import (
+    COUNTED,
+    AnswerHead,
+    ApiFormat,
+    with_continuous_usage,
+    with_herma,
+)
 from gateway.api.byte_lru import ByteLru
-from gateway.api.chat_formatter import CHAT, with_herma
+from gateway.api.chat_formatter import CHAT
 from gateway.api.chat_parser import chat_request, parse_chat_request
 from gateway.api.chat_request import MAX_SESSION_CHARS, ChatRequest, Message
-from gateway.api.continuous_usage import COUNTED, with_continuous_usage
+from gateway.api.completions_formatter import completions_format
+from gateway.api.completions_parser import Completions, parse_completions
 from gateway.api.errors import (
     ApiError,
     busy,
@@ -42,8 +49,18 @@ from gateway.api.events import (
     Usage,
 )
 from gateway.api.json_body import decode_object, typed_body
-from gateway.api.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
 from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text
+from gateway.api.utility_bodies import (
+    DetokenizeBody,
+    Detokenized,
+    Health,
+    ModelList,
+    ModelObject,
+    ModelState,
+    TokenizeBody,
+    Tokenized,
+    Version,
+)
 
 __all__ = [
     "CHAT",
@@ -51,15 +68,20 @@ __all__ = [
     "MAX_SESSION_CHARS",
     "AnswerHead",
     "ApiError",
+    "ApiFormat",
     "ByteLru",
     "ChatRequest",
+    "Completions",
     "DetokenizeBody",
     "Detokenized",
-    "Dialect",
     "Failed",
     "Finished",
+    "Health",
     "JsonForm",
     "Message",
+    "ModelList",
+    "ModelObject",
+    "ModelState",
     "ReasoningDelta",
     "Started",
     "TextDelta",
@@ -77,8 +99,10 @@ __all__ = [
     "UpstreamBody",
     "UpstreamChunk",
     "Usage",
+    "Version",
     "busy",
     "chat_request",
+    "completions_format",
     "connection_lost",
     "context_length_exceeded",
     "decode_object",
@@ -87,6 +111,7 @@ __all__ = [
     "model_not_found",
     "output_cap_required",
     "parse_chat_request",
+    "parse_completions",
     "poisoned_request",
     "request_too_costly",
     "spending_limit_reached",

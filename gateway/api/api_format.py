@@ -1,22 +1,41 @@
-"""The seam between a turn and the API in which it is told.
+"""How an API writes its answers: the seam between the event stream and the formatters.
 
-Owns what a way of writing answers has to offer: one for streams, one for answers in one piece. The
-chat API's is in `chat_formatter.py`. Must not know how any of them looks.
+Owns what a format offers (one formatter for streams, one for whole bodies), the parts that all
+formats share, and the running usage in chunks. `chat_formatter.py` and `completions_formatter.py`
+are formats. Must not know how any of them looks.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import msgspec
 
 from gateway.api.errors import ApiError
-from gateway.api.events import ChoiceEvent, ContentEvent, Started, Usage
+from gateway.api.events import (
+    ChoiceEvent,
+    ContentEvent,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+
+DONE: Final = b"data: [DONE]\n\n"
+CHUNK_END: Final = b"}\n\n"
+"""The end of every event but that one."""
+
+COUNTED: Final = (TextDelta, ReasoningDelta, ToolCallDelta, Finished)
+"""Events that a running count precedes, when the client asks for it."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
     """What every part of an answer repeats; `created` is in Unix seconds. `include_usage`: the
-    client wants the usage in its stream too.
+    stream ends with the usage.
     """
 
     id: str
@@ -29,23 +48,23 @@ class StreamFormatter(Protocol):
     """The server-sent events of one streamed answer."""
 
     def head(self, num_choices: int = 1) -> bytes:
-        """What opens the stream; b"" for nothing."""
+        """The first bytes of the stream; may be b""."""
         ...
 
     def keep_alive(self) -> bytes:
-        """What says nothing, but that the answer is still coming; b"" if nothing can."""
+        """A chunk without content, for an answer that is still coming; b"" if there is none."""
         ...
 
     def format(self, event: ChoiceEvent) -> bytes:
-        """The bytes for `event`; b"" where the client is told nothing."""
+        """The bytes for `event`; b"" if the format has none for it."""
         ...
 
     def error(self, error: ApiError) -> bytes:
-        """The answer ends in `error`; nothing may follow."""
+        """The last bytes of an answer that ends in `error`."""
         ...
 
     def done(self) -> bytes:
-        """The answer is complete."""
+        """The last bytes of a complete answer."""
         ...
 
 
@@ -53,18 +72,124 @@ class BodyBuilder(Protocol):
     """The body of one answer that is not streamed."""
 
     def add(self, event: ContentEvent) -> None:
-        """Take in what a choice gives."""
+        """Add content of a choice."""
         ...
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
-        """The JSON of what was added, and of who answered at what cost, as far as that is known."""
+        """The JSON of what was added, with who answered and the usage, as far as they are known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class ApiFormat:
     """How an API writes its answers. `id_prefix` begins their ids."""
 
     id_prefix: str
     streamed: Callable[[AnswerHead], StreamFormatter]
     whole: Callable[[AnswerHead], BodyBuilder]
+
+
+class PromptDetails(msgspec.Struct):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct):
+    """Of the answer's tokens."""
+
+    reasoning_tokens: int
+
+
+class UsageObject(msgspec.Struct):
+    """Tokens over all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+    @staticmethod
+    def of(usage: Usage) -> "UsageObject":
+        return UsageObject(
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.prompt_tokens + usage.completion_tokens,
+            PromptDetails(usage.cached_tokens),
+            CompletionDetails(usage.reasoning_tokens),
+        )
+
+
+class HermaObject(msgspec.Struct):
+    """Who answered, from how much of its cache, and why it was chosen."""
+
+    worker: str
+    cached_tokens: int
+    route: str
+    served_by: str
+
+    @staticmethod
+    def of(started: Started, usage: Usage | None = None) -> "HermaObject":
+        """`usage` has the final count of cached tokens, `started` the first."""
+        cached = started.cached_tokens if usage is None else usage.cached_tokens
+        return HermaObject(started.worker, cached, started.route, started.served_by)
+
+
+def usage_chunk(envelope: bytes, usage: Usage, started: Started | None) -> bytes:
+    """The last chunk, with the usage; `envelope` is the beginning of every chunk, up to a comma."""
+    rest: dict[str, object] = {"choices": [], "usage": UsageObject.of(usage)}
+    if started is not None:
+        rest["herma"] = HermaObject.of(started, usage)
+    return envelope + _encode(rest)[1:] + b"\n\n"
+
+
+def error_chunk(error: ApiError) -> bytes:
+    """The event of an error; no [DONE] may follow."""
+    return b"data: " + error.body() + b"\n\n"
+
+
+def with_herma(chunk: bytes, started: Started) -> bytes:
+    """`chunk`, an event of any format, with who answers in it; b"" stays b""."""
+    herma = _encode(HermaObject.of(started))
+    return chunk and chunk[: -len(CHUNK_END)] + b',"herma":' + herma + CHUNK_END
+
+
+def with_continuous_usage(api: ApiFormat, num_choices: int) -> ApiFormat:
+    """`api` with the running usage in every chunk, as vLLM's `continuous_usage_stats` has it."""
+    return replace(api, streamed=lambda head: ContinuousUsage(api.streamed(head), num_choices))
+
+
+class ContinuousUsage:
+    """A `StreamFormatter` that adds running counts to the chunks of another one. A running count
+    is a `Usage` event that comes before the last choice has finished.
+    """
+
+    def __init__(self, inner: StreamFormatter, num_choices: int) -> None:
+        self._inner = inner
+        self._num_going_on = num_choices
+        self._running: Usage | None = None
+
+    def head(self, num_choices: int = 1) -> bytes:
+        return self._inner.head(num_choices)
+
+    def keep_alive(self) -> bytes:
+        return self._inner.keep_alive()
+
+    def format(self, event: ChoiceEvent) -> bytes:
+        if isinstance(event, Usage) and self._num_going_on:
+            self._running = event
+            return b""
+        chunk = self._inner.format(event)
+        if isinstance(event, Finished):
+            self._num_going_on -= 1
+        if self._running is None or not chunk or not isinstance(event, COUNTED):
+            return chunk
+        usage = _encode(UsageObject.of(self._running))
+        return chunk[: -len(CHUNK_END)] + b',"usage":' + usage + CHUNK_END
+
+    def error(self, error: ApiError) -> bytes:
+        return self._inner.error(error)
+
+    def done(self) -> bytes:
+        return self._inner.done()

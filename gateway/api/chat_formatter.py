@@ -1,16 +1,26 @@
 """Turn events -> the bytes of the OpenAI chat API.
 
-Owns the chunk and the completion object, and Server-Sent Event framing. What a token makes (text,
-a thought, arguments) is a template filled in: a prefix escaped once, and the delta's own JSON, 0.2
-us. Must not know sockets, heads or when to speak.
+Owns the chunk and the completion object. Text, reasoning and arguments, which are nearly all
+tokens, fill a template: a prefix escaped once, and the delta's own JSON, 0.2 us. All else is
+encoded from the types below, which are also the API's description. Must not know sockets or when
+to send.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, assert_never
+from collections.abc import Sequence
+from typing import Final, Literal, assert_never
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gateway.api.api_format import AnswerHead, Dialect
+from gateway.api.api_format import (
+    DONE,
+    AnswerHead,
+    ApiFormat,
+    HermaObject,
+    UsageObject,
+    error_chunk,
+    usage_chunk,
+)
 from gateway.api.errors import ApiError
 from gateway.api.events import (
     ChoiceEvent,
@@ -18,6 +28,7 @@ from gateway.api.events import (
     Finished,
     ReasoningDelta,
     Started,
+    StopReason,
     TextDelta,
     TokenLogprob,
     ToolCallArguments,
@@ -28,16 +39,12 @@ from gateway.api.events import (
 
 _RareEvent = ToolCallStart | ToolCallEnd | Finished | Usage | Started
 
-DONE: Final = b"data: [DONE]\n\n"
-CHUNK_END: Final = b"}\n\n"
-"""Of each event but that one."""
-
 _encode = msgspec.json.Encoder().encode
 
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 _BEFORE_TEXT: Final = b'"choices":[{"index":%d,"delta":{"content":'
-_BEFORE_THOUGHTS: Final = b'"choices":[{"index":%d,"delta":{"reasoning_content":'
-_BETWEEN_THOUGHTS: Final = b',"reasoning":'
+_BEFORE_REASONING: Final = b'"choices":[{"index":%d,"delta":{"reasoning_content":'
+_BETWEEN_REASONING: Final = b',"reasoning":'
 _ROLE: Final = (
     b'"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,'
     b'"finish_reason":null}]}\n\n'
@@ -49,18 +56,119 @@ _BEFORE_ARGUMENTS: Final = (
 _AFTER_ARGUMENTS: Final = b"}}]" + _AFTER_TEXT
 
 
-class ChunkFormatter:
-    """The SSE bytes of one streamed answer.
+class FunctionCall(msgspec.Struct):
+    """`arguments` is JSON as text."""
 
-    `created` is in Unix seconds. With `include_usage` a `Usage` event becomes the last chunk
-    (`choices: []`, and a `herma` object that says who answered), else it is dropped.
+    name: str
+    arguments: str
+
+
+class ToolCallObject(msgspec.Struct):
+    """A call for the client to make."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class ChatLogprobs(msgspec.Struct):
+    """One entry per token of the content."""
+
+    content: Sequence[TokenLogprob]
+    refusal: None
+
+
+class ChatMessage(msgspec.Struct):
+    """The answer. Reasoning has both names that clients read: vLLM's older one and OpenRouter's."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct):
+    """One of `n` answers."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: StopReason | UnsetType
+
+
+class ChatCompletion(msgspec.Struct):
+    """A chat answered in one piece."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageObject | UnsetType
+    herma: HermaObject | UnsetType = UNSET
+
+
+class FunctionDelta(msgspec.Struct):
+    """More of a call; the name comes once."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallPart(msgspec.Struct, kw_only=True):
+    """More of the call `index`; id and type come once."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionDelta
+
+
+class ChatDelta(msgspec.Struct):
+    """What this chunk adds to a choice."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """One choice in a chunk."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: StopReason | None
+
+
+class ChatChunk(msgspec.Struct):
+    """The data of one event of a streamed chat; the last one has the usage and no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageObject | UnsetType = UNSET
+    herma: HermaObject | UnsetType = UNSET
+
+
+class ChunkFormatter:
+    """A `StreamFormatter`: the SSE bytes of one streamed answer.
+
+    With `include_usage` a `Usage` event becomes the last chunk (`choices: []`, and a `herma` object
+    that says who answered), else it is dropped.
     """
 
     __slots__ = (
+        "_arguments_of",
         "_before_arguments",
+        "_before_first_reasoning",
         "_before_first_text",
-        "_before_text",
-        "_before_thoughts",
         "_envelope",
         "_finished",
         "_include_usage",
@@ -68,24 +176,22 @@ class ChunkFormatter:
         "_started",
     )
 
-    def __init__(
-        self, completion_id: str, created: int, model: str, *, include_usage: bool = False
-    ) -> None:
-        head = {
-            "id": completion_id,
+    def __init__(self, head: AnswerHead) -> None:
+        fields = {
+            "id": head.id,
             "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
+            "created": head.created,
+            "model": head.model,
         }
-        self._envelope = b"data: " + _encode(head)[:-1] + b","
-        self._include_usage = include_usage
+        self._envelope = b"data: " + _encode(fields)[:-1] + b","
+        self._include_usage = head.include_usage
         self._started: Started | None = None
         self._num_choices = 1
         self._finished: set[int] = set()
-        self._before_text = _Beginnings(self._envelope, _BEFORE_TEXT)
-        self._before_first_text = self._before_text[0]
-        self._before_thoughts = _Beginnings(self._envelope, _BEFORE_THOUGHTS)
-        self._before_arguments = _Beginnings(self._envelope, _BEFORE_ARGUMENTS)
+        self._before_first_text = self._envelope + _BEFORE_TEXT % 0
+        self._before_first_reasoning = self._envelope + _BEFORE_REASONING % 0
+        self._arguments_of = -1, -1
+        self._before_arguments = b""
 
     def head(self, num_choices: int = 1) -> bytes:
         """The role chunk of every choice: role assistant, content ""."""
@@ -93,36 +199,48 @@ class ChunkFormatter:
         return b"".join([self._envelope + _ROLE % index for index in range(num_choices)])
 
     def keep_alive(self) -> bytes:
-        """A chunk that says nothing: clients do not count SSE comments as life, and many break
-        on `choices: []`. It speaks for a choice that goes on; b"" if there is none."""
-        going_on = (index for index in range(self._num_choices) if index not in self._finished)
-        index = next(going_on, None)
+        """A chunk with an empty delta, of a choice that is not finished; b"" if there is none.
+        Clients do not count SSE comments as life, and many break on `choices: []`.
+        """
+        unfinished = (index for index in range(self._num_choices) if index not in self._finished)
+        index = next(unfinished, None)
         return b"" if index is None else self.format(TextDelta(index, ""))
 
     def format(self, event: ChoiceEvent) -> bytes:
-        """The bytes for `event`; b"" where the client is told nothing (Started, unasked usage)."""
+        """See `StreamFormatter`."""
         # These three are what nearly every token is; a `match` would cost more than they do.
         if type(event) is TextDelta:
             if event.logprobs is not None:
-                return self._scored(event)
+                delta = ChatDelta(content=event.text)
+                return self._choice(event.index, delta, ChatLogprobs(event.logprobs, None))
             # Most answers have one choice.
-            before = self._before_text[event.index] if event.index else self._before_first_text
+            index = event.index
+            before = self._envelope + _BEFORE_TEXT % index if index else self._before_first_text
             return before + _encode(event.text) + _AFTER_TEXT
         if type(event) is ReasoningDelta:
-            # Under both names, as in `_reasoning`.
-            thought = _encode(event.text)
-            before = self._before_thoughts[event.index]
-            return before + thought + _BETWEEN_THOUGHTS + thought + _AFTER_TEXT
+            text, index = _encode(event.text), event.index
+            before = (
+                self._envelope + _BEFORE_REASONING % index
+                if index
+                else self._before_first_reasoning
+            )
+            return before + text + _BETWEEN_REASONING + text + _AFTER_TEXT
         if type(event) is ToolCallArguments:
-            before = self._before_arguments[event.index, event.call_index]
-            return before + _encode(event.text) + _AFTER_ARGUMENTS
+            call = event.index, event.call_index
+            if call != self._arguments_of:
+                self._arguments_of = call
+                self._before_arguments = self._envelope + _BEFORE_ARGUMENTS % call
+            return self._before_arguments + _encode(event.text) + _AFTER_ARGUMENTS
         return self._rare(event)
 
     def _rare(self, event: _RareEvent) -> bytes:
         match event:
             case ToolCallStart():
-                call = {"index": event.call_index, **_tool_call(event, "")}
-                return self._choice(event.index, {"tool_calls": [call]})
+                function = FunctionDelta(event.name, "")
+                call = ToolCallPart(
+                    index=event.call_index, id=event.id, type="function", function=function
+                )
+                return self._choice(event.index, ChatDelta(tool_calls=[call]))
             case ToolCallEnd():
                 return b""  # clients join the arguments of one index until another one begins
             case Finished():
@@ -139,41 +257,16 @@ class ChunkFormatter:
                 assert_never(event)
 
     def error(self, error: ApiError) -> bytes:
-        """An SSE error event; no [DONE] may follow."""
-        return b"data: " + error.body() + b"\n\n"
+        """See `StreamFormatter`."""
+        return error_chunk(error)
 
     def done(self) -> bytes:
-        """`data: [DONE]`."""
+        """See `StreamFormatter`."""
         return DONE
 
-    def _scored(self, event: TextDelta) -> bytes:
-        logprobs = _logprobs(event.logprobs or ())
-        return self._choice(event.index, {"content": event.text}, logprobs=logprobs)
-
-    def _choice(
-        self,
-        index: int,
-        delta: Mapping[str, Any],
-        *,
-        logprobs: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+    def _choice(self, index: int, delta: ChatDelta, logprobs: ChatLogprobs | None = None) -> bytes:
+        choice = ChatChunkChoice(index, delta, logprobs, None)
         return self._envelope + b'"choices":' + _encode([choice]) + b"}\n\n"
-
-
-class _Beginnings(dict[int | tuple[int, int], bytes]):
-    """What stands before a delta of a choice, made when it is needed: `envelope`, and `template`
-    with the choice's index, or with that and the call's.
-    """
-
-    def __init__(self, envelope: bytes, template: bytes) -> None:
-        super().__init__()
-        self._envelope = envelope
-        self._template = template
-
-    def __missing__(self, index: int | tuple[int, int]) -> bytes:
-        before = self[index] = self._envelope + self._template % index
-        return before
 
 
 class CompletionBuilder:
@@ -196,13 +289,13 @@ class CompletionBuilder:
                 if event.logprobs is not None:
                     choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
             case ReasoningDelta():
-                choice.thoughts.append(event.text)
+                choice.reasoning.append(event.text)
             case Finished():
                 choice.reason = event.reason
             case ToolCallStart():
-                choice.calls.append(_Call(event))
+                choice.calls.append((event, []))
             case ToolCallArguments():
-                choice.calls[event.call_index].texts.append(event.text)
+                choice.calls[event.call_index][1].append(event.text)
             case ToolCallEnd():
                 pass  # its text is complete
             case _:
@@ -210,118 +303,47 @@ class CompletionBuilder:
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
         """See `BodyBuilder`. `content` is null where there are only tool calls."""
-        body: dict[str, Any] = {
-            "id": self._head.id,
-            "object": "chat.completion",
-            "created": self._head.created,
-            "model": self._head.model,
-            "choices": [self._choices[index].as_dict(index) for index in sorted(self._choices)],
-        }
-        if usage is not None:
-            body["usage"] = usage_object(usage)
-        if started is not None:
-            cached = usage.cached_tokens if usage is not None else started.cached_tokens
-            body["herma"] = herma_object(started, cached)
-        return _encode(body)
+        return _encode(
+            ChatCompletion(
+                id=self._head.id,
+                object="chat.completion",
+                created=self._head.created,
+                model=self._head.model,
+                choices=[self._choices[index].as_object(index) for index in sorted(self._choices)],
+                usage=UNSET if usage is None else UsageObject.of(usage),
+                herma=UNSET if started is None else HermaObject.of(started, usage),
+            )
+        )
 
 
 class _Choice:
     """One choice as it grows."""
 
-    __slots__ = ("calls", "logprobs", "reason", "texts", "thoughts")
+    __slots__ = ("calls", "logprobs", "reason", "reasoning", "texts")
 
     def __init__(self) -> None:
-        self.thoughts: list[str] = []
+        self.reasoning: list[str] = []
         self.texts: list[str] = []
-        self.calls: list[_Call] = []
+        self.calls: list[tuple[ToolCallStart, list[str]]] = []
         self.logprobs: list[TokenLogprob] | None = None
-        self.reason: str | None = None
+        self.reason: StopReason | UnsetType = UNSET
 
-    def as_dict(self, index: int) -> dict[str, Any]:
-        """The choice in the API's shape."""
-        text = "".join(self.texts)
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if self.calls and not text else text,
-            "refusal": None,
-        }
-        if self.thoughts:
-            message |= _reasoning("".join(self.thoughts))
-        if self.calls:
-            message["tool_calls"] = [call.as_dict() for call in self.calls]
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": None if self.logprobs is None else _logprobs(self.logprobs),
-            "finish_reason": self.reason,
-        }
+    def as_object(self, index: int) -> ChatChoice:
+        text, reasoning = "".join(self.texts), "".join(self.reasoning) or UNSET
+        calls = [
+            ToolCallObject(start.id, "function", FunctionCall(start.name, "".join(arguments)))
+            for start, arguments in self.calls
+        ]
+        message = ChatMessage(
+            role="assistant",
+            content=None if calls and not text else text,
+            refusal=None,
+            reasoning_content=reasoning,
+            reasoning=reasoning,
+            tool_calls=calls or UNSET,
+        )
+        logprobs = None if self.logprobs is None else ChatLogprobs(self.logprobs, None)
+        return ChatChoice(index, message, logprobs, self.reason)
 
 
-class _Call:
-    """One call as its arguments come."""
-
-    def __init__(self, start: ToolCallStart) -> None:
-        self._start = start
-        self.texts: list[str] = []
-
-    def as_dict(self) -> dict[str, Any]:
-        """The call in the API's shape."""
-        return _tool_call(self._start, "".join(self.texts))
-
-
-def _reasoning(text: str) -> dict[str, Any]:
-    """Under both names that clients read: vLLM's older one and OpenRouter's."""
-    return {"reasoning_content": text, "reasoning": text}
-
-
-def _tool_call(start: ToolCallStart, arguments: str) -> dict[str, Any]:
-    function = {"name": start.name, "arguments": arguments}
-    return {"id": start.id, "type": "function", "function": function}
-
-
-def _logprobs(entries: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
-    return {"content": entries, "refusal": None}
-
-
-def usage_chunk(envelope: bytes, usage: Usage, started: Started | None) -> bytes:
-    """The last chunk of a stream, for those who ask; `envelope` is its beginning, up to a comma."""
-    rest: dict[str, Any] = {"choices": [], "usage": usage_object(usage)}
-    if started is not None:
-        rest["herma"] = herma_object(started, usage.cached_tokens)
-    return envelope + _encode(rest)[1:] + b"\n\n"
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """What the turn cost, with the details that clients look for."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
-
-
-def herma_object(started: Started, cached_tokens: int) -> dict[str, Any]:
-    """Who answered, and from how much of its cache."""
-    return {
-        "worker": started.worker,
-        "cached_tokens": cached_tokens,
-        "route": started.route,
-        "served_by": started.served_by,
-    }
-
-
-def with_herma(chunk: bytes, started: Started) -> bytes:
-    """`chunk`, an event of any of our APIs, with who answers in it; b"" stays b""."""
-    herma = _encode(herma_object(started, started.cached_tokens))
-    return chunk and chunk[: -len(CHUNK_END)] + b',"herma":' + herma + CHUNK_END
-
-
-CHAT: Final = Dialect(
-    id_prefix="chatcmpl-",
-    streamed=lambda head: ChunkFormatter(
-        head.id, head.created, head.model, include_usage=head.include_usage
-    ),
-    whole=CompletionBuilder,
-)
+CHAT: Final = ApiFormat(id_prefix="chatcmpl-", streamed=ChunkFormatter, whole=CompletionBuilder)

@@ -1,34 +1,38 @@
 """The body of POST /v1/chat/completions -> `ChatRequest`.
 
-Owns the rules between the fields of a chat, and the 400 that names the field. One decode to plain
-values (kept as `raw`, unknown fields intact) and one typed conversion of those: about 100 us for a
-47 KB agent request. Must not know HTTP, templates or models.
+Owns the shape of the body (types and bounds, which msgspec checks), the rules between its fields,
+and the 400 that names the field. One decode to plain values (kept as `raw`, unknown fields intact)
+and one typed conversion of those: about 100 us for a 47 KB agent request. Must not know HTTP,
+templates or models.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 import xxhash
+from msgspec import Meta
 
-from gateway.api.chat_body import ChatBody, MessageBody, Part, ToolCallBody
-from gateway.api.chat_request import ChatRequest, Message, OtherPart, Role, ToolCall, ToolChoice
+from gateway.api.chat_request import (
+    ChatRequest,
+    Message,
+    OtherPart,
+    OutputCap,
+    Role,
+    SamplingBody,
+    ToolCall,
+    ToolChoice,
+    request_of,
+)
 from gateway.api.errors import ApiError, invalid
 from gateway.api.json_body import decode_object, typed_body
-from gateway.api.request_fields import request_of
-from gateway.api.response_format import format_instruction, instructed
 from gateway.api.tool_schemas import ToolSchema
+from protocol.sampling import MAX_LOGPROBS
 
 Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 
-_ROLES: Final[dict[str, Role]] = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-_CHOICES: Final[dict[str, ToolChoice]] = {"none": "none", "auto": "auto", "required": "required"}
+_ROLES: Final[dict[str, Role]] = {role: role for role in get_args(Role)}
+_CHOICES: Final[dict[str, ToolChoice]] = {choice: choice for choice in get_args(ToolChoice)}
 
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 
@@ -42,7 +46,88 @@ _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoni
 """Fields of a body that become variables of the template."""
 _NONE: Final[dict[str, Any]] = {}
 
+_FORMATS: Final = ("text", "json_object", "json_schema")
+_JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
+
 _encode = msgspec.json.Encoder().encode
+
+# What the checks below require beyond the types, for the description of the API.
+_NAME: Final[dict[str, Any]] = {"type": "string", "minLength": 1}
+
+
+def _object(*required: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_FUNCTION: Final = _object(
+    "function", type={"const": "function"}, function=_object("name", name=_NAME)
+)
+_PART: Final = {
+    "anyOf": [
+        _object("type", "text", type={"const": "text"}, text={"type": "string"}),
+        _object("type", "refusal", type={"const": "refusal"}, refusal={"type": "string"}),
+        _object("type", "image_url", type={"const": "image_url"}),
+    ]
+}
+_RESPONSE_FORMAT: Final = {
+    "anyOf": [
+        _object("type", type={"enum": ["text", "json_object"]}),
+        _object(
+            "type",
+            "json_schema",
+            type={"const": "json_schema"},
+            json_schema=_object("schema", schema={"type": "object"}),
+        ),
+    ]
+}
+
+Part = Annotated[dict[str, Any], Meta(extra_json_schema=_PART)]
+Tool = Annotated[dict[str, Any], Meta(extra_json_schema=_FUNCTION)]
+
+
+class FunctionBody(msgspec.Struct):
+    """The function of a tool call in the history; null arguments count as none."""
+
+    name: Annotated[str, Meta(extra_json_schema=_NAME)]
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCallBody(msgspec.Struct):
+    """A tool call in the history."""
+
+    function: FunctionBody
+    id: str | None = None
+
+
+class MessageBody(msgspec.Struct):
+    """A message; `reasoning` is the older name of `reasoning_content`."""
+
+    role: Annotated[str, Meta(extra_json_schema={"enum": list(_ROLES)})]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallBody] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class ChatBody(SamplingBody, kw_only=True):
+    """The fields of the request that Herma reads; null counts as absent."""
+
+    messages: Annotated[list[MessageBody], Meta(min_length=1)]
+    tools: list[Tool] | None = None
+    tool_choice: (
+        Annotated[str, Meta(extra_json_schema={"enum": list(_CHOICES)})]
+        | Annotated[dict[str, Any], Meta(extra_json_schema=_FUNCTION)]
+        | None
+    ) = None
+    max_completion_tokens: OutputCap | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: Annotated[dict[str, Any], Meta(extra_json_schema=_RESPONSE_FORMAT)] | None = (
+        None
+    )
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 def parse_chat_request(body: bytes, rewrite: Rewrite = lambda raw: raw) -> ChatRequest:
@@ -69,7 +154,7 @@ def chat_request(
     others: list[OtherPart] = []
     messages = _messages(typed.messages, others)
     if typed.response_format is not None:
-        messages = instructed(messages, format_instruction(typed.response_format))
+        messages = _instructed(messages, typed.response_format)
     return request_of(
         typed,
         raw,
@@ -169,6 +254,43 @@ def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
     if not isinstance(arguments, str):
         arguments = _encode(arguments or {}).decode()
     return ToolCall(id=call.id or "", name=call.function.name, arguments=arguments)
+
+
+def _instructed(messages: tuple[Message, ...], given: dict[str, Any]) -> tuple[Message, ...]:
+    """`messages` with the instruction for the response format `given` at the end of the system
+    text. Nothing forces a local model to obey; providers get the field itself.
+    """
+    instruction = _format_instruction(given)
+    if instruction is None:
+        return messages
+    first, *rest = messages
+    if first.role not in ("system", "developer"):
+        return (Message(role="system", content=instruction), *messages)
+    content = f"{first.content}\n\n{instruction}"
+    return (msgspec.structs.replace(first, content=content), *rest)
+
+
+def _format_instruction(given: dict[str, Any]) -> str | None:
+    """The sentence for `given`; None if any text will do."""
+    kind = given.get("type")
+    if kind not in _FORMATS:
+        raise _bad_format("type", f"must be one of {', '.join(_FORMATS)}, not {kind!r}")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return _JSON_ONLY
+    wrapper = given.get("json_schema")
+    if not isinstance(wrapper, dict):
+        raise _bad_format("json_schema", "must be an object")
+    schema = wrapper.get("schema")
+    if not isinstance(schema, dict):
+        raise _bad_format("json_schema.schema", "must be an object")
+    return f"{_JSON_ONLY} It must be valid for this JSON schema:\n{_encode(schema).decode()}"
+
+
+def _bad_format(path: str, text: str) -> ApiError:
+    where = f"response_format.{path}"
+    return invalid(where, f"'{where}' {text}.")
 
 
 def _chosen_tools(

@@ -1,16 +1,18 @@
-"""A chat completion request, checked.
+"""A request for generated text: the fields that every endpoint has, and the checked form.
 
-Owns the typed form that the rest of the gateway reads and how it becomes sampling parameters.
-Must not know JSON (`chat_parser.py` parses) nor templates (`chat_template.py` makes their dicts).
+Owns the types and bounds of the shared fields (msgspec checks them), the rules between them, and
+how a request becomes sampling parameters. Must not know JSON or templates. Null counts as absent
+everywhere; fields that are not listed are accepted and kept in `raw` for providers.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from gateway.api.errors import ApiError, invalid
-from protocol.sampling import SamplingParams
+from protocol.sampling import MAX_STOP_IDS, SamplingParams
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -19,6 +21,24 @@ ToolChoice = Literal["none", "auto", "required"]
 MAX_SESSION_CHARS: Final = 256
 """Thousands of conversations are remembered by name."""
 
+MAX_STOP_CHARS: Final = 1024
+"""Every choice compiles every stop string, 0.1 us per character, on the loop of all streams."""
+
+MAX_CHOICES: Final = 16
+MAX_STOPS: Final = 16
+
+StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
+TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+OutputCap = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+LogitBias = Annotated[
+    dict[str, Annotated[float, Meta(ge=-100, le=100)]],
+    Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}}),
+]
+
+_CONTENT_HASH_PREFIX: Final = "pck_"
+"""Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
+_SESSION_FIELDS: Final = frozenset({"metadata", "session_id", "prompt_cache_key", "user"})
+_NO_KWARGS: Final[dict[str, Any]] = {}
 _NO_DEFAULTS: Final[Mapping[str, float]] = {}
 _NEUTRAL: Final[Mapping[str, Any]] = {
     "temperature": 1.0,
@@ -28,6 +48,35 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
     "repetition_penalty": 1.0,
 }
 """What models' authors advise on, where they do not."""
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream adds."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingBody(msgspec.Struct, kw_only=True):
+    """How the answer is generated."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: OutputCap | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_IDS)] | None = None
+    ignore_eos: bool | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    logit_bias: LogitBias | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -151,3 +200,84 @@ class ChatRequest(msgspec.Struct, frozen=True):
             )
         except ValueError as error:
             raise invalid(str(error).partition(" ")[0], str(error)) from error
+
+
+def request_of(
+    typed: SamplingBody,
+    raw: dict[str, Any],
+    *,
+    messages: tuple[Message, ...] = (),
+    tools: tuple[dict[str, Any], ...] = (),
+    tool_choice: ToolChoice = "auto",
+    max_tokens: int | None,
+    logprobs: bool,
+    top_logprobs: int,
+    template_kwargs: dict[str, Any] = _NO_KWARGS,
+    other_part: OtherPart | None = None,
+    add_special_tokens: bool = True,
+    fingerprint: bytes = b"",
+    num_bytes: int | None = None,
+) -> ChatRequest:
+    """The request with what is its API's own, and what `typed`, converted from `raw`, says about
+    sampling, streaming and the session. Every field by its name: to pass some of them on in a dict
+    takes ten times as long.
+
+    `seed` is cut to 63 bits. Raises `ApiError` 400 for fields that contradict each other.
+    """
+    options = typed.stream_options
+    if options is not None and not typed.stream:
+        raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
+    if typed.logit_bias is not None:
+        _check_bias(typed.logit_bias)
+    stop = typed.stop
+    return ChatRequest(
+        model=typed.model,
+        messages=messages,
+        raw=raw,
+        tools=tools,
+        tool_choice=tool_choice,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        template_kwargs=template_kwargs,
+        other_part=other_part,
+        add_special_tokens=add_special_tokens,
+        fingerprint=fingerprint,
+        num_bytes=num_bytes,
+        stream=bool(typed.stream),
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+        temperature=typed.temperature,
+        top_p=typed.top_p,
+        top_k=0 if typed.top_k == -1 else typed.top_k,
+        min_p=typed.min_p,
+        presence_penalty=typed.presence_penalty,
+        frequency_penalty=typed.frequency_penalty,
+        repetition_penalty=typed.repetition_penalty,
+        n=typed.n or 1,
+        stop=(stop,) if type(stop) is str else tuple(stop or ()),
+        stop_token_ids=tuple(typed.stop_token_ids or ()),
+        ignore_eos=bool(typed.ignore_eos),
+        seed=None if typed.seed is None else typed.seed % 2**63,
+        has_bias=bool(typed.logit_bias),
+        session=None if _SESSION_FIELDS.isdisjoint(raw) else _session(raw),
+    )
+
+
+def _check_bias(bias: dict[str, float]) -> None:
+    for token_id in bias:
+        if not (token_id.isascii() and token_id.isdigit()):
+            text = f"'logit_bias' has token ids for keys, as numbers in a string, not {token_id!r}."
+            raise invalid("logit_bias", text)
+
+
+def _session(raw: dict[str, Any]) -> str | None:
+    metadata = raw.get("metadata")
+    inner = metadata.get("session_id") if isinstance(metadata, dict) else None
+    cache_key = raw.get("prompt_cache_key")
+    if isinstance(cache_key, str) and cache_key.startswith(_CONTENT_HASH_PREFIX):
+        cache_key = None
+    for hint in (inner, raw.get("session_id"), cache_key, raw.get("user")):
+        if isinstance(hint, str) and hint:
+            return hint[:MAX_SESSION_CHARS]
+    return None

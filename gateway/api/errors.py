@@ -34,6 +34,21 @@ _DEFAULT_TYPES: Final = {
 _encode = msgspec.json.Encoder().encode
 
 
+class ErrorObject(msgspec.Struct):
+    """What went wrong: `message` for people; `code` and `param` (the field) for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct):
+    """Every answer that is not a success."""
+
+    error: ErrorObject
+
+
 class ApiError(HermaError):
     """A request that ends in an error object instead of an answer.
 
@@ -66,14 +81,8 @@ class ApiError(HermaError):
         )
 
     def body(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code"}}` as JSON."""
-        error = {
-            "message": self.message,
-            "type": self.type,
-            "param": self.param,
-            "code": self.code,
-        }
-        return _encode({"error": error})
+        """An `ErrorBody` as JSON."""
+        return _encode(ErrorBody(ErrorObject(self.message, self.type, self.param, self.code)))
 
 
 def invalid(param: str | None, message: str, *, code: str | None = "invalid_value") -> ApiError:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.api.errors import ApiError, invalid
-from gateway.api.tool_schemas import decode_with_tools
+from gateway.api.tool_schemas import ToolSchemas
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -20,6 +20,12 @@ _HALF_A_PAIR: Final = (
     "The body is not valid JSON: a \\u escape of a surrogate pair stands without its other half."
 )
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")
+
+
+_LARGE_BYTES: Final = 4096
+_tools: Final = ToolSchemas()
+_decode: Final = msgspec.json.Decoder().decode
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -54,6 +60,23 @@ def typed_body(raw: dict[str, Any], kind: type[Body]) -> Body:
             param = f"{param}.{missing[1]}" if param else missing[1]
             raise invalid(param, f"'{param}' is missing.") from error
         raise invalid(param, f"{label(param)}: {text.replace('`', '')}.") from error
+
+
+def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
+    """The JSON in `body`; objects in its field `tools` are read through a memory, as `ToolSchema`.
+
+    A `msgspec.MsgspecError` or `UnicodeDecodeError` says what is wrong with the whole body.
+    """
+    # To look through a large body takes as long as to find its fields.
+    if len(body) < _LARGE_BYTES and b'"tools"' not in body:
+        return _decode(body)
+    try:
+        return {
+            name: _tools.read_all(bytes(raw)) if name == "tools" else _decode(raw)
+            for name, raw in _fields(body).items()
+        }
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _decode(body)
 
 
 def label(param: str | None) -> str:

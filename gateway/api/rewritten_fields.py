@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from config import ModelConfig
-from gateway.api.chat_body import ChatBody
-from gateway.api.completions.body import CompletionBody
+from gateway.api.chat_parser import ChatBody
+from gateway.api.completions_parser import CompletionBody
 from protocol.errors import ConfigError
 
 _BODIES: Final = (ChatBody, CompletionBody)

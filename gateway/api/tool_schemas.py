@@ -15,8 +15,6 @@ from gateway.api.byte_lru import ByteLru
 MAX_BYTES: Final = 2 * 2**20
 """Of tools as clients write them, and of lists of them; what is kept takes several times that."""
 
-_LARGE_BYTES: Final = 4096
-
 _MAX_FORMS: Final = 4
 """A template writes in one; only an odd one lets the request decide on the indentation."""
 
@@ -102,25 +100,3 @@ class ToolSchemas:
             tool = ToolSchema(fields, len(raw))
             self._known.put(raw, tool)
         return tool
-
-
-_schemas: Final = ToolSchemas()
-_decode: Final = msgspec.json.Decoder().decode
-_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
-    """The JSON in `body`; objects in its field `tools` are read through a memory, as `ToolSchema`.
-
-    A `msgspec.MsgspecError` or `UnicodeDecodeError` says what is wrong with the whole body.
-    """
-    # To look through a large body takes as long as to find its fields.
-    if len(body) < _LARGE_BYTES and b'"tools"' not in body:
-        return _decode(body)
-    try:
-        return {
-            name: _schemas.read_all(bytes(raw)) if name == "tools" else _decode(raw)
-            for name, raw in _fields(body).items()
-        }
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _decode(body)

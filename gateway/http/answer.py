@@ -12,8 +12,8 @@ from typing import Final
 from gateway.api import (
     AnswerHead,
     ApiError,
+    ApiFormat,
     ChatRequest,
-    Dialect,
     Failed,
     Finished,
     Started,
@@ -42,7 +42,7 @@ class Answer:
     """
 
     __slots__ = (
-        "_dialect",
+        "_api",
         "_edge",
         "_error",
         "_foreign",
@@ -64,15 +64,15 @@ class Answer:
         metrics: Metrics,
         request: ChatRequest,
         caller: Caller,
-        dialect: Dialect,
+        api: ApiFormat,
         push: ResponseWriter,
     ) -> None:
         self._edge = edge
         self._metrics = metrics
-        self._dialect = dialect
+        self._api = api
         self._push = push
         self._head = AnswerHead(
-            dialect.id_prefix + edge.draw(12).hex(),
+            api.id_prefix + edge.draw(12).hex(),
             int(edge.unix_time()),
             request.model,
             request.include_usage,
@@ -149,11 +149,11 @@ class WholeAnswer(Answer):
         metrics: Metrics,
         request: ChatRequest,
         caller: Caller,
-        dialect: Dialect,
+        api: ApiFormat,
         push: ResponseWriter,
     ) -> None:
-        super().__init__(edge, metrics, request, caller, dialect, push)
-        self._builder = dialect.whole(self._head)
+        super().__init__(edge, metrics, request, caller, api, push)
+        self._builder = api.whole(self._head)
         self._num_unfinished = request.n
         self._has_responded = False
 

@@ -13,13 +13,15 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     CHAT,
+    ApiFormat,
     ChatRequest,
-    Dialect,
+    Completions,
+    completions_format,
     parse_chat_request,
+    parse_completions,
     unavailable,
     with_continuous_usage,
 )
-from gateway.api.completions import Completions, completions_dialect, parse_completions
 from gateway.http.answer import WholeAnswer
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import body_at_hand, read_body
@@ -53,16 +55,16 @@ class Generation:
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
         request = parse_chat_request(body, self._edge.by_alias)
-        dialect = _counting(CHAT, request)
+        api = _counting(CHAT, request)
         answer = StreamedAnswer if request.stream else WholeAnswer
         push = scope["extensions"][EXTENSION]
-        await answer(self._edge, self._metrics, request, caller, dialect, push).run()
+        await answer(self._edge, self._metrics, request, caller, api, push).run()
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""
         caller, body = await self._take(scope, receive)
         asked = parse_completions(body, self._edge.by_alias)
-        dialect = completions_dialect(await self._echoes(asked) if asked.echo else ())
+        api = completions_format(await self._echoes(asked) if asked.echo else ())
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
         answer = StreamedAnswer if whole.stream else WholeAnswer
         await answer(
@@ -70,7 +72,7 @@ class Generation:
             self._metrics,
             whole,
             msgspec.structs.replace(caller, cloud=False),
-            _counting(dialect, whole),
+            _counting(api, whole),
             scope["extensions"][EXTENSION],
         ).run()
 
@@ -99,9 +101,9 @@ class Generation:
         return await beside_the_loop(len(ids), lambda: decode_raw(known.text, ids))
 
 
-def _counting(dialect: Dialect, request: ChatRequest) -> Dialect:
-    """`dialect`, with the usage so far in every chunk if the client wants that."""
-    return with_continuous_usage(dialect, request.n) if request.continuous_usage else dialect
+def _counting(api: ApiFormat, request: ChatRequest) -> ApiFormat:
+    """`api`, with the usage so far in every chunk if the client wants that."""
+    return with_continuous_usage(api, request.n) if request.continuous_usage else api
 
 
 @final

@@ -7,11 +7,21 @@ and 17 us per chunk.
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, final
+from typing import Final, final
 
+from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import ApiError, model_not_found, parse_chat_request
+from gateway.api import (
+    ApiError,
+    Health,
+    ModelList,
+    ModelObject,
+    ModelState,
+    Version,
+    model_not_found,
+    parse_chat_request,
+)
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
@@ -155,19 +165,16 @@ class Models:
         await send_json(send, model_entry(self._edge.models(), name, self._created))
 
 
-def model_list(models: tuple[ModelView, ...], created: int) -> dict[str, Any]:
+def model_list(models: tuple[ModelView, ...], created: int) -> ModelList:
     """All names that answer, the models' own first; `root` tells which those are. Clients look for
     theirs in the list before they ask, and find its window there. `created` is in Unix seconds.
     """
     names = [(model.name, model) for model in models]
     names += [(alias, model) for model in models for alias in model.aliases]
-    return {
-        "object": "list",
-        "data": [_model_entry(name, model, created) for name, model in names],
-    }
+    return ModelList("list", [_model_entry(name, model, created) for name, model in names])
 
 
-def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> dict[str, Any]:
+def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> ModelObject:
     """The model that answers to `name`. Raises `ApiError` 404."""
     for model in models:
         if name == model.name or name in model.aliases:
@@ -175,32 +182,28 @@ def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> dict[
     raise model_not_found(name)
 
 
-def _model_entry(name: str, model: ModelView, created: int) -> dict[str, Any]:
+def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:
     """Holds exactly one number that could be a context length: clients take the first that they
     find, also inside nested objects.
     """
-    entry: dict[str, Any] = {
-        "id": name,
-        "object": "model",
-        "created": created,
-        "owned_by": "herma",
-        "root": model.name,
-    }
-    if model.context_length is not None:
-        entry["max_model_len"] = model.context_length
-    return entry
+    window = UNSET if model.context_length is None else model.context_length
+    return ModelObject(name, "model", created, "herma", model.name, window)
 
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    models = {model.name: "cloud" if model.is_away else model.state for model in edge.models()}
+    models: dict[str, ModelState] = {
+        model.name: "cloud" if model.is_away else model.state for model in edge.models()
+    }
     states = set(models.values())
-    answers = not states.isdisjoint({"ready", "cloud"})
-    status = "ok" if answers else "starting" if "starting" in states else "down"
-    await send_json(send, {"status": status, "models": models})
+    if states.isdisjoint({"ready", "cloud"}):
+        health = Health("starting" if "starting" in states else "down", models)
+    else:
+        health = Health("ok", models)
+    await send_json(send, health)
 
 
 async def _version(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
-    await send_json(send, {"version": edge.version})
+    await send_json(send, Version(edge.version))
 
 
 async def _openapi(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001

@@ -13,8 +13,8 @@ import trio
 
 from gateway.api import (
     ApiError,
+    ApiFormat,
     ChatRequest,
-    Dialect,
     Failed,
     Finished,
     ReasoningDelta,
@@ -67,11 +67,11 @@ class StreamedAnswer(Answer):
         metrics: Metrics,
         request: ChatRequest,
         caller: Caller,
-        dialect: Dialect,
+        api: ApiFormat,
         push: ResponseWriter,
     ) -> None:
-        super().__init__(edge, metrics, request, caller, dialect, push)
-        self._formatter = dialect.streamed(self._head)
+        super().__init__(edge, metrics, request, caller, api, push)
+        self._formatter = api.streamed(self._head)
         self._work = trio.CancelScope()
         self._announced: Started | None = None
         self._from_provider = False

@@ -184,7 +184,10 @@ def test_what_the_formatter_writes_is_right_and_joins_to_the_whole(
     choices: tuple[list[ChoiceEvent], ...], data: st.DataObject
 ) -> None:
     """Any answer, its choices interleaved: no fault, and the same as the answer in one piece."""
-    formatter, builder = ChunkFormatter("chatcmpl-1", 1, "m", include_usage=True), _builder()
+    formatter, builder = (
+        ChunkFormatter(AnswerHead("chatcmpl-1", 1, "m", include_usage=True)),
+        _builder(),
+    )
     stream = formatter.head(len(choices))
     waiting = [list(events) for events in choices]
     while left := [events for events in waiting if events]:

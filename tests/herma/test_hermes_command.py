@@ -1,6 +1,5 @@
 """`herma hermes` against real servers: the block, and one line for whatever is wrong."""
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.http.routes import model_entry, model_list
@@ -39,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status, answer = self._answer()
-        body = self.server.body or json.dumps(answer).encode()
+        body = self.server.body or msgspec.json.encode(answer)
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -36,7 +36,7 @@ CALL = (
 
 
 def formatter(*, include_usage: bool = True) -> ChunkFormatter:
-    return ChunkFormatter("chatcmpl-1", 1_700_000_000, 'm"x', include_usage=include_usage)
+    return ChunkFormatter(AnswerHead("chatcmpl-1", 1_700_000_000, 'm"x', include_usage))
 
 
 def payloads(data: bytes) -> list[Any]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.tool_schemas import JsonForm, ToolSchema, ToolSchemas, decode_with_tools, json_text
+from gateway.api.json_body import decode_with_tools
+from gateway.api.tool_schemas import JsonForm, ToolSchema, ToolSchemas, json_text
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),

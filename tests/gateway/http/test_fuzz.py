@@ -1,7 +1,7 @@
 """Mutated requests over real HTTP, answered by a worker: never a 500, never a hang.
 
 300 of each kind in `make test`, 3,000 in `make fuzz`; what parsing alone can get wrong is in
-`tests/gateway/api/completions/test_request_fuzz.py`.
+`tests/gateway/api/test_request_fuzz.py`.
 """
 
 import json
@@ -15,7 +15,7 @@ from tests.fakes.mutations import mutated, spliced
 from tests.fakes.served import connected
 from tests.fakes.whole_gateway import whole_gateway
 from tests.fakes.worker import FakeWorker
-from tests.gateway.api.completions.test_request_fuzz import CHATS, TEXTS
+from tests.gateway.api.test_request_fuzz import CHATS, TEXTS
 
 EXAMPLES = 3_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 300
 CALL = '<think>Hm.</think>So:<tool_call>{"name": "terminal", "arguments": {"command": "ls"'

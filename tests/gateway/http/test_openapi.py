@@ -5,17 +5,17 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from gateway.api.openapi.answers import (
-    ChatChunk,
-    ChatCompletion,
-    ErrorBody,
+from gateway.api.chat_formatter import ChatChunk, ChatCompletion
+from gateway.api.completions_formatter import TextCompletion
+from gateway.api.errors import ErrorBody
+from gateway.api.utility_bodies import (
+    Detokenized,
     Health,
     ModelList,
     ModelObject,
-    TextCompletion,
+    Tokenized,
     Version,
 )
-from gateway.api.tokenize_body import Detokenized, Tokenized
 from gateway.http.routes import EdgeApp, edge_app
 from tests.fakes.asgi import Script, chat_body, scripted_edge
 from tests.fakes.served import Reply, ask, served

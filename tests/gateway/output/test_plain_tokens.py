@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter
 from gateway.api.events import ToolCallArguments, TurnEvent
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, StreamDetokenizer
@@ -135,7 +136,7 @@ def _compare(ids: list[int], shape: dict[str, Any]) -> None:
         long.completion_tokens,
         long.reasoning_tokens,
     )
-    told = [ChunkFormatter("id", 1, "m") for _ in range(2)]
+    told = [ChunkFormatter(AnswerHead("id", 1, "m")) for _ in range(2)]
     assert [told[0].format(one) for one in events] == [told[1].format(one) for one in expected]
 
 

@@ -45,7 +45,7 @@ def whole_message(events: list[OutputEvent]) -> Any:
 
 def streamed_message(events: list[OutputEvent]) -> Any:
     """What a client joins, by the rules of the API."""
-    formatter = ChunkFormatter("id", 0, "m")
+    formatter = ChunkFormatter(AnswerHead("id", 0, "m"))
     joined: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": [], "reason": None}
     for data in b"".join(map(formatter.format, events)).split(b"\n\n")[:-1]:
         choice = json.loads(data.removeprefix(b"data: "))["choices"][0]

@@ -1,19 +1,20 @@
 """The body of POST /v1/completions -> one request per prompt.
 
-Owns the forms of `prompt` and the rules between the fields. Must not know HTTP or tokenizers.
+Owns the shape of the body, the forms of `prompt` and the rules between the fields. Must not know
+HTTP or tokenizers.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import xxhash
+from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite
-from gateway.api.chat_request import ChatRequest
-from gateway.api.completions.body import CompletionBody
+from gateway.api.chat_request import ChatRequest, SamplingBody, TokenId, request_of
 from gateway.api.errors import ApiError, invalid
 from gateway.api.json_body import decode_object, typed_body
-from gateway.api.request_fields import request_of
+from protocol.sampling import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS: Final = 16
 """As in the API that this one follows."""
@@ -22,6 +23,35 @@ MAX_PROMPTS: Final = 64
 """Each is a turn with `n` choices; a longer batch is several requests."""
 
 Prompt = str | tuple[int, ...]
+
+# What the checks below require beyond the types, for the description of the API.
+_NOT_EMPTY: Final = {"minLength": 1}
+_ONE_KIND: Final = {
+    "anyOf": [
+        {"items": {"type": "integer"}},
+        {"items": {"type": "string", "minLength": 1}, "maxItems": MAX_PROMPTS},
+        {"items": {"type": "array", "minItems": 1}, "maxItems": MAX_PROMPTS},
+    ]
+}
+_ANY_TEXT: Final = {"properties": {"type": {"const": "text"}}, "required": ["type"]}
+
+
+class CompletionBody(SamplingBody, kw_only=True):
+    """Null counts as absent. A list is one of texts, one prompt in ids, or several such prompts."""
+
+    prompt: (
+        Annotated[str, Meta(extra_json_schema=_NOT_EMPTY)]
+        | Annotated[
+            list[str | TokenId | list[TokenId]], Meta(min_length=1, extra_json_schema=_ONE_KIND)
+        ]
+    )
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt_logprobs: int | None = None
+    response_format: Annotated[dict[str, Any], Meta(extra_json_schema=_ANY_TEXT)] | None = None
+    add_special_tokens: bool | None = None
 
 
 class Completions(msgspec.Struct, frozen=True):

@@ -1,27 +1,28 @@
 """The description of the HTTP API, OpenAPI 3.1.
 
-Owns which paths there are, what they take and what they answer; bodies come from the very types
-that check requests, answers from `answers.py`. Must not know how anything is served.
+Owns the paths, with the types that they take and answer: those that parse requests and write
+answers. Must not know how anything is served.
 """
 
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gateway.api.chat_body import ChatBody
-from gateway.api.completions.body import CompletionBody
-from gateway.api.openapi.answers import (
-    ChatChunk,
-    ChatCompletion,
-    ErrorBody,
+from gateway.api.chat_formatter import ChatChunk, ChatCompletion
+from gateway.api.chat_parser import ChatBody
+from gateway.api.completions_formatter import TextCompletion
+from gateway.api.completions_parser import CompletionBody
+from gateway.api.errors import ErrorBody
+from gateway.api.utility_bodies import (
+    DetokenizeBody,
+    Detokenized,
     Health,
     ModelList,
     ModelObject,
-    TextCompletion,
+    TokenizeBody,
+    Tokenized,
     Version,
 )
-from gateway.api.openapi.refinements import REFINEMENTS
-from gateway.api.tokenize_body import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
 
 _Struct = type[msgspec.Struct]
 
@@ -112,8 +113,6 @@ def openapi_document(version: str) -> dict[str, Any]:
     kinds = {kind for one in _OPERATIONS.values() for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components([*named, ErrorBody], ref_template=_REF)
-    for name, fields in REFINEMENTS.items():
-        schemas[name]["properties"].update(fields)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Herma", "version": version},

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.api_format import AnswerHead
-from gateway.api.completions import completions_dialect
+from gateway.api.completions_formatter import completions_format
 from gateway.api.errors import busy
 from gateway.api.events import (
     ChoiceEvent,
@@ -48,7 +48,7 @@ def _chunks(data: bytes) -> list[Any]:
 
 def test_deltas_and_the_whole_are_the_same_answer() -> None:
     """Streamed texts, ends, log-probabilities and usage add up to the body in one piece."""
-    dialect = completions_dialect(["A: ", "B: "])
+    dialect = completions_format(["A: ", "B: "])
     stream, whole = dialect.streamed(HEAD), dialect.whole(HEAD)
     data = stream.head(2)
     for event in EVENTS:
@@ -83,7 +83,7 @@ def test_deltas_and_the_whole_are_the_same_answer() -> None:
 
 def test_no_choice_opens_with_anything_unasked() -> None:
     """Without echo there is no role or other opening chunk; a keep-alive says nothing."""
-    stream = completions_dialect().streamed(HEAD)
+    stream = completions_format().streamed(HEAD)
     assert stream.head(3) == b""
     (chunk,) = _chunks(stream.keep_alive())
     assert chunk["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": None}]
@@ -91,7 +91,7 @@ def test_no_choice_opens_with_anything_unasked() -> None:
 
 def test_a_keep_alive_speaks_for_a_choice_that_goes_on() -> None:
     """Nothing comes after the end of a choice."""
-    stream = completions_dialect().streamed(HEAD)
+    stream = completions_format().streamed(HEAD)
     stream.head(2)
     stream.format(Finished(0, "stop"))
     assert _chunks(stream.keep_alive())[0]["choices"][0]["index"] == 1
@@ -101,12 +101,12 @@ def test_a_keep_alive_speaks_for_a_choice_that_goes_on() -> None:
 
 def test_usage_that_nobody_asked_for_is_not_told() -> None:
     """Clients that index choices[0] are not given an empty list."""
-    stream = completions_dialect().streamed(msgspec.structs.replace(HEAD, include_usage=False))
+    stream = completions_format().streamed(msgspec.structs.replace(HEAD, include_usage=False))
     assert stream.format(EVENTS[-1]) == b""
 
 
 def test_an_error_is_one_event() -> None:
     """It is told in the API's own form, and without [DONE]."""
-    stream = completions_dialect().streamed(HEAD)
+    stream = completions_format().streamed(HEAD)
     assert json.loads(stream.error(busy("Full.", 1))[6:])["error"]["code"] == "busy"
     assert stream.done() == b"data: [DONE]\n\n"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.completions import Completions, parse_completions
+from gateway.api.completions_parser import Completions, parse_completions
 from gateway.api.errors import ApiError
 
 

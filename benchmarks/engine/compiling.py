@@ -50,7 +50,7 @@ def main() -> None:
         later = [_compile(kernel) for kernels in rest for kernel in kernels]
     print(f"before the first answer {_sum(found)}, later {_sum(later)}")
     for processes in _PROCESSES:
-        print(f"{processes:2} processes: {_span(found, processes):.1f} s")
+        print(f"{processes:2} processes: {_segment(found, processes):.1f} s")
 
 
 def _compile(kernel: RecordedKernel) -> Compiled:
@@ -76,7 +76,7 @@ def _sum(compiled: Sequence[Compiled]) -> str:
     return f"{len(compiled)} kernels, {sum(each.cpu_s for each in compiled):.1f} s"
 
 
-def _span(compiled: Sequence[Compiled], processes: int) -> float:
+def _segment(compiled: Sequence[Compiled], processes: int) -> float:
     """Until the last is done, in the order of the engine's compiler."""
     cpu_s = {each.kernel: each.cpu_s for each in compiled}
     free_at = [0.0] * processes

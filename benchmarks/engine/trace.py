@@ -98,10 +98,10 @@ class TracedRunner:
         """As the runner's own."""
         return self._runner.has_pending_captures
 
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """See `Runner.prepare`."""
         self._cut("host")
-        did = self._runner.prepare(wished_only=wished_only)
+        did = self._runner.prepare(pending_only=pending_only)
         self._cut("prepare")
         return did
 

@@ -1,4 +1,4 @@
-"""Attention over the paged cache at Qwen3's sizes: decodes, spans, and what prepares spans.
+"""Attention over the paged cache at Qwen3's sizes: decodes, segments, and what prepares segments.
 
 Owns the sizes and the swept configurations; what wins goes to `kernels.attention.choose`.
 """
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import Case, Variant, within
-from kernels.attention import PagedPlan, PrefillSpan, PrefillWork, library, reference
-from kernels.attention.config import SPANS, DecodeConfig, PrefillConfig, WriteConfig
+from kernels.attention import ExtendSegment, PagedPlan, PrefillWork, library, reference
+from kernels.attention.config import EXTEND_CONFIG, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
@@ -25,7 +25,7 @@ HEADS = {"0.6B": 16, "8B": 32}
 MULTIPROCESSORS = 132
 TOLERANCE = 1.5e-2
 EXPECTED_ROWS = 128
-"""Rows of a span whose scores the reference holds at once: 0.5 GB behind 32k tokens."""
+"""Rows of a segment whose scores the reference holds at once: 0.5 GB behind 32k tokens."""
 
 LONG_ROWS = 1024
 """From here on the library is tried, and few configurations of ours."""
@@ -55,7 +55,7 @@ DECODE_TILES = [
     (128, 8, 2),
     (128, 8, 3),
 ]
-MEASURED_SPANS: list[tuple[str, int, int]] = [
+MEASURED_SEGMENTS: list[tuple[str, int, int]] = [
     ("2k cold", 0, 2048),
     ("8k cold", 0, 8192),
     ("16k cold", 0, 16384),
@@ -101,7 +101,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         for name, contexts in DECODES:
             if model == "8B" or name in SMALL_MODEL_CASES:
                 yield _decode_case(model, name, contexts, device)
-        for name, start, length in MEASURED_SPANS:
+        for name, start, length in MEASURED_SEGMENTS:
             if model == "8B" or name in SMALL_MODEL_CASES:
                 yield _prefill_case(model, name, start, length, device)
         yield _write_case(model, 8192, device)
@@ -200,7 +200,7 @@ def _decode_configs(rows: int, tokens: int, device: torch.device) -> list[Decode
 
 def _prefill_case(model: str, name: str, start: int, length: int, device: torch.device) -> Case:
     heads = HEADS[model]
-    span = PrefillSpan(first_row=0, num_rows=length, start=start, table_row=0)
+    segment = ExtendSegment(first_row=0, num_rows=length, start=start, table_row=0)
     nothing = torch.empty(0, dtype=torch.int32, device=device)
 
     def make() -> tuple[Tensor, ...]:
@@ -209,11 +209,11 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
     def ours(config: PrefillConfig) -> Variant:
         @cache
         def work() -> PrefillWork:
-            return to_device(prefill_work([span], 0, heads, KV, config, library=False), device)
+            return to_device(prefill_work([segment], 0, heads, KV, config, library=False), device)
 
         def run(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
             out = queries.new_empty(length, heads * DIM)
-            plan = PagedPlan(nothing, nothing, tables, 0, (span,))
+            plan = PagedPlan(nothing, nothing, tables, 0, (segment,))
             prefill(queries, keys, values, plan, work(), config, out)
             return out
 
@@ -223,8 +223,8 @@ def _prefill_case(model: str, name: str, start: int, length: int, device: torch.
 
     def theirs(form: library.Form) -> Variant:
         def run(queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
-            plan = PagedPlan(nothing, nothing, tables, 0, (span,))
-            return library.attend_span(form, queries, keys, values, plan, span).flatten(1)
+            plan = PagedPlan(nothing, nothing, tables, 0, (segment,))
+            return library.attend_segment(form, queries, keys, values, plan, segment).flatten(1)
 
         return Variant(f"cudnn {form.__name__}", run, peer=True)
 
@@ -254,20 +254,20 @@ def _prefill_configs(length: int, device: torch.device) -> list[PrefillConfig]:
     tiles = LONG_TILES if length >= LONG_ROWS else PREFILL_TILES
     waves = (4,) if length >= LONG_ROWS else (1, 4)
     configs = [PrefillConfig(*tile, target=MULTIPROCESSORS) for tile in tiles]
-    return [one._replace(waves=n) for one, n in itertools.product((*configs, SPANS), waves)]
+    return [one._replace(waves=n) for one, n in itertools.product((*configs, EXTEND_CONFIG), waves)]
 
 
 def _write_case(model: str, rows: int, device: torch.device) -> Case:
     heads = HEADS[model]
     positions = torch.arange(rows, dtype=torch.int32, device=device)
-    zeros, span = torch.zeros_like(positions), PrefillSpan(0, rows, 0, 0)
+    zeros, segment = torch.zeros_like(positions), ExtendSegment(0, rows, 0, 0)
 
     def make() -> tuple[Tensor, ...]:
         qkv = _normal(rows, (heads + 2 * KV) * DIM, device=device)
         return qkv, _normal(heads + KV, DIM, device=device), *_paged([rows], device)
 
     def plan(tables: Tensor) -> PagedPlan:
-        return PagedPlan(positions, zeros, tables, 0, (span,))
+        return PagedPlan(positions, zeros, tables, 0, (segment,))
 
     def variant(config: WriteConfig) -> Variant:
         def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:

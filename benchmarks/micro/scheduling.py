@@ -114,7 +114,7 @@ class _NoRunner:
     def has_pending_captures(self) -> bool:
         return False
 
-    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the runner's interface
+    def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the runner's interface
         return False
 
     def launch(self, plan: StepPlan) -> StepPlan:

@@ -8,25 +8,25 @@ from torch import Tensor
 
 from kernels.attention import choose, reference
 from kernels.attention.config import LIBRARY_GRAIN
-from kernels.attention.cpu import AttentionPlan, Span, plan_attention
-from kernels.attention.plan import NO_ROW, PagedPlan, PrefillSpan, PrefillWork
+from kernels.attention.cpu import AttentionPlan, Segment, plan_attention
+from kernels.attention.plan import NO_ROW, ExtendSegment, PagedPlan, PrefillWork
 from kernels.attention.reference import rope_angles
-from kernels.attention.work import SpanRoom, span_room
+from kernels.attention.work import SegmentBucket, segment_bucket
 from kernels.choose import uses_triton
 
 __all__ = [
     "LIBRARY_GRAIN",
     "NO_ROW",
     "AttentionPlan",
+    "ExtendSegment",
     "PagedPlan",
-    "PrefillSpan",
     "PrefillWork",
-    "Span",
-    "SpanRoom",
+    "Segment",
+    "SegmentBucket",
     "attend",
+    "bucket_for",
     "plan_attention",
     "prepared",
-    "room_for",
     "rope_angles",
 ]
 
@@ -34,7 +34,7 @@ __all__ = [
 def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> PagedPlan:
     """`plan` with what the kernels need beside it, once per step, ahead of its first layer.
 
-    `key_cache` is any layer's, `dtype` that of the rows. Lays spans out on the host, unless the
+    `key_cache` is any layer's, `dtype` that of the rows. Lays segments out on the host, unless the
     plan has `work`, and decodes on the card, in the current stream: a captured step does it again
     at every replay.
     """
@@ -45,16 +45,16 @@ def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dt
     return paged.prepared(plan, num_heads, key_cache, dtype)
 
 
-def room_for(
-    num_rows: int, num_spans: int, num_heads: int, key_cache: Tensor, dtype: torch.dtype
-) -> SpanRoom:
-    """Room for the work of up to `num_spans` spans of `num_rows` rows in all, for a step that is
-    captured once and meets others at every replay. Raises `ValueError` for more rows than our
+def bucket_for(
+    num_rows: int, num_segments: int, num_heads: int, key_cache: Tensor, dtype: torch.dtype
+) -> SegmentBucket:
+    """Room for the work of up to `num_segments` segments of `num_rows` rows in all, for a step that
+    is captured once and meets others at every replay. Raises `ValueError` for more rows than our
     kernels serve here.
     """
     num_kv = key_cache.shape[2]
     config = choose.prefill_config(num_heads, key_cache, dtype)
-    return span_room(num_rows, num_spans, num_heads, num_kv, config)
+    return segment_bucket(num_rows, num_segments, num_heads, num_kv, config)
 
 
 def attend(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kernels.attention.config import (
+    EXTEND_CONFIG,
     MULTIPROCESSORS,
-    SPANS,
     DecodeConfig,
     PrefillConfig,
     WriteConfig,
@@ -23,7 +23,7 @@ _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
 
 @cache
 def write_config() -> WriteConfig:
-    """How spans are normed, turned and written."""
+    """How segments are normed, turned and written."""
     return WriteConfig()
 
 
@@ -47,7 +47,7 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
 
 
 def prefill_config(num_heads: int, keys: Tensor, dtype: torch.dtype) -> PrefillConfig:
-    """How spans of rows of `dtype` attend to a cache like `keys` [blocks, block size, KV, D]. A
+    """How segments of rows of `dtype` attend to a cache like `keys` [blocks, block size, KV, D]. A
     tile holds a token of up to 32 query heads per key head at least.
     """
     shape = tuple(keys.shape[1:])
@@ -63,13 +63,13 @@ def _prefill_config(
     dtype: torch.dtype,
 ) -> PrefillConfig:
     if is_card(device):
-        from kernels.attention import spans
+        from kernels.attention import extend_attention
 
-        if spans.serves(device, num_heads, shape, cache_dtype, dtype):
-            return SPANS
+        if extend_attention.serves(device, num_heads, shape, cache_dtype, dtype):
+            return EXTEND_CONFIG
     if torch.float32 in (dtype, cache_dtype):
         return PrefillConfig(rows=32, tile=16, warps=8, stages=2, target=MULTIPROCESSORS)
     if shape[-1] > 128:
         return PrefillConfig(rows=128, tile=32, warps=8, stages=2, target=MULTIPROCESSORS)
-    # The best for spans of 32 and 110 rows behind 2k to 32k too: they read the past once.
+    # The best for segments of 32 and 110 rows behind 2k to 32k too: they read the past once.
     return PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=MULTIPROCESSORS)

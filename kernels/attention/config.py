@@ -41,12 +41,12 @@ LIBRARY_GRAIN: Final = 1024
 
 
 class PrefillConfig(NamedTuple):
-    """A launch over spans: `rows` (tokens x heads of a group) by `tile` keys per step.
+    """A launch over segments: `rows` (tokens x heads of a group) by `tile` keys per step.
 
     `target` programs run at once. Contexts are cut into `piece` keys at the least, so that up to
     `waves` times as many end together; beginning one, and merging what it leaves, takes as long as
-    `start` keys. From `library` rows on the library is faster. `cuda` is `kernels.attention.spans`,
-    which has its own warps and stages.
+    `start` keys. From `library` rows on the library is faster. `cuda` is
+    `kernels.attention.extend_attention`, which has its own warps and stages.
     """
 
     rows: int
@@ -65,12 +65,12 @@ class PrefillConfig(NamedTuple):
         return self.rows // (num_heads // num_kv) * self.waves * self.target // num_kv
 
 
-SPAN_TILE: Final = 128
-"""Rows, and keys, of a tile of `kernels.attention.spans`."""
+EXTEND_TILE: Final = 128
+"""Rows, and keys, of a tile of `kernels.attention.extend_attention`."""
 
-SPANS: Final = PrefillConfig(
-    rows=SPAN_TILE,
-    tile=SPAN_TILE,
+EXTEND_CONFIG: Final = PrefillConfig(
+    rows=EXTEND_TILE,
+    tile=EXTEND_TILE,
     warps=0,
     stages=0,
     target=MULTIPROCESSORS,

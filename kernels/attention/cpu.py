@@ -32,7 +32,7 @@ _PADDING_FREE: Final = 256
 """Decodes share a gather if the longest is at most 2 x the shortest + 256 tokens long."""
 
 
-class Span(NamedTuple):
+class Segment(NamedTuple):
     """Consecutive rows of one sequence: positions [start, start + length).
 
     `block_ids` cover all positions below start + length; more of them are ignored.
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """One-row spans that attend together, padded to the longest.
+    """One-row segments that attend together, padded to the longest.
 
     `blocks` int64 [rows x blocks each]; `mask` bool [rows, 1, 1, context], True where a row
     attends, and `padding` int64, where it does not, as indices into the gathered tokens; None if
@@ -61,8 +61,8 @@ class DecodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillSpan:
-    """A span of several rows. `blocks` int64 covers start + num_rows positions."""
+class PrefillSegment:
+    """A segment of several rows. `blocks` int64 covers start + num_rows positions."""
 
     first_row: int
     num_rows: int
@@ -82,36 +82,38 @@ class AttentionPlan:
     positions: Tensor
     slots: Tensor
     decodes: tuple[DecodeGroup, ...]
-    prefills: tuple[PrefillSpan, ...]
+    prefills: tuple[PrefillSegment, ...]
 
 
-def plan_attention(spans: Sequence[Span], block_size: int, device: torch.device) -> AttentionPlan:
-    """The plan for rows laid out in the order of `spans`.
+def plan_attention(
+    segments: Sequence[Segment], block_size: int, device: torch.device
+) -> AttentionPlan:
+    """The plan for rows laid out in the order of `segments`.
 
-    Spans of one row should come first and by rising start: neighbours then share one gather.
+    Segments of one row should come first and by rising start: neighbours then share one gather.
     """
     decodes: list[DecodeGroup] = []
-    prefills: list[PrefillSpan] = []
+    prefills: list[PrefillSegment] = []
     row = index = 0
-    while index < len(spans):
-        span = spans[index]
-        if span.length == 1:
-            group = _take_group(spans, index, GATHERED_TOKENS[device.type])
+    while index < len(segments):
+        segment = segments[index]
+        if segment.length == 1:
+            group = _take_group(segments, index, GATHERED_TOKENS[device.type])
             decodes.append(_decode_group(group, row, block_size, device))
             row, index = row + len(group), index + len(group)
         else:
             tile_entries = MASK_ENTRIES[device.type]
-            prefills.append(_prefill_span(span, row, block_size, tile_entries, device))
-            row, index = row + span.length, index + 1
-    positions, slots = _to(_places(spans, row, block_size), device)
+            prefills.append(_prefill_segment(segment, row, block_size, tile_entries, device))
+            row, index = row + segment.length, index + 1
+    positions, slots = _to(_places(segments, row, block_size), device)
     return AttentionPlan(row, positions, slots, tuple(decodes), tuple(prefills))
 
 
-def _places(spans: Sequence[Span], num_rows: int, block_size: int) -> IntArray:
+def _places(segments: Sequence[Segment], num_rows: int, block_size: int) -> IntArray:
     """Positions and slots of all rows, [2, rows]."""
     places = np.empty((2, num_rows), np.int64)
     row = 0
-    for start, length, block_ids in spans:
+    for start, length, block_ids in segments:
         if length == 1:
             block, offset = divmod(start, block_size)
             places[:, row] = start, block_ids[block] * block_size + offset
@@ -124,48 +126,48 @@ def _places(spans: Sequence[Span], num_rows: int, block_size: int) -> IntArray:
     return places
 
 
-def _take_group(spans: Sequence[Span], first: int, max_tokens: int) -> Sequence[Span]:
-    longest = spans[first].start + 1
+def _take_group(segments: Sequence[Segment], first: int, max_tokens: int) -> Sequence[Segment]:
+    longest = segments[first].start + 1
     bound = longest * _PADDING_FACTOR + _PADDING_FREE
     end = first + 1
-    while end < len(spans) and spans[end].length == 1:
-        longest = max(longest, spans[end].start + 1)
+    while end < len(segments) and segments[end].length == 1:
+        longest = max(longest, segments[end].start + 1)
         if longest > bound or longest * (end + 1 - first) > max_tokens:
             break
         end += 1
-    return spans[first:end]
+    return segments[first:end]
 
 
 def _decode_group(
-    spans: Sequence[Span], first_row: int, block_size: int, device: torch.device
+    segments: Sequence[Segment], first_row: int, block_size: int, device: torch.device
 ) -> DecodeGroup:
-    lengths = np.array([span.start + 1 for span in spans])
+    lengths = np.array([segment.start + 1 for segment in segments])
     context = int(lengths.max())
     num_blocks = -(-context // block_size)
-    blocks = np.empty((len(spans), num_blocks), np.int64)
-    for row, span in enumerate(spans):
-        used = -(-(span.start + 1) // block_size)
-        blocks[row, :used] = span.block_ids[:used]
+    blocks = np.empty((len(segments), num_blocks), np.int64)
+    for row, segment in enumerate(segments):
+        used = -(-(segment.start + 1) // block_size)
+        blocks[row, :used] = segment.block_ids[:used]
         # Any block of its own: padding is masked, but must not read another sequence's NaN.
-        blocks[row, used:] = span.block_ids[0]
+        blocks[row, used:] = segment.block_ids[0]
     if int(lengths.min()) == context:
         mask = padding = None
     else:
         attends = np.arange(context) < lengths[:, None]
-        mask = _to(attends.reshape(len(spans), 1, 1, context), device)
+        mask = _to(attends.reshape(len(segments), 1, 1, context), device)
         rows, offsets = np.nonzero(~attends)
         padding = _to(rows * num_blocks * block_size + offsets, device)
     flat = _to(blocks.reshape(-1), device)
-    return DecodeGroup(first_row, len(spans), context, flat, mask, padding)
+    return DecodeGroup(first_row, len(segments), context, flat, mask, padding)
 
 
-def _prefill_span(
-    span: Span, first_row: int, block_size: int, tile_entries: int, device: torch.device
-) -> PrefillSpan:
-    context = span.start + span.length
-    blocks = np.array(span.block_ids[: -(-context // block_size)], np.int64)
-    tile_rows = max(_MIN_TILE_ROWS, tile_entries // context) if span.start else span.length
-    return PrefillSpan(first_row, span.length, span.start, tile_rows, _to(blocks, device))
+def _prefill_segment(
+    segment: Segment, first_row: int, block_size: int, tile_entries: int, device: torch.device
+) -> PrefillSegment:
+    context = segment.start + segment.length
+    blocks = np.array(segment.block_ids[: -(-context // block_size)], np.int64)
+    tile_rows = max(_MIN_TILE_ROWS, tile_entries // context) if segment.start else segment.length
+    return PrefillSegment(first_row, segment.length, segment.start, tile_rows, _to(blocks, device))
 
 
 def _to(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch.device) -> Tensor:
@@ -178,7 +180,7 @@ def paged_attention(
     """Causal softmax(q k^T / sqrt(D)) v for every row, [T, H, D] like queries.
 
     queries [T, H, D]; caches [blocks, block_size, KV, D], contiguous, H a multiple of KV. Keys and
-    values of the rows themselves are already in the cache. Rows are laid out as the spans of
+    values of the rows themselves are already in the cache. Rows are laid out as the segments of
     `plan`. Raises `ValueError`.
     """
     if queries.shape[0] != plan.num_rows or queries.shape[1] % key_cache.shape[2]:
@@ -186,7 +188,7 @@ def paged_attention(
     if key_cache.shape != value_cache.shape or queries.shape[2] != key_cache.shape[3]:
         raise ValueError(f"caches {tuple(key_cache.shape)}, {tuple(value_cache.shape)}")
     parts = [_decode(queries, key_cache, value_cache, group) for group in plan.decodes]
-    parts += [_prefill(queries, key_cache, value_cache, span) for span in plan.prefills]
+    parts += [_prefill(queries, key_cache, value_cache, segment) for segment in plan.prefills]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -213,22 +215,24 @@ def _padded(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
     return rows[:, : group.context].transpose(1, 2)
 
 
-def _prefill(queries: Tensor, key_cache: Tensor, value_cache: Tensor, span: PrefillSpan) -> Tensor:
-    """[rows, H, D] of one span."""
+def _prefill(
+    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment
+) -> Tensor:
+    """[rows, H, D] of one segment."""
     num_kv, head_dim = key_cache.shape[2:]
-    context = span.start + span.num_rows
-    rows = queries[span.first_row : span.first_row + span.num_rows]
+    context = segment.start + segment.num_rows
+    rows = queries[segment.first_row : segment.first_row + segment.num_rows]
     # [rows, H, D] -> [KV, H / KV, rows, D]: a batch of key heads, each with its query heads.
-    grouped = rows.view(span.num_rows, num_kv, -1, head_dim).permute(1, 2, 0, 3)
+    grouped = rows.view(segment.num_rows, num_kv, -1, head_dim).permute(1, 2, 0, 3)
     shape = (num_kv, grouped.shape[1], context, head_dim)
-    keys = _sequence(key_cache, span.blocks, context, rows.dtype).expand(shape)
-    values = _sequence(value_cache, span.blocks, context, rows.dtype).expand(shape)
+    keys = _sequence(key_cache, segment.blocks, context, rows.dtype).expand(shape)
+    values = _sequence(value_cache, segment.blocks, context, rows.dtype).expand(shape)
     tiles = [
-        _tile(grouped[:, :, at : at + span.tile_rows], keys, values, span.start + at)
-        for at in range(0, span.num_rows, span.tile_rows)
+        _tile(grouped[:, :, at : at + segment.tile_rows], keys, values, segment.start + at)
+        for at in range(0, segment.num_rows, segment.tile_rows)
     ]
     out = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
-    return out.permute(2, 0, 1, 3).reshape(span.num_rows, -1, head_dim)
+    return out.permute(2, 0, 1, 3).reshape(segment.num_rows, -1, head_dim)
 
 
 def _sequence(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:

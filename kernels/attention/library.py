@@ -1,7 +1,8 @@
-"""Long spans by cuDNN, which on Hopper is twice as fast as what Triton makes of the same formula.
+"""Long segments by cuDNN, which on Hopper is twice as fast as what Triton makes of the same
+formula.
 
 Owns the library call, which form of it works on this card, and the blend of two results. cuDNN's
-mask is causal from the first key on, so a span behind a past takes two calls: all of the past
+mask is causal from the first key on, so a segment behind a past takes two calls: all of the past
 unmasked, then its own keys; their log-sum-exps weigh the results.
 """
 
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.plan import PagedPlan, PrefillSpan
+from kernels.attention.plan import ExtendSegment, PagedPlan
 from kernels.launch import Launch
 
 Form = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
@@ -102,27 +103,27 @@ def works(
     return None
 
 
-def attend_span(
+def attend_segment(
     attend: Form,
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
     plan: PagedPlan,
-    span: PrefillSpan,
+    segment: ExtendSegment,
 ) -> Tensor:
-    """Attend one span of `plan`: [its rows, H, D].
+    """Attend one segment of `plan`: [its rows, H, D].
 
-    queries [rows, H, D] of all spans; the span's keys lie in the caches.
+    queries [rows, H, D] of all segments; the segment's keys lie in the caches.
     """
-    first = span.first_row - plan.num_decodes
-    rows = queries[first : first + span.num_rows]
-    context = span.start + span.num_rows
-    blocks = plan.block_tables[span.table_row, : -(-context // keys.shape[1])]
+    first = segment.first_row - plan.num_decodes
+    rows = queries[first : first + segment.num_rows]
+    context = segment.start + segment.num_rows
+    blocks = plan.block_tables[segment.table_row, : -(-context // keys.shape[1])]
     k, v = (_gathered(cache, blocks, context, rows.dtype) for cache in (keys, values))
-    own, own_lse = attend(rows, k[span.start :], v[span.start :], True)
-    if span.start == 0:
+    own, own_lse = attend(rows, k[segment.start :], v[segment.start :], True)
+    if segment.start == 0:
         return own
-    past, past_lse = attend(rows, k[: span.start], v[: span.start], False)
+    past, past_lse = attend(rows, k[: segment.start], v[: segment.start], False)
     return blend(past, past_lse, own, own_lse)
 
 

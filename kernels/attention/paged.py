@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.attention import choose, library
 from kernels.attention.config import LIBRARY_GRAIN
 from kernels.attention.decode import decode
-from kernels.attention.plan import PagedPlan, PrefillSpan, PrefillWork
+from kernels.attention.plan import ExtendSegment, PagedPlan, PrefillWork
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
@@ -26,21 +26,21 @@ def prepared(plan: PagedPlan, num_heads: int, keys: Tensor, dtype: torch.dtype) 
 
 
 def plan_prefills(
-    prefills: Sequence[PrefillSpan],
+    prefills: Sequence[ExtendSegment],
     num_decodes: int,
     num_heads: int,
     keys: Tensor,
     dtype: torch.dtype,
 ) -> PrefillWork | None:
-    """The spans' work for `PagedPlan.work`, once per step; `keys` is any layer's key cache.
+    """The segments' work for `PagedPlan.work`, once per step; `keys` is any layer's key cache.
 
-    `dtype` is that of the rows. None if there are no spans.
+    `dtype` is that of the rows. None if there are no segments.
     """
     if not prefills:
         return None
     num_kv, head_dim = keys.shape[2:]
     config = choose.prefill_config(num_heads, keys, dtype)
-    if keys.is_meta and any(span.num_rows >= config.library for span in prefills):
+    if keys.is_meta and any(segment.num_rows >= config.library for segment in prefills):
         library.note_blend(num_heads, head_dim, dtype)
     work = prefill_work(
         prefills,
@@ -48,8 +48,8 @@ def plan_prefills(
         num_heads,
         num_kv,
         config,
-        # Asked, with the first long spans, before it is needed: the library is tried then.
-        library=any(span.num_rows >= LIBRARY_GRAIN for span in prefills)
+        # Asked, with the first long segments, before it is needed: the library is tried then.
+        library=any(segment.num_rows >= LIBRARY_GRAIN for segment in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
     return to_device(work, keys.device)
@@ -73,13 +73,13 @@ def attend(
     values: Tensor,
     plan: PagedPlan,
 ) -> Tensor:
-    """See `kernels.attention.attend`. Raises `ValueError` for spans without `plan.work`, and for
+    """See `kernels.attention.attend`. Raises `ValueError` for segments without `plan.work`, and for
     decodes without `plan.shares`.
     """
     num_kv, head_dim = keys.shape[2:]
     num_heads = qk_norm.shape[0] - num_kv
     if plan.prefills and plan.work is None:
-        raise ValueError("a plan with spans needs `work`, from `plan_prefills`")
+        raise ValueError("a plan with segments needs `work`, from `plan_prefills`")
     out = qkv.new_empty(qkv.shape[0], num_heads * head_dim)
     if plan.num_decodes:
         config = choose.decode_config(plan.num_decodes, head_dim, keys.dtype)
@@ -91,12 +91,12 @@ def attend(
     )
     if plan.work.items.shape[0]:
         prefill(queries, keys, values, plan, plan.work, plan.work.config, out)
-    for span in plan.work.library:
+    for segment in plan.work.library:
         form = library.form(num_heads, num_kv, head_dim, qkv.dtype)
         if form is None:
             raise ValueError(f"no library attention for {num_heads}/{num_kv} x {head_dim}")
-        mixed = library.attend_span(form, queries, keys, values, plan, span).flatten(1)
-        if span.num_rows == out.shape[0]:
+        mixed = library.attend_segment(form, queries, keys, values, plan, segment).flatten(1)
+        if segment.num_rows == out.shape[0]:
             return mixed
-        out[span.first_row : span.first_row + span.num_rows] = mixed
+        out[segment.first_row : segment.first_row + segment.num_rows] = mixed
     return out

@@ -14,7 +14,7 @@ NO_ROW: Final = -1
 """In place of a decode's position: a padding row, which costs nothing."""
 
 
-class PrefillSpan(NamedTuple):
+class ExtendSegment(NamedTuple):
     """Consecutive rows of one sequence: positions [start, start + num_rows)."""
 
     first_row: int
@@ -24,23 +24,23 @@ class PrefillSpan(NamedTuple):
 
 
 class PrefillWork(NamedTuple):
-    """Spans cut for `config` into what one program does, from `kernels.attention.work`.
+    """Segments cut for `config` into what one program does, from `kernels.attention.work`.
 
     `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card, where items without rows and
     merges without pieces do nothing; `num_partials` rows of partial results; `library` are the
-    spans that the library's kernel takes instead.
+    segments that the library's kernel takes instead.
     """
 
     items: Tensor
     merges: Tensor
     num_partials: int
-    library: tuple[PrefillSpan, ...]
+    library: tuple[ExtendSegment, ...]
     config: PrefillConfig
 
 
 @dataclass(frozen=True, slots=True)
 class PagedPlan:
-    """T rows: `num_decodes` single rows of different sequences, then the rows of the spans.
+    """T rows: `num_decodes` single rows of different sequences, then the rows of the segments.
 
     `positions` int32 [T] within each row's sequence; `table_rows` int32 [T], the row of
     `block_tables` int32 [tables, blocks] that names each row's blocks. They may change between
@@ -48,9 +48,9 @@ class PagedPlan:
     the kernel ahead of them, so whatever wrote them must lie behind a plain launch (one without
     programmatic dependence) in the stream. Rows of one step never share a slot. A decode at
     position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined. So
-    is the output of rows behind the decodes that no span has; their keys and values are written,
+    is the output of rows behind the decodes that no segment has; their keys and values are written,
     and several may share a slot that nobody reads.
-    `work` (from `kernels.attention.work`) is what the kernels need for spans, `shares` (from
+    `work` (from `kernels.attention.work`) is what the kernels need for segments, `shares` (from
     `kernels.attention.shares`) for decodes; the reference needs `prefills` alone.
     """
 
@@ -58,6 +58,6 @@ class PagedPlan:
     table_rows: Tensor
     block_tables: Tensor
     num_decodes: int
-    prefills: tuple[PrefillSpan, ...] = ()
+    prefills: tuple[ExtendSegment, ...] = ()
     work: PrefillWork | None = None
     shares: Tensor | None = None

@@ -1,8 +1,9 @@
-"""Attention of whole spans over the paged cache, in tiles of query rows.
+"""Attention of whole segments over the paged cache, in tiles of query rows.
 
-Owns the kernel, the merge of spans whose keys were cut, and the launches. One program serves some
-tokens of a span for all query heads of one key head, over all keys that they see or a piece of
-them: one item of `kernels.attention.work`. Queries are ready and the spans' keys lie in the cache.
+Owns the kernel, the merge of segments whose keys were cut, and the launches. One program serves
+some tokens of a segment for all query heads of one key head, over all keys that they see or a piece
+of them: one item of `kernels.attention.work`. Queries are ready and the segments' keys lie in the
+cache.
 """
 
 from functools import cache, lru_cache
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention import spans
+from kernels.attention import extend_attention
 from kernels.attention.config import PrefillConfig
 from kernels.attention.device import dot_type, load_tile, merged
 from kernels.attention.plan import PagedPlan, PrefillWork
@@ -79,7 +80,7 @@ def _prefill_kernel(
 ):  # fmt: skip
     """One item for one key head. Row m is token m // G, head m % G of its group of G.
 
-    An item of no rows and no keys, which fills a room of fixed size, neither reads nor writes.
+    An item of no rows and no keys, which fills a bucket of fixed size, neither reads nor writes.
     """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -156,14 +157,16 @@ def prefill(
 ) -> None:
     """Attend the items of `work`, made for `config`, into the rows of `out` behind the decodes.
 
-    queries [rows, H, D] of all spans, normed and turned; out [T, H D].
+    queries [rows, H, D] of all segments, normed and turned; out [T, H D].
     """
     _, block_size, num_kv, head_dim = keys.shape
     num_heads, device = queries.shape[1], queries.device
     partial, lse = parts_of(device, num_heads, num_kv, head_dim, work)
     tables = plan.block_tables
     if config.cuda:
-        spans.attend(queries, keys, values, tables, work.items, plan.num_decodes, out, partial, lse)
+        extend_attention.attend(
+            queries, keys, values, tables, work.items, plan.num_decodes, out, partial, lse
+        )
     else:
         launch = _items_launch(
             config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype

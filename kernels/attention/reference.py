@@ -28,7 +28,7 @@ def attend(
     if isinstance(plan, AttentionPlan):
         return paged_attention(queries, key_cache, value_cache, plan).flatten(1)
     out = torch.full_like(queries, torch.nan)  # of rows that pad the step
-    for first, count, start, row in _spans(plan):
+    for first, count, start, row in _segments(plan):
         rows, table = slice(first, first + count), plan.block_tables[row]
         out[rows] = attend_rows(queries[rows], key_cache, value_cache, start, table)
     return out.flatten(1)
@@ -72,8 +72,8 @@ def _write(rows: Tensor, cache: Tensor, slots: Tensor) -> None:
     cache.flatten(0, 1)[slots] = rows
 
 
-def _spans(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
-    """(first row, rows, start, table row) of every decode and span."""
+def _segments(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
+    """(first row, rows, start, table row) of every decode and segment."""
     positions = plan.positions[: plan.num_decodes].tolist()
     tables = plan.table_rows[: plan.num_decodes].tolist()
     decodes = [

@@ -1,7 +1,7 @@
-"""Spans cut into what one program does, once per step, on the host.
+"""Segments cut into what one program does, once per step, on the host.
 
-Owns how spans become items, who takes which span, and how many items and merges the spans of a
-captured step can need. Must not launch anything.
+Owns how segments become items, who takes which segment, and how many items and merges the segments
+of a captured step can need. Must not launch anything.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.config import LIBRARY_GRAIN, PrefillConfig
-from kernels.attention.plan import PrefillSpan, PrefillWork
+from kernels.attention.plan import ExtendSegment, PrefillWork
 
 IntArray: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 WordArray: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -34,12 +34,12 @@ class HostWork(NamedTuple):
     items: IntArray
     merges: IntArray
     num_partials: int
-    library: tuple[PrefillSpan, ...]
+    library: tuple[ExtendSegment, ...]
     config: PrefillConfig
 
 
 def prefill_work(
-    prefills: Sequence[PrefillSpan],
+    prefills: Sequence[ExtendSegment],
     num_decodes: int,
     num_heads: int,
     num_kv: int,
@@ -47,22 +47,22 @@ def prefill_work(
     *,
     library: bool,
 ) -> HostWork:
-    """The work of spans whose rows lie behind `num_decodes` decodes.
+    """The work of segments whose rows lie behind `num_decodes` decodes.
 
-    With `library`, the leading multiple of `LIBRARY_GRAIN` rows of a long span that starts at such
-    a multiple is left to the library.
+    With `library`, the leading multiple of `LIBRARY_GRAIN` rows of a long segment that starts at
+    such a multiple is left to the library.
     """
     tokens = config.rows // (num_heads // num_kv)
-    theirs: list[PrefillSpan] = []
+    theirs: list[ExtendSegment] = []
     tiles = []
-    for span in prefills:
-        is_long = library and span.num_rows >= config.library
-        taken = span.num_rows // LIBRARY_GRAIN * LIBRARY_GRAIN if is_long else 0
-        if taken and span.start % LIBRARY_GRAIN == 0:
-            theirs.append(span._replace(num_rows=taken))
+    for segment in prefills:
+        is_long = library and segment.num_rows >= config.library
+        taken = segment.num_rows // LIBRARY_GRAIN * LIBRARY_GRAIN if is_long else 0
+        if taken and segment.start % LIBRARY_GRAIN == 0:
+            theirs.append(segment._replace(num_rows=taken))
         else:
             taken = 0
-        tiles.append(_tiles(span, taken, num_decodes, tokens))
+        tiles.append(_tiles(segment, taken, num_decodes, tokens))
     all_tiles = np.concatenate(tiles) if tiles else np.empty((0, 8), np.int32)
     items, merges, num_partials = _cut(all_tiles, num_kv, config)
     return HostWork(items, merges, num_partials, tuple(theirs), config)
@@ -82,14 +82,14 @@ def _sent(array: IntArray, device: torch.device) -> Tensor:
     return source.to(device, non_blocking=True)
 
 
-def _tiles(span: PrefillSpan, taken: int, num_decodes: int, tokens: int) -> IntArray:
-    """Items of `tokens` rows over all keys that they see, of the span's rows behind `taken`."""
-    offsets = np.arange(taken, span.num_rows, tokens)
+def _tiles(segment: ExtendSegment, taken: int, num_decodes: int, tokens: int) -> IntArray:
+    """Items of `tokens` rows over all keys that they see, of the segment's rows behind `taken`."""
+    offsets = np.arange(taken, segment.num_rows, tokens)
     tiles = np.zeros((len(offsets), 8), np.int32)
-    tiles[:, 0] = span.first_row - num_decodes + offsets
-    tiles[:, 1] = np.minimum(tokens, span.num_rows - offsets)
-    tiles[:, 2] = span.start + offsets
-    tiles[:, 3] = span.table_row
+    tiles[:, 0] = segment.first_row - num_decodes + offsets
+    tiles[:, 1] = np.minimum(tokens, segment.num_rows - offsets)
+    tiles[:, 2] = segment.start + offsets
+    tiles[:, 3] = segment.table_row
     tiles[:, 5] = tiles[:, 1] + tiles[:, 2]
     tiles[:, 6] = -1
     return tiles
@@ -143,9 +143,9 @@ def _lengths(ends: EndArray, num_kv: int, config: PrefillConfig) -> Iterator[int
         yield -(-longest // (places // uncut))
     else:
         yield longest
-        for room in range(places, config.waves * places + 1, places):
-            yield -(-total // room)
-            yield -(-longest // max(1, room // uncut))
+        for programs in range(places, config.waves * places + 1, places):
+            yield -(-total // programs)
+            yield -(-longest // max(1, programs // uncut))
 
 
 def _last_end(ends: EndArray, share: int, num_kv: int, config: PrefillConfig) -> int:
@@ -174,16 +174,16 @@ def _longest_first(items: IntArray) -> IntArray:
     return items[np.argsort(items[:, 4] - items[:, 5], kind="stable")]
 
 
-class SpanRoom(NamedTuple):
-    """Work at fixed sizes, for a captured step that meets other spans at every replay.
+class SegmentBucket(NamedTuple):
+    """Work at fixed sizes, for a captured step that meets other segments at every replay.
 
-    Up to `num_spans` spans of `num_rows` rows in all, whatever their pasts.
+    Up to `num_segments` segments of `num_rows` rows in all, whatever their pasts.
 
     `num_items` and `num_partials` bound what `prefill_work` makes of them.
     """
 
     num_rows: int
-    num_spans: int
+    num_segments: int
     num_heads: int
     num_kv: int
     config: PrefillConfig
@@ -195,16 +195,18 @@ class SpanRoom(NamedTuple):
         """int32 numbers that hold the items, then the merges: one for each row at most."""
         return _ITEM_WORDS * self.num_items + _MERGE_WORDS * self.num_rows
 
-    def lay_out(self, spans: Sequence[PrefillSpan], num_decodes: int, words: WordArray) -> None:
-        """Write the work of `spans`, which lie behind `num_decodes` decodes, into zeros `words`.
+    def lay_out(
+        self, segments: Sequence[ExtendSegment], num_decodes: int, words: WordArray
+    ) -> None:
+        """Write the work of `segments`, which lie behind `num_decodes` decodes, into zeros `words`.
 
-        Raises `ValueError` for spans that the room does not hold.
+        Raises `ValueError` for segments that the bucket does not hold.
         """
-        num_rows = sum([span.num_rows for span in spans])
-        if len(spans) > self.num_spans or num_rows > self.num_rows:
-            raise ValueError(f"{len(spans)} spans of {num_rows} rows do not fit into {self}")
+        num_rows = sum([segment.num_rows for segment in segments])
+        if len(segments) > self.num_segments or num_rows > self.num_rows:
+            raise ValueError(f"{len(segments)} segments of {num_rows} rows do not fit into {self}")
         work = prefill_work(
-            spans, num_decodes, self.num_heads, self.num_kv, self.config, library=False
+            segments, num_decodes, self.num_heads, self.num_kv, self.config, library=False
         )
         items, merges = work.items.ravel(), work.merges.ravel()
         words[: items.size] = items
@@ -218,26 +220,26 @@ class SpanRoom(NamedTuple):
         return PrefillWork(items, merges, self.num_partials, (), self.config)
 
 
-def span_room(
-    num_rows: int, num_spans: int, num_heads: int, num_kv: int, config: PrefillConfig
-) -> SpanRoom:
-    """The room with its bounds. Raises `ValueError` where the library would take a span.
+def segment_bucket(
+    num_rows: int, num_segments: int, num_heads: int, num_kv: int, config: PrefillConfig
+) -> SegmentBucket:
+    """The bucket with its bounds. Raises `ValueError` where the library would take a segment.
 
-    A tile has up to t tokens, so n spans of R rows have at most (R + n (t - 1)) // t tiles. Pieces
-    are at least 1 / X of all tiles' keys, X = waves x target / key heads, and a tile of x pieces'
-    keys is cut into fewer than x + 1: no more than X items beside one per tile, no more than t X
-    slots beside one per row.
+    A tile has up to t tokens, so n segments of R rows have at most (R + n (t - 1)) // t tiles.
+    Pieces are at least 1 / X of all tiles' keys, X = waves x target / key heads, and a tile of x
+    pieces' keys is cut into fewer than x + 1: no more than X items beside one per tile, no more
+    than t X slots beside one per row.
     """
     if num_rows >= config.library:
         raise ValueError(
-            f"{num_rows} rows of spans: from {config.library} on the library takes them"
+            f"{num_rows} rows of segments: from {config.library} on the library takes them"
         )
     tokens = config.rows // (num_heads // num_kv)
-    num_tiles = (num_rows + num_spans * (tokens - 1)) // tokens
+    num_tiles = (num_rows + num_segments * (tokens - 1)) // tokens
     num_cuts = config.waves * config.target // num_kv
-    return SpanRoom(
+    return SegmentBucket(
         num_rows,
-        num_spans,
+        num_segments,
         num_heads,
         num_kv,
         config,

@@ -1,7 +1,7 @@
-"""Norm and turn queries and keys of whole spans, and write keys and values to the paged cache.
+"""Norm and turn queries and keys of whole segments, and write keys and values to the paged cache.
 
 Owns the kernel that prepares rows which are not decodes (those do it by themselves). Must not know
-spans: a row knows its position and its block table.
+segments: a row knows its position and its block table.
 """
 
 from functools import cache

@@ -89,7 +89,7 @@ class TroubledRunner:
     def has_pending_captures(self) -> bool:
         return False
 
-    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+    def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the seam's
         return False
 
     def launch(self, plan: Any) -> Any:

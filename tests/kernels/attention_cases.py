@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernels.attention import AttentionPlan, PagedPlan, PrefillSpan, Span, plan_attention
+from kernels.attention import AttentionPlan, ExtendSegment, PagedPlan, Segment, plan_attention
 
 EPS = 1e-6
 MAX_POSITIONS = 2048
-Spans = tuple[tuple[int, int], ...]
+Segments = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Case:
     """One step: rows of (start, length) sequences whose blocks lie shuffled among NaN."""
 
     shape: Shape
-    spans: Spans
+    segments: Segments
     qkv: Tensor
     qk_norm: Tensor
     cos_sin: Tensor
@@ -40,17 +40,19 @@ class Case:
 
     @property
     def num_decodes(self) -> int:
-        """Leading spans of one row."""
-        lengths = [length for _, length in self.spans]
+        """Leading segments of one row."""
+        lengths = [length for _, length in self.segments]
         return next((i for i, length in enumerate(lengths) if length > 1), len(lengths))
 
     def paged_plan(self) -> PagedPlan:
         """The plan for the card, sequence i in table row i."""
-        positions = [start + i for start, length in self.spans for i in range(length)]
-        rows = [index for index, (_, length) in enumerate(self.spans) for _ in range(length)]
+        positions = [start + i for start, length in self.segments for i in range(length)]
+        rows = [index for index, (_, length) in enumerate(self.segments) for _ in range(length)]
         prefills, row = [], self.num_decodes
-        for index, (start, length) in enumerate(self.spans[self.num_decodes :], self.num_decodes):
-            prefills.append(PrefillSpan(row, length, start, index))
+        for index, (start, length) in enumerate(
+            self.segments[self.num_decodes :], self.num_decodes
+        ):
+            prefills.append(ExtendSegment(row, length, start, index))
             row += length
         return PagedPlan(
             positions=torch.tensor(positions, dtype=torch.int32, device=self.qkv.device),
@@ -62,11 +64,11 @@ class Case:
 
     def cpu_plan(self) -> AttentionPlan:
         """The plan of the CPU path."""
-        spans = [
-            Span(start, length, self.tables[row].tolist())
-            for row, (start, length) in enumerate(self.spans)
+        segments = [
+            Segment(start, length, self.tables[row].tolist())
+            for row, (start, length) in enumerate(self.segments)
         ]
-        return plan_attention(spans, self.shape.block_size, torch.device("cpu"))
+        return plan_attention(segments, self.shape.block_size, torch.device("cpu"))
 
     def to(self, device: torch.device) -> "Case":
         """The same step on another device."""
@@ -74,30 +76,30 @@ class Case:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def make_case(spans: Spans, shape: Shape, seed: int = 0) -> Case:
+def make_case(segments: Segments, shape: Shape, seed: int = 0) -> Case:
     """A step of random numbers. Only cached positions of the caches are numbers."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    needed = [-(-(start + length) // shape.block_size) for start, length in spans]
+    needed = [-(-(start + length) // shape.block_size) for start, length in segments]
     free = list(range(sum(needed) + 2))
     rng.shuffle(free)
     cache_shape = (len(free), shape.block_size, shape.kv, shape.dim)
     keys, values = torch.full(cache_shape, torch.nan), torch.full(cache_shape, torch.nan)
-    tables = torch.full((len(spans), max(needed) + 1), 2**30, dtype=torch.int32)
-    for index, ((start, _), count) in enumerate(zip(spans, needed, strict=True)):
+    tables = torch.full((len(segments), max(needed) + 1), 2**30, dtype=torch.int32)
+    for index, ((start, _), count) in enumerate(zip(segments, needed, strict=True)):
         ids = torch.tensor([free.pop() for _ in range(count)])
         tables[index, :count] = ids
         where = ids.repeat_interleave(shape.block_size)[:start], torch.arange(start)
         slots = where[0], where[1] % shape.block_size
         for cache in (keys, values):
             cache[slots] = torch.randn(start, shape.kv, shape.dim, generator=generator)
-    rows = sum(length for _, length in spans)
+    rows = sum(length for _, length in segments)
     width = (shape.heads + 2 * shape.kv) * shape.dim
     frequencies = 1e4 ** -(torch.arange(shape.dim // 2) / (shape.dim // 2))
     angles = torch.arange(MAX_POSITIONS)[:, None] * frequencies
     cache_dtype = shape.cache_dtype or shape.dtype
     return Case(
         shape,
-        spans,
+        segments,
         (3 * torch.randn(rows, width, generator=generator)).to(shape.dtype),
         torch.rand(shape.heads + shape.kv, shape.dim, generator=generator).to(shape.dtype) + 0.5,
         torch.cat((angles.cos(), angles.sin()), dim=1),
@@ -120,7 +122,7 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     keys, values = case.keys.double(), case.values.double()
     out, row = [], 0
-    for index, (start, length) in enumerate(case.spans):
+    for index, (start, length) in enumerate(case.segments):
         rows, context = slice(row, row + length), start + length
         blocks = case.tables[index, : -(-context // shape.block_size)].long()
         position = torch.arange(start, context, device=blocks.device)

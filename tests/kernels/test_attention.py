@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kernels.attention import attend
-from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
+from tests.kernels.attention_cases import EPS, Case, Segments, Shape, distance, expected, make_case
 
-STEPS: list[Spans] = [
+STEPS: list[Segments] = [
     ((0, 1),),
     ((5, 1), (63, 1), (99, 1), (16, 1)),
     ((0, 40),),
@@ -15,16 +15,16 @@ STEPS: list[Spans] = [
 
 
 def _check(case: Case, out: torch.Tensor, tolerance: float) -> None:
-    wanted = expected(make_case(case.spans, case.shape))
+    wanted = expected(make_case(case.segments, case.shape))
     for got, want in zip((out, case.keys, case.values), wanted, strict=True):
         assert distance(got, want) < tolerance
 
 
-@pytest.mark.parametrize("spans", STEPS)
+@pytest.mark.parametrize("segments", STEPS)
 @pytest.mark.parametrize("paged", [False, True])
-def test_equals_the_definition(spans: Spans, paged: bool) -> None:
+def test_equals_the_definition(segments: Segments, paged: bool) -> None:
     """Both plans norm, turn, write and attend; foreign slots keep their NaN and leak none."""
-    case = make_case(spans, Shape())
+    case = make_case(segments, Shape())
     plan = case.paged_plan() if paged else case.cpu_plan()
     out = attend(case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan)
     _check(case, out, 1e-6)
@@ -51,12 +51,12 @@ def test_a_float8_cache_saturates(*, is_paged: bool) -> None:
     assert case.values.float().nan_to_num(0).max() == 448
 
 
-@pytest.mark.parametrize("spans", STEPS)
-def test_both_plans_read_a_float8_cache_alike(spans: Spans) -> None:
+@pytest.mark.parametrize("segments", STEPS)
+def test_both_plans_read_a_float8_cache_alike(segments: Segments) -> None:
     """The CPU's own plan gathers padded groups, the other sequence by sequence."""
     outs = []
     for is_paged in (True, False):
-        case = make_case(spans, Shape(cache_dtype=torch.float8_e4m3fn))
+        case = make_case(segments, Shape(cache_dtype=torch.float8_e4m3fn))
         plan = case.paged_plan() if is_paged else case.cpu_plan()
         given = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
         outs.append(attend(*given, plan))

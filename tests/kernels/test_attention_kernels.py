@@ -13,7 +13,7 @@ from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
 from kernels.attention.write import qk_norm_rope_write
-from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
+from tests.kernels.attention_cases import EPS, Case, Segments, Shape, distance, expected, make_case
 
 # The interpreter truncates to bfloat16 where a GPU rounds.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
@@ -24,7 +24,7 @@ F8 = torch.float8_e4m3fn
 
 
 def _check(case: Case, out: torch.Tensor) -> None:
-    wanted = expected(make_case(case.spans, case.shape))
+    wanted = expected(make_case(case.segments, case.shape))
     tolerance = TOLERANCE[case.shape.dtype]
     if case.shape.cache_dtype == F8:
         # The interpreter loses the carry when it rounds to float8: 1.99 becomes 1.
@@ -72,7 +72,7 @@ SHAPES = [
     Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16, cache_dtype=F8),
 ]
 
-DECODES: list[Spans] = [
+DECODES: list[Segments] = [
     ((0, 1),),
     ((1, 1),),
     ((100, 1),),
@@ -81,13 +81,13 @@ DECODES: list[Spans] = [
 ]
 
 
-@pytest.mark.parametrize("spans", DECODES)
+@pytest.mark.parametrize("segments", DECODES)
 @pytest.mark.parametrize(("dtype", "start"), [(torch.float32, 0), (torch.bfloat16, 2)])
 def test_decodes_equal_the_definition(
-    spans: Spans, dtype: torch.dtype, start: int, device: torch.device
+    segments: Segments, dtype: torch.dtype, start: int, device: torch.device
 ) -> None:
     """Any contexts at once, cut into any parts; nothing but the own slots is written."""
-    case = make_case(spans, Shape(dtype=dtype)).to(device)
+    case = make_case(segments, Shape(dtype=dtype)).to(device)
     _check(case, _decode(case, SMALL._replace(start=start)))
     assert not _counters(device).any()
 
@@ -154,7 +154,7 @@ def test_padding_rows_are_no_rows(start: int, device: torch.device) -> None:
     out = _decode(case, SMALL._replace(start=start), positions).cpu()
     assert out[[1, 3, 4]].isnan().all()
     assert case.keys[case.tables[1, 0]].isnan().all()
-    wanted = expected(make_case(case.spans, case.shape))[0]
+    wanted = expected(make_case(case.segments, case.shape))[0]
     assert distance(out[[0, 2]], wanted[[0, 2]]) < TOLERANCE[torch.float32]
 
 
@@ -168,7 +168,7 @@ def test_a_row_of_nan_stays_alone(device: torch.device) -> None:
     assert out[[0, 2, 3]].isfinite().all()
 
 
-SPANS: list[Spans] = [
+SEGMENTS: list[Segments] = [
     ((0, 2),),
     ((37, 5),),
     ((3, 1), (0, 17), (33, 15)),
@@ -177,15 +177,15 @@ SPANS: list[Spans] = [
 ]
 
 
-@pytest.mark.parametrize("spans", SPANS)
+@pytest.mark.parametrize("segments", SEGMENTS)
 @pytest.mark.parametrize(
     ("dtype", "target"), [(torch.float32, 1), (torch.float32, 64), (torch.bfloat16, 8)]
 )
-def test_spans_equal_the_definition(
-    spans: Spans, dtype: torch.dtype, target: int, device: torch.device
+def test_segments_equal_the_definition(
+    segments: Segments, dtype: torch.dtype, target: int, device: torch.device
 ) -> None:
     """Behind any past, with whole keys and with keys in pieces, beside decodes."""
-    case = make_case(spans, Shape(dtype=dtype)).to(device)
+    case = make_case(segments, Shape(dtype=dtype)).to(device)
     out = _prefill(case, TILES._replace(target=target, piece=16))
     assert out[: case.num_decodes].isnan().all()
     if case.num_decodes:

@@ -1,4 +1,4 @@
-"""Spans are cut so that every row meets every key once; a step of all kinds runs through."""
+"""Segments are cut so that every row meets every key once; a step of all kinds runs through."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.attention import PrefillSpan, library, paged
-from kernels.attention.config import LIBRARY_GRAIN, PrefillConfig
-from kernels.attention.config import SPANS as LONG
+from kernels.attention import ExtendSegment, library, paged
+from kernels.attention.config import EXTEND_CONFIG, LIBRARY_GRAIN, PrefillConfig
 from kernels.attention.prefill import parts_of
 from kernels.attention.work import HostWork, prefill_work
-from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
+from tests.kernels.attention_cases import EPS, Case, Segments, Shape, distance, expected, make_case
 
-SPANS = st.lists(st.tuples(st.integers(0, 700), st.integers(2, 90)), min_size=1, max_size=5)
+SEGMENTS = st.lists(st.tuples(st.integers(0, 700), st.integers(2, 90)), min_size=1, max_size=5)
 CONFIGS = st.builds(
     PrefillConfig,
     rows=st.sampled_from([16, 32, 128]),
@@ -29,10 +28,10 @@ CONFIGS = st.builds(
 )
 
 
-def _laid_out(spans: list[tuple[int, int]], first_row: int) -> list[PrefillSpan]:
+def _laid_out(segments: list[tuple[int, int]], first_row: int) -> list[ExtendSegment]:
     laid, row = [], first_row
-    for index, (start, length) in enumerate(spans):
-        laid.append(PrefillSpan(row, length, start, index))
+    for index, (start, length) in enumerate(segments):
+        laid.append(ExtendSegment(row, length, start, index))
         row += length
     return laid
 
@@ -46,22 +45,22 @@ def _seen(work: HostWork, num_rows: int) -> list[list[tuple[int, int]]]:
     return seen
 
 
-@given(SPANS, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(0, 3))
+@given(SEGMENTS, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(0, 3))
 def test_every_row_meets_every_key_once(
-    spans: list[tuple[int, int]], config: PrefillConfig, group: int, num_decodes: int
+    segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_decodes: int
 ) -> None:
-    """Whatever the spans, the heads and the pieces; partial results have slots of their own."""
-    laid = _laid_out(spans, num_decodes)
+    """Whatever the segments, the heads and the pieces; partial results have slots of their own."""
+    laid = _laid_out(segments, num_decodes)
     work = prefill_work(laid, num_decodes, 2 * group, 2, config, library=False)
-    num_rows = sum(length for _, length in spans)
+    num_rows = sum(length for _, length in segments)
     seen = _seen(work, num_rows)
-    for span in laid:
-        for offset in range(span.num_rows):
+    for segment in laid:
+        for offset in range(segment.num_rows):
             end = 0
-            for begin, stop in sorted(seen[span.first_row - num_decodes + offset]):
+            for begin, stop in sorted(seen[segment.first_row - num_decodes + offset]):
                 assert begin == end or stop <= begin
                 end = max(end, stop)
-            assert end == span.start + offset + 1
+            assert end == segment.start + offset + 1
     slots = [
         slot + offset
         for _, rows, _, _, _, _, slot, _ in work.items.tolist()
@@ -73,22 +72,24 @@ def test_every_row_meets_every_key_once(
     assert sorted(merged) == sorted(slots)
 
 
-@given(SPANS, CONFIGS)
-def test_pieces_start_at_whole_tiles(spans: list[tuple[int, int]], config: PrefillConfig) -> None:
+@given(SEGMENTS, CONFIGS)
+def test_pieces_start_at_whole_tiles(
+    segments: list[tuple[int, int]], config: PrefillConfig
+) -> None:
     """The kernel's whole tiles rely on it; the longest items come first."""
-    items = prefill_work(_laid_out(spans, 0), 0, 4, 2, config, library=False).items
+    items = prefill_work(_laid_out(segments, 0), 0, 4, 2, config, library=False).items
     assert not (items[:, 4] % config.tile).any()
     assert (np.diff(items[:, 5] - items[:, 4]) <= 0).all()
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv"), [(32, 8), (16, 8), (64, 8), (8, 4)])
 @given(st.lists(st.tuples(st.integers(0, 100_000), st.integers(2, 3000)), min_size=1, max_size=20))
-def test_steps_of_any_spans_share_one_scratch(
-    num_heads: int, num_kv: int, spans: list[tuple[int, int]]
+def test_steps_of_any_segments_share_one_scratch(
+    num_heads: int, num_kv: int, segments: list[tuple[int, int]]
 ) -> None:
     """Whatever is cut in how many pieces: what a step takes is known before it is met."""
-    work = prefill_work(_laid_out(spans, 0), 0, num_heads, num_kv, LONG, library=False)
-    whole = prefill_work(_laid_out([(0, 2)], 0), 0, num_heads, num_kv, LONG, library=False)
+    work = prefill_work(_laid_out(segments, 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
+    whole = prefill_work(_laid_out([(0, 2)], 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
     sizes = [
         parts_of(torch.device("meta"), num_heads, num_kv, 128, one)[0].numel()
         for one in (work, whole)
@@ -97,19 +98,22 @@ def test_steps_of_any_spans_share_one_scratch(
 
 
 def test_the_library_gets_whole_multiples() -> None:
-    """What is left of a span, and spans at odd places, stay with the kernel."""
+    """What is left of a segment, and segments at odd places, stay with the kernel."""
     grain = LIBRARY_GRAIN
-    spans = [PrefillSpan(0, 2 * grain + 7, grain, 0), PrefillSpan(2 * grain + 7, grain, 5, 1)]
+    segments = [
+        ExtendSegment(0, 2 * grain + 7, grain, 0),
+        ExtendSegment(2 * grain + 7, grain, 5, 1),
+    ]
     config = PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=1)
-    work = prefill_work(spans, 0, 4, 2, config, library=True)
-    assert work.library == (PrefillSpan(0, 2 * grain, grain, 0),)
+    work = prefill_work(segments, 0, 4, 2, config, library=True)
+    assert work.library == (ExtendSegment(0, 2 * grain, grain, 0),)
     assert int(work.items[:, 1].sum()) == 7 + grain
     assert (work.items[:, 0] >= 2 * grain).all()
-    nothing = prefill_work([PrefillSpan(0, grain, 0, 0)], 0, 4, 2, config, library=True)
+    nothing = prefill_work([ExtendSegment(0, grain, 0, 0)], 0, 4, 2, config, library=True)
     assert nothing.items.shape == (0, 8)
 
 
-MIXED: Spans = ((3, 1), (40, 1), (0, 17), (20, 9))
+MIXED: Segments = ((3, 1), (40, 1), (0, 17), (20, 9))
 
 
 def _attend(case: Case) -> torch.Tensor:
@@ -119,7 +123,7 @@ def _attend(case: Case) -> torch.Tensor:
     return paged.attend(*args)
 
 
-def test_a_step_of_decodes_and_spans(device: torch.device) -> None:
+def test_a_step_of_decodes_and_segments(device: torch.device) -> None:
     """All launches of a mixed step together, as configured for the card."""
     case = make_case(MIXED, Shape()).to(device)
     out = _attend(case)
@@ -129,7 +133,7 @@ def test_a_step_of_decodes_and_spans(device: torch.device) -> None:
         assert distance(got.cpu(), want) < 1e-5
 
 
-def test_spans_without_work_are_refused(device: torch.device) -> None:
+def test_segments_without_work_are_refused(device: torch.device) -> None:
     """A plan that nobody prepared is an error, not a wrong answer."""
     case = make_case(MIXED, Shape()).to(device)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, case.paged_plan()
@@ -157,15 +161,15 @@ def test_two_calls_of_the_library_make_one_attention(start: int, device: torch.d
     plan = case.paged_plan()
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     queries = paged.qk_norm_rope_write(*args, paged.choose.write_config())
-    span = plan.prefills[0]
-    out = library.attend_span(_plain, queries, case.keys, case.values, plan, span)
+    segment = plan.prefills[0]
+    out = library.attend_segment(_plain, queries, case.keys, case.values, plan, segment)
     assert distance(out.flatten(1).cpu(), wanted[1:]) < 1e-5
 
 
 @pytest.mark.gpu
-def test_long_spans_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a card whose cuDNN works, 1024 rows of a cold span go through it, beside our kernel: also
-    where ours is the faster one up to many more.
+def test_long_segments_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card whose cuDNN works, 1024 rows of a cold segment go through it, beside our kernel:
+    also where ours is the faster one up to many more.
     """
     chosen = paged.choose.prefill_config
 
@@ -173,11 +177,11 @@ def test_long_spans_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         return chosen(num_heads, keys, dtype)._replace(library=LIBRARY_GRAIN)
 
     monkeypatch.setattr(paged.choose, "prefill_config", early)
-    spans = ((0, LIBRARY_GRAIN + 40), (LIBRARY_GRAIN, LIBRARY_GRAIN - 24))
+    segments = ((0, LIBRARY_GRAIN + 40), (LIBRARY_GRAIN, LIBRARY_GRAIN - 24))
     shape = Shape(heads=4, kv=2, dim=128, block_size=32, dtype=torch.bfloat16)
     assert library.form(shape.heads, shape.kv, shape.dim, shape.dtype) is not None
-    case = make_case(spans, shape).to(torch.device("cuda"))
+    case = make_case(segments, shape).to(torch.device("cuda"))
     plan = paged.prepared(case.paged_plan(), shape.heads, case.keys, shape.dtype)
     assert plan.work is not None
-    assert [span.num_rows for span in plan.work.library] == [LIBRARY_GRAIN]
-    assert distance(_attend(case).cpu(), expected(make_case(spans, shape))[0]) < 2e-2
+    assert [segment.num_rows for segment in plan.work.library] == [LIBRARY_GRAIN]
+    assert distance(_attend(case).cpu(), expected(make_case(segments, shape))[0]) < 2e-2

@@ -83,11 +83,11 @@ def largest_plans(facts: EngineFacts) -> Iterator[StepPlan]:
     most = min(facts.token_budget, facts.max_seqs * (facts.context_length - 1))
     for num_rows in dict.fromkeys((most, library_rows(most))):
         if num_rows:
-            plan = _plan(facts, list(_long_spans(facts, num_rows)), ended=plan.chunks)
+            plan = _plan(facts, list(_long_segments(facts, num_rows)), ended=plan.chunks)
             yield plan
 
 
-def _long_spans(facts: EngineFacts, num_rows: int) -> Iterator[tuple[int, int]]:
+def _long_segments(facts: EngineFacts, num_rows: int) -> Iterator[tuple[int, int]]:
     """As few chunks of so many rows as a window allows."""
     longest = facts.context_length - 1
     for begin in range(0, num_rows, longest):
@@ -100,23 +100,23 @@ def largest_plan(facts: EngineFacts) -> StepPlan:
     as many log-probabilities as can be asked for.
     """
     num_seqs, longest = min(facts.max_seqs, facts.token_budget), facts.context_length - 1
-    left, spans = facts.token_budget - num_seqs, []
+    left, segments = facts.token_budget - num_seqs, []
     for seq in range(num_seqs):
         length = 1 + min(left, longest - 1)
         left -= length - 1
-        spans.append((longest - length if seq == 0 or length > 1 else 0, length))
-    return _plan(facts, spans)
+        segments.append((longest - length if seq == 0 or length > 1 else 0, length))
+    return _plan(facts, segments)
 
 
 def _plan(
-    facts: EngineFacts, spans: Sequence[tuple[int, int]], ended: Sequence[Chunk] = ()
+    facts: EngineFacts, segments: Sequence[tuple[int, int]], ended: Sequence[Chunk] = ()
 ) -> StepPlan:
     """Of chunks that begin at a position and have a length, behind the sequences of `ended`."""
     sampling = SamplingParams(
         max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, logprobs=MAX_LOGPROBS
     )
     starts, chunks = [], []
-    for seq, (start, length) in enumerate(spans):
+    for seq, (start, length) in enumerate(segments):
         tokens = array("I", bytes(4 * (start + length)))
         num_blocks = -(-(start + length) // facts.block_size)
         starts.append(SequenceStart(seq, tokens, len(tokens), sampling, seed=seq))

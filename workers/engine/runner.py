@@ -122,9 +122,9 @@ class Runner:
         """See `Steps.has_pending_captures`."""
         return self._steps.has_pending_captures
 
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """See `Steps.prepare`."""
-        return self._steps.prepare(wished_only=wished_only)
+        return self._steps.prepare(pending_only=pending_only)
 
     def hidden(self, plan: StepPlan) -> list[tuple[Chunk, Tensor]]:
         """For checks: the last hidden states [length, hidden] of every chunk, unsampled."""

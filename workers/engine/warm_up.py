@@ -53,4 +53,4 @@ def warm_up_plans(
 def prepare_first(runner: Runner) -> None:
     """What a first request would wait for."""
     for _ in range(_FIRST_GRAPHS):
-        runner.prepare(wished_only=False)
+        runner.prepare(pending_only=False)

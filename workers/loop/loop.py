@@ -102,7 +102,7 @@ class EngineLoop(Generic[InFlight]):
         while True:
             # With work the next step must not wait; without, nothing can happen but a frame, and
             # the runner may prepare for later steps as long as there is none.
-            can_wait = not self._is_busy and not self._pipeline.prepare(wished_only=False)
+            can_wait = not self._is_busy and not self._pipeline.prepare(pending_only=False)
             for link, payload in self._channel.take(None if can_wait else 0.0):
                 self._take_frame(link, payload)
             if self._leaving:
@@ -143,7 +143,7 @@ class EngineLoop(Generic[InFlight]):
             # What is in flight would be told only after the work.
             self._collect(leave=0)
             self._flush()
-            self._pipeline.prepare(wished_only=True)
+            self._pipeline.prepare(pending_only=True)
             self._prepare_at = self._clock() + PREPARE_EVERY_S
 
     def _collect(self, leave: int) -> None:

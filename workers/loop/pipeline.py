@@ -47,10 +47,10 @@ class Runner(Protocol[InFlight]):
     def has_pending_captures(self) -> bool:
         """Whether a step has missed something that `prepare` can make."""
 
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """Do one piece of work that makes later steps faster; False if there was none to do.
 
-        With `wished_only`, only what a step has missed already: the next steps wait for it.
+        With `pending_only`, only what a step has missed already: the next steps wait for it.
         """
 
     def launch(self, plan: StepPlan) -> InFlight:
@@ -124,11 +124,11 @@ class Pipeline(Generic[InFlight]):
         """Whether `prepare` would help the steps to come."""
         return self._runner.has_pending_captures
 
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """One piece of the runner's own work, declared, since compiling may take seconds."""
         self._status.phase = "prepare"
         try:
-            return self._runner.prepare(wished_only=wished_only)
+            return self._runner.prepare(pending_only=pending_only)
         finally:
             self._status.phase = ""
 

@@ -31,7 +31,7 @@ class ReplayRunner:
         self.facts = _engine_facts(config, model_dir)
         self.eos_ids = frozenset(read_eos_ids(model_dir))
 
-    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+    def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the seam's
         """There is nothing to prepare."""
         return False
 

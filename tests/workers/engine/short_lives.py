@@ -103,8 +103,8 @@ class Watched:
     def has_pending_captures(self) -> bool:
         return self._runner.has_pending_captures
 
-    def prepare(self, *, wished_only: bool) -> bool:
-        return self._runner.prepare(wished_only=wished_only)
+    def prepare(self, *, pending_only: bool) -> bool:
+        return self._runner.prepare(pending_only=pending_only)
 
     def launch(self, plan: StepPlan) -> InFlight:
         struck = self._memory.struck

@@ -27,7 +27,7 @@ choose.is_card = lambda _: True
 choose.capability = lambda _: (9, 0)
 
 from config import WorkerConfig  # noqa: E402
-from kernels.attention import PrefillSpan, library, spans  # noqa: E402
+from kernels.attention import ExtendSegment, extend_attention, library  # noqa: E402
 from kernels.cuda import hopper  # noqa: E402
 from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E402
 from kernels.recorder import RecordedKernel, pretend_device, record_launches  # noqa: E402
@@ -35,7 +35,7 @@ from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
 from tests.kernels.attention_cases import Shape  # noqa: E402
-from tests.kernels.spans_checks import attend_alone  # noqa: E402
+from tests.kernels.extend_attention_checks import attend_alone  # noqa: E402
 from tests.workers.engine.load.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
 from workers.engine.compile.compile_ahead import CompileAhead, compiler_command  # noqa: E402
 from workers.engine.compile.dry_run import dry_run  # noqa: E402
@@ -78,7 +78,7 @@ def _start(config: WorkerConfig) -> Runner:
         steps = DeviceSteps(model, cache, facts, run_again)
         runner = Runner(model, cache, facts, model_dir, steps)
         run(runner)
-    runner.prepare(wished_only=False)  # as an engine does as soon as it is idle
+    runner.prepare(pending_only=False)  # as an engine does as soon as it is idle
     return runner
 
 
@@ -90,7 +90,7 @@ def _serve(runner: Runner) -> None:
             runner.run(plan)
         for count in (2, 5):
             _serve_together(runner, sampling, count)
-        runner.prepare(wished_only=seq % 2 == 0)
+        runner.prepare(pending_only=seq % 2 == 0)
 
 
 def _serve_together(runner: Runner, sampling: SamplingParams, count: int) -> None:
@@ -165,12 +165,14 @@ def check_products_of_all_rows() -> None:
         )
 
 
-def check_spans() -> None:
-    """The attention of a large model's spans, of any length and behind any past."""
+def check_segments() -> None:
+    """The attention of a large model's segments, of any length and behind any past."""
     hopper.has_compiler = lambda: True
     pretend_device(H200)
     first, *later = dry_run(_worker(LARGE, token_budget=2048), LARGE)
-    assert [kernel.name for kernel in first if kernel.module == spans.__name__] == ["attend_items"]
+    assert [kernel.name for kernel in first if kernel.module == extend_attention.__name__] == [
+        "attend_items"
+    ]
     assert not [kernel for kernel in first if kernel.module == library.__name__]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
     large = read_model_config(LARGE)
@@ -178,13 +180,13 @@ def check_spans() -> None:
     shape = Shape(*heads, _worker(LARGE).block_size, torch.bfloat16)
     for start, num_rows in product((0, 77, 8192, 38_000), (2, 33, 300, 2048)):
         with record_launches() as noted:
-            attend_alone(shape, PrefillSpan(0, num_rows, start, 0))
+            attend_alone(shape, ExtendSegment(0, num_rows, start, 0))
         missing = [kernel for kernel in noted.values() if kernel.id not in known]
         assert not missing, (start, num_rows, missing)
 
 
-def check_long_spans() -> None:
-    """What blends the library's two halves of a long span is known before anybody can ask it."""
+def check_long_segments() -> None:
+    """What blends the library's two halves of a long segment is known before anybody can ask it."""
     pretend_device(H200)
     first = next(dry_run(_worker(LARGE, token_budget=16_384), LARGE))
     assert [kernel.name for kernel in first if kernel.module == library.__name__] == [

@@ -32,7 +32,7 @@ def as_on_card(host: Runner, capture: Capture | None = None) -> Runner:
         values.fill_(float("nan"))
     facts = host.facts
     steps = DeviceSteps(host.model, host.cache, facts, capture)
-    while capture is not None and steps.prepare(wished_only=False):
+    while capture is not None and steps.prepare(pending_only=False):
         pass
     return Runner(host.model, host.cache, facts, host.model_dir, steps)
 

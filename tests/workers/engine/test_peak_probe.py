@@ -8,8 +8,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from config import WorkerConfig
-from kernels.attention import LIBRARY_GRAIN, PrefillSpan
-from kernels.attention.config import SPANS, PrefillConfig
+from kernels.attention import LIBRARY_GRAIN, ExtendSegment
+from kernels.attention.config import EXTEND_CONFIG, PrefillConfig
 from kernels.attention.work import prefill_work
 from kernels.linear.choose import Op, choose
 from protocol.messages import EngineFacts
@@ -78,7 +78,9 @@ def test_what_does_not_fit_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("token_budget", [1024, 1200, 2048, 8192, 16_384, 20_000])
-@pytest.mark.parametrize("config", [PrefillConfig(128, 64, 8, 3, 132), SPANS], ids=["any", "ours"])
+@pytest.mark.parametrize(
+    "config", [PrefillConfig(128, 64, 8, 3, 132), EXTEND_CONFIG], ids=["any", "ours"]
+)
 def test_the_librarys_attention_is_among_the_largest_steps(
     token_budget: int, config: PrefillConfig
 ) -> None:
@@ -86,14 +88,14 @@ def test_the_librarys_attention_is_among_the_largest_steps(
     facts = msgspec.structs.replace(LARGE, token_budget=token_budget)
     found = []
     for plan in largest_plans(facts):
-        spans = [PrefillSpan(0, c.length, c.start, 0) for c in plan.chunks if c.length > 1]
-        found += prefill_work(spans, 0, **HEADS, config=config, library=True).library
+        segments = [ExtendSegment(0, c.length, c.start, 0) for c in plan.chunks if c.length > 1]
+        found += prefill_work(segments, 0, **HEADS, config=config, library=True).library
     if token_budget < config.library:
         assert not found
         return
-    most = max(span.num_rows for span in found)
+    most = max(segment.num_rows for segment in found)
     assert most == token_budget // LIBRARY_GRAIN * LIBRARY_GRAIN
-    context = max(span.start + span.num_rows for span in found)
+    context = max(segment.start + segment.num_rows for segment in found)
     assert context > facts.context_length - 2 * LIBRARY_GRAIN
 
 

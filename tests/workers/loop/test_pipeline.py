@@ -48,7 +48,7 @@ class Card:
         """Never: there is nothing to prepare."""
         return False
 
-    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+    def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the seam's
         return False
 
     def launch(self, plan: StepPlan) -> tuple[int, float]:

@@ -70,10 +70,10 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
             runner.launch(plan)
         prepare_first(runner)
         # One more is captured while the first request is on its way.
-        runner.prepare(wished_only=False)
+        runner.prepare(pending_only=False)
         yield list(noted.values())
         known = len(noted)
-        while runner.prepare(wished_only=False):
+        while runner.prepare(pending_only=False):
             yield list(noted.values())[known:]
             known = len(noted)
         bare = _runner(config, model, model_dir)

@@ -1,7 +1,7 @@
-"""The sizes of the graphs for mixed steps: a few rooms, of which the smallest that holds a step
+"""The sizes of the graphs for mixed steps: a few buckets, of which the smallest that holds a step
 serves it.
 
-Owns which rooms there are, and what a step needs. Must not know CUDA, nor what is captured.
+Owns which buckets there are, and what a step needs. Must not know CUDA, nor what is captured.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ _SIZES: Final = (
     (256, 256, 16),
     (16, 1008, 16),
 )
-"""Rows of decodes and of spans, and spans, in the order of capture: the next turn of an agent alone
-on the card, who waits for nothing else, then one beside a few others, which is met most."""
+"""Rows of decodes and of segments, and segments, in the order of capture: the next turn of an agent
+alone on the card, who waits for nothing else, then one beside a few others, which is met most."""
 
 _LAUNCHED_WEIGHTS: Final = 7.5e10
 """Rows times weights of a layer that a card multiplies while the host launches the layer: 0.25 ms
 for nine launches (7.8 to 9.9 ms for 36 layers on hosts of an H200, 12 to 20 where others use the
-host too), in which it does 600 TFLOP/s. A room beyond it could cost a step more than it saves, if
+host too), in which it does 600 TFLOP/s. A bucket beyond it could cost a step more than it saves, if
 most of it is padding."""
 
 _GRAIN: Final = 16
-"""Rows of spans that a small budget leaves of a room are rounded up to these: kernels multiply so
-many at once."""
+"""Rows of segments that a small budget leaves of a bucket are rounded up to these: kernels multiply
+so many at once."""
 
 
 class GraphBucket(NamedTuple):
-    """What a graph holds, or a step needs: rows that are decodes, rows of spans, and spans."""
+    """What a graph holds, or a step needs: rows of decodes, rows of segments, and segments."""
 
     num_decodes: int
-    span_rows: int
-    num_spans: int
+    segment_rows: int
+    num_segments: int
 
     @property
     def num_rows(self) -> int:
         """Rows of the forward pass."""
-        return self.num_decodes + self.span_rows
+        return self.num_decodes + self.segment_rows
 
     @property
     def num_sampled(self) -> int:
         """Rows whose logits are computed: one of each sequence."""
-        return self.num_decodes + self.num_spans
+        return self.num_decodes + self.num_segments
 
     def holds(self, need: GraphBucket) -> bool:
         """Whether such a step fits."""
@@ -65,31 +65,32 @@ def graph_buckets(max_seqs: int, token_budget: int, layer_weights: int) -> tuple
     such layers, in the order in which they are wanted. Each holds a step that those before it do
     not.
     """
-    max_span_rows = -(-token_budget // _GRAIN) * _GRAIN
+    max_segment_rows = -(-token_budget // _GRAIN) * _GRAIN
     found: list[GraphBucket] = []
-    for num_decodes, span_rows, num_spans in _SIZES:
-        room = GraphBucket(
+    for num_decodes, segment_rows, num_segments in _SIZES:
+        bucket = GraphBucket(
             min(num_decodes, max_seqs, token_budget),
-            min(span_rows, max_span_rows),
-            min(num_spans, max_seqs, token_budget // 2),
+            min(segment_rows, max_segment_rows),
+            min(num_segments, max_seqs, token_budget // 2),
         )
-        is_worth_it = room.num_rows * layer_weights <= _LAUNCHED_WEIGHTS
-        if is_worth_it and _is_needed(room, found, max_seqs, token_budget):
-            found.append(room)
+        is_worth_it = bucket.num_rows * layer_weights <= _LAUNCHED_WEIGHTS
+        if is_worth_it and _is_needed(bucket, found, max_seqs, token_budget):
+            found.append(bucket)
     return tuple(found)
 
 
 def _is_needed(
-    room: GraphBucket, others: Sequence[GraphBucket], max_seqs: int, token_budget: int
+    bucket: GraphBucket, others: Sequence[GraphBucket], max_seqs: int, token_budget: int
 ) -> bool:
-    """Whether a step fits into the room and into none of `others`. The more decodes it has the less
-    there may be beside them, so it is enough to look where another room holds no more decodes.
+    """Whether a step fits into the bucket and into none of `others`. The more decodes it has the
+    less there may be beside them, so it is enough to look where another bucket holds no more
+    decodes.
     """
     firsts = {0, *(other.num_decodes + 1 for other in others)}
     steps = [
-        _largest_step(room, num_decodes, max_seqs, token_budget)
+        _largest_step(bucket, num_decodes, max_seqs, token_budget)
         for num_decodes in firsts
-        if num_decodes <= room.num_decodes
+        if num_decodes <= bucket.num_decodes
     ]
     return any(
         step.num_rows > 0 and not any(other.holds(step) for other in others) for step in steps
@@ -97,16 +98,16 @@ def _is_needed(
 
 
 def _largest_step(
-    room: GraphBucket, num_decodes: int, max_seqs: int, token_budget: int
+    bucket: GraphBucket, num_decodes: int, max_seqs: int, token_budget: int
 ) -> GraphBucket:
-    """Of those with so many decodes that fit into the room."""
-    span_rows = min(room.span_rows, token_budget - num_decodes)
-    num_spans = min(room.num_spans, max_seqs - num_decodes, span_rows // 2)
-    return GraphBucket(num_decodes, span_rows if num_spans else 0, num_spans)
+    """Of those with so many decodes that fit into the bucket."""
+    segment_rows = min(bucket.segment_rows, token_budget - num_decodes)
+    num_segments = min(bucket.num_segments, max_seqs - num_decodes, segment_rows // 2)
+    return GraphBucket(num_decodes, segment_rows if num_segments else 0, num_segments)
 
 
 def need_of(chunks: Iterable[Chunk]) -> GraphBucket:
     """The smallest room for these chunks."""
-    spans = [chunk.length for chunk in chunks if chunk.length > 1]
+    segments = [chunk.length for chunk in chunks if chunk.length > 1]
     num_decodes = sum([chunk.length == 1 for chunk in chunks])
-    return GraphBucket(num_decodes, sum(spans), len(spans))
+    return GraphBucket(num_decodes, sum(segments), len(segments))

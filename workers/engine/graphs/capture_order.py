@@ -42,41 +42,41 @@ def graph_sizes(max_rows: int) -> tuple[int, ...]:
 
 @final
 class CaptureOrder:
-    """Decodes of up to `max_rows` rows, and mixed steps in `rooms`, which are wanted in their
+    """Decodes of up to `max_rows` rows, and mixed steps in `buckets`, which are wanted in their
     order, behind the decodes. A graph that was missed is wished, and wishes go first.
     """
 
-    def __init__(self, max_rows: int, rooms: Sequence[GraphBucket] = ()) -> None:
+    def __init__(self, max_rows: int, buckets: Sequence[GraphBucket] = ()) -> None:
         self.sizes = graph_sizes(max_rows)
-        self._rooms = sorted(rooms, key=lambda room: room.num_rows)
+        self._buckets = sorted(buckets, key=lambda bucket: bucket.num_rows)
         self._captured: set[Graph] = set()
-        self._wished: dict[Graph, None] = {}
+        self._pending: dict[Graph, None] = {}
         first = [size for size in (max_rows, *_FIRST) if size in self.sizes]
         decodes = [Decode(size, Kind.PLAIN) for size in dict.fromkeys((*first, *self.sizes))]
-        self._order: list[Graph] = [*decodes, *rooms]
+        self._order: list[Graph] = [*decodes, *buckets]
 
     @property
     def has_pending_captures(self) -> bool:
         """Whether a step has missed a graph."""
-        return bool(self._wished)
+        return bool(self._pending)
 
     def decode(self, num_rows: int, kind: Kind) -> Decode | None:
         """The smallest captured graph for `num_rows`, or None; a better one is wished."""
         return self._best(Decode(size, kind) for size in self.sizes if size >= num_rows)
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
-        """The smallest captured room that holds the step, or None; a better one is wished."""
-        return self._best(room for room in self._rooms if room.holds(need))
+        """The smallest captured bucket that holds the step, or None; a better one is wished."""
+        return self._best(bucket for bucket in self._buckets if bucket.holds(need))
 
     def captured(self, graph: Graph) -> None:
         """It exists now."""
         self._captured.add(graph)
-        self._wished.pop(graph, None)
+        self._pending.pop(graph, None)
 
-    def next(self, *, wished_only: bool) -> Graph | None:
+    def next(self, *, pending_only: bool) -> Graph | None:
         """What to capture now: the oldest wish, else what a later step may need."""
-        rest = [] if wished_only else self._order
-        missing = (graph for graph in (*self._wished, *rest) if graph not in self._captured)
+        rest = [] if pending_only else self._order
+        missing = (graph for graph in (*self._pending, *rest) if graph not in self._captured)
         return next(missing, None)
 
     def _best(self, fitting: Iterator[AGraph]) -> AGraph | None:
@@ -84,5 +84,5 @@ class CaptureOrder:
         best = next(fitting, None)
         if best is None or best in self._captured:
             return best
-        self._wished[best] = None
+        self._pending[best] = None
         return next((graph for graph in fitting if graph in self._captured), None)

@@ -40,13 +40,13 @@ class Graphs:
         """Whether a step has missed a graph that can still be captured."""
         return self._capture is not None and not self._is_full and self._order.has_pending_captures
 
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """Capture one more graph; False if there was none to capture. What the inputs hold of the
         last step is lost.
         """
         if self._capture is None or self._is_full:
             return False
-        graph = self._order.next(wished_only=wished_only)
+        graph = self._order.next(pending_only=pending_only)
         if graph is None:
             return False
         try:

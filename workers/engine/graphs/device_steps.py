@@ -1,6 +1,6 @@
 """Steps on a card: started while the one before is still computed.
 
-Owns the choice between a decode step, a mixed step in a captured room and one that is launched
+Owns the choice between a decode step, a mixed step in a captured bucket and one that is launched
 kernel by kernel. Must not know plans, nor what a kernel does. Sampled tokens stay in the sequence
 tables; the host reads a copy of them a step later.
 """
@@ -108,9 +108,9 @@ class DeviceSteps:
         return self._graphs.has_pending_captures
 
     @torch.inference_mode()
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """See `Steps`."""
-        return self._graphs.prepare(wished_only=wished_only)
+        return self._graphs.prepare(pending_only=pending_only)
 
     @torch.inference_mode()
     def hidden(
@@ -165,12 +165,12 @@ class DeviceSteps:
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked:
         rows = self._rows(chunks, states)
-        room = self._graphs.for_mixed(need_of(chunks))
-        self.used_graph = room is not None
-        if room is None:
+        bucket = self._graphs.for_mixed(need_of(chunks))
+        self.used_graph = bucket is not None
+        if bucket is None:
             return self._unpadded(rows, states)
-        positions, table_rows = self._mixed_step.fill(room, rows)
-        logits = self._graphs.run(room)[: len(rows.sampling)]
+        positions, table_rows = self._mixed_step.fill(bucket, rows)
+        logits = self._graphs.run(bucket)[: len(rows.sampling)]
         if not rows.sampling:
             return self._nothing
         members = [states[chunk.seq] for chunk in rows.sampling]

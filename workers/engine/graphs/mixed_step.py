@@ -1,10 +1,10 @@
-"""A small mixed step at fixed addresses: decodes and spans among the padding of a room.
+"""A small mixed step at fixed addresses: decodes and segments among the padding of a bucket.
 
 Owns the step's input, which one transfer fills, and the order of its operations. Must not know
 sequences or plans, nor whether it is captured.
 
-Behind the decodes, rows that no span has stand at position 0 of the dummy table. What they compute
-is undefined, and nobody's: rows never meet but through the cache.
+Behind the decodes, rows that no segment has stand at position 0 of the dummy table. What they
+compute is undefined, and nobody's: rows never meet but through the cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import NO_ROW, PagedPlan, PrefillSpan, SpanRoom, room_for
+from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, bucket_for
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
@@ -40,39 +40,39 @@ class _Places(NamedTuple):
 
 @final
 class _Input:
-    """Of one room, on the card; `empty` is one without rows."""
+    """Of one bucket, on the card; `empty` is one without rows."""
 
     def __init__(
-        self, room: GraphBucket, spans: SpanRoom, dummy_row: int, device: torch.device
+        self, bucket: GraphBucket, segments: SegmentBucket, dummy_row: int, device: torch.device
     ) -> None:
-        self.spans = spans
-        self.places = places = _places(room, spans)
+        self.segments = segments
+        self.places = places = _places(bucket, segments)
         self.empty: _Words = np.zeros(places.work.stop, np.int32)
-        self.empty[places.positions][: room.num_decodes] = NO_ROW
+        self.empty[places.positions][: bucket.num_decodes] = NO_ROW
         self.empty[places.table_rows] = dummy_row
         self.words = torch.zeros(len(self.empty), dtype=torch.int32, device=device)
-        self.prefills: tuple[PrefillSpan, ...] = ()
+        self.prefills: tuple[ExtendSegment, ...] = ()
 
 
 @final
 class MixedStep:
-    """Steps in `rooms`."""
+    """Steps in `buckets`."""
 
     def __init__(
-        self, model: Qwen3, cache: KvCache, tables: SequenceTables, rooms: Iterable[GraphBucket]
+        self, model: Qwen3, cache: KvCache, tables: SequenceTables, buckets: Iterable[GraphBucket]
     ) -> None:
         self._model = model
         self._cache = cache
         self._tables = tables
-        self._inputs = {room: self._input(room) for room in rooms}
+        self._inputs = {bucket: self._input(bucket) for bucket in buckets}
 
-    def fill(self, room: GraphBucket, rows: PagedRows) -> tuple[Tensor, Tensor]:
-        """The rows of the next step, which the room holds; returns of those that are sampled the
+    def fill(self, bucket: GraphBucket, rows: PagedRows) -> tuple[Tensor, Tensor]:
+        """The rows of the next step, which the bucket holds; returns of those that are sampled the
         positions of the new tokens and the table rows on the card, int32 [sampled].
         """
-        found = self._inputs[room]
+        found = self._inputs[bucket]
         places, num_decodes = found.places, rows.num_decodes
-        moved = room.num_decodes - num_decodes
+        moved = bucket.num_decodes - num_decodes
         words = found.empty.copy()
         for place, values in (
             (places.token_ids, rows.token_ids),
@@ -81,56 +81,56 @@ class MixedStep:
         ):
             part = words[place]
             part[:num_decodes] = values[:num_decodes]
-            part[room.num_decodes : moved + len(values)] = values[num_decodes:]
+            part[bucket.num_decodes : moved + len(values)] = values[num_decodes:]
         num_sampled = len(rows.sampling)
         last_rows = rows.last_rows
         words[places.last_rows][:num_sampled] = last_rows + moved * (last_rows >= num_decodes)
         words[places.sampled_positions][:num_sampled] = rows.sampled_positions
         words[places.sampled_tables][:num_sampled] = rows.sampled_tables
-        found.spans.lay_out(rows.spans, num_decodes, words[places.work])
+        found.segments.lay_out(rows.segments, num_decodes, words[places.work])
         # For the reference: kernels read the words.
         found.prefills = tuple(
-            [span._replace(first_row=span.first_row + moved) for span in rows.spans]
+            [segment._replace(first_row=segment.first_row + moved) for segment in rows.segments]
         )
         send_into(found.words, words)
         sampled = places.sampled_positions, places.sampled_tables
         positions, table_rows = [found.words[place][:num_sampled] for place in sampled]
         return positions, table_rows
 
-    def clear(self, room: GraphBucket) -> None:
+    def clear(self, bucket: GraphBucket) -> None:
         """No rows."""
-        found = self._inputs[room]
+        found = self._inputs[bucket]
         found.prefills = ()
         send_into(found.words, found.empty)
 
-    def run(self, room: GraphBucket) -> Tensor:
-        """The logits [`room.num_sampled`, vocab] of the sampled rows, in their order."""
-        found = self._inputs[room]
+    def run(self, bucket: GraphBucket) -> Tensor:
+        """The logits [`bucket.num_sampled`, vocab] of the sampled rows, in their order."""
+        found = self._inputs[bucket]
         words, places = found.words, found.places
         table_rows = words[places.table_rows]
         plan = PagedPlan(
             words[places.positions],
             table_rows,
             self._tables.block_tables,
-            room.num_decodes,
+            bucket.num_decodes,
             found.prefills,
-            work=found.spans.work(words[places.work]),
+            work=found.segments.work(words[places.work]),
         )
         plan = self._model.prepared(plan, self._cache)
         hidden = embed_known(self._model, self._tables, words[places.token_ids], table_rows)
         last_rows = words[places.last_rows].long()
         return self._model.logits(self._model.forward(hidden, plan, self._cache, last_rows))
 
-    def _input(self, room: GraphBucket) -> _Input:
+    def _input(self, bucket: GraphBucket) -> _Input:
         keys, _ = self._cache.layers[0]
-        spans = room_for(
-            room.span_rows,
-            room.num_spans,
+        segments = bucket_for(
+            bucket.segment_rows,
+            bucket.num_segments,
             self._model.config.num_heads,
             keys,
             self._model.weights.embedding.dtype,
         )
-        return _Input(room, spans, self._tables.dummy_row, self._model.device)
+        return _Input(bucket, segments, self._tables.dummy_row, self._model.device)
 
 
 def embed_known(
@@ -143,8 +143,8 @@ def embed_known(
     return model.embed(tokens.clamp_(min=0))
 
 
-def _places(room: GraphBucket, spans: SpanRoom) -> _Places:
-    sizes = [room.num_rows] * 3 + [room.num_sampled] * 3 + [spans.num_words]
+def _places(bucket: GraphBucket, segments: SegmentBucket) -> _Places:
+    sizes = [bucket.num_rows] * 3 + [bucket.num_sampled] * 3 + [segments.num_words]
     found, begin = [], 0
     for size in sizes:
         found.append(slice(begin, begin + size))

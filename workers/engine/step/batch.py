@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention import AttentionPlan, PagedPlan, PrefillSpan, Span, plan_attention
+from kernels.attention import AttentionPlan, ExtendSegment, PagedPlan, Segment, plan_attention
 from workers.engine.step.sequences import SequenceState
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler import Chunk
@@ -47,7 +47,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PagedRows:
-    """What the host knows of T rows: `num_decodes` single rows, then those of `spans`.
+    """What the host knows of T rows: `num_decodes` single rows, then those of `segments`.
 
     `token_ids` (some `ON_CARD`), `positions` and `table_rows` [T]; of the sampled rows `last_rows`,
     `sampled_positions` and `sampled_tables` [S], as in `Batch`.
@@ -56,7 +56,7 @@ class PagedRows:
     chunks: tuple[Chunk, ...]
     sampling: tuple[Chunk, ...]
     num_decodes: int
-    spans: tuple[PrefillSpan, ...]
+    segments: tuple[ExtendSegment, ...]
     token_ids: Numbers
     positions: Numbers
     table_rows: Numbers
@@ -91,14 +91,14 @@ def make_batch(chunks: Sequence[Chunk], tokens: Mapping[int, array[int]], block_
         _check(chunk, len(tokens[chunk.seq]), block_size)
     ids = np.concatenate([_ids(chunk, tokens[chunk.seq]) for chunk in ordered])
     sampling, last_rows = _sampling(ordered)
-    spans = [Span(chunk.start, chunk.length, chunk.block_ids) for chunk in ordered]
+    segments = [Segment(chunk.start, chunk.length, chunk.block_ids) for chunk in ordered]
     return Batch(
         chunks=ordered,
         sampling=sampling,
         token_ids=torch.from_numpy(ids),
         last_rows=torch.tensor(last_rows, dtype=torch.int64),
         sampled_positions=torch.tensor(_ends(sampling), dtype=torch.int64),
-        plan=plan_attention(spans, block_size, torch.device("cpu")),
+        plan=plan_attention(segments, block_size, torch.device("cpu")),
     )
 
 
@@ -114,7 +114,7 @@ def paged_rows(
     # Numbers, not arrays: there may be hundreds of decodes beside a prompt.
     known = [_single(chunk, states, tables, block_size) for chunk in singles]
     columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
-    spans = []
+    segments = []
     first_row = len(singles)
     for chunk in longer:
         tokens, table_row = states[chunk.seq].tokens, tables.rows[chunk.seq].index
@@ -122,7 +122,7 @@ def paged_rows(
         columns[0].append(_ids(chunk, tokens))
         columns[1].append(np.arange(chunk.start, chunk.start + chunk.length))
         columns[2].append(np.full(chunk.length, table_row))
-        spans.append(PrefillSpan(first_row, chunk.length, chunk.start, table_row))
+        segments.append(ExtendSegment(first_row, chunk.length, chunk.start, table_row))
         first_row += chunk.length
     token_ids, positions, table_rows = [np.concatenate(column) for column in columns]
     ordered = (*singles, *longer)
@@ -131,7 +131,7 @@ def paged_rows(
         chunks=ordered,
         sampling=sampling,
         num_decodes=len(singles),
-        spans=tuple(spans),
+        segments=tuple(segments),
         token_ids=token_ids,
         positions=positions,
         table_rows=table_rows,
@@ -166,7 +166,7 @@ def make_paged_batch(
         sampled_positions=parts[4],
         table_rows=parts[5],
         plan=prepare(
-            PagedPlan(parts[1], parts[2], tables.block_tables, rows.num_decodes, rows.spans)
+            PagedPlan(parts[1], parts[2], tables.block_tables, rows.num_decodes, rows.segments)
         ),
     )
 

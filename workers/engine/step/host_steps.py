@@ -59,7 +59,7 @@ class HostSteps:
         """Never: there is nothing to prepare."""
         return False
 
-    def prepare(self, *, wished_only: bool) -> bool:  # noqa: ARG002 - the seam's
+    def prepare(self, *, pending_only: bool) -> bool:  # noqa: ARG002 - the seam's
         """There is nothing to prepare."""
         return False
 

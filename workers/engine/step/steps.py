@@ -49,10 +49,10 @@ class Steps(Protocol):
     def has_pending_captures(self) -> bool:
         """Whether a step has missed something that `prepare` can make."""
 
-    def prepare(self, *, wished_only: bool) -> bool:
+    def prepare(self, *, pending_only: bool) -> bool:
         """Do one piece of work that makes later steps faster; False if there was none to do.
 
-        With `wished_only`, only what a step has missed already.
+        With `pending_only`, only what a step has missed already.
         """
 
     def hidden(

@@ -51,14 +51,14 @@ def test_steps_of_all_sizes_launch_what_the_rehearsal_launched(tmp_path: Path) -
     _checked("check_products_of_all_rows", tmp_path)
 
 
-def test_spans_of_all_lengths_launch_what_the_rehearsal_launched(tmp_path: Path) -> None:
+def test_segments_of_all_lengths_launch_what_the_rehearsal_launched(tmp_path: Path) -> None:
     """In CUDA C++ one kernel, and a merge of pieces, whatever lies before them."""
-    _checked("check_spans", tmp_path)
+    _checked("check_segments", tmp_path)
 
 
-def test_the_rehearsal_knows_long_spans(tmp_path: Path) -> None:
+def test_the_rehearsal_knows_long_segments(tmp_path: Path) -> None:
     """A large budget leaves them to the library."""
-    _checked("check_long_spans", tmp_path)
+    _checked("check_long_segments", tmp_path)
 
 
 def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which rooms there are for mixed steps, and what a step needs of one."""
+"""Which buckets there are for mixed steps, and what a step needs of one."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,29 +12,31 @@ MOST = 100_000
 """Tokens: a budget that limits nothing."""
 
 
-def test_large_models_have_small_rooms() -> None:
+def test_large_models_have_small_buckets() -> None:
     """Padding must not cost the card more than launching costs the host."""
     sizes = {
-        size: [room.num_rows for room in graph_buckets(256, MOST, size)]
+        size: [bucket.num_rows for bucket in graph_buckets(256, MOST, size)]
         for size in (QWEN_8B, QWEN_32B)
     }
     assert sizes == {QWEN_8B: [32, 64, 128, 128, 256, 384, 256, 256], QWEN_32B: [32, 64, 128, 128]}
-    assert max(room.num_rows for room in graph_buckets(256, MOST, QWEN_0_6B)) == 1024
+    assert max(bucket.num_rows for bucket in graph_buckets(256, MOST, QWEN_0_6B)) == 1024
     assert graph_buckets(256, MOST, 10**10) == ()
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 8, 16, 100, 300])
-def test_rooms_fit_the_batch(max_rows: int) -> None:
+def test_buckets_fit_the_batch(max_rows: int) -> None:
     """None holds more sequences of a kind than can run, and none is another one with more rows."""
     found = graph_buckets(max_rows, MOST, 1)
-    assert all(room.num_decodes <= max_rows and room.num_spans <= max_rows for room in found)
+    assert all(
+        bucket.num_decodes <= max_rows and bucket.num_segments <= max_rows for bucket in found
+    )
     assert all(not a.holds(b) for b in found for a in found if a.num_rows < b.num_rows)
     assert found[0] == GraphBucket(0, 32, 1)
     assert len(set(found)) == len(found)
 
 
-def test_a_small_budget_has_few_rooms() -> None:
-    """What it leaves of a large room is one that fits it; the rest would be captured in vain."""
+def test_a_small_budget_has_few_buckets() -> None:
+    """What it leaves of a large bucket is one that fits it; the rest would be captured in vain."""
     assert graph_buckets(64, 64, 1) == (
         GraphBucket(0, 32, 1),
         GraphBucket(16, 48, 16),
@@ -54,34 +56,36 @@ def _steps(draw: st.DrawFn) -> tuple[int, int, GraphBucket]:
     max_seqs, budget = draw(st.integers(1, 300)), draw(st.integers(2, 1100))
     num_decodes = draw(st.integers(0, min(max_seqs, budget)))
     most = min(16, max_seqs - num_decodes, (budget - num_decodes) // 2)
-    num_spans = draw(st.integers(0, most))
-    span_rows = draw(st.integers(2 * num_spans, budget - num_decodes)) if num_spans else 0
-    return max_seqs, budget, GraphBucket(num_decodes, span_rows, num_spans)
+    num_segments = draw(st.integers(0, most))
+    segment_rows = draw(st.integers(2 * num_segments, budget - num_decodes)) if num_segments else 0
+    return max_seqs, budget, GraphBucket(num_decodes, segment_rows, num_segments)
 
 
 @given(case=_steps())
-def test_a_budget_takes_no_step_its_room(case: tuple[int, int, GraphBucket]) -> None:
-    """A step that has a room where tokens are not limited has one of no more rows."""
+def test_a_budget_takes_no_step_its_bucket(case: tuple[int, int, GraphBucket]) -> None:
+    """A step that has a bucket where tokens are not limited has one of no more rows."""
     max_seqs, budget, need = case
-    found = [room.num_rows for room in graph_buckets(max_seqs, budget, 1) if room.holds(need)]
-    without = [room.num_rows for room in graph_buckets(max_seqs, MOST, 1) if room.holds(need)]
+    found = [bucket.num_rows for bucket in graph_buckets(max_seqs, budget, 1) if bucket.holds(need)]
+    without = [bucket.num_rows for bucket in graph_buckets(max_seqs, MOST, 1) if bucket.holds(need)]
     assert bool(found) == bool(without)
     assert not found or min(found) <= min(without)
 
 
 @given(max_seqs=st.integers(1, 300), budget=st.integers(2, 1100))
 @settings(max_examples=50)
-def test_every_room_serves_a_step(max_seqs: int, budget: int) -> None:
+def test_every_bucket_serves_a_step(max_seqs: int, budget: int) -> None:
     """The smallest that holds a step serves it, and none of them is never that."""
     found = graph_buckets(max_seqs, budget, 1)
     serving = set()
     for num_decodes in range(min(max_seqs, budget) + 1):
         left = budget - num_decodes
-        for span_rows, most in {(min(room.span_rows, left), room.num_spans) for room in found}:
-            num_spans = min(most, max_seqs - num_decodes, span_rows // 2)
-            need = GraphBucket(num_decodes, span_rows if num_spans else 0, num_spans)
-            holding = [room for room in found if room.holds(need)]
-            serving.update(sorted(holding, key=lambda room: room.num_rows)[:1])
+        for segment_rows, most in {
+            (min(bucket.segment_rows, left), bucket.num_segments) for bucket in found
+        }:
+            num_segments = min(most, max_seqs - num_decodes, segment_rows // 2)
+            need = GraphBucket(num_decodes, segment_rows if num_segments else 0, num_segments)
+            holding = [bucket for bucket in found if bucket.holds(need)]
+            serving.update(sorted(holding, key=lambda bucket: bucket.num_rows)[:1])
     assert serving == set(found)
 
 

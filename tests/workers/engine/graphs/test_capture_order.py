@@ -30,21 +30,21 @@ def test_the_largest_serves_until_there_is_a_better_one() -> None:
     assert order.decode(3, Kind.FILTERED) is None
 
 
-def test_the_smallest_room_that_holds_a_step_serves_it() -> None:
-    """Decodes, rows of spans and spans must all fit; what no room holds wishes for nothing."""
+def test_the_smallest_bucket_that_holds_a_step_serves_it() -> None:
+    """Decodes, segment rows and segments must fit; a step that no bucket holds requests nothing."""
     order = CaptureOrder(64, (LARGE, SMALL, WIDE))
     assert order.mixed(GraphBucket(1, 10, 1)) is None
-    assert order.next(wished_only=True) == SMALL
+    assert order.next(pending_only=True) == SMALL
     order.captured(LARGE)
     assert order.mixed(GraphBucket(1, 10, 1)) == LARGE
     order.captured(SMALL)
-    assert order.next(wished_only=True) is None
+    assert order.next(pending_only=True) is None
     assert order.mixed(GraphBucket(8, 24, 4)) == SMALL
     assert order.mixed(GraphBucket(9, 24, 4)) == LARGE
     assert order.mixed(GraphBucket(8, 24, 5)) == LARGE
-    assert order.next(wished_only=True) is None
+    assert order.next(pending_only=True) is None
     assert order.mixed(GraphBucket(8, 25, 4)) == LARGE
-    assert order.next(wished_only=True) == WIDE
+    assert order.next(pending_only=True) == WIDE
     order.captured(WIDE)
     assert order.mixed(GraphBucket(8, 65, 1)) is None
     assert not order.has_pending_captures
@@ -53,14 +53,14 @@ def test_the_smallest_room_that_holds_a_step_serves_it() -> None:
 def test_wishes_go_first_and_end_when_granted() -> None:
     """A busy engine captures wishes only, an idle one everything that greedy steps may need."""
     order = CaptureOrder(16, (WIDE, SMALL))
-    assert order.next(wished_only=True) is None
-    assert order.next(wished_only=False) == (16, Kind.PLAIN)
+    assert order.next(pending_only=True) is None
+    assert order.next(pending_only=False) == (16, Kind.PLAIN)
     order.decode(3, Kind.FILTERED)
-    assert order.next(wished_only=False) == (4, Kind.FILTERED)
+    assert order.next(pending_only=False) == (4, Kind.FILTERED)
     order.captured(Decode(4, Kind.FILTERED))
-    assert order.next(wished_only=True) is None
+    assert order.next(pending_only=True) is None
     captured: list[Graph] = []
-    while (graph := order.next(wished_only=False)) is not None:
+    while (graph := order.next(pending_only=False)) is not None:
         captured.append(graph)
         order.captured(graph)
     assert captured[:3] == [(16, Kind.PLAIN), (1, Kind.PLAIN), (8, Kind.PLAIN)]

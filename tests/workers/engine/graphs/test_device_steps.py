@@ -173,6 +173,6 @@ def test_a_decode_tells_whether_it_was_replayed(host: Runner) -> None:
     for position in (21, 22):
         runner.run(StepPlan(2, (), (Chunk(1, position, 1, (0, 1), samples=True),), ()))
         found.append((runner.used_graph, runner.has_pending_captures))
-        while runner.prepare(wished_only=True):
+        while runner.prepare(pending_only=True):
             pass
     assert found == [(False, True), (True, False)]

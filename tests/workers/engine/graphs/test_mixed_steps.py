@@ -1,4 +1,4 @@
-"""Small mixed steps in rooms of fixed size: which are served so, with padding that is nobody's."""
+"""Small mixed steps in buckets of fixed size: which steps they serve, and their padding."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,7 +89,7 @@ def _uncaptured(host: Runner, capture: Capture, max_rows: int | None = None) -> 
 
 
 def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
-    """The budget bounds decodes and spans alike, and what it leaves of them has graphs."""
+    """The budget bounds decodes and segments alike, and what it leaves of them has graphs."""
     num_rows: list[int] = []
 
     def capture(step: Callable[[], Tensor]) -> Replay:
@@ -99,7 +99,7 @@ def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
     facts = replace(host.facts, max_seqs=8, token_budget=4)
     steps = DeviceSteps(host.model, as_on_card(host).cache, facts, capture)
     runner = Runner(host.model, host.cache, facts, host.model_dir, steps)
-    while runner.prepare(wished_only=False):
+    while runner.prepare(pending_only=False):
         pass
     assert sorted(num_rows) == [
         1,
@@ -107,35 +107,35 @@ def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
         2,
         4,
         4 + 2,
-    ]  # a span alone samples one row, the whole budget 6
+    ]  # a segment alone samples one row, the whole budget 6
     assert _launched(runner, (4,))
     assert _launched(runner, (1, 2, 1))
 
 
-def test_a_room_is_wished_then_serves(host: Runner) -> None:
-    """A step that no captured room holds runs at its own size; idle times capture the others."""
+def test_a_bucket_is_wished_then_serves(host: Runner) -> None:
+    """A step that no captured bucket holds runs at its own size; idle times capture the others."""
     runner = as_on_card(host)
     assert not _launched(runner, (20, 1))
     assert not runner.has_pending_captures
     runner = _uncaptured(host, run_again)
     assert not _launched(runner, (20, 1))
-    assert runner.prepare(wished_only=True)
+    assert runner.prepare(pending_only=True)
     assert not runner.has_pending_captures
     assert _launched(runner, (20, 1))
     assert not _launched(runner, (60, 1))
     assert runner.has_pending_captures
-    while runner.prepare(wished_only=False):
+    while runner.prepare(pending_only=False):
         pass
     assert _launched(runner, (60, 1))
     assert _launched(runner, (2,) * 8)
 
 
-def test_what_no_room_holds_runs_at_its_own_size(
+def test_what_no_bucket_holds_runs_at_its_own_size(
     host: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More rows than the largest room has for spans; nothing is wished, as nothing would help."""
+    """More rows than the largest bucket has for segments: no capture is requested."""
     monkeypatch.setattr(
-        "workers.engine.graphs.device_steps.rooms", lambda *_: (GraphBucket(4, 256, 16),)
+        "workers.engine.graphs.device_steps.graph_buckets", lambda *_: (GraphBucket(4, 256, 16),)
     )
     runner = as_on_card(host, run_again)
     assert _launched(runner, (64,) * 4)
@@ -143,15 +143,15 @@ def test_what_no_room_holds_runs_at_its_own_size(
     assert not runner.has_pending_captures
 
 
-def test_what_a_room_has_too_much_of_costs_nothing(
+def test_what_a_bucket_has_too_much_of_costs_nothing(
     host: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decodes that are not there stand at no position; rows of no span, in the dummy's table. All
-    parts begin where no kernel is compiled for them alone.
+    """Decodes that are not there stand at no position; rows of no segment, in the dummy's table.
+    All parts begin where no kernel is compiled for them alone.
     """
     plans, prepared, max_rows = [], host.model.prepared, 5
     runner = _uncaptured(host, run_again, max_rows)
-    while runner.prepare(wished_only=False):
+    while runner.prepare(pending_only=False):
         pass
 
     def see(plan: PagedPlan, cache: KvCache) -> PagedPlan:
@@ -182,8 +182,8 @@ def test_a_capture_between_two_steps_changes_nothing(host: Runner) -> None:
     runner = _uncaptured(host, run_again)
     for plan, wanted in zip(plans, expected, strict=True):
         assert sampled_by(runner, [plan], ahead=0) == [wanted]
-        runner.prepare(wished_only=False)
-    assert not runner.prepare(wished_only=False)
+        runner.prepare(pending_only=False)
+    assert not runner.prepare(pending_only=False)
 
 
 class _SmallMemory:
@@ -204,7 +204,7 @@ def test_another_error_of_a_capture_is_not_hidden(host: Runner) -> None:
     """Only lack of memory is survivable."""
     runner = _uncaptured(host, _SmallMemory(0, RuntimeError("a wrong shape")))
     with pytest.raises(RuntimeError, match="a wrong shape"):
-        runner.prepare(wished_only=False)
+        runner.prepare(pending_only=False)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_memory_that_runs_out_ends_the_captures(
     capture = _SmallMemory(1, error)
     runner = _uncaptured(host, capture)
     assert not _launched(runner, (20, 1))
-    assert runner.prepare(wished_only=True)
-    assert not runner.prepare(wished_only=False)
+    assert runner.prepare(pending_only=True)
+    assert not runner.prepare(pending_only=False)
     assert "no memory for more graphs" in capfd.readouterr().err
     capture.num_left = 9
-    assert not runner.prepare(wished_only=False)
+    assert not runner.prepare(pending_only=False)
     assert _launched(runner, (20, 1))
     assert not _launched(runner, (60, 1))
     assert not runner.has_pending_captures
@@ -270,7 +270,7 @@ def test_captures_leave_the_largest_step_its_memory(
     card = _Card(num_bytes)
     runner = _uncaptured(host, sparing(card.capture, LARGEST_BYTES, card.hold))
     num_prepared = 0
-    while runner.prepare(wished_only=False):
+    while runner.prepare(pending_only=False):
         num_prepared += 1
     assert card.num_free >= min(num_bytes, LARGEST_BYTES)
     assert card.num_captured == num_prepared

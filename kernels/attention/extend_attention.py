@@ -1,7 +1,7 @@
-"""Attention of spans in CUDA C++, for Hopper: `spans.cu`.
+"""Attention of segments in CUDA C++, for Hopper: `extend_attention.cu`.
 
-Owns the kernel's constants, its generated instructions, and the launch. Must not know which spans
-it serves, nor how they were cut.
+Owns the kernel's constants, its generated instructions, and the launch. Must not know which
+segments it serves, nor how they were cut.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from kernels.attention.config import SPAN_TILE
+from kernels.attention.config import EXTEND_TILE
 from kernels.cuda.hopper import header, runs_on, wgmma
 from kernels.cuda.source import CudaSource
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _DIM: Final = 128
 _STAGES: Final = 2
 _BLOCK_SIZES: Final = (16, 32, 64, 128)
-_TILE_BYTES: Final = SPAN_TILE * _DIM * 2
+_TILE_BYTES: Final = EXTEND_TILE * _DIM * 2
 _BARRIER_BYTES: Final = 128
 _THREADS: Final = 384
-_SUMS: Final = SPAN_TILE // 2
+_SUMS: Final = EXTEND_TILE // 2
 
 
 def _products(_: Mapping[str, int]) -> dict[str, str]:
@@ -38,8 +38,8 @@ def _products(_: Mapping[str, int]) -> dict[str, str]:
     used = ", ".join([f'"+r"(weights[{number}])' for number in range(_SUMS // 2)])
     lines = [
         # The first ones count from zero.
-        _function("score_first", scored, wgmma(SPAN_TILE, 0, *tiles, tail="0, 1, 1, 0, 0")),
-        _function("score", scored, wgmma(SPAN_TILE, 0, *tiles, tail="1, 1, 1, 0, 0")),
+        _function("score_first", scored, wgmma(EXTEND_TILE, 0, *tiles, tail="0, 1, 1, 0, 0")),
+        _function("score", scored, wgmma(EXTEND_TILE, 0, *tiles, tail="1, 1, 1, 0, 0")),
         # Values lie as they are cached, their rows are columns here: the last 1.
         _function("mix", mixed, wgmma(_DIM, 0, "abcd", "values", tail="1, 1, 1, 1")),
         _function("wait_first", "", _waits(0, held)),
@@ -60,7 +60,7 @@ def _waits(left: int, held: str) -> str:
 
 
 attend_items: Final = CudaSource(
-    __name__, "attend_items", Path(__file__).with_name("spans.cu"), _products
+    __name__, "attend_items", Path(__file__).with_name("extend_attention.cu"), _products
 )
 
 
@@ -74,7 +74,7 @@ def serves(
     """Whether this card runs it: queries of `dtype`, blocks of `shape` [block size, KV, D]."""
     block_size, num_kv, head_dim = shape
     is_narrow = dtype == cache_dtype == torch.bfloat16
-    fits = head_dim == _DIM and block_size in _BLOCK_SIZES and num_heads // num_kv <= SPAN_TILE
+    fits = head_dim == _DIM and block_size in _BLOCK_SIZES and num_heads // num_kv <= EXTEND_TILE
     return is_narrow and fits and runs_on(device)
 
 
@@ -89,10 +89,10 @@ def attend(
     partial: Tensor,
     lse: Tensor,
 ) -> None:
-    """The items of a `PrefillWork` in tiles of `SPAN_TILE`: queries [rows, H, D] bfloat16 of all
-    spans, caches [blocks, block size, KV, D], into `out` [T, H D] or, of cut ones, float32 partial
-    results [slots, H, D] and their log-sum-exps [slots, H], powers of two. All begin at multiples
-    of 16 bytes.
+    """The items of a `PrefillWork` in tiles of `EXTEND_TILE`: queries [rows, H, D] bfloat16 of all
+    segments, caches [blocks, block size, KV, D], into `out` [T, H D] or, of cut ones, float32
+    partial results [slots, H, D] and their log-sum-exps [slots, H], powers of two. All begin at
+    multiples of 16 bytes.
 
     Ask `serves` first. Raises `CompileError`, `DriverError`, and `ValueError` on another device
     than the current one.
@@ -112,7 +112,7 @@ def attend(
         torch.cuda.current_stream(queries.device).cuda_stream,
         (
             heads_map(
-                queries.data_ptr(), (num_rows, num_heads, head_dim), group, SPAN_TILE // group
+                queries.data_ptr(), (num_rows, num_heads, head_dim), group, EXTEND_TILE // group
             ),
             heads_map(keys.data_ptr(), slots, 1, block_size),
             heads_map(values.data_ptr(), slots, 1, block_size),
@@ -125,7 +125,7 @@ def attend(
 def constants_of(num_heads: int, num_kv: int, block_size: int) -> dict[str, int]:
     """The kernel's macros."""
     return {
-        "H": num_heads, "KV": num_kv, "BLOCK_SIZE": block_size, "TILE": SPAN_TILE,
+        "H": num_heads, "KV": num_kv, "BLOCK_SIZE": block_size, "TILE": EXTEND_TILE,
         "STAGES": _STAGES,
     }  # fmt: skip
 

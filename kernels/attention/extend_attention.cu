@@ -1,7 +1,7 @@
 // Attention of a tile of rows over the paged cache: one item of `kernels.attention.work` for one
 // key head, over all keys that its rows see, or a piece of them.
 //
-// Owns what one program does, and which items it takes. Must not know how spans became items. Macros:
+// Owns what one program does, and which items it takes. Must not know how segments became items. Macros:
 //   H, KV       query heads and key heads; G = H / KV of them see the same keys
 //   BLOCK_SIZE  slots of a cache's block, 16 to 128
 //   TILE        rows, and keys, of a tile
@@ -83,7 +83,7 @@ struct Work {
     return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
   }
 
-  // Those without rows come last, and fill a room of fixed size.
+  // Those without rows come last, and fill a bucket of fixed size.
   __device__ __forceinline__ bool next() {
     tiles_before += tiles;
     const int now = number(++round), ahead = number(round + 1);

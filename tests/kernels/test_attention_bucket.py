@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import NO_ROW, PagedPlan, PrefillSpan, reference
+from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, reference
 from kernels.attention.config import LIBRARY_GRAIN, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
-from kernels.attention.work import SpanRoom, prefill_work, span_room, to_device
+from kernels.attention.work import SegmentBucket, prefill_work, segment_bucket, to_device
 from kernels.attention.write import qk_norm_rope_write
-from tests.kernels.attention_cases import EPS, Case, Shape, Spans, make_case
+from tests.kernels.attention_cases import EPS, Case, Segments, Shape, make_case
 from tests.kernels.test_attention_work import CONFIGS
 
 # Few programs: the interpreter takes a millisecond for each that has nothing to do.
@@ -40,84 +40,84 @@ def _raise(_: torch.device, numbers: int) -> Tensor:
 
 @pytest.mark.parametrize("num_heads", [16, 32, 40, 64])
 @pytest.mark.parametrize("num_rows", [32, 368, 1008])
-def test_partial_results_take_what_a_room_can_need(
+def test_partial_results_take_what_a_bucket_can_need(
     num_heads: int, num_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounded up once, where scratch is: twice was 128 MiB for 34."""
     config = PrefillConfig(rows=128, tile=128, warps=8, stages=2, target=132, waves=4)
-    room = span_room(num_rows, 16, num_heads, 8, config)
-    work = room.work(torch.empty(room.num_words, dtype=torch.int32, device="meta"))
+    bucket = segment_bucket(num_rows, 16, num_heads, 8, config)
+    work = bucket.work(torch.empty(bucket.num_words, dtype=torch.int32, device="meta"))
     queries = torch.empty(num_rows, num_heads, 128, device="meta")
     keys = torch.empty(1, 16, 8, 128, device="meta")
     plan = PagedPlan(keys, keys, keys, 0)
     monkeypatch.setattr("kernels.attention.prefill.scratch", _raise)
     with pytest.raises(_Asked) as asked:
         prefill(queries, keys, keys, plan, work, config, queries)
-    assert asked.value.args[0] <= 1.01 * room.num_partials * num_heads * 129
+    assert asked.value.args[0] <= 1.01 * bucket.num_partials * num_heads * 129
 
 
-def _laid_out(spans: Sequence[tuple[int, int]], first_row: int) -> list[PrefillSpan]:
+def _laid_out(segments: Sequence[tuple[int, int]], first_row: int) -> list[ExtendSegment]:
     laid, row = [], first_row
-    for index, (start, length) in enumerate(spans):
-        laid.append(PrefillSpan(row, length, start, index))
+    for index, (start, length) in enumerate(segments):
+        laid.append(ExtendSegment(row, length, start, index))
         row += length
     return laid
 
 
 @given(LIVES, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(1, 8), st.integers(0, 5))
 @settings(max_examples=500)
-def test_a_room_holds_the_work_of_any_spans(
-    spans: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
+def test_a_bucket_holds_the_work_of_any_segments(
+    segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
 ) -> None:
     """Whatever their pasts: items, merges and partial results stay within the bounds."""
-    laid, num_rows = _laid_out(spans, 3), sum(length for _, length in spans)
-    room = span_room(num_rows + spare, len(spans) + spare, group * num_kv, num_kv, config)
-    words = np.zeros(room.num_words, np.int32)
-    room.lay_out(laid, 3, words)
+    laid, num_rows = _laid_out(segments, 3), sum(length for _, length in segments)
+    bucket = segment_bucket(num_rows + spare, len(segments) + spare, group * num_kv, num_kv, config)
+    words = np.zeros(bucket.num_words, np.int32)
+    bucket.lay_out(laid, 3, words)
     exact = prefill_work(laid, 3, group * num_kv, num_kv, config, library=False)
-    work = room.work(torch.from_numpy(words))
+    work = bucket.work(torch.from_numpy(words))
     assert exact.num_partials <= work.num_partials
     for padded, wanted in ((work.items, exact.items), (work.merges, exact.merges)):
         assert np.array_equal(padded[: len(wanted)].numpy(), wanted)
         assert not padded[len(wanted) :].any()
-    assert work.merges.shape[0] == room.num_rows
+    assert work.merges.shape[0] == bucket.num_rows
 
 
 def test_the_bounds_are_no_larger_than_needed() -> None:
-    """Some spans behind long pasts come within a tile's keys of every bound."""
+    """Some segments behind long pasts come within a tile's keys of every bound."""
     config = PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=16, piece=16)
-    room = span_room(32, 2, 2, 2, config)
-    assert (room.num_items, room.num_partials) == (8 + 3, 16 * 8 + 32)
+    bucket = segment_bucket(32, 2, 2, 2, config)
+    assert (bucket.num_items, bucket.num_partials) == (8 + 3, 16 * 8 + 32)
     work = prefill_work(_laid_out([(10_000, 16), (9_990, 16)], 0), 0, 2, 2, config, library=False)
     assert len(work.items) == 8
     assert work.num_partials == 16 * 8
-    assert len(work.merges) == room.num_rows
+    assert len(work.merges) == bucket.num_rows
 
 
-@pytest.mark.parametrize("spans", [((0, 9),), ((0, 3), (0, 3), (0, 2))])
-def test_what_does_not_fit_is_refused(spans: Spans) -> None:
-    """More rows, or more spans, than the bounds are made for."""
-    room = span_room(8, 2, 4, 2, PrefillConfig(16, 16, 4, 2, target=8))
+@pytest.mark.parametrize("segments", [((0, 9),), ((0, 3), (0, 3), (0, 2))])
+def test_what_does_not_fit_is_refused(segments: Segments) -> None:
+    """More rows, or more segments, than the bounds are made for."""
+    bucket = segment_bucket(8, 2, 4, 2, PrefillConfig(16, 16, 4, 2, target=8))
     with pytest.raises(ValueError, match="do not fit"):
-        room.lay_out(_laid_out(spans, 0), 0, np.zeros(room.num_words, np.int32))
+        bucket.lay_out(_laid_out(segments, 0), 0, np.zeros(bucket.num_words, np.int32))
 
 
-def test_the_library_has_no_room() -> None:
-    """What it computes is not known before the spans are."""
+def test_the_library_has_no_bucket() -> None:
+    """What it computes is not known before the segments are."""
     with pytest.raises(ValueError, match="library"):
-        span_room(LIBRARY_GRAIN, 1, 4, 2, PrefillConfig(64, 32, 4, 4, target=264))
+        segment_bucket(LIBRARY_GRAIN, 1, 4, 2, PrefillConfig(64, 32, 4, 4, target=264))
 
 
 class Padded:
-    """A case's step among the padding of a room for `num_decodes` decodes and for spans."""
+    """A case's step among the padding of a room for `num_decodes` decodes and for segments."""
 
-    def __init__(self, case: Case, num_decodes: int, room: SpanRoom) -> None:
+    def __init__(self, case: Case, num_decodes: int, bucket: SegmentBucket) -> None:
         plan, device = case.paged_plan(), case.qkv.device
         used = plan.num_decodes
-        num_spanned = case.qkv.shape[0] - used
-        kept = torch.tensor([*range(used), *range(num_decodes, num_decodes + num_spanned)])
+        num_extended = case.qkv.shape[0] - used
+        kept = torch.tensor([*range(used), *range(num_decodes, num_decodes + num_extended)])
         self.kept = kept.to(device)
-        num_rows, dummy = num_decodes + room.num_rows, len(case.spans)
+        num_rows, dummy = num_decodes + bucket.num_rows, len(case.segments)
         self.qkv = torch.randn(num_rows, case.qkv.shape[1], device=device).to(case.qkv.dtype)
         self.qkv[self.kept] = case.qkv
         positions = torch.zeros(num_rows, dtype=torch.int32, device=device)
@@ -129,15 +129,15 @@ class Padded:
         self.dummy_block = next(b for b in range(len(case.keys)) if b not in named)
         padding = torch.full_like(case.tables[:1], self.dummy_block)
         prefills = [s._replace(first_row=s.first_row - used + num_decodes) for s in plan.prefills]
-        words = np.zeros(room.num_words, np.int32)
-        room.lay_out(prefills, num_decodes, words)
+        words = np.zeros(bucket.num_words, np.int32)
+        bucket.lay_out(prefills, num_decodes, words)
         self.plan = PagedPlan(
             positions=positions,
             table_rows=table_rows,
             block_tables=torch.cat((case.tables, padding)),
             num_decodes=num_decodes,
             prefills=tuple(prefills),
-            work=room.work(torch.from_numpy(words).to(device)),
+            work=bucket.work(torch.from_numpy(words).to(device)),
         )
 
 
@@ -172,15 +172,15 @@ def _attend_into(out: Tensor, case: Case, qkv: Tensor, plan: PagedPlan) -> Tenso
 
 
 def check_padded(
-    spans: Spans,
+    segments: Segments,
     shape: Shape,
     sizes: tuple[int, int],
     device: torch.device,
     config: PrefillConfig = TILES,
 ) -> None:
-    """`sizes` are the room's rows of decodes and of spans."""
-    case, alone = make_case(spans, shape).to(device), make_case(spans, shape).to(device)
-    padded = Padded(case, sizes[0], span_room(sizes[1], 4, shape.heads, shape.kv, config))
+    """`sizes` are the bucket's rows of decodes and of segments."""
+    case, alone = make_case(segments, shape).to(device), make_case(segments, shape).to(device)
+    padded = Padded(case, sizes[0], segment_bucket(sizes[1], 4, shape.heads, shape.kv, config))
     out = _attend(case, padded.qkv, padded.plan)
     wanted = _attend(alone, alone.qkv, _exact(alone, config))
     assert torch.equal(out[padded.kept], wanted)
@@ -207,9 +207,9 @@ def test_a_padded_step_equals_the_exact_one(
     device: torch.device,
 ) -> None:
     """Bit for bit, whatever is mixed and however much is padding; nothing else is written."""
-    decodes, spans = mix
-    sizes = max(1, len(decodes) + spare[0]), sum(length for _, length in spans) + spare[1]
-    check_padded((*decodes, *spans), Shape(heads=2, kv=1, dim=16), sizes, device)
+    decodes, segments = mix
+    sizes = max(1, len(decodes) + spare[0]), sum(length for _, length in segments) + spare[1]
+    check_padded((*decodes, *segments), Shape(heads=2, kv=1, dim=16), sizes, device)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_padded_step_equals_the_exact_one(
     ],
 )
 def test_any_heads_are_padded(shape: Shape, device: torch.device) -> None:
-    """Odd sizes, halves and float8; a span behind a past that is cut beside one that is whole."""
+    """Odd sizes, halves and float8; a cut segment behind a past beside a whole one."""
     check_padded(((40, 1), (0, 1), (100, 5), (0, 11)), shape, (5, 23), device)
 
 
@@ -258,12 +258,12 @@ def _late_copy_kernel(from_ptr, to_ptr, count, BLOCK: tl.constexpr, LATE_NS: tl.
 
 
 def check_order(shape: Shape, config: PrefillConfig) -> None:
-    """Nothing but spans in a room, on the card: its decodes have nothing to do, and yet all wait
-    for rows that come late.
+    """Nothing but segments in a bucket, on the card: its decodes have nothing to do, and yet all
+    wait for rows that come late.
     """
     case = make_case(((0, 11), (40, 9)), shape)
     case, alone = case.to(torch.device("cuda")), case.to(torch.device("cuda"))
-    padded = Padded(case, 16, span_room(24, 4, shape.heads, shape.kv, config))
+    padded = Padded(case, 16, segment_bucket(24, 4, shape.heads, shape.kv, config))
     wanted = _attend(alone, alone.qkv, _exact(alone, config))
     # Made ahead: a plain launch between the rows and the decodes would hold the order too.
     shares = decode_shares(padded.plan.positions, 16, case.shape.kv, DECODES)
@@ -280,7 +280,7 @@ def check_order(shape: Shape, config: PrefillConfig) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_spans_wait_for_their_rows_past_decodes_that_are_padding() -> None:
+def test_segments_wait_for_their_rows_past_decodes_that_are_padding() -> None:
     """Though each kernel may begin before the one ahead of it has ended."""
     check_order(Shape(heads=4, kv=2, dim=64, dtype=torch.bfloat16), TILES)
 
@@ -288,8 +288,8 @@ def test_spans_wait_for_their_rows_past_decodes_that_are_padding() -> None:
 def test_the_reference_leaves_padding_alone() -> None:
     """What serves a CPU computes the same rows, and no number for the others."""
     case = make_case(((3, 1), (20, 1), (0, 17), (33, 9)), Shape())
-    alone = make_case(case.spans, case.shape)
-    padded = Padded(case, 5, span_room(40, 4, case.shape.heads, case.shape.kv, TILES))
+    alone = make_case(case.segments, case.shape)
+    padded = Padded(case, 5, segment_bucket(40, 4, case.shape.heads, case.shape.kv, TILES))
     args = case.qk_norm, EPS, case.cos_sin, case.keys, case.values
     out = reference.attend(padded.qkv, *args, padded.plan)
     args = alone.qk_norm, EPS, alone.cos_sin, alone.keys, alone.values

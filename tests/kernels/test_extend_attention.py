@@ -1,4 +1,4 @@
-"""Spans in CUDA C++: how they are cut and where, and on a Hopper card what comes out."""
+"""Segments in CUDA C++: how they are cut and where, and on a Hopper card what comes out."""
 
 from importlib.util import find_spec
 
@@ -8,22 +8,22 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.attention import paged, spans
-from kernels.attention.config import SPANS, PrefillConfig
-from kernels.attention.plan import PrefillSpan
+from kernels.attention import extend_attention, paged
+from kernels.attention.config import EXTEND_CONFIG, PrefillConfig
+from kernels.attention.plan import ExtendSegment
 from kernels.attention.prefill import prefill
 from kernels.attention.work import prefill_work, to_device
 from kernels.cuda.hopper import SHARED_BYTES
 from tests.fakes.uninterpreted import run_uninterpreted
-from tests.kernels.attention_cases import EPS, Case, Shape, Spans, distance, expected, make_case
-from tests.kernels.test_attention_room import check_order, check_padded
+from tests.kernels.attention_cases import EPS, Case, Segments, Shape, distance, expected, make_case
+from tests.kernels.test_attention_bucket import check_order, check_padded
 
-PIECES = SPANS._replace(piece=128)
+PIECES = EXTEND_CONFIG._replace(piece=128)
 
 FEW = 5
 """Multiprocessors, so that each of as many programs takes item after item."""
 
-UNCUT = SPANS._replace(piece=1 << 20)
+UNCUT = EXTEND_CONFIG._replace(piece=1 << 20)
 
 QWEN3 = Shape(heads=32, kv=8, dim=128, block_size=32, dtype=torch.bfloat16)
 SMALL = Shape(heads=8, kv=2, dim=128, block_size=32, dtype=torch.bfloat16)
@@ -46,19 +46,19 @@ on_hopper = [
     "check", ["check_shapes", "check_ampere", "check_blackwell", "check_compiler"]
 )
 def test_what_it_serves(check: str) -> None:
-    """In a process of its own, where Triton compiles; see `spans_checks`."""
-    run_uninterpreted("tests.kernels.spans_checks", check)
+    """In a process of its own, where Triton compiles; see `extend_attention_checks`."""
+    run_uninterpreted("tests.kernels.extend_attention_checks", check)
 
 
 def test_a_program_fits_the_card() -> None:
     """Its tiles and barriers."""
-    assert spans.shared_bytes() <= SHARED_BYTES
+    assert extend_attention.shared_bytes() <= SHARED_BYTES
 
 
 PASTS = st.lists(st.tuples(st.integers(0, 40_000), st.integers(2, 1500)), min_size=1, max_size=4)
 
 
-def _last_end(config: PrefillConfig, laid: list[PrefillSpan]) -> int:
+def _last_end(config: PrefillConfig, laid: list[ExtendSegment]) -> int:
     """When the last program ends, in keys: rounds go through them back and forth."""
     items = prefill_work(laid, 0, 32, 8, config, library=False).items
     costs = np.repeat(items[:, 5] - items[:, 4], 8) + config.start
@@ -72,19 +72,19 @@ def _last_end(config: PrefillConfig, laid: list[PrefillSpan]) -> int:
 @example([(0, 991), (0, 960), (1, 1133), (3477, 2)])  # four rounds, and one tile of thrice the keys
 def test_cuts_are_worth_it(pasts: list[tuple[int, int]]) -> None:
     """No mix ends later than uncut."""
-    laid = [PrefillSpan(0, length, start, 0) for start, length in pasts]
-    assert _last_end(SPANS, laid) <= _last_end(UNCUT, laid)
+    laid = [ExtendSegment(0, length, start, 0) for start, length in pasts]
+    assert _last_end(EXTEND_CONFIG, laid) <= _last_end(UNCUT, laid)
 
 
 def test_ten_tiles_are_cut_in_thirds() -> None:
     """80 programs of 8,500 keys on 132 places: halves take as long, thirds end earlier."""
-    laid = [PrefillSpan(0, 300, 8192, 0)]
-    items = prefill_work(laid, 0, 32, 8, SPANS, library=False).items
+    laid = [ExtendSegment(0, 300, 8192, 0)]
+    items = prefill_work(laid, 0, 32, 8, EXTEND_CONFIG, library=False).items
     assert len(items) == 30
-    assert _last_end(SPANS, laid) < 0.8 * _last_end(UNCUT, laid)
+    assert _last_end(EXTEND_CONFIG, laid) < 0.8 * _last_end(UNCUT, laid)
 
 
-MIXES: list[Spans] = [
+MIXES: list[Segments] = [
     ((0, 128),),
     ((0, 2),),
     ((7, 1), (100, 37), (0, 65), (513, 200)),
@@ -96,14 +96,14 @@ MIXES: list[Spans] = [
 def test_few_multiprocessors_take_many_rounds(shape: Shape) -> None:
     """Of the last mix, with pieces: both places of queries are used again, in both directions."""
     case = make_case(MIXES[-1], shape)
-    spans, sizes = case.paged_plan().prefills, (case.num_decodes, shape.heads, shape.kv)
-    work = prefill_work(spans, *sizes, PIECES, library=False)
+    segments, sizes = case.paged_plan().prefills, (case.num_decodes, shape.heads, shape.kv)
+    work = prefill_work(segments, *sizes, PIECES, library=False)
     assert work.num_partials
     assert len(work.items) * shape.kv > 5 * FEW
 
 
 def _attend(case: Case, config: PrefillConfig) -> torch.Tensor:
-    """The spans of a step, whose rows lie behind its decodes; NaN where nothing was written."""
+    """The segments of a step, whose rows lie behind its decodes; NaN where nothing was written."""
     plan, shape = case.paged_plan(), case.shape
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     queries = paged.qk_norm_rope_write(*args, paged.choose.write_config())
@@ -119,12 +119,12 @@ class TestOnHopper:
 
     pytestmark = on_hopper
 
-    @pytest.mark.parametrize(("config", "places"), [(SPANS, None), (PIECES, FEW)])
+    @pytest.mark.parametrize(("config", "places"), [(EXTEND_CONFIG, None), (PIECES, FEW)])
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("mix", MIXES)
-    def test_spans(
+    def test_extend_attention(
         self,
-        mix: Spans,
+        mix: Segments,
         shape: Shape,
         config: PrefillConfig,
         places: int | None,
@@ -134,7 +134,7 @@ class TestOnHopper:
         the card, and one after the other.
         """
         if places is not None:
-            monkeypatch.setattr(spans, "_multiprocessors", lambda _: places)
+            monkeypatch.setattr(extend_attention, "_multiprocessors", lambda _: places)
         case = make_case(mix, shape).to(torch.device("cuda"))
         out = _attend(case, config)
         wanted = expected(make_case(mix, shape))[0]
@@ -146,13 +146,13 @@ class TestOnHopper:
     @pytest.mark.parametrize("places", [None, FEW])
     @pytest.mark.parametrize("mix", [((40, 1), (0, 1), (100, 5), (0, 90)), ((300, 2),)])
     def test_a_padded_step_equals_the_exact_one(
-        self, mix: Spans, places: int | None, monkeypatch: pytest.MonkeyPatch
+        self, mix: Segments, places: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Bit for bit; items without rows are nobody's."""
         if places is not None:
-            monkeypatch.setattr(spans, "_multiprocessors", lambda _: places)
-        check_padded(mix, SMALL, (5, 112), torch.device("cuda"), SPANS)
+            monkeypatch.setattr(extend_attention, "_multiprocessors", lambda _: places)
+        check_padded(mix, SMALL, (5, 112), torch.device("cuda"), EXTEND_CONFIG)
 
     def test_rows_that_come_late_are_waited_for(self) -> None:
         """Though it may begin before the kernel ahead of it has ended."""
-        check_order(SMALL, SPANS)
+        check_order(SMALL, EXTEND_CONFIG)

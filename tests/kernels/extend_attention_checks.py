@@ -1,4 +1,4 @@
-"""Which spans become CUDA C++, on a card that only notes what would be launched.
+"""Which segments become CUDA C++, on a card that only notes what would be launched.
 
 Run as a program, without the interpreter: the test's own process has Triton interpret.
 """
@@ -11,28 +11,28 @@ from unittest.mock import patch
 
 import torch
 
-from kernels.attention import PagedPlan, PrefillSpan, attend, prepared, spans
+from kernels.attention import ExtendSegment, PagedPlan, attend, extend_attention, prepared
 from kernels.recorder import pretend_device, record_launches
 from tests.kernels.attention_cases import EPS, Shape
 
 H200, A100, BLACKWELL = 90, 80, 100
 META = torch.device("meta")
 QWEN3 = Shape(heads=32, kv=8, dim=128, block_size=32, dtype=torch.bfloat16)
-SPAN = PrefillSpan(first_row=0, num_rows=40, start=70, table_row=0)
+SEGMENT = ExtendSegment(first_row=0, num_rows=40, start=70, table_row=0)
 
 
-def attend_alone(shape: Shape, span: PrefillSpan = SPAN) -> None:
-    """A span behind a past, as a layer of a step has it, on a card that is not there."""
+def attend_alone(shape: Shape, segment: ExtendSegment = SEGMENT) -> None:
+    """A segment behind a past, as a layer of a step has it, on a card that is not there."""
 
     def empty(*sizes: int, dtype: torch.dtype = shape.dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device=META)
 
     cache = partial(empty, 9, shape.block_size, shape.kv, shape.dim)
     keys, values = (cache(dtype=shape.cache_dtype or shape.dtype) for _ in range(2))
-    numbers = empty(span.num_rows, dtype=torch.int32)
-    plan = PagedPlan(numbers, numbers, empty(1, 9, dtype=torch.int32), 0, (span,))
+    numbers = empty(segment.num_rows, dtype=torch.int32)
+    plan = PagedPlan(numbers, numbers, empty(1, 9, dtype=torch.int32), 0, (segment,))
     plan = prepared(plan, shape.heads, keys, shape.dtype)
-    qkv = empty(span.num_rows, (shape.heads + 2 * shape.kv) * shape.dim)
+    qkv = empty(segment.num_rows, (shape.heads + 2 * shape.kv) * shape.dim)
     norm = empty(shape.heads + shape.kv, shape.dim)
     angles = empty(256, shape.dim, dtype=torch.float32)
     attend(qkv, norm, EPS, angles, keys, values, plan)
@@ -46,7 +46,7 @@ def _two_layers(shape: Shape) -> None:
 def _noted(step: Callable[[], None]) -> list[str]:
     with record_launches() as noted:
         step()
-    return [kernel.name for kernel in noted.values() if kernel.module == spans.__name__]
+    return [kernel.name for kernel in noted.values() if kernel.module == extend_attention.__name__]
 
 
 def check_shapes() -> None:

@@ -153,7 +153,6 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.files.run)
             await nursery.start(services.spending.run)
             await nursery.start(services.detached_requests.run)
-            await nursery.start(services.first_tokens.run)
             recovery_probes = HealthProbes(services.dispatcher, services.link, services.draw)
             await nursery.start(recovery_probes.run)
             yield address

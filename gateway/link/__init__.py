@@ -3,7 +3,7 @@
 Must not know requests, prompts or HTTP.
 """
 
-from gateway.link.attempt import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
+from gateway.link.attempts import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
 

@@ -20,7 +20,7 @@ from typing import Final, final
 import outcome
 import trio
 
-from gateway.link.attempt import Attempt
+from gateway.link.attempts import Attempt
 from gateway.runtime import Wakeup
 from protocol.ids import WorkerId
 from protocol.transport import MAX_BACKLOG_BYTES

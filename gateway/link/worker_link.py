@@ -14,9 +14,7 @@ from typing import Final, assert_never
 
 import trio
 
-from gateway.link.attempt import Attempt
-from gateway.link.attempts import Attempts
-from gateway.link.files_requested import FilesAsked
+from gateway.link.attempts import Attempt, Attempts
 from gateway.link.model_files import ModelFiles
 from gateway.link.peers import Peer, Peers
 from gateway.link.submissions import Submissions
@@ -116,7 +114,7 @@ class WorkerLink:
         self._attempts = Attempts(counters)
         self._submissions = Submissions(self._send_frames, self._waiting_bytes)
         self._step = step or _Now()
-        self._asked = FilesAsked()
+        self._requested_files: set[tuple[WorkerId, bytes]] = set()
         self._nonces = itertools.count(1)
         dispatcher.attach(self)
 
@@ -206,7 +204,9 @@ class WorkerLink:
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
         """See `FleetPort`."""
-        if digest not in self._files and self._asked.ask(worker_id, digest):
+        request = worker_id, digest
+        if digest not in self._files and request not in self._requested_files:
+            self._requested_files.add(request)
             self._send(worker_id, GetFiles(digest))
 
     # Frames.
@@ -293,13 +293,19 @@ class WorkerLink:
         self._dispatcher.heard(worker_id, message)
 
     def _take_files(self, worker_id: WorkerId, message: Files) -> None:
-        if not self._asked.answered(worker_id, message.digest):
+        request = worker_id, message.digest
+        if request not in self._requested_files:
             self._counters.items_stale += 1
             return
+        self._requested_files.remove(request)
         try:
             self._files.put(message.digest, message.files)
         except ConfigError as error:
             _log.error("files of %s: %s", self.worker_name(worker_id), error)
+
+    def _forget_requests(self, worker_id: WorkerId) -> None:
+        """An engine that is gone answers no request for files any more."""
+        self._requested_files = {one for one in self._requested_files if one[0] != worker_id}
 
     # Who is there.
 
@@ -307,7 +313,7 @@ class WorkerLink:
         name = message.worker[:MAX_NAME_CHARS]
         peer = self._peers.setdefault(worker_id, Peer(name, trio.current_time()))
         peer.name = name
-        self._asked.forget(worker_id)
+        self._forget_requests(worker_id)
         if self._router.may_use_name(worker_id, message.worker):
             self._dispatcher.register(worker_id, message)
         else:
@@ -329,7 +335,7 @@ class WorkerLink:
             return
         self._counters.workers_lost += 1
         self._router.disconnect_peer(worker_id)
-        self._asked.forget(worker_id)
+        self._forget_requests(worker_id)
         if not is_told:
             self._dismiss(worker_id, why)
         self._dispatcher.lost(worker_id, why)
@@ -384,6 +390,7 @@ class WorkerLink:
             if now >= ping_at:
                 ping_at = next_tick(now, PING_S if self._attempts else REST_PING_S)
                 self._ping_all()
+                self._attempts.end_overdue(now)
 
     def _ping_all(self) -> None:
         nonce = next(self._nonces)

@@ -1,7 +1,8 @@
 """A place on a worker.
 
-Owns the moment between the dispatcher's decision and the turn's use of it: an engine may be lost
-in between, and the turn must learn it however late it looks. Must not know sequences or frames.
+Owns the time between the dispatcher's decision and the end of its use: an engine may be lost in
+between, and the user of the place must learn of it however late it looks. Must not know sequences
+or frames.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from protocol.ids import WorkerId
 
 class Lease(msgspec.Struct, eq=False):
     """The ticket's place on `worker_id`, held until it is released or lost. `files_digest`: see
-    `Assign`. `on_lost` is given by `when_lost`.
+    `Assign`. `died` is the epoch of an engine that is known to have died. `on_lost` is called when
+    the place is lost; set it, then look at `is_lost`.
     """
 
     ticket: int
@@ -28,18 +30,10 @@ class Lease(msgspec.Struct, eq=False):
 
     def __repr__(self) -> str:
         state = " lost" if self.is_lost else ""
-        return f"<Placement {self.ticket} on {self.worker_id.hex()[:8]}{state}>"
-
-    def when_lost(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the place is lost: at once if it is already."""
-        self.on_lost = callback
-        if self.is_lost:
-            callback()
+        return f"<Lease {self.ticket} on {self.worker_id.hex()[:8]}{state}>"
 
     def lose(self, why: str, died: int | None = None) -> None:
-        """The worker's engine, or the worker, is gone, and `why`; `died` is the epoch of an engine
-        that is known to have died.
-        """
+        """The worker or its engine is gone."""
         self.is_lost = True
         self.why_lost = why
         self.died = died

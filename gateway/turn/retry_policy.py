@@ -100,7 +100,7 @@ class RetryPolicy:
         """The sequence makes progress."""
         self._num_barren = 0
 
-    def bear(self, detail: str) -> None:
+    def note_error(self, detail: str) -> None:
         """An engine failed with an error, which `detail` describes: the place is lost. Raises
         `ApiError` if it was one error too many.
         """
@@ -114,7 +114,7 @@ class RetryPolicy:
             raise ApiError(500, f"The engine failed on this request; {why}.")
         _log.warning("request %s goes on elsewhere after an engine's error: %s", self._name, detail)
 
-    def note(
+    def note_loss(
         self,
         placement: Lease,
         outcome: Outcome,

@@ -5,6 +5,7 @@ on where it stopped. Must not know HTTP, frames or providers.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, assert_never
 
@@ -58,13 +59,12 @@ class SequenceRun:
         "_ended_well",
         "_index",
         "_is_prefilling",
-        "_is_proven",
         "_is_told",
         "_job",
-        "_losses",
         "_num_at_start",
         "_num_attempts",
         "_request_id",
+        "_retry_policy",
         "_services",
         "_ticket",
         "_worker_label",
@@ -83,7 +83,7 @@ class SequenceRun:
         self._index = index
         self._emit = emit
         self._request_id = RequestId(services.draw(ID_BYTES))
-        self._losses = RetryPolicy(
+        self._retry_policy = RetryPolicy(
             services.dispatcher,
             services.feed,
             services.retries,
@@ -101,7 +101,6 @@ class SequenceRun:
         self._num_attempts = 0
         self._is_prefilling = True
         self._num_at_start = 0
-        self._is_proven = False
         self._ended_well = False
         self._is_told = False
         self._worker_label = ""
@@ -144,7 +143,7 @@ class SequenceRun:
                     if not self._is_told:
                         self._tell_end(end)
                     return None
-                excluded = self._lost(answer, outcome)
+                excluded = self._lost(attempt, outcome)
                 self._release()
                 ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
                 answer = await dispatcher.route(ask)
@@ -172,14 +171,14 @@ class SequenceRun:
         if self._beginning is not None:
             self._beginning.set()
 
-    def _lost(self, placement: Lease, outcome: Outcome) -> frozenset[WorkerId]:
+    def _lost(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
         """The place is lost: the worker to ask last for the next."""
         self._services.counters.sequences_resumed += 1
-        self._losses.note(
-            placement,
+        self._retry_policy.note_loss(
+            attempt.lease,
             outcome,
             self._worker_label,
-            is_proven=self._is_proven,
+            is_proven=attempt.is_proven,
             output_tokens=self.output.num_tokens,
         )
         return frozenset({self.worker_id} if self.worker_id is not None else ())
@@ -238,7 +237,7 @@ class SequenceRun:
                 return None
             case Finished():
                 failed(ticket, "its engine failed on a request")
-                self._losses.bear(outcome.detail)
+                self._retry_policy.note_error(outcome.detail)
             case Overdue():
                 failed(ticket, "no first token in time")
             case Crashed(error=error):
@@ -261,7 +260,6 @@ class SequenceRun:
         self._num_attempts += 1
         self._is_prefilling = True
         self._num_at_start = num_tokens
-        self._is_proven = False
         self.worker_id = placement.worker_id
         self._worker_label = self._services.link.worker_name(placement.worker_id)
         attempt = self._attempt = Attempt(
@@ -269,7 +267,8 @@ class SequenceRun:
             self._request_id,
             self._num_attempts,
             expected=num_tokens,
-            on_tokens=self._on_first_tokens,
+            on_first_tokens=self._on_first_tokens,
+            on_tokens=self.output.take_item,
             on_accepted=self._on_accepted,
             on_complete=self._on_complete,
         )
@@ -284,13 +283,11 @@ class SequenceRun:
         """
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            if self._is_prefilling:
-                self._services.first_tokens.no_more(attempt)
             self._services.link.forget(attempt)
 
     def _submit(self, attempt: Attempt) -> None:
         job, services = self._job, self._services
-        services.first_tokens.await_for(attempt, services.config.gateway.first_token_s)
+        attempt.due_at = trio.current_time() + services.config.gateway.first_token_s
         submit = Submit(
             request_id=self._request_id,
             attempt=self._num_attempts,
@@ -314,26 +311,25 @@ class SequenceRun:
                     served_by="worker",
                     worker=self._worker_label,
                     cached_tokens=self.cached_tokens or 0,
-                    route=self._attempt.placement.reason,
+                    route=self._attempt.lease.reason,
                     model=self._job.model,
                 )
             )
 
     def _on_first_tokens(self, item: TokenItem) -> bool:
-        """Until the place is proven; then they go to the output, and nothing else is asked."""
+        """Tokens until the place is proven; those that follow go to the output directly."""
         attempt, output = self._attempt, self.output
         assert attempt is not None
         if self._is_prefilling:
             self._is_prefilling = False
-            self._services.first_tokens.no_more(attempt)
-            self._services.dispatcher.started(attempt.placement.ticket)
+            attempt.due_at = math.inf
+            self._services.dispatcher.started(attempt.lease.ticket)
             self._begin()
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
-            self._is_proven = True
-            self._losses.proven()
-            self._services.dispatcher.proven(attempt.placement.ticket)
-            attempt.on_tokens = output.take_item
+            attempt.is_proven = True
+            self._retry_policy.proven()
+            self._services.dispatcher.proven(attempt.lease.ticket)
         return is_stopped
 
     def _on_complete(self, finished: Finished) -> None:
@@ -373,7 +369,7 @@ class SequenceRun:
         if (ticket := self._ticket) is not None:
             self._ticket = None
             if self._ended_well:
-                self._losses.proven()
+                self._retry_policy.proven()
             self._services.dispatcher.release(
                 ticket, self.output.num_tokens or None, is_proven=self._ended_well
             )

@@ -20,7 +20,6 @@ from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import Counters, EventFeed
 from gateway.turn.detached_requests import DetachedRequests
-from gateway.turn.first_tokens import FirstTokens
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -48,6 +47,5 @@ class Services:
     detached_requests: DetachedRequests
     digests: DigestCache = field(default_factory=DigestCache)
     open_turns: OpenTurns = field(default_factory=OpenTurns)
-    first_tokens: FirstTokens = field(default_factory=FirstTokens)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

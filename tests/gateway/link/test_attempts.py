@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from gateway.link.attempt import Attempt, Crashed
+from gateway.link.attempts import Attempt, Crashed
 from gateway.routing.lease import Lease
 from protocol.ids import ID_BYTES, RequestId
 from protocol.messages import Abort, Submit

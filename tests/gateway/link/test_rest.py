@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
-from gateway.link.attempt import Attempt
+from gateway.link.attempts import Attempt
 from gateway.link.peers import SILENCE_S
 from gateway.link.worker_link import PING_S, REST_PING_S
 from gateway.routing.lease import Lease

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from gateway.link.attempt import STOPPED, Attempt
+from gateway.link.attempts import STOPPED, Attempt
 from gateway.link.submissions import LOOK_AGAIN_S, ROOM_BYTES, Submissions
 from gateway.routing.lease import Lease
 from protocol.ids import RequestId, WorkerId
@@ -137,7 +137,7 @@ async def test_what_is_over_is_not_sent() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(submissions.run)
         for attempt in (withdrawn, over, due):
-            submissions.add(attempt, b"%d" % attempt.placement.ticket)
+            submissions.add(attempt, b"%d" % attempt.lease.ticket)
         assert submissions.withdraw(withdrawn)
         assert not submissions.withdraw(withdrawn)
         over.end(STOPPED)
@@ -162,7 +162,7 @@ async def test_what_there_is_no_room_for_waits() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(submissions.run)
         for attempt in (*attempts, other):
-            submissions.add(attempt, b"%d" % attempt.placement.ticket)
+            submissions.add(attempt, b"%d" % attempt.lease.ticket)
         await until(lambda: sent == [b"0", b"9"])
         await trio.sleep(0.02)
         assert submissions.withdraw(attempts[1])

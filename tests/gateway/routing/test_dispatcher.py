@@ -103,18 +103,6 @@ async def test_a_cancelled_wait_leaves_the_queue() -> None:
     assert dispatcher.statistics().queued == dispatcher.statistics().running == 0
 
 
-async def test_a_place_lost_before_its_use_tells_whoever_looks_later() -> None:
-    """An engine that is lost between the decision and its use is not missed."""
-    dispatcher, _ = make_dispatcher()
-    register(dispatcher)
-    place = await route(dispatcher)
-    dispatcher.lost(WORKER, "gone")
-    told: list[bool] = []
-    place.when_lost(lambda: told.append(True))
-    assert place.is_lost
-    assert told == [True]
-
-
 async def test_patience_ends_in_a_refusal(autojump_clock: trio.testing.MockClock) -> None:
     """A held request is refused with 503 after `resume_wait_s`, by the ticks of the actor."""
     dispatcher, _ = make_dispatcher()

@@ -1,6 +1,7 @@
 """Turns on workers: real frames over loopback."""
 
 import gc
+import math
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import trio.testing
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.chat_request import ChatRequest
 from gateway.api.events import Finished, TurnEvent, Usage
-from gateway.link.attempt import Attempt
+from gateway.link.attempts import Attempt
 from gateway.routing.breaker import FAILURES
 from gateway.turn.caller import Caller
 from gateway.turn.sequence_run import SequenceRun
@@ -221,17 +222,18 @@ async def test_a_cancelled_turn_aborts_its_work() -> None:
         assert gateway.services.open_turns.count == 0
 
 
-async def test_of_a_turn_cancelled_in_its_prefill_no_token_is_awaited() -> None:
+async def test_a_turn_cancelled_in_its_prefill_leaves_no_attempt() -> None:
     """Its deadline goes with it."""
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")
         worker.pause_after = 0
         asked = gateway.start()
         await worker.wait(Submit)
-        assert gateway.services.first_tokens._due_at
+        (attempt,) = gateway.services.link._attempts._attempts.values()
+        assert attempt.due_at < math.inf
         asked.scope.cancel()
         await worker.wait(Abort)
-        assert not gateway.services.first_tokens._due_at
+        assert not gateway.services.link._attempts
 
 
 async def test_a_cancelled_turn_of_several_choices_aborts_them_all() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.telemetry.event_feed import EventFeed, Listener
 from gateway.turn.retry_policy import FLOOR_PER_S, MAX_ERRORS, MOST, PER_REQUEST, RetryBudget
-from protocol.messages import Bye, Finished, Submit
-from tests.fakes.running_gateway import open_gateway
+from protocol.messages import Abort, Bye, Finished, Submit
+from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
 
 
@@ -101,6 +101,32 @@ async def test_the_log_says_why_under_the_name_that_the_client_was_told(
         assert asked.error is not None
         assert f"(request {name})" in asked.error.message
         assert f"request {name} ends in an engine's error: no memory" in caplog.text
+
+
+async def test_a_first_token_that_is_late_moves_the_sequence() -> None:
+    """Where another worker is; the attempt's work is aborted, and one answer fails no worker."""
+    one, two = FakeWorker("w1"), FakeWorker("w2")
+    one.pause_after = two.pause_after = 0
+    async with (
+        open_gateway(first_token_s=0.3) as gateway,
+        open_worker(gateway.address, one),
+        open_worker(gateway.address, two),
+    ):
+        await wait_until(lambda: gateway.services.dispatcher.statistics().ready_workers == 2)
+        with gateway.services.feed.listen() as listener:
+            asked = gateway.start()
+            await wait_until(lambda: bool(one.all_of(Submit) or two.all_of(Submit)))
+            holder, other = (one, two) if one.all_of(Submit) else (two, one)
+            other.pause_after = None
+            await holder.wait(Abort)
+            with trio.fail_after(PATIENCE_S):
+                await asked.over.wait()
+            _, told = listener.take()
+        reasons = [
+            msgspec.json.decode(one.json)["reason"] for one in told if one.kind == "rerouted"
+        ]
+        assert reasons == ["no first token came in time"]
+        assert asked.reasons == ["stop"]
 
 
 def test_a_budget_is_spent_and_comes_back() -> None:

@@ -186,7 +186,7 @@ def test_rows_that_were_sent_in_part_are_sent_again(
     with monkeypatch.context() as patch:
         sends = _Sends(num_sent)
         for table in ("draws", "penalties"):
-            patch.setattr(f"workers.engine.{table}.send_columns", sends)
+            patch.setattr(f"workers.engine.step.{table}.send_columns", sends)
         with pytest.raises(torch.OutOfMemoryError):
             drawn(sampler)
     assert drawn(sampler) == drawn(_sampler())

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from training.attention import choose_attention
-from training.card import model_card
+from training.model_card import model_card
 from training.data_loader import DataLoader
 from training.evaluate import Evaluation, evaluate
 from training.export import export, round_to_bfloat16

@@ -1,8 +1,7 @@
-"""`herma bench`: how fast is the engine, beside its floor and its peer? What does the gateway cost?
-How good is the routing?
+"""`herma bench`: measures the engine, the gateway and the routing.
 
-Owns the way from the command line to the benchmarks, which lie in the source tree and not in the
-installed package: only who works on Herma needs them.
+Passes the command line to the benchmarks, which are in the source tree and not in the installed
+package.
 """
 
 import argparse
@@ -12,7 +11,7 @@ from protocol.errors import ConfigError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it; 0 if every answer was right, else 1. Raises `HermaError`."""
+    """Run the benchmark. Returns 0 if every answer was right, else 1. Raises `HermaError`."""
     if find_spec("benchmarks") is None:
         raise ConfigError("the benchmarks are in the source tree: run this in a checkout of it")
     if arguments.action == "routing":

@@ -96,7 +96,7 @@ def _add_servers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     # Which of several processes this is, such as 0/4; set by their parent.
     gateway.add_argument("--process", help=argparse.SUPPRESS)
     worker.add_argument(
-        "--name", metavar="NAME", help="which of [[workers]]; default: the only one"
+        "--name", metavar="NAME", help="a name of [[workers]]; default: the only one"
     )
     worker.add_argument(
         "--gateway", action="append", metavar="ADDR", help="instead of the worker's gateways"
@@ -120,24 +120,24 @@ def _add_engine(worker: argparse.ArgumentParser) -> None:
 
 def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
     actions = worker.add_subparsers(dest="action", metavar="[status | restart]")
-    status = actions.add_parser("status", help="how this host's workers are")
+    status = actions.add_parser("status", help="the state of this host's workers")
     status.add_argument("worker", nargs="?", metavar="NAME", help="default: all of them")
-    restart = actions.add_parser("restart", help="start a worker's engine anew")
+    restart = actions.add_parser("restart", help="restart a worker's engine")
     restart.add_argument("worker", metavar="NAME")
     restart.add_argument("--pid", type=int, help="which, if several have the name")
-    restart.add_argument("--force", action="store_true", help="without finishing what runs")
+    restart.add_argument("--force", action="store_true", help="without finishing running requests")
 
 
 def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) <= MAX_PORT:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port; it is 0 (any free one) to {MAX_PORT}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port; use 0 (any free one) to {MAX_PORT}")
 
 
 def _processes(text: str) -> int:
     if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PROCESSES:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} processes cannot be; it is 1 to {MAX_PROCESSES}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a process count; use 1 to {MAX_PROCESSES}")
 
 
 def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -161,13 +161,16 @@ def _add_keys(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def _add_usage(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     usage = commands.add_parser("usage", help="tokens and cost by key, model, provider and day")
     usage.add_argument(
-        "--config", type=Path, metavar="FILE", help="whose ledger; default: the built-in one's"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: the built-in configuration",
     )
     usage.add_argument(
         "--by",
         action="append",
         choices=("day", "key", "model", "provider"),
-        help="what to sum by; may be given several times (default: provider and model)",
+        help="group by; may be repeated (default: provider and model)",
     )
     usage.add_argument(
         "--since", metavar="DAY", help="2026-11-21, or 7d for seven days; default: this month (UTC)"
@@ -187,9 +190,9 @@ def _add_hermes(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     bench = commands.add_parser("bench", help="measure this machine")
     actions = bench.add_subparsers(dest="action", required=True, metavar="ACTION")
-    engine = actions.add_parser("engine", help="the engine's speed, beside its floor and its peer")
+    engine = actions.add_parser("engine", help="the engine's speed, its floor and a peer")
     engine.add_argument("--model", required=True, help="directory, hub id, or qwen3-0.6b ... -32b")
-    engine.add_argument("--dummy", action="store_true", help="the shape alone, random weights")
+    engine.add_argument("--dummy", action="store_true", help="random weights of the model's shape")
     engine.add_argument("--fp8", action="store_true", help="layers in 8 bits")
     engine.add_argument("--tests", default="all", metavar="LIST", help="all, soak, smoke, or some")
     engine.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")

@@ -67,7 +67,7 @@ def _limits(limits: LimitsConfig, currency: str) -> str:
 
 
 def _unbounded(config: Config) -> Iterator[str]:
-    """Models at providers for which a limit refuses requests that state no cap on their output."""
+    """Providers whose limit makes them refuse requests without a cap on their output."""
     a_key_is_limited = any(key.limits.any for key in config.keys)
     for name, provider in config.providers.items():
         if provider.max_output_tokens is None and (a_key_is_limited or provider.limits.any):

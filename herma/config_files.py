@@ -1,7 +1,7 @@
-"""The files that a configuration names, as this host has them.
+"""Checks the files that a configuration names on this host.
 
-Owns what is wrong with one that is here, and what is only missing: the gateway's files belong to
-this host, as its providers' keys do, a worker's may lie on another. Must not write anything.
+A wrong file is an error, and so is a missing file of the gateway. A worker's missing file is only a
+note, because the worker may run on another host. Must not write anything.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,9 @@ from protocol.errors import ConfigError
 
 
 def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    """What this host lacks, one line each, if the workers that need it run elsewhere.
+    """One line for each missing file that is no error if its worker runs on another host.
 
-    Raises `ConfigError` for a file of the gateway that is missing, and for any that is wrong.
+    Raises `ConfigError` for a missing file of the gateway and for any wrong file.
     """
     yield from _gateway_keys(config)
     yield from _ledger(config, environ)
@@ -33,7 +33,7 @@ def _gateway_keys(config: Config) -> Iterator[str]:
     except ConfigError as error:
         raise ConfigError(f"[gateway] curve_secret_file: {error}") from error
     if not gateway.curve_worker_keys:
-        yield "[gateway] curve_secret_file is set, but no curve_worker_keys: no worker gets in"
+        yield "[gateway] curve_secret_file is set, but no curve_worker_keys: no worker can connect"
 
 
 def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     except ConfigError as error:
         if config.providers:
             raise
-        yield f"{error}; without providers the gateway runs all the same, and records no usage"
+        yield f"{error}; without providers the gateway still runs, and records no usage"
 
 
 def _check_ledger(ledger: LedgerConfig, environ: Mapping[str, str]) -> None:
@@ -51,11 +51,11 @@ def _check_ledger(ledger: LedgerConfig, environ: Mapping[str, str]) -> None:
         is_folder = path.is_dir()
         above = next(folder for folder in path.absolute().parents if folder.exists())
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"[ledger] path {ledger.path} cannot be looked at: {error}") from error
+        raise ConfigError(f"[ledger] path {ledger.path} cannot be read: {error}") from error
     if is_folder:
         raise ConfigError(f"[ledger] path {path} is a directory; name a file in it")
     if not above.is_dir():
-        raise ConfigError(f"[ledger] path {path} cannot be: {above} is a file, no directory")
+        raise ConfigError(f"[ledger] path {path} is impossible: {above} is a file, not a directory")
 
 
 def _worker_files(config: Config) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""`herma hermes`: what Hermes Agent needs to know of the running gateway.
+"""`herma hermes`: prints Hermes Agent's configuration for a running gateway.
 
-Owns the question to `/v1/models` and the provider block that is printed. Must not know how the
-gateway came to run: it is asked over HTTP, as Hermes will ask it.
+Owns the request to `/v1/models` and the printed provider block. Knows the gateway only over HTTP,
+as Hermes does.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from protocol.errors import HermaError
 TIMEOUT_S: Final = 10
 MAX_REPLY_BYTES: Final = 2**22
 MIN_WINDOW_TOKENS: Final = 64_000
-"""Hermes refuses a model with less at its start."""
+"""Hermes refuses to start with a smaller window."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w./@-]*(:[\w./@-]+)*")
 _WORDS_OF_YAML: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
@@ -40,11 +40,11 @@ providers:
     {key}
     transport: chat_completions
     models: {{{models}}}
-    # Hermes 0.19 names no conversation to its provider: Herma knows it by its prompt. Versions that
-    # can name it save that guess:
+    # Hermes 0.19 sends no session id, so Herma recognises a conversation by its prompt. Versions
+    # that send one can set:
     # session_affinity_header: X-Session-Id
 """
-_NO_KEY: Final = "api_key: any    # the gateway asks for none; else `herma keys new NAME` makes one"
+_NO_KEY: Final = "api_key: any    # the gateway needs none; `herma keys new NAME` makes one"
 
 
 class _Model(msgspec.Struct):
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if default.max_model_len is not None and default.max_model_len < MIN_WINDOW_TOKENS:
         print(
             f"herma: Hermes refuses {default.id}: its window has {default.max_model_len:,} tokens, "
-            f"and Hermes wants {MIN_WINDOW_TOKENS:,}",
+            f"and Hermes needs {MIN_WINDOW_TOKENS:,}",
             file=sys.stderr,
         )
     return 0
@@ -87,7 +87,7 @@ def _base_url(text: str) -> str:
 
 
 class _Gateway:
-    """A running gateway, asked directly, past any HTTP proxy."""
+    """A running gateway, reached directly and not through an HTTP proxy."""
 
     def __init__(self, url: str, key_env: str | None) -> None:
         self.url = url
@@ -96,7 +96,7 @@ class _Gateway:
         self._open = build_opener(ProxyHandler({})).open
 
     def models(self) -> list[_Model]:
-        """What it lists, never nothing."""
+        """The models it lists, at least one. Raises `HermaError` if there is none."""
         models = self._ask("models", _Models).data
         if not models:
             raise HermaError(f"the gateway at {self.url} serves no model yet")
@@ -127,9 +127,7 @@ class _Gateway:
                 "another with --url"
             ) from error
         except msgspec.MsgspecError as error:
-            raise HermaError(f"{url} answers something else than a gateway does: {error}") from (
-                error
-            )
+            raise HermaError(f"{url} does not answer like a Herma gateway: {error}") from (error)
 
     def _refused(self, url: str, error: HTTPError) -> HermaError:
         if error.code in {401, 403}:
@@ -159,6 +157,6 @@ def _block(gateway: _Gateway, models: list[_Model], default: _Model) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A YAML scalar: as it is where that cannot be misread, else quoted."""
+    """A YAML scalar, quoted unless the plain form is unambiguous."""
     is_plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML
     return text if is_plain else json.dumps(text)

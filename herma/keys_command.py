@@ -1,6 +1,6 @@
 """`herma keys new NAME` and `herma keys curve FILE`.
 
-Owns how fresh secrets are shown: once, never stored by us.
+A new API key is shown once and not stored.
 """
 
 import argparse
@@ -19,7 +19,7 @@ _PUBLIC = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the secret that was asked for and print what goes into the configuration."""
+    """Make a secret and print what goes into the configuration."""
     if arguments.action == "new":
         print(_new_api_key(arguments.name))
         return 0

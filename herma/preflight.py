@@ -1,8 +1,7 @@
-"""What would end `herma up`, or several gateways, right after the start, found before it.
+"""Checks before `herma up`, or several gateway processes, start their children.
 
-Owns the look at this host: the ports, the providers' keys, the model directories, the scripts.
-Each process checks again what it needs; here one line stands alone instead of among the
-children's.
+Checks the ports, the providers' keys, the model directories and the scripts of this host. Each
+process checks again what it needs; an error found here is one line, not mixed with the children's.
 """
 
 import errno
@@ -20,7 +19,7 @@ _PORT: Final = "[gateway] port, --port"
 
 
 def check_host(config: Config, environ: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for the first thing that this host lacks to run `config`."""
+    """Raise `ConfigError` for the first reason why this host cannot run `config`."""
     check_providers(config, environ)
     for problem in missing_models(config):
         raise ConfigError(f"{problem}; correct its `model`")
@@ -38,15 +37,15 @@ def check_providers(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def missing_models(config: Config) -> Iterator[str]:
-    """One line for each worker whose `model` is a path to no directory of this host."""
+    """One line for each worker whose `model` is not a directory of this host."""
     for worker in config.workers:
         path = found(worker.model)
         if worker.model in builtin_models() or (path is not None and path.is_dir()):
             continue
         if worker.engine != "native":
             yield (
-                f"worker `{worker.name}`: there is no directory {worker.model} on this host, of "
-                f"which the {worker.engine} engine takes the tokenizer"
+                f"worker `{worker.name}`: there is no directory {worker.model} on this host, and "
+                f"the {worker.engine} engine needs its tokenizer"
             )
         elif not is_hub_id(worker.model):
             yield (
@@ -56,18 +55,18 @@ def missing_models(config: Config) -> Iterator[str]:
 
 
 def check_aliases(config: Config) -> None:
-    """Raise `ConfigError` for an alias whose requests would all be refused."""
+    """Raise `ConfigError` for an alias that no request could use."""
     from gateway.api import rewritten_fields
 
     rewritten_fields.check_aliases(config.models)
 
 
 def found(name: str) -> Path | None:
-    """The file or directory of that name, if this host has it and lets us look at it."""
+    """The file or directory of that name; None if it does not exist or is not accessible."""
     try:
         path = Path(name).expanduser()
         path.stat()
-    except (OSError, RuntimeError):  # the latter for the home of a user who is none
+    except (OSError, RuntimeError):  # RuntimeError: `~user` of an unknown user
         return None
     return path
 
@@ -81,9 +80,7 @@ def check_script(worker: WorkerConfig) -> None:
 
 
 def unserved_models(config: Config) -> Iterator[str]:
-    """One line for each model that no worker of the file serves and no provider answers for, or
-    for a file that names none.
-    """
+    """One line for each model without a worker or fallback in the file, or for an empty file."""
     if not config.models and not config.workers:
         yield "the file has neither [[models]] nor [[workers]]"
     served = {worker.serves for worker in config.workers}
@@ -93,10 +90,10 @@ def unserved_models(config: Config) -> Iterator[str]:
 
 
 def claim_port(gateway: GatewayConfig) -> socket.socket:
-    """A socket that holds the gateway's port, or any free one if that is 0, and only lets those
-    listen there that set SO_REUSEPORT and belong to the same user. It does not listen itself.
+    """A bound socket that reserves the gateway's port, or a free one for port 0, without listening.
+    Only sockets of the same user that set SO_REUSEPORT can listen there meanwhile.
 
-    Raises `ConfigError` if nobody can listen there, or somebody does, even one who would share.
+    Raises `ConfigError` if the port cannot be bound or any other socket has it.
     """
     host, port = gateway.host, gateway.port
     try:
@@ -105,14 +102,14 @@ def claim_port(gateway: GatewayConfig) -> socket.socket:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error}; correct [gateway] host or port"
         ) from error
-    # Only now: a port that was asked for with the wish to share would be given by who shares it.
+    # After the bind: with SO_REUSEPORT set before it, a port that others share would be granted.
     claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return claim
 
 
 def check_process_ports(gateway: GatewayConfig) -> None:
-    """Raise `ConfigError` if a port is taken that one of several processes needs for itself."""
+    """Raise `ConfigError` if a port that one of several processes needs is taken."""
     for index in range(gateway.processes):
         scheme, _, rest = nth_address(gateway.worker_bind, index).partition("://")
         host, _, port = rest.rpartition(":")
@@ -123,17 +120,17 @@ def check_process_ports(gateway: GatewayConfig) -> None:
 
 
 def _check_free(host: str, port: int, option: str) -> None:
-    """Whether somebody listens there already; whatever else is wrong, the gateway names."""
+    """Raise `ConfigError` if the port is taken. The gateway reports all other errors."""
     with suppress(OSError, UnicodeError):
         _bound(host, port, option).close()
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:
-    """A socket at that address. Raises `ConfigError` if it is taken, `OSError` for all else."""
+    """A socket bound there. Raises `ConfigError` if the port is taken, else `OSError`."""
     found = socket.getaddrinfo(
         host.strip("[]*") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    # As the server chooses: one address, IPv4 if there is one.
+    # The server chooses the same way: one address, IPv4 if there is one.
     family, kind, proto, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
     probe = socket.socket(family, kind, proto)
     try:

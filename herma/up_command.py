@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> int:
     setproctitle("herma up")
     check_host(config, os.environ)
     for problem in unserved_models(config):
-        print(f"herma: {problem}; requests wait for a worker that dials in", file=sys.stderr)
+        print(f"herma: {problem}; requests wait until a worker connects", file=sys.stderr)
     with _worker_address(arguments.config) as address:
         return trio.run(keep_running, _children(config, arguments, address))
 

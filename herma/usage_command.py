@@ -1,7 +1,7 @@
-"""`herma usage`: who has used what, and what it cost.
+"""`herma usage`: requests, tokens and costs from the ledger.
 
-Owns the table that a person reads and the JSON that a program does. Reads the ledger only, so it
-works while a gateway writes it and when there is none yet.
+Owns the table for people and the JSON for programs. Only reads the ledger, so it works while a
+gateway writes it and before there is one.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Limit:
-    """A limit of the configuration and what stands against it; amounts are micro-units."""
+    """A configured limit and the amount spent of it, in micro-units."""
 
     def __init__(self, scope: str, name: str, period: Period, limit: int, spent: int) -> None:
         self.scope = scope
@@ -74,7 +74,7 @@ def _spent(path: Path, scope: Column, name: str, window: str) -> int:
 
 
 def _since(text: str | None, now: float) -> str:
-    """The first day: of this month, the one named, or so many days back (today is 1d)."""
+    """The first day: of this month, the given day, or N days back (today is 1d)."""
     if text is None:
         return f"{window_of('monthly', day_of(now))}-01"
     if days := re.fullmatch(r"([1-9]\d{0,4})d", text):
@@ -111,7 +111,7 @@ def _as_text(
             yield f"?: the price of {report.total.unpriced:,} requests is not configured"
     if limits:
         lines = [
-            # A limit of 0 is one: it allows nothing that costs.
+            # A limit of 0 is shown as 0: it allows nothing that costs.
             [one.scope, one.name, one.period, _amount(one.spent), show_amount(one.limit, _DECIMALS)]
             for one in limits
         ]
@@ -134,7 +134,7 @@ def _amount(micro: int) -> str:
 
 
 def _shown(column: Column, value: str) -> str:
-    """The ledger's empty names in words."""
+    """Words for the ledger's empty names."""
     if value:
         return value
     return "(own workers)" if column == "provider" else "(no key)" if column == "key" else _NONE

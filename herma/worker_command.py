@@ -43,8 +43,8 @@ _DAY: Final = 24 * _HOUR
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A supervisor of this host; `status` is None if it does not answer."""
+class _Supervisor:
+    """A supervisor of this host. `status` is None if it does not answer."""
 
     path: Path
     pid: int
@@ -79,8 +79,8 @@ def _run_worker(arguments: argparse.Namespace) -> int:
 
 
 def _status(name: str | None) -> int:
-    """1 if a worker is stopped or does not answer, 0 otherwise."""
-    found = list(_look())
+    """Print the table. Returns 1 if a worker is stopped or does not answer, else 0."""
+    found = list(_supervisors())
     if name is not None:
         found = [each for each in found if each.status is not None and each.status.name == name]
         if not found:
@@ -94,25 +94,27 @@ def _status(name: str | None) -> int:
 
 def _restart(name: str, pid: int | None, *, force: bool) -> int:
     """Returns once the new engine is ready (0) or the worker has given up (1)."""
-    found = [each for each in _look() if each.status is not None and each.status.name == name]
+    found = [
+        each for each in _supervisors() if each.status is not None and each.status.name == name
+    ]
     if not found:
         raise ConfigError(f"no worker of this host is named `{name}`; {_known()}")
     pids = " or ".join(f"--pid {each.pid}" for each in found)
     if pid is not None:
         found = [each for each in found if each.pid == pid]
         if not found:
-            raise ConfigError(f"no worker `{name}` of this host has pid {pid}; there is {pids}")
+            raise ConfigError(f"no worker `{name}` of this host has pid {pid}; use {pids}")
     if len(found) > 1:
-        raise ConfigError(f"{len(found)} workers of this host are named `{name}`: say {pids}")
+        raise ConfigError(f"{len(found)} workers of this host are named `{name}`: add {pids}")
     match _ask(found[0].path, AskRestart(force)):
         case Done(epoch=epoch, changed=changed):
             if changed:
-                print(f"{name}: the file has another {', '.join(changed)} now")
+                print(f"{name}: the file has changed: {', '.join(changed)}")
             return _wait_ready(found[0].path, name, epoch)
         case Refused(reason=reason):
             raise ConfigError(f"worker `{name}`: {reason}")
         case WorkerStatus():
-            raise ConfigError(f"worker `{name}` answers something else; is it of another version?")
+            raise ConfigError(f"worker `{name}` sent an unexpected answer; is it another version?")
 
 
 def _wait_ready(path: Path, name: str, epoch: int) -> int:
@@ -120,7 +122,7 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
     while True:
         status = _ask(path, AskStatus())
         if not isinstance(status, WorkerStatus) or status.state == "leaving":
-            raise ConfigError(f"worker `{name}` leaves")
+            raise ConfigError(f"worker `{name}` is shutting down")
         if status.epoch >= epoch and status.state == "ready":
             print(f"{name} is ready (epoch {status.epoch}, engine pid {status.engine_pid})")
             return 0
@@ -136,9 +138,7 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
 
 
 def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
-    """A table of workers by supervisor pid, why gateways are without them, and what their last
-    engines died of.
-    """
+    """A table of workers by supervisor pid, their link troubles, and their last engine faults."""
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -188,7 +188,7 @@ def _fault(status: WorkerStatus, with_log: bool) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """Two units at the most: 42 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
+    """At most two units: 42 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{whole} s"
@@ -200,12 +200,12 @@ def duration(seconds: float) -> str:
 
 
 def _known() -> str:
-    names = sorted({each.status.name for each in _look() if each.status is not None})
-    return f"there is {', '.join(names)}" if names else "there is none at all"
+    names = sorted({each.status.name for each in _supervisors() if each.status is not None})
+    return f"it has {', '.join(names)}" if names else "it has none"
 
 
-def _look() -> Iterator[_Found]:
-    """Every supervisor of this user on this host; sockets of dead ones are removed."""
+def _supervisors() -> Iterator[_Supervisor]:
+    """Every supervisor of this user on this host. Removes the sockets of dead ones."""
     folder = runtime_dir()
     sweep((folder,))
     for path in sorted(folder.glob(f"herma-*-{SOCKET_KIND}")):
@@ -215,11 +215,11 @@ def _look() -> Iterator[_Found]:
             answer: Answer | None = _ask(path, AskStatus())
         except HermaError:
             answer = None
-        yield _Found(path, owner.pid, answer if isinstance(answer, WorkerStatus) else None)
+        yield _Supervisor(path, owner.pid, answer if isinstance(answer, WorkerStatus) else None)
 
 
 def _ask(path: Path, ask: Ask) -> Answer:
-    """Raises `HermaError` for a supervisor that is gone, stands still or speaks otherwise."""
+    """Raises `HermaError` if the supervisor is gone, stopped or of another version."""
     line = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:

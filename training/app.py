@@ -14,12 +14,12 @@ from typing import Any, Final
 import torch
 
 from training.attention import choose_attention
-from training.model_card import model_card
 from training.data_loader import DataLoader
 from training.evaluate import Evaluation, evaluate
 from training.export import export, round_to_bfloat16
 from training.loop import train
 from training.model import Qwen3
+from training.model_card import model_card
 from training.plot import plot_loss
 from training.render import load_template
 from training.settings import Settings

@@ -71,7 +71,7 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
     """A number over 65535 would wrap around to some other port."""
     done = _herma("up", f"--port={port}")
     assert done.returncode == 2
-    assert f"'{port}' is no port" in done.stderr
+    assert f"'{port}' is not a port" in done.stderr
 
 
 def test_config_check_says_what_is_set_up(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_several_processes_say_in_one_line_what_is_wrong(tmp_path: Path) -> None
     """
     done = _herma("up", "--processes", "0")
     assert done.returncode == 2
-    assert "it is 1 to 64" in done.stderr
+    assert "use 1 to 64" in done.stderr
     limited = '[providers.p]\nbase_url = "http://127.0.0.1:1/v1"\nlimits = { daily = 1 }'
     config = _file(tmp_path, limited)
     for command in ("up", "gateway"):

@@ -105,7 +105,7 @@ def test_the_gateways_keys_are_read(checked: Checked) -> None:
     notes = checked.notes(
         text + WORKER.replace("[[workers]]", "[[models]]").replace("model =", "#")
     )
-    assert any("no worker gets in" in note for note in notes)
+    assert any("no worker can connect" in note for note in notes)
     (checked.folder / "gateway.key").chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         checked.notes(text)
@@ -127,8 +127,8 @@ def test_a_workers_keys_are_read_where_they_are(checked: Checked) -> None:
     [
         ("{folder}", "is a directory; name a file in it"),
         ("", "is a directory; name a file in it"),
-        ("{folder}/file/l.sqlite", "{folder}/file is a file, no directory"),
-        ("~nobody-at-all/l.sqlite", "cannot be looked at"),
+        ("{folder}/file/l.sqlite", "{folder}/file is a file, not a directory"),
+        ("~nobody-at-all/l.sqlite", "cannot be read"),
     ],
 )
 def test_a_ledger_that_cannot_be_is_told(checked: Checked, path: str, says: str) -> None:
@@ -151,5 +151,5 @@ def test_the_ledger_of_the_environment_is_looked_at_too(
     head = HEAD.partition("[ledger]")[0]
     assert checked.notes(head + WORKER) == []
     (checked.folder / "state").write_text("")
-    with pytest.raises(ConfigError, match="state is a file, no directory"):
+    with pytest.raises(ConfigError, match="state is a file, not a directory"):
         checked.notes(head + PROVIDER)

@@ -155,7 +155,7 @@ def test_a_window_that_hermes_refuses_is_told(capsys: pytest.CaptureFixture[str]
     with running(Gateway(model_view(context_length=32_768))) as gateway:
         assert main(["hermes", "--url", gateway.root]) == 0
     said = capsys.readouterr()
-    assert "32,768 tokens, and Hermes wants 64,000" in said.err
+    assert "32,768 tokens, and Hermes needs 64,000" in said.err
     assert parsed(said.out)["model"]["default"] == "alpha"
 
 
@@ -169,7 +169,7 @@ def test_without_a_gateway_it_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         assert "serves no model yet" in refusal(capsys, "--url", gateway.root)
         assert "answers 404" in refusal(capsys, "--url", f"{gateway.root}/other")
     with running(Gateway(body=b"<html>")) as gateway:
-        assert "something else" in refusal(capsys, "--url", gateway.root)
+        assert "does not answer like" in refusal(capsys, "--url", gateway.root)
 
 
 def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from gateway.app import run_gateway
 from gateway.gateway_index import ALONE, gateway_index_of
 from gateway.telemetry.event_feed import LOGGER as EVENTS_LOGGER
 from protocol.errors import ConfigError, HermaError
-from protocol.transport import read_in_sleep
+from protocol.transport import enable_inline_reads
 
 _GC_THRESHOLDS: Final = (10_000, 10, 5)
 """A request makes some thousand objects; with 32 of them open the collector would look through all
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = _config(arguments)
 
     async def serve() -> None:
-        read_in_sleep()
+        enable_inline_reads()
         await run_gateway(config, os.environ, _announce, gateway_index)
 
     _raise_config_error(lambda: trio.run(serve))

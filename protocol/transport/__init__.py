@@ -16,8 +16,8 @@ from protocol.transport.curve import (
     write_curve_pair,
 )
 from protocol.transport.dealer import DealerSocket, DealerStatistics
-from protocol.transport.direct import read_in_sleep
 from protocol.transport.http_client import HttpClient, HttpResponse
+from protocol.transport.inline_reads import enable_inline_reads
 from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter
 from protocol.transport.local_socket import is_local
@@ -36,11 +36,11 @@ __all__ = [
     "LocalRouter",
     "RouterSocket",
     "RouterStatistics",
+    "enable_inline_reads",
     "is_local",
     "load_curve_client",
     "load_curve_server",
     "make_pair",
     "read_curve_pair",
-    "read_in_sleep",
     "write_curve_pair",
 ]

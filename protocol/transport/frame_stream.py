@@ -1,10 +1,10 @@
 """One connection between two processes of this machine that carries frames.
 
-Owns one Unix stream socket, where frames stand behind their length, and what the other side has
-not taken yet. Must not know who the other side is, nor dial or listen.
+Owns one Unix stream socket, on which each frame follows its length, and the frames that the peer
+has not read yet. Must not know what the peer is, nor dial or listen.
 
-A frame is written by whoever says it and read by the loop that it is for: ZeroMQ's two I/O threads
-on the way cost 100 us of each round trip and half of its CPU time.
+The sending task writes a frame and the receiving loop reads it: ZeroMQ's two I/O threads in between
+cost 100 us of each round trip and half of its CPU time.
 """
 
 import socket
@@ -20,17 +20,17 @@ import trio
 from protocol.errors import PeerUnknown, WireError
 from protocol.length_decoder import LengthDecoder
 from protocol.transport.backlog import Backlog, check_frame_size
-from protocol.transport.direct import DirectReads, direct_reads
+from protocol.transport.inline_reads import InlineReads, inline_reads
 from protocol.transport.pump import BURST_S
 
 _RECEIVE_BYTES: Final = 1 << 18
-_LITTLE_BYTES: Final = 1 << 14
-"""Delivered before others have their turn: tokens for 500 clients."""
+_INLINE_BYTES: Final = 1 << 14
+"""Read inline at once, before other tasks run: tokens for 500 clients."""
 _MAX_JOINED_BYTES: Final = 1 << 18
-"""Written together at the most: about what a socket takes at once."""
+"""Written in one call at most: about what a socket takes at once."""
 
 HEADER: Final = struct.Struct("<I")
-"""Before each frame: its length."""
+"""The length before each frame."""
 
 
 @final
@@ -38,7 +38,7 @@ class FrameStream:
     """Frames to and from one peer, until it is gone or `close` is called.
 
     `on_frame` is synchronous and must not block; it may `send` and `close`. `on_pause` is called
-    after the frames that came together, before anybody else has a turn.
+    after the frames that came together, before other tasks run.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class FrameStream:
         self._on_frame = on_frame
         self._on_pause = on_pause
         self._decoder = LengthDecoder(HEADER)
-        self._direct: DirectReads | None = None
+        self._inline: InlineReads | None = None
         self._failure: BaseException | None = None
-        self._is_stuck = False
-        self._cut: bytes | memoryview = b""
+        self._is_blocked = False
+        self._unsent: bytes | memoryview = b""
         self._backlog = Backlog()
         self._may_write = trio.Event()
         self.is_closed = False
@@ -67,29 +67,29 @@ class FrameStream:
 
     @property
     def waiting_frames(self) -> int:
-        """Frames that the socket has not taken whole."""
-        return len(self._backlog) + self._is_stuck
+        """Frames that the socket has not accepted completely."""
+        return len(self._backlog) + self._is_blocked
 
     @property
     def waiting_bytes(self) -> int:
-        """Their bytes."""
-        return self._backlog.num_bytes + len(self._cut)
+        """The bytes of these frames."""
+        return self._backlog.num_bytes + len(self._unsent)
 
     def fileno(self) -> int:
-        """For those who ask whether something waits to be read."""
+        """The socket's descriptor, to poll it."""
         return self._socket.fileno()
 
     def send(self, frame: bytes) -> None:
-        """Write `frame` now, or keep it while the peer does not read; never blocks.
+        """Write `frame` now, or queue it while the peer does not read; never blocks.
 
-        Raises `LinkFull` if over 8 MiB wait already (the frame was not taken, the earlier ones are
-        kept), `PeerUnknown` if the peer is gone, `WireError` over the frame limit.
+        Raises `LinkFull` if over 8 MiB wait already (this frame is refused, the earlier ones stay),
+        `PeerUnknown` if the peer is gone, `WireError` over the frame limit.
         """
         self.send_all([frame])
 
     def send_all(self, frames: list[bytes]) -> None:
-        """`send` each in order, in one write if they are small. What raises was not taken, nor what
-        comes after it.
+        """`send` each in order, in one write if they are small. The frame that raises is refused,
+        and so are those after it.
         """
         if len(frames) > 1 and sum(map(len, frames)) > _MAX_JOINED_BYTES:
             for frame in frames:
@@ -99,15 +99,17 @@ class FrameStream:
             raise PeerUnknown("the connection is closed")
         for frame in frames:
             check_frame_size(frame)
-            if self._is_stuck:
+            if self._is_blocked:
                 self._backlog.push(frame)
-        if not self._is_stuck:
+        if not self._is_blocked:
             self._write(frames)
-            if self._is_stuck:
+            if self._is_blocked:
                 self._may_write.set()
 
     def drop_waiting(self) -> int:
-        """Forget what waits; how many frames. One that is begun is ended: the peer counts bytes."""
+        """Drop the waiting frames and return their number. A frame that was sent in part is sent to
+        its end, because the peer counts bytes.
+        """
         return self._backlog.clear()
 
     async def run(self) -> None:
@@ -115,29 +117,29 @@ class FrameStream:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_waiting)
-                if (direct := direct_reads()) is not None:
-                    self._direct = direct
-                    direct.offer(self.fileno(), self._take_little)
+                if (inline := inline_reads()) is not None:
+                    self._inline = inline
+                    inline.register(self.fileno(), self._read_inline)
                 await self._read()
                 nursery.cancel_scope.cancel()
         finally:
             self.close()
 
     def close(self, *, linger_s: float = 0.0) -> None:
-        """Close; up to `linger_s` are spent (blocking) on what waits. What the socket has taken
-        reaches the peer in any case.
+        """Close, after up to `linger_s` (blocking) for the waiting frames. What the socket has
+        accepted reaches the peer in any case.
         """
         if self.is_closed:
             return
         self.is_closed = True
         if linger_s > 0 and self.waiting_frames:
             self._write_all(linger_s)
-        if self._direct is not None:
-            self._direct.withdraw(self.fileno())
+        if self._inline is not None:
+            self._inline.unregister(self.fileno())
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self._backlog.clear()
-        self._cut = b""
+        self._unsent = b""
 
     async def _read(self) -> None:
         while not self.is_closed:
@@ -157,25 +159,25 @@ class FrameStream:
         if self._failure is not None:
             raise self._failure
 
-    def _take_little(self) -> None:
-        """What comes while the loop sleeps, nearly always one frame. The rest, and the end of the
-        stream, stay there for `_read`.
+    def _read_inline(self) -> None:
+        """Read while the loop waits: nearly always one frame. More bytes, and the end of the
+        stream, are left for `_read`.
         """
         try:
-            frames = self._decoder.feed(self._socket.recv(_LITTLE_BYTES))
+            frames = self._decoder.feed(self._socket.recv(_INLINE_BYTES))
         except OSError:
             return
         except WireError:
             self.close()
             return
-        result = outcome.capture(self._deliver_little, frames)
+        result = outcome.capture(self._deliver_inline, frames)
         if isinstance(result, outcome.Error):
-            # It is for the task, which finds an end here.
+            # The reading task finds the end of the stream and raises it.
             self._failure = result.error
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _deliver_little(self, frames: list[tuple[tuple[int, ...], bytes]]) -> None:
+    def _deliver_inline(self, frames: list[tuple[tuple[int, ...], bytes]]) -> None:
         for _, frame in frames:
             if self.is_closed:
                 return
@@ -184,7 +186,7 @@ class FrameStream:
         self._on_pause()
 
     async def _deliver(self, frames: list[bytes]) -> None:
-        """In order; others have their turn when it takes long."""
+        """In order; other tasks run in between when it takes long."""
         ends_at = time.perf_counter() + BURST_S
         self.is_delivering = True
         for frame in frames:
@@ -203,7 +205,7 @@ class FrameStream:
         while True:
             await self._may_write.wait()
             self._may_write = trio.Event()
-            while self._is_stuck and not self.is_closed:
+            while self._is_blocked and not self.is_closed:
                 try:
                     await trio.lowlevel.wait_writable(self._socket)
                 except trio.ClosedResourceError:
@@ -211,8 +213,8 @@ class FrameStream:
                 self._flush()
 
     def _flush(self) -> None:
-        self._write_bytes(self._cut)
-        while self._backlog and not self._is_stuck:
+        self._write_bytes(self._unsent)
+        while self._backlog and not self._is_blocked:
             frame = self._backlog.first()
             self._backlog.pop()
             self._write([frame])
@@ -222,25 +224,25 @@ class FrameStream:
         self._write_bytes(b"".join([HEADER.pack(len(frame)) + frame for frame in frames]))
 
     def _write_bytes(self, data: bytes | memoryview) -> None:
-        """As much as the socket takes; the rest is next. A peer that is gone is found by the
-        reader, once it has read what came before.
+        """Write what the socket accepts; the rest is written next. The reading task notices that
+        the peer is gone, after it has read what came before.
         """
         try:
             num_sent = self._socket.send(data)
         except BlockingIOError:
             num_sent = 0
         except OSError:
-            # One that is there all the same (no memory) must learn that it misses something.
+            # A peer that is still there (we are out of memory) must notice that a frame is missing.
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             num_sent = len(data)
-        self._is_stuck = num_sent < len(data)
-        # A view: a model's files go out in a hundred pieces.
-        self._cut = memoryview(data)[num_sent:] if self._is_stuck else b""
+        self._is_blocked = num_sent < len(data)
+        # A view, not a copy: a model's files are sent in a hundred pieces.
+        self._unsent = memoryview(data)[num_sent:] if self._is_blocked else b""
 
     def _write_all(self, within_s: float) -> None:
         self._socket.settimeout(within_s)
-        rest: list[bytes | memoryview] = [self._cut]
+        rest: list[bytes | memoryview] = [self._unsent]
         while self._backlog:
             frame = self._backlog.first()
             self._backlog.pop()

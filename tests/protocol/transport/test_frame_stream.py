@@ -6,16 +6,16 @@ import pytest
 import trio
 
 from protocol.errors import WireError
-from protocol.transport import direct
+from protocol.transport import inline_reads
 from protocol.transport.frame_stream import HEADER, FrameStream
-from tests.fakes.sleeping_loop import run_reading, socket_pair
+from tests.fakes.inline_loop import run_with_inline_reads, socket_pair
 
 
 @pytest.fixture(name="has_insides", params=[True, False])
 def _has_insides(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether trio is as we know it."""
     if not request.param:
-        monkeypatch.setattr(direct, "_runner", lambda: None)
+        monkeypatch.setattr(inline_reads, "_runner", lambda: None)
     return bool(request.param)
 
 
@@ -43,7 +43,7 @@ def test_frames_come_whole_and_in_order() -> None:
             assert stream.is_closed
             assert stream.received == len(frames)
 
-    run_reading(main)
+    run_with_inline_reads(main)
     assert received == frames
 
 
@@ -72,7 +72,7 @@ def test_a_length_over_the_limit_ends_the_stream() -> None:
                 theirs.send(_frame(b"a"))
                 theirs.send(HEADER.pack(2**32 - 1) + _frame(b"b"))
 
-    run_reading(main)
+    run_with_inline_reads(main)
     assert b"b" not in received
 
 
@@ -112,7 +112,7 @@ def test_what_on_frame_raises_is_raised_by_the_streams_task(
             assert stream.is_closed
             await trio.lowlevel.checkpoint()
 
-    run_reading(main)
+    run_with_inline_reads(main)
     assert received == [b"a"]
 
 
@@ -134,9 +134,9 @@ def test_a_stream_may_be_closed_while_it_delivers() -> None:
                 nursery.start_soon(stream.run)
                 await _until_it_waits()
                 theirs.send(_frame(b"a") + _frame(b"b"))
-            assert repr(direct.direct_reads()) in {"None", "<DirectReads, 0 offered>"}
+            assert repr(inline_reads.inline_reads()) in {"None", "<InlineReads of 0 sockets>"}
 
-    run_reading(main)
+    run_with_inline_reads(main)
     assert received == [b"a"]
     assert not pauses
 
@@ -167,5 +167,5 @@ def test_a_frame_that_comes_in_the_loops_sleep_is_read_there(has_insides: bool) 
                     await over.wait()
                 nursery.cancel_scope.cancel()
 
-    run_reading(main)
+    run_with_inline_reads(main)
     assert told == ["by none" if has_insides else "by run", "pause"]

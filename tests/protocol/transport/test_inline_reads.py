@@ -1,4 +1,4 @@
-"""Reading in the loop's sleep: nobody else waits longer, nothing is lost or comes twice."""
+"""Inline reads: no other task waits longer, nothing is lost or comes twice."""
 
 import os
 import select
@@ -13,9 +13,9 @@ import outcome
 import pytest
 import trio
 
-from protocol.transport import direct
-from protocol.transport.direct import DirectReads
-from tests.fakes.sleeping_loop import run_reading, socket_pair
+from protocol.transport import inline_reads
+from protocol.transport.inline_reads import InlineReads
+from tests.fakes.inline_loop import run_with_inline_reads, socket_pair
 
 PATIENCE_S = 30.0
 
@@ -30,13 +30,13 @@ class _Steps(trio.abc.Instrument):
         self.count += 1
 
 
-def _reads() -> DirectReads:
-    reads = direct.direct_reads()
+def _reads() -> InlineReads:
+    reads = inline_reads.inline_reads()
     assert reads is not None
     return reads
 
 
-def test_no_task_wakes_for_what_is_taken() -> None:
+def test_no_task_wakes_for_what_a_callback_reads() -> None:
     """A hundred arrivals, each after the last was taken, are not one step of any task."""
     steps, taken = _Steps(), threading.Event()
     counts: list[int] = []
@@ -57,22 +57,22 @@ def test_no_task_wakes_for_what_is_taken() -> None:
                 counts.append(steps.count)
                 taken.set()
 
-            _reads().offer(ours.fileno(), take)
+            _reads().register(ours.fileno(), take)
             end = lambda: token.run_sync_soon(over.set)  # noqa: E731
             thread = threading.Thread(target=send, args=(theirs, end))
             thread.start()
             await over.wait()
             thread.join()
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main, steps)
+    run_with_inline_reads(main, steps)
     assert len(counts) == 100
     # The first may come before the loop sleeps.
     assert counts[-1] == counts[1]
 
 
-def test_a_task_that_is_woken_by_a_take_runs_at_once() -> None:
-    """The sleep ends with it, though nothing else happens."""
+def test_a_task_that_a_callback_wakes_runs_at_once() -> None:
+    """The loop's wait ends with it, though nothing else happens."""
 
     async def main() -> None:
         with socket_pair() as (ours, theirs):
@@ -82,46 +82,46 @@ def test_a_task_that_is_woken_by_a_take_runs_at_once() -> None:
                 ours.recv(10)
                 came.set()
 
-            _reads().offer(ours.fileno(), take)
+            _reads().register(ours.fileno(), take)
             theirs.send(b"x")
             began_at = trio.current_time()
             with trio.fail_after(PATIENCE_S):
                 await came.wait()
             assert trio.current_time() < began_at + PATIENCE_S
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
-def test_what_a_take_leaves_wakes_the_task_that_waits_for_it() -> None:
+def test_what_a_callback_leaves_wakes_the_task_that_waits_for_it() -> None:
     """Two of three bytes are left, and then the end; the task finds both."""
 
     async def main() -> None:
         with socket_pair() as (ours, theirs):
             taken: list[bytes] = []
-            _reads().offer(ours.fileno(), lambda: taken.append(ours.recv(1)))
+            _reads().register(ours.fileno(), lambda: taken.append(ours.recv(1)))
             theirs.send(b"abc")
             theirs.shutdown(socket.SHUT_WR)
             with trio.fail_after(PATIENCE_S):
                 await trio.lowlevel.wait_readable(ours)
             assert [*taken, ours.recv(10), ours.recv(10)] == [b"a", b"bc", b""]
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
-def test_a_deadline_ends_the_sleep() -> None:
+def test_a_deadline_ends_the_wait() -> None:
     """Though nothing comes."""
 
     async def main() -> None:
         with socket_pair() as (ours, _):
-            _reads().offer(ours.fileno(), lambda: None)
+            _reads().register(ours.fileno(), lambda: None)
             with trio.move_on_after(0.01) as scope:
                 await trio.sleep_forever()
             assert scope.cancelled_caught
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
 def test_deadlines_and_other_sockets_are_served_while_one_never_rests() -> None:
@@ -130,63 +130,63 @@ def test_deadlines_and_other_sockets_are_served_while_one_never_rests() -> None:
     async def main() -> None:
         with socket_pair() as (ours, theirs), socket_pair() as (other, its_peer):
             theirs.send(b"x")
-            _reads().offer(ours.fileno(), lambda: None)
+            _reads().register(ours.fileno(), lambda: None)
             with trio.move_on_after(0.01) as scope:
                 await trio.sleep_forever()
             assert scope.cancelled_caught
             its_peer.send(b"y")
             with trio.fail_after(PATIENCE_S):
                 await trio.lowlevel.wait_readable(other)
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
-def test_who_withdrew_is_not_called() -> None:
+def test_an_unregistered_callback_is_not_called() -> None:
     """Neither for what comes later nor for another socket of the same number."""
 
     async def main() -> None:
         taken: list[str] = []
         with socket_pair() as (first, its_peer), socket_pair() as (second, other_peer):
             number = os.dup(first.fileno())
-            _reads().offer(number, lambda: taken.append("first"))
-            _reads().withdraw(number)
-            _reads().withdraw(number)
+            _reads().register(number, lambda: taken.append("first"))
+            _reads().unregister(number)
+            _reads().unregister(number)
             its_peer.send(b"x")
             with trio.fail_after(PATIENCE_S):
                 await trio.lowlevel.wait_readable(first)
-            _reads().offer(number, lambda: taken.append("again"))
-            _reads().withdraw(number)
+            _reads().register(number, lambda: taken.append("again"))
+            _reads().unregister(number)
             os.dup2(second.fileno(), number)
-            _reads().offer(number, lambda: taken.append("second"))
+            _reads().register(number, lambda: taken.append("second"))
             other_peer.send(b"x")
             with trio.move_on_after(0.01):
                 await trio.sleep_forever()
-            _reads().withdraw(number)
+            _reads().unregister(number)
             os.close(number)
         assert set(taken) == {"second"}
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
-def test_a_loop_that_was_not_asked_reads_nothing() -> None:
-    """Whoever would offer a socket learns it."""
+def test_inline_reads_are_off_by_default() -> None:
+    """And a caller can see it."""
 
     async def main() -> None:
-        assert direct.direct_reads() is None
+        assert inline_reads.inline_reads() is None
 
     trio.run(main)
 
 
-def test_a_guest_loop_reads_nothing() -> None:
-    """It sleeps in another thread, where nothing may be read."""
+def test_a_guest_loop_has_no_inline_reads() -> None:
+    """It waits in another thread, where nothing may be read."""
     calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
     over: list[outcome.Outcome[object]] = []
 
-    async def main() -> DirectReads | None:
-        direct.read_in_sleep()
+    async def main() -> InlineReads | None:
+        inline_reads.enable_inline_reads()
         await trio.sleep(0.001)
-        return direct.direct_reads()
+        return inline_reads.inline_reads()
 
     trio.lowlevel.start_guest_run(
         main, run_sync_soon_threadsafe=calls.put, done_callback=over.append
@@ -200,7 +200,7 @@ def test_a_guest_loop_reads_nothing() -> None:
 def test_a_trio_without_what_is_needed_is_left_as_it_is(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is half replaced, and nothing is offered."""
+    """Nothing is half replaced."""
     manager = SimpleNamespace(_epoll=select.epoll())
     runner = SimpleNamespace(io_manager=manager, runq=[], is_guest=False)
 
@@ -213,27 +213,27 @@ def test_a_trio_without_what_is_needed_is_left_as_it_is(
         del manager._epoll
     elif missing != "runner":
         delattr(runner, missing)
-    monkeypatch.setattr(direct, "_runner", insides)
-    direct.read_in_sleep()
-    assert direct.direct_reads() is None
+    monkeypatch.setattr(inline_reads, "_runner", insides)
+    inline_reads.enable_inline_reads()
+    assert inline_reads.inline_reads() is None
     assert getattr(runner, "io_manager", manager) is manager
 
 
-def test_threads_wake_a_loop_that_reads_in_its_sleep() -> None:
-    """What they hand over runs at once, though the loop would sleep for long."""
+def test_threads_wake_a_loop_with_inline_reads() -> None:
+    """What they hand over runs at once, though the loop would wait for long."""
 
     async def main() -> None:
         with socket_pair() as (ours, _):
-            _reads().offer(ours.fileno(), lambda: None)
+            _reads().register(ours.fileno(), lambda: None)
             token, came = trio.lowlevel.current_trio_token(), trio.Event()
             thread = threading.Thread(target=token.run_sync_soon, args=(came.set,))
             with trio.fail_after(PATIENCE_S):
                 thread.start()
                 await came.wait()
             thread.join()
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
 @pytest.fixture(name="interruptible")
@@ -250,13 +250,13 @@ def test_a_signal_ends_the_sleep() -> None:
 
     async def until_told() -> None:
         with socket_pair() as (ours, _):
-            _reads().offer(ours.fileno(), lambda: None)
+            _reads().register(ours.fileno(), lambda: None)
             with trio.open_signal_receiver(signal.SIGUSR1) as signals, trio.fail_after(PATIENCE_S):
                 killer = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGUSR1))
                 killer.start()
                 assert await anext(signals) == signal.SIGUSR1
                 killer.join()
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
     async def for_ever() -> None:
         with socket_pair() as (ours, theirs):
@@ -266,15 +266,15 @@ def test_a_signal_ends_the_sleep() -> None:
                 signal.raise_signal(signal.SIGINT)
                 taken.append("to its end")
 
-            _reads().offer(ours.fileno(), take)
+            _reads().register(ours.fileno(), take)
             theirs.send(b"x")
             with trio.fail_after(PATIENCE_S):
                 await trio.sleep_forever()
 
     taken: list[str] = []
-    run_reading(until_told)
+    run_with_inline_reads(until_told)
     with pytest.raises(KeyboardInterrupt):
-        run_reading(for_ever)
+        run_with_inline_reads(for_ever)
     assert taken == ["to its end"]
 
 
@@ -293,16 +293,16 @@ def test_a_take_may_start_a_task_and_cancel_a_scope() -> None:
                 nursery.start_soon(note)
                 scope.cancel()
 
-            _reads().offer(ours.fileno(), take)
+            _reads().register(ours.fileno(), take)
             async with trio.open_nursery() as nursery:
                 with trio.CancelScope() as scope:
                     theirs.send(b"x")
                     await trio.sleep_forever()
                 assert scope.cancelled_caught
             assert steps == ["started"]
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
 def test_what_takes_submit_leaves_before_the_loop_sleeps_again() -> None:
@@ -323,16 +323,16 @@ def test_what_takes_submit_leaves_before_the_loop_sleeps_again() -> None:
                 told.clear()
                 came.set()
 
-            _reads().offer(ours.fileno(), take)
+            _reads().register(ours.fileno(), take)
             trio.lowlevel.add_instrument(Ends())
             theirs.send(b"x")
             await came.wait()
             assert told == []
             await trio.lowlevel.checkpoint()
             assert len(told) == 1
-            _reads().withdraw(ours.fileno())
+            _reads().unregister(ours.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)
 
 
 def test_one_take_may_end_another() -> None:
@@ -345,17 +345,17 @@ def test_one_take_may_end_another() -> None:
 
             def take(name: str, other: socket.socket) -> None:
                 taken.append(name)
-                _reads().withdraw(other.fileno())
+                _reads().unregister(other.fileno())
                 came.set()
 
-            _reads().offer(one.fileno(), lambda: take("one", two))
-            _reads().offer(two.fileno(), lambda: take("two", one))
+            _reads().register(one.fileno(), lambda: take("one", two))
+            _reads().register(two.fileno(), lambda: take("two", one))
             its_peer.send(b"x")
             other_peer.send(b"x")
             with trio.fail_after(PATIENCE_S):
                 await came.wait()
             assert len(taken) == 1
-            _reads().withdraw(one.fileno())
-            _reads().withdraw(two.fileno())
+            _reads().unregister(one.fileno())
+            _reads().unregister(two.fileno())
 
-    run_reading(main)
+    run_with_inline_reads(main)

@@ -1,4 +1,4 @@
-"""A loop that reads in its sleep, and sockets for it to read."""
+"""A loop with inline reads, and sockets for it to read."""
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import trio
 
-from protocol.transport import direct
+from protocol.transport import inline_reads
 
 
 @contextmanager
@@ -18,11 +18,13 @@ def socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def run_reading(main: Callable[[], Awaitable[None]], *instruments: trio.abc.Instrument) -> None:
-    """Run `main` in such a loop."""
+def run_with_inline_reads(
+    main: Callable[[], Awaitable[None]], *instruments: trio.abc.Instrument
+) -> None:
+    """Run `main` with inline reads enabled."""
 
     async def reading() -> None:
-        direct.read_in_sleep()
+        inline_reads.enable_inline_reads()
         await main()
 
     trio.run(reading, instruments=instruments)

@@ -18,6 +18,7 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
@@ -34,7 +35,7 @@ _REFUSALS: Final = (
     RecursionError,
 )
 
-_DICT_ATTRIBUTES: Final = frozenset(dir(dict))
+_METHODS: Final = frozenset(name for kind in (dict, list, str, LoopContext) for name in dir(kind))
 _IMMUTABLE_TYPES: Final = frozenset({str, LoopContext})
 
 _decode: Final = json.JSONDecoder().raw_decode
@@ -59,11 +60,11 @@ class ChatTemplate:
         self._control = control
         self._knows_developer = "developer" in source
         try:
-            self._template = template_environment().from_string(control.mark(source))
+            self._template = compile_template(control.mark(source))
             self._variables = {k: control.mark(v) for k, v in (variables or {}).items()}
             self._builds_tokens = self._has_unmarked_tokens()
             if self._builds_tokens:
-                self._template = template_environment().from_string(source)
+                self._template = compile_template(source)
                 self._variables = dict(variables or {})
             self._constants = {
                 **self._template.globals,
@@ -163,8 +164,8 @@ class ChatTemplate:
         return False
 
 
-def template_environment() -> jinja2.Environment:
-    """A fresh environment."""
+def compile_template(source: str) -> jinja2.Template:
+    """A template in an environment of its own. Raises `jinja2.TemplateSyntaxError`."""
     environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -172,25 +173,29 @@ def template_environment() -> jinja2.Environment:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    return environment
+    return environment.from_string(_FieldsFirst().visit(environment.parse(source)))
+
+
+class _FieldsFirst(NodeTransformer):
+    """Makes `message.role` of a template `message['role']`, which Jinja looks up as a field first
+    and as an attribute second: most of what templates read is fields of dicts. No plain value has
+    both under one name that is no method.
+    """
+
+    def visit_Getattr(self, node: jinja2.nodes.Getattr) -> jinja2.nodes.Node:  # noqa: N802
+        """Jinja's own name for what to do with a node of this type."""
+        self.generic_visit(node)
+        if node.attr in _METHODS or node.ctx != "load":
+            return node
+        name = jinja2.nodes.Const(node.attr, lineno=node.lineno)
+        return jinja2.nodes.Getitem(node.node, name, node.ctx, lineno=node.lineno)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a short way to what templates read most. A conversation of 64 KiB renders
-    in 370 us instead of 780 us, with the same output.
-    """
-
-    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 (Jinja's own signature)
-        """The field of a dict, unless dicts have a method of that name."""
-        if isinstance(obj, dict) and attribute not in _DICT_ATTRIBUTES:
-            try:
-                return obj[attribute]
-            except KeyError:
-                return self.undefined(obj=obj, name=attribute)
-        return super().getattr(obj, attribute)
+    """The sandbox, with a shorter check of what templates read most."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """Of these types, the sandbox forbids names with an underscore only."""
+        """Of immutable values, the sandbox forbids only names with an underscore."""
         if type(obj) in _IMMUTABLE_TYPES:
             return not attr.startswith("_")
         return super().is_safe_attribute(obj, attr, value)

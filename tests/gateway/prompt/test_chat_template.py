@@ -12,7 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.api.chat_request import Message
 from gateway.api.tool_schemas import ToolSchema
-from gateway.prompt.chat_template import ChatTemplate, template_environment
+from gateway.prompt.chat_template import ChatTemplate, compile_template
 from gateway.prompt.control_tokens import ControlTokens
 
 SOURCES = (
@@ -55,7 +55,7 @@ OBJECTS = st.recursive(
 
 @cache
 def ours(source: str) -> jinja2.Template:
-    return template_environment().from_string(source)
+    return compile_template(source)
 
 
 @cache

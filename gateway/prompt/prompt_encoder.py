@@ -20,12 +20,12 @@ from gateway.prompt.control_tokens import MARK, ControlTokens
 from gateway.prompt.segment_rule import is_separable
 from gateway.prompt.split_patterns import ascii_pattern
 from gateway.prompt.tokenizer import Encoder
-from gateway.prompt.word_cache import EncodedWords, WordCache, text_bytes
+from gateway.prompt.word_cache import EncodedWords, WordCache, entry_bytes
 from protocol.tokens import pack_token, pack_tokens
 
 MAX_BYTES: Final = 16 * 2**20
 """A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
-_ENTRY_BYTES: Final = 350
+_OWNED_BYTES: Final = 150
 
 _Key = str | tuple[bytes, str]
 
@@ -145,5 +145,8 @@ def _keys(stretches: list[str], owner: bytes) -> Sequence[_Key]:
 
 
 def _entry_bytes(key: _Key, packed: bytes) -> int:
-    stretch = key if isinstance(key, str) else key[1]
-    return _ENTRY_BYTES + text_bytes(stretch) + len(packed)
+    return (
+        entry_bytes(key, packed)
+        if isinstance(key, str)
+        else _OWNED_BYTES + entry_bytes(key[1], packed)
+    )

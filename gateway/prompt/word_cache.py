@@ -46,7 +46,7 @@ _SPELLED: Final = {byte: 0x100 + at for at, byte in enumerate([*range(0x21), 0x7
 """How `ByteLevel` spells the characters of ASCII that are not printed."""
 
 Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
-Parts = Sequence[bytes | str]
+Parts = list[bytes | str]
 """A text in ids, and in stretches that the tokenizer has to encode."""
 
 
@@ -73,8 +73,8 @@ class WordCache:
     ) -> None:
         self._splitter = _Splitter(tokenizer, pattern)
         self._encode = encode
-        self._words: ByteLru[str, bytes] = ByteLru(max_bytes, _entry_bytes)
-        self._pieces: ByteLru[str, bytes] = ByteLru(max_bytes, _entry_bytes)
+        self._words: ByteLru[str, bytes] = ByteLru(max_bytes, entry_bytes)
+        self._pieces: ByteLru[str, bytes] = ByteLru(max_bytes, entry_bytes)
         self._once: dict[str, None] = {}
 
     @property
@@ -95,7 +95,8 @@ class WordCache:
         if not unknown:
             return EncodedWords(self._joined(in_parts), pieces, {}, ())
         again = list(islice(filter(self._once.__contains__, unknown), MAX_NEW_WORDS))
-        packed = self._joined([*in_parts, *([word] for word in again)])
+        by_word: list[Parts] = [[word] for word in again]
+        packed = self._joined(in_parts + by_word)
         words = dict(zip(again, packed[len(texts) :], strict=True))
         return EncodedWords(packed[: len(texts)], pieces, words, unknown)
 
@@ -133,7 +134,7 @@ class WordCache:
         if len(text) > MAX_TEXT_CHARS or _CUT in text:
             return [text]
         if _INDENT in text and text.isascii():
-            return [self._by_piece(text, pieces)]
+            return self._by_piece([text], pieces)
         words = text.replace(" ", _CUT + " ").split(_CUT)
         if not words[0]:
             del words[0]
@@ -141,41 +142,24 @@ class WordCache:
         if None not in found:
             return found  # type: ignore[return-value]
         if len(unknown) < MAX_ONCE:
-            pairs = zip(words, found, strict=True)
-            unknown.update({word: None for word, ids in pairs if ids is None and _is_word(word)})
+            for word, packed in zip(words, found, strict=True):
+                is_word = word[-1].isprintable() and word != " "
+                if packed is None and is_word and len(word) <= MAX_WORD_CHARS:
+                    unknown[word] = None
         if found.count(None) * _FEW > len(words) and text.isascii():
-            return [self._by_piece(text, pieces)]
-        parts = self._between(words, found, pieces)
+            return self._by_piece([text], pieces)
+        parts = self._by_piece(_unknown_between(words, found), pieces)
         num_strings = len([part for part in parts if type(part) is str])
         return [text] if num_strings * _ALONE_CHARS > len(text) else parts
 
-    def _between(
-        self, words: list[str], found: list[bytes | None], pieces: dict[str, bytes]
-    ) -> Parts:
-        """Known words, and by piece what is between them. What does not end like a word goes
-        together with the next.
+    def _by_piece(self, parts: list[bytes | str], fresh: dict[str, bytes]) -> list[bytes | str]:
+        """`parts` with the ids of the stretches in ASCII; unchanged if only the tokenizer can tell.
+        Stretches end where text may be cut, so that they are split as if they were one.
         """
-        parts: list[bytes | str] = []
-        at, num_words = 0, len(words)
-        found.append(None)
-        while (start := found.index(None, at)) < num_words:
-            parts.append(b"".join(found[at:start]))  # type: ignore[arg-type]
-            run, at = words[start], start + 1
-            while at < num_words and (
-                not is_printed(run[-1])
-                or (found[at] is None and words[at].isascii() == run.isascii())
-            ):
-                run += words[at]
-                at += 1
-            parts.append(self._by_piece(run, pieces))
-        parts.append(b"".join(found[at:num_words]))  # type: ignore[arg-type]
-        return parts
-
-    def _by_piece(self, text: str, fresh: dict[str, bytes]) -> bytes | str:
-        """The ids of all pieces; the text if only the tokenizer can tell."""
-        pieces = self._splitter.split(text) if text.isascii() else None
-        if pieces is None:
-            return text
+        stretches = "".join([part for part in parts if type(part) is str and part.isascii()])
+        pieces = self._splitter.split(stretches)
+        if not pieces:
+            return parts
         found = self._pieces.find(pieces)
         at = 0
         for _ in range(found.count(None)):
@@ -183,10 +167,45 @@ class WordCache:
             piece = pieces[at]
             if piece not in fresh:
                 if len(piece) > MAX_PIECE_CHARS or len(fresh) >= MAX_NEW_PIECES:
-                    return text
+                    return parts
                 fresh[piece] = pack_tokens(self._splitter.ids_of(piece))
             found[at] = fresh[piece]
-        return b"".join(found)  # type: ignore[arg-type]
+        if len(parts) == 1:
+            return [b"".join(found)]  # type: ignore[arg-type]
+        sizes, ids = map(len, pieces), iter(found)
+        encoded: list[bytes | str] = []
+        for part in parts:
+            if isinstance(part, str) and part.isascii():
+                num_left, packed = len(part), b""
+                while num_left:
+                    num_left -= next(sizes)
+                    packed += next(ids)  # type: ignore[operator]
+                encoded.append(packed)
+            else:
+                encoded.append(part)
+        return encoded
+
+
+def _unknown_between(words: list[str], found: list[bytes | None]) -> list[bytes | str]:
+    """The ids of known words, and between them stretches of the others. What ends in something
+    that is not printed goes together with the next word.
+    """
+    parts: list[bytes | str] = []
+    at, num_words = 0, len(words)
+    found.append(None)
+    while (start := found.index(None, at)) < num_words:
+        parts.append(b"".join(found[at:start]))  # type: ignore[arg-type]
+        stretch, at = words[start], start + 1
+        while at < num_words and (
+            stretch[-1] == " "
+            or not stretch[-1].isprintable()
+            or (found[at] is None and words[at].isascii() == stretch.isascii())
+        ):
+            stretch += words[at]
+            at += 1
+        parts.append(stretch)
+    parts.append(b"".join(found[at:num_words]))  # type: ignore[arg-type]
+    return parts
 
 
 class _Splitter:
@@ -231,26 +250,13 @@ class _Splitter:
         return [token.id for token in self._model.tokenize(piece.translate(_SPELLED))]
 
 
-def is_printed(character: str) -> bool:
-    """Whether a text may be cut between `character` and a space behind it."""
-    return character.isprintable() and character != " "
-
-
-def text_bytes(text: str) -> int:
-    """What the letters of `text` take at most. By its value alone: `sys.getsizeof` grows once
-    something has asked for the text in UTF-8.
-    """
-    return len(text) if text.isascii() else 4 * len(text)
-
-
-def _is_word(text: str) -> bool:
-    return len(text) <= MAX_WORD_CHARS and is_printed(text[-1])
-
-
 def _any_of(texts: Iterable[str]) -> str:
     longest_first = sorted(texts, key=lambda text: (-len(text), text))
     return "|".join(map(re.escape, longest_first)) or r"(?!)"
 
 
-def _entry_bytes(word: str, packed: bytes) -> int:
-    return _ENTRY_BYTES + text_bytes(word) + len(packed)
+def entry_bytes(text: str, packed: bytes) -> int:
+    """What a cache needs for a text and its ids, at most. By the text's value alone:
+    `sys.getsizeof` grows once something has asked for it in UTF-8.
+    """
+    return _ENTRY_BYTES + len(packed) + (len(text) if text.isascii() else 4 * len(text))

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from gateway.prompt.split_patterns import ascii_pattern, in_ascii
-from gateway.prompt.word_cache import is_printed
 from tests.fakes.tokenizers import PATTERNS, byte_level, designs, split_by, splits
 
 LETTERS = "abBs'! .1/\n\r\t\v\x1c\x85\u00a0éß一\u0301🙂"
 TEXTS = st.text(alphabet=LETTERS, max_size=12) | st.text(max_size=6)
 ASCII = st.text(alphabet="abBfsS'!. 12/\n\r\t\v\x00\x1c\x7f-$^", max_size=14)
+
+
+def is_printed(character: str) -> bool:
+    return character.isprintable() and character != " "
 
 
 def pieces(sources: tuple[str, ...], text: str) -> list[str]:

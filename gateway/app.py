@@ -32,9 +32,9 @@ from gateway.runtime.random_pool import RandomPool
 from gateway.spending.spending import Spending
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
-from gateway.turn.detached_requests import DetachedRequests
 from gateway.turn.health_probes import HealthProbes
 from gateway.turn.model_texts import known_text
+from gateway.turn.open_turns import OpenTurns
 from gateway.turn.preview import preview_route
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -108,7 +108,7 @@ def build_services(
         feed=feed,
         health=ProviderHealth(config.providers, feed),
         retries=RetryBudget(feed),
-        detached_requests=DetachedRequests(feed, grace_s=gateway.disconnect_grace_s),
+        open_turns=OpenTurns(feed, grace_s=gateway.disconnect_grace_s),
         draw=draw,
     )
 
@@ -152,7 +152,7 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.dispatcher.run)
             await nursery.start(services.files.run)
             await nursery.start(services.spending.run)
-            await nursery.start(services.detached_requests.run)
+            await nursery.start(services.open_turns.run)
             recovery_probes = HealthProbes(services.dispatcher, services.link, services.draw)
             await nursery.start(recovery_probes.run)
             yield address
@@ -290,7 +290,7 @@ def _gauges(services: Services) -> FleetGauges:
         unready_workers=statistics.workers - statistics.ready_workers,
         running=statistics.running,
         open_turns=services.open_turns.count,
-        detached_requests=len(services.detached_requests),
+        detached_requests=services.open_turns.num_detached,
         tasks=trio.lowlevel.current_statistics().tasks_living,
         events=dict(services.feed.counts),
         open_breakers=services.health.open_names(),

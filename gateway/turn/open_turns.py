@@ -1,47 +1,204 @@
-"""The turns being answered.
+"""The turns being answered, and the lifecycle of a streamed one.
 
-Owns who they are and how a shutdown ends the last of them: each with an error that it can still
-tell its client. Must not know what turns do.
+Owns the tasks of streamed turns from start to end, and how a shutdown ends the last turns: each
+with an error that its client still gets. Must not know what turns do.
 
-A turn waits for places and for workers on a `Wakeup`, where it can be broken off; what it waits for
-elsewhere has to be `interruptible`, or short.
+Clients time out, and send the same bytes again, just when a prompt is long. So a streamed turn
+whose client leaves before the first token goes on for a grace period, in which a request with the
+same key and the same bytes takes it over. A turn whose client is connected is never taken over, so
+two clients never share one.
 """
 
-from collections.abc import Callable, Iterator
+import enum
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
-from gateway.api import connection_lost
+from gateway.api import Failed, Started, TurnEvent, connection_lost
+from gateway.output import EventSink
 from gateway.runtime import break_off
+from gateway.telemetry import EventFeed, RequestDetached, TakenOver
 
+MAX_DETACHED: Final = 64
+"""Each holds a place on a worker."""
+MAX_KEPT: Final = 8192
+"""Events of a detached turn; one that writes more in its grace is ended."""
 CUT_AGAIN_S: Final = 0.05
+
+Emit = Callable[[TurnEvent], None]
+Work = Callable[[Emit], Awaitable[None]]
+
+
+class TurnState(enum.Enum):
+    """Where a streamed turn is in its life.
+
+    WAITING -> STREAMING | DETACHED | ENDED, STREAMING -> ENDED, DETACHED -> WAITING | ENDED.
+    """
+
+    WAITING = enum.auto()
+    """A client is connected and has seen at most who answers."""
+    STREAMING = enum.auto()
+    """The client has seen content; its leaving cancels the turn."""
+    DETACHED = enum.auto()
+    """The client has left; events are kept until another takes over or the grace is over."""
+    ENDED = enum.auto()
+
+
+class Claim(NamedTuple):
+    """Whose request it is, and which: the same key and the same bytes. `model` is for the log."""
+
+    key: str
+    fingerprint: bytes
+    model: str
+
+
+class StreamedTurn:
+    """One streamed turn and its client. While it is STREAMING, events go to `emit` directly."""
+
+    __slots__ = (
+        "_emit",
+        "_kept",
+        "attached",
+        "claim",
+        "ended",
+        "failure",
+        "left_at",
+        "scope",
+        "sink",
+        "state",
+    )
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.state = TurnState.WAITING
+        self.scope = trio.CancelScope()
+        self.sink = EventSink(self._keep)
+        self.attached: trio.Event | None = None
+        self.ended = trio.Event()
+        self.failure: Exception | None = None
+        self.left_at = 0.0
+        self._emit: Emit | None = None
+        self._kept: list[TurnEvent] = []
+
+    def attach(self, emit: Emit) -> None:
+        """A client is connected: events go to `emit` from now on, first those that were kept."""
+        self.state = TurnState.WAITING
+        self.scope.deadline = float("inf")
+        self._emit = emit
+        self.sink.tell = self._pass_first
+        kept, self._kept = self._kept, []
+        for event in kept:
+            self.sink(event)
+        if self.attached is not None:
+            self.attached.set()
+
+    def detach(self, grace_s: float) -> None:
+        """The client has left, and another may take over within the grace."""
+        self.state = TurnState.DETACHED
+        self.left_at = trio.current_time()
+        self.scope.deadline = self.left_at + grace_s
+        self.attached = trio.Event()
+        self._emit = None
+        self.sink.tell = self._keep
+
+    def cancel(self) -> None:
+        """The client has left for good."""
+        self._emit = None
+        self.sink.tell = _ignore
+        self.scope.cancel()
+
+    def end(self, *, is_cut: bool) -> None:
+        """The turn is over; if it was cut, a client that is still connected gets an error."""
+        self.state = TurnState.ENDED
+        if is_cut and self._emit is not None:
+            self._emit(Failed(connection_lost()))
+        # A bound method in the sink would be a cycle, which waits for the garbage collector.
+        self.sink.tell = _ignore
+        self.ended.set()
+
+    def _keep(self, event: TurnEvent) -> None:
+        self._kept.append(event)
+        if len(self._kept) > MAX_KEPT:
+            self.scope.cancel()
+
+    def _pass_first(self, event: TurnEvent) -> None:
+        assert self._emit is not None
+        if isinstance(event, Started):
+            # A client that takes over gets it too.
+            self._kept = [event]
+        else:
+            self.state = TurnState.STREAMING
+            self._kept.clear()
+            self.sink.tell = self._emit
+        self._emit(event)
 
 
 class OpenTurns:
-    """One per task: a turn that has others within it is one of them all the same."""
+    """All turns, one per task: a turn that has other tasks within it counts once. `run` owns the
+    tasks of streamed turns.
 
-    def __init__(self) -> None:
+    A turn waits for places and for workers on a `Wakeup`, where it can be broken off; what it waits
+    for elsewhere has to be `interruptible`, or short.
+    """
+
+    def __init__(self, feed: EventFeed, *, grace_s: float) -> None:
+        self._feed = feed
+        self._grace_s = grace_s
+        self._nursery: trio.Nursery | None = None
+        self._detached: dict[Claim, StreamedTurn] = {}
         self._tasks: set[trio.lowlevel.Task] = set()
         self._scopes: set[trio.CancelScope] = set()
         self.close: Final[Callable[[trio.lowlevel.Task], None]] = self._tasks.remove
-        """That turn is over."""
+        """The turn of that task is over."""
 
     @property
     def count(self) -> int:
         """Turns being answered now."""
         return len(self._tasks)
 
+    @property
+    def num_detached(self) -> int:
+        """Turns whose client has left before the first token."""
+        return len(self._detached)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run streamed turns until cancelled, which ends them all."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def stream(self, claim: Claim, work: Work, emit: Emit) -> None:
+        """Do `work`, or take over a detached turn, and pass its events on; raises what the work
+        raises. Cancelling the call means that the client has left.
+        """
+        if self._nursery is None:
+            raise RuntimeError("the open turns do not run")
+        turn = self._take_over(claim)
+        if turn is None:
+            turn = StreamedTurn(claim)
+            self._nursery.start_soon(self._run_streamed, turn, work)
+        turn.attach(emit)
+        try:
+            await turn.ended.wait()
+        finally:
+            if turn.state is not TurnState.ENDED:
+                self._leave(turn)
+        failure, turn.failure = turn.failure, None
+        if failure is not None:
+            raise failure
+
     def open(self) -> trio.lowlevel.Task:
-        """This task answers one more turn; what comes back closes it."""
+        """This task answers one more turn; give the result to `close`."""
         task = trio.lowlevel.current_task()
         self._tasks.add(task)
         return task
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the block, which waits for what is no bell, be cut too. Raises `ApiError` then."""
+        """Let the block, which does not wait on a `Wakeup`, be cut too. Raises `ApiError` then."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
@@ -59,3 +216,46 @@ class OpenTurns:
             for task in self._tasks:
                 break_off(task, connection_lost())
             await trio.sleep(CUT_AGAIN_S)
+
+    async def _run_streamed(self, turn: StreamedTurn, work: Work) -> None:
+        """The task of a turn. An `Exception` is raised again in `stream`; that of a detached turn
+        which no client takes over is dropped.
+        """
+        is_cut = True
+        try:
+            with turn.scope:
+                try:
+                    await work(turn.sink)
+                except Exception as error:  # noqa: BLE001 - raised in the task of the client
+                    turn.failure = error
+                while turn.state is TurnState.DETACHED:
+                    assert turn.attached is not None
+                    await turn.attached.wait()
+                is_cut = False
+        finally:
+            if self._detached.get(turn.claim) is turn:
+                del self._detached[turn.claim]
+            turn.end(is_cut=is_cut)
+
+    def _take_over(self, claim: Claim) -> StreamedTurn | None:
+        turn = self._detached.pop(claim, None)
+        # Events of a turn that was ended for what it wrote are no whole answer.
+        if turn is None or turn.scope.cancel_called:
+            return None
+        after_s = trio.current_time() - turn.left_at
+        self._feed.publish(TakenOver(claim.model, claim.key, round(after_s, 3)))
+        return turn
+
+    def _leave(self, turn: StreamedTurn) -> None:
+        claim = turn.claim
+        has_room = len(self._detached) < MAX_DETACHED and claim not in self._detached
+        if turn.state is TurnState.STREAMING or not has_room:
+            turn.cancel()
+            return
+        turn.detach(self._grace_s)
+        self._detached[claim] = turn
+        self._feed.publish(RequestDetached(claim.model, claim.key, self._grace_s))
+
+
+def _ignore(_event: TurnEvent) -> None:
+    """Where the events of a turn that is over go."""

@@ -19,7 +19,6 @@ from gateway.prompt import DigestCache
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import Counters, EventFeed
-from gateway.turn.detached_requests import DetachedRequests
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -44,8 +43,7 @@ class Services:
     feed: EventFeed
     health: ProviderHealth
     retries: RetryBudget
-    detached_requests: DetachedRequests
+    open_turns: OpenTurns
     digests: DigestCache = field(default_factory=DigestCache)
-    open_turns: OpenTurns = field(default_factory=OpenTurns)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

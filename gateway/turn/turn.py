@@ -4,7 +4,7 @@ Owns the turn's nursery and the order of its steps: find the model, prepare, ask
 the choices, or hand over to the providers. Must not know HTTP or frames.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 
 import trio
@@ -22,13 +22,11 @@ from gateway.api import (
 from gateway.routing import ModelView, RouteRequest, UseProvider
 from gateway.telemetry import Counters
 from gateway.turn.caller import Caller
-from gateway.turn.detached_requests import Claim
+from gateway.turn.open_turns import Claim, Emit
 from gateway.turn.preparation import UNSHOWABLE, Job, guess_prompt_tokens, is_auxiliary, prepare
 from gateway.turn.provider_chain import answer_by_chain
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
-
-Emit = Callable[[TurnEvent], None]
 
 
 def host_turn(
@@ -47,7 +45,7 @@ def host_turn(
         return Turn(services, request, caller, emit).run()
 
     claim = Claim(caller.key, request.fingerprint, request.model)
-    return services.detached_requests.host(claim, work, emit)
+    return services.open_turns.stream(claim, work, emit)
 
 
 class _Counted:

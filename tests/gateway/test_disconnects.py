@@ -103,7 +103,7 @@ async def settled(gateway: RunningGateway) -> None:
         statistics = services.dispatcher.statistics()
         return not (
             services.open_turns.count
-            or len(services.detached_requests)
+            or services.open_turns.num_detached
             or statistics.running
             or statistics.queued
             or services.link._attempts

@@ -9,13 +9,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from gateway.api.events import Failed, Started, TextDelta, TurnEvent
 from gateway.telemetry.event_feed import EventFeed
-from gateway.turn.detached_requests import (
+from gateway.turn.open_turns import (
+    MAX_DETACHED,
     MAX_KEPT,
-    MAX_ORPHANS,
     Claim,
-    DetachedRequests,
     Emit,
-    _Hosted,
+    OpenTurns,
+    StreamedTurn,
 )
 
 GRACE_S = 10.0
@@ -48,8 +48,8 @@ class Turn:
 class Client:
     """One connected client; `leave` is its disconnect."""
 
-    def __init__(self, orphanage: DetachedRequests, nursery: trio.Nursery) -> None:
-        self._orphanage = orphanage
+    def __init__(self, open_turns: OpenTurns, nursery: trio.Nursery) -> None:
+        self._open_turns = open_turns
         self._nursery = nursery
         self.events: list[TurnEvent] = []
         self.scope = trio.CancelScope()
@@ -63,7 +63,7 @@ class Client:
     async def _run(self, work: Callable[[Emit], Awaitable[None]], claim: Claim) -> None:
         with self.scope:
             try:
-                await self._orphanage.host(claim, work, self.events.append)
+                await self._open_turns.stream(claim, work, self.events.append)
             except ValueError as error:
                 self.failure = error
             self.over = True
@@ -74,28 +74,28 @@ class Client:
 
 
 @pytest.fixture
-async def orphanage() -> AsyncIterator[DetachedRequests]:
+async def open_turns() -> AsyncIterator[OpenTurns]:
     """One that runs, and whose tasks all end with it."""
     async with trio.open_nursery() as nursery:
-        orphanage = DetachedRequests(EventFeed(), grace_s=GRACE_S)
-        await nursery.start(orphanage.run)
-        yield orphanage
+        open_turns = OpenTurns(EventFeed(), grace_s=GRACE_S)
+        await nursery.start(open_turns.run)
+        yield open_turns
         nursery.cancel_scope.cancel()
 
 
 async def test_the_same_request_takes_over(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """The work goes on, and the second client gets all of it, the beginning too."""
     turn = Turn()
-    first = Client(orphanage, nursery).ask(turn)
+    first = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     turn.emit(STARTED)
     await first.leave()
-    assert len(orphanage) == 1
+    assert open_turns.num_detached == 1
     await trio.sleep(GRACE_S - 1)
     turn.emit(TextDelta(0, "Hel"))
-    second = Client(orphanage, nursery).ask(turn)
+    second = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     turn.emit(TextDelta(0, "lo"))
     await trio.sleep(2 * GRACE_S)
@@ -104,38 +104,38 @@ async def test_the_same_request_takes_over(
     assert turn.num_started == 1
     assert second.events == [STARTED, TextDelta(0, "Hel"), TextDelta(0, "lo")]
     assert second.over
-    assert len(orphanage) == 0
+    assert open_turns.num_detached == 0
 
 
-async def test_an_orphan_lives_for_its_grace(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_a_detached_turn_lives_for_its_grace(
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Then it is cancelled; the same request begins anew."""
     turn = Turn()
-    first = Client(orphanage, nursery).ask(turn)
+    first = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     await first.leave()
     await trio.sleep(GRACE_S - 0.1)
     assert not turn.was_cancelled
     await trio.sleep(0.2)
     assert turn.was_cancelled
-    assert len(orphanage) == 0
-    Client(orphanage, nursery).ask(turn)
+    assert open_turns.num_detached == 0
+    Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     assert turn.num_started == 2
 
 
 async def test_connected_clients_are_never_merged(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """Two clients with the same bytes have two turns; of two orphans one is kept."""
+    """Two clients with the same bytes have two turns; of two detached ones one is kept."""
     one, two = Turn(), Turn()
-    clients = [Client(orphanage, nursery).ask(turn) for turn in (one, two)]
+    clients = [Client(open_turns, nursery).ask(turn) for turn in (one, two)]
     await wait_all_tasks_blocked()
     assert (one.num_started, two.num_started) == (1, 1)
     for client in clients:
         await client.leave()
-    assert len(orphanage) == 1
+    assert open_turns.num_detached == 1
     assert [one.was_cancelled, two.was_cancelled].count(True) == 1
 
 
@@ -143,40 +143,40 @@ async def test_connected_clients_are_never_merged(
     "claim", [Claim("bob", b"bytes", "alpha"), Claim("alice", b"other", "alpha")]
 )
 async def test_others_do_not_take_over(
-    claim: Claim, orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+    claim: Claim, open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Another key or another byte is another request."""
     turn, other = Turn(), Turn()
-    first = Client(orphanage, nursery).ask(turn)
+    first = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     await first.leave()
-    Client(orphanage, nursery).ask(other, claim)
+    Client(open_turns, nursery).ask(other, claim)
     await wait_all_tasks_blocked()
     assert other.num_started == 1
-    assert len(orphanage) == 1
+    assert open_turns.num_detached == 1
 
 
 async def test_after_the_first_token_leaving_is_the_end(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """At once: text that somebody has seen is not shown to another."""
+    """At once: text that a client has seen is not shown to another."""
     turn = Turn()
-    client = Client(orphanage, nursery).ask(turn)
+    client = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     turn.emit(STARTED)
     turn.emit(TextDelta(0, "Hel"))
     await client.leave()
     assert turn.was_cancelled
-    assert len(orphanage) == 0
+    assert open_turns.num_detached == 0
 
 
-async def test_who_took_over_and_leaves_unseen_is_an_orphan_again(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_a_turn_that_was_taken_over_can_detach_again(
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Clients may give up more than once; each has the whole grace."""
     turn = Turn()
     for _ in range(3):
-        client = Client(orphanage, nursery).ask(turn)
+        client = Client(open_turns, nursery).ask(turn)
         await trio.sleep(GRACE_S * 2)
         await client.leave()
         await trio.sleep(GRACE_S * 0.9)
@@ -184,38 +184,38 @@ async def test_who_took_over_and_leaves_unseen_is_an_orphan_again(
     assert not turn.was_cancelled
 
 
-async def test_an_orphan_that_ended_is_there_for_its_client(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_an_answer_that_ended_detached_waits_for_its_client(
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """The answer, or the failure, is told to whoever comes within the grace."""
+    """The answer, or the failure, goes to the client that comes within the grace."""
     for error in (None, ValueError("no")):
         turn = Turn()
         turn.error = error
-        first = Client(orphanage, nursery).ask(turn)
+        first = Client(open_turns, nursery).ask(turn)
         await wait_all_tasks_blocked()
         await first.leave()
         turn.emit(TextDelta(0, "All"))
         turn.done.set()
         await wait_all_tasks_blocked()
-        second = Client(orphanage, nursery).ask(turn)
+        second = Client(open_turns, nursery).ask(turn)
         await wait_all_tasks_blocked()
         assert second.events == [TextDelta(0, "All")]
         assert second.failure is error
         assert turn.num_started == 1
 
 
-async def test_orphans_and_what_they_write_are_bounded(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_detached_turns_and_their_events_are_bounded(
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """One too many is cancelled at once, as is one that writes without end."""
-    turns = [Turn() for _ in range(MAX_ORPHANS + 1)]
+    turns = [Turn() for _ in range(MAX_DETACHED + 1)]
     for number, turn in enumerate(turns):
         claim = Claim("alice", str(number).encode(), "alpha")
-        client = Client(orphanage, nursery).ask(turn, claim)
+        client = Client(open_turns, nursery).ask(turn, claim)
         await wait_all_tasks_blocked()
         await client.leave()
-    assert len(orphanage) == MAX_ORPHANS
-    assert [turn.was_cancelled for turn in turns] == [False] * MAX_ORPHANS + [True]
+    assert open_turns.num_detached == MAX_DETACHED
+    assert [turn.was_cancelled for turn in turns] == [False] * MAX_DETACHED + [True]
     for _ in range(MAX_KEPT + 1):
         turns[0].emit(TextDelta(0, "x"))
     await wait_all_tasks_blocked()
@@ -223,19 +223,19 @@ async def test_orphans_and_what_they_write_are_bounded(
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-async def test_an_orphan_that_was_ended_is_taken_over_by_nobody(
-    is_over: bool, orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_a_detached_turn_that_was_cut_cannot_be_taken_over(
+    is_over: bool, open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """What is kept of it is no whole answer: the client's second try begins anew."""
+    """Its kept events are no whole answer: the second try starts anew."""
     turn, again = Turn(), Turn()
-    client = Client(orphanage, nursery).ask(turn)
+    client = Client(open_turns, nursery).ask(turn)
     await wait_all_tasks_blocked()
     await client.leave()
     for _ in range(MAX_KEPT + 1):
         turn.emit(TextDelta(0, "x"))
     if is_over:
         await wait_all_tasks_blocked()
-    second = Client(orphanage, nursery).ask(again)
+    second = Client(open_turns, nursery).ask(again)
     await wait_all_tasks_blocked()
     again.emit(STARTED)
     again.done.set()
@@ -243,16 +243,16 @@ async def test_an_orphan_that_was_ended_is_taken_over_by_nobody(
     assert turn.was_cancelled
     assert second.over
     assert second.events == [STARTED]
-    assert len(orphanage) == 0
+    assert open_turns.num_detached == 0
 
 
-async def test_the_end_of_the_gateway_is_told(autojump_clock: MockClock) -> None:
-    """Who is connected when all is cancelled gets an error that clients try again on."""
+async def test_the_end_of_the_gateway_is_an_error(autojump_clock: MockClock) -> None:
+    """A client that is connected when all is cancelled gets an error on which clients retry."""
     async with trio.open_nursery() as nursery:
-        orphanage, turn = DetachedRequests(EventFeed(), grace_s=GRACE_S), Turn()
+        open_turns, turn = OpenTurns(EventFeed(), grace_s=GRACE_S), Turn()
         async with trio.open_nursery() as owner:
-            await owner.start(orphanage.run)
-            client = Client(orphanage, nursery).ask(turn)
+            await owner.start(open_turns.run)
+            client = Client(open_turns, nursery).ask(turn)
             await wait_all_tasks_blocked()
             owner.cancel_scope.cancel()
         await wait_all_tasks_blocked()
@@ -261,33 +261,33 @@ async def test_the_end_of_the_gateway_is_told(autojump_clock: MockClock) -> None
         assert failed.error.code == "upstream_connection_lost"
 
 
-def _hosted() -> list[_Hosted]:
-    return [each for each in gc.get_objects() if type(each) is _Hosted]
+def _streamed() -> list[StreamedTurn]:
+    return [each for each in gc.get_objects() if type(each) is StreamedTurn]
 
 
-async def test_a_turn_that_is_over_leaves_nothing_to_the_collector(
-    orphanage: DetachedRequests, nursery: trio.Nursery, autojump_clock: MockClock
+async def test_a_turn_that_is_over_leaves_no_reference_cycle(
+    open_turns: OpenTurns, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Neither one whose client stayed nor one that was taken over when it had ended."""
     gc.collect()
-    others = _hosted()  # of a test that has failed before, whose frames are kept
+    others = _streamed()  # of a test that has failed before, whose frames are kept
     gc.disable()
     try:
         for leaves in (False, True):
             turn = Turn()
-            client = Client(orphanage, nursery).ask(turn)
+            client = Client(open_turns, nursery).ask(turn)
             await wait_all_tasks_blocked()
             if leaves:
                 await client.leave()
             turn.done.set()
             await wait_all_tasks_blocked()
             if leaves:
-                client = Client(orphanage, nursery).ask(turn)
+                client = Client(open_turns, nursery).ask(turn)
                 await wait_all_tasks_blocked()
             assert client.over
             del client, turn
             await trio.sleep(2 * GRACE_S)
-            left = [each for each in _hosted() if not any(each is other for other in others)]
+            left = [each for each in _streamed() if not any(each is other for other in others)]
             assert not left, leaves
     finally:
         gc.enable()

@@ -276,11 +276,11 @@ async def test_a_client_that_comes_again_goes_on_with_its_prefill() -> None:
         first = gateway.start(Caller(key="alice"), stream=True)
         await worker.wait(Submit)
         first.scope.cancel()
-        await wait_until(lambda: len(gateway.services.detached_requests) == 1)
+        await wait_until(lambda: gateway.services.open_turns.num_detached == 1)
         other = gateway.start(Caller(key="bob"), stream=True)
         await worker.wait(Submit, count=2)
         second = gateway.start(Caller(key="alice"), stream=True)
-        await wait_until(lambda: len(gateway.services.detached_requests) == 0)
+        await wait_until(lambda: gateway.services.open_turns.num_detached == 0)
         worker.resume()
         with trio.fail_after(PATIENCE_S):
             await second.over.wait()

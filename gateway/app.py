@@ -19,27 +19,25 @@ from gateway import upstream
 from gateway.api.errors import ApiError
 from gateway.api.rewritten_fields import check_aliases
 from gateway.gateway_index import ALONE, GatewayIndex
-from gateway.http.edge import Edge, FleetGauges
-from gateway.http.routes import edge_app
-from gateway.http.server import serve
-from gateway.http.server.send_buffer import write_batch
+from gateway.http import Edge, FleetGauges, edge_app, serve, write_batch
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
-from gateway.runtime.random_pool import RandomPool
 from gateway.spending.spending import Spending
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
-from gateway.turn.health_probes import HealthProbes
-from gateway.turn.model_texts import known_text
-from gateway.turn.open_turns import OpenTurns
-from gateway.turn.preview import preview_route
-from gateway.turn.provider_health import ProviderHealth
-from gateway.turn.retry_policy import RetryBudget
-from gateway.turn.services import Services
-from gateway.turn.turn import host_turn
+from gateway.turn import (
+    HealthProbes,
+    OpenTurns,
+    ProviderHealth,
+    RetryBudget,
+    Services,
+    answer_request,
+    known_text,
+    preview_route,
+)
 from protocol.ids import ID_BYTES
 from protocol.stopping import stopping
 from protocol.transport import load_curve_server
@@ -57,14 +55,12 @@ _log = logging.getLogger(__name__)
 def build_services(
     config: Config,
     environ: Mapping[str, str],
-    source: Callable[[int], bytes] = os.urandom,
     gateway_index: GatewayIndex = ALONE,
 ) -> Services:
-    """All parts, none running; random bytes come from `source`. Raises `ConfigError` for secrets
-    that are missing or broken, and for an alias that no request can be rewritten by.
+    """All parts, none running. Raises `ConfigError` for secrets that are missing or broken, and for
+    an alias whose rewriting no request could pass.
     """
     check_aliases(config.models)
-    draw = RandomPool(source).draw
     neighbours = gateway_index.neighbours(config.gateway.worker_bind)
     config = gateway_index.config(config, environ)
     providers = {
@@ -91,7 +87,7 @@ def build_services(
         dispatcher,
         files,
         counters,
-        gateway_id=draw(ID_BYTES),
+        gateway_id=os.urandom(ID_BYTES),
         epoch=epoch,
         gateways=neighbours,
         keys=keys,
@@ -109,7 +105,6 @@ def build_services(
         health=ProviderHealth(config.providers, feed),
         retries=RetryBudget(feed),
         open_turns=OpenTurns(feed, grace_s=gateway.disconnect_grace_s),
-        draw=draw,
     )
 
 
@@ -119,7 +114,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         config=services.config.gateway,
         keys=services.config.keys,
         version=VERSION,
-        run_turn=functools.partial(host_turn, services),
+        run_turn=functools.partial(answer_request, services),
         models=services.dispatcher.models,
         gauges=functools.partial(_gauges, services),
         draining=services.draining.is_set,

@@ -1,1 +1,17 @@
-"""The HTTP edge; the only importer of starlette and of the HTTP server."""
+"""The HTTP edge: server, routes, streaming, metrics.
+
+Owns how requests arrive and answers leave; the only importer of starlette and httptools. Must not
+know how a turn runs.
+"""
+
+from gateway.http.edge import Edge, FleetGauges
+from gateway.http.routes import edge_app
+from gateway.http.server import serve, write_batch
+
+__all__ = [
+    "Edge",
+    "FleetGauges",
+    "edge_app",
+    "serve",
+    "write_batch",
+]

@@ -1,4 +1,4 @@
-"""Who is asking, and may they.
+"""API keys, web origins and sessions: who sends a request, and what it may do.
 
 Owns the rules for API keys, for web origins and for the operator's pages. Must not know routes.
 Keys are compared by hash, all of them, each in constant time.
@@ -7,20 +7,35 @@ Keys are compared by hash, all of them, each in constant time.
 import functools
 import hashlib
 import ipaddress
+from collections.abc import Iterable
 from hmac import compare_digest
+from typing import Final
 
 from starlette.types import Scope
 
 from config import KeyConfig
-from gateway.api import ApiError
-from gateway.turn import Caller, session_of_headers
+from gateway.api import MAX_SESSION_CHARS, ApiError
+from gateway.turn import Caller
 from protocol.addresses import is_loopback_host
+
+SESSION_HEADERS: Final = (
+    b"x-session-id",
+    b"x-session-affinity",
+    b"session-id",
+    b"thread-id",
+    b"x-client-request-id",
+    b"x-hermes-session-id",
+    b"x-hermes-affinity-key",
+    b"x-litellm-session-id",
+)
+"""Headers by which clients name a conversation, most telling first."""
+_SESSION_HEADERS: Final = frozenset(SESSION_HEADERS)
 
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for"})
 
 
 class Gatekeeper:
-    """Answers for each request who sends it. Without `keys` every caller on this machine is an
+    """Identifies the sender of each request. Without `keys` every caller on this machine is an
     anonymous admin.
     """
 
@@ -112,3 +127,15 @@ def header_of(scope: Scope, name: bytes) -> str | None:
 
 def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key")
+
+
+def session_of_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The conversation that the ASGI `headers` (lower-case names) name, if any."""
+    sent = dict(headers)
+    if _SESSION_HEADERS.isdisjoint(sent):
+        return None
+    found = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
+    for name in SESSION_HEADERS:
+        if name in found:
+            return found[name].decode("latin-1")[:MAX_SESSION_CHARS]
+    return None

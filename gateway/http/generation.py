@@ -31,7 +31,7 @@ from gateway.http.prompts import EachPrompt
 from gateway.http.response_writer import EXTENSION
 from gateway.http.streaming import StreamedAnswer
 from gateway.prompt import checked_ids, decode_raw
-from gateway.turn import Caller, beside_the_loop
+from gateway.turn import Caller, off_the_loop
 
 RESTART_S: Final = 5
 """Retry-After while the gateway is stopping: a restart takes about so long."""
@@ -98,7 +98,7 @@ class Generation:
             return prompt or ""
         known = await self._edge.text_of(model)
         ids = checked_ids(known.text, prompt, "prompt")
-        return await beside_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+        return await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
 
 
 def _counting(api: ApiFormat, request: ChatRequest) -> ApiFormat:

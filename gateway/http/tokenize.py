@@ -24,7 +24,7 @@ from gateway.http.body import read_body
 from gateway.http.edge import Edge
 from gateway.http.responses import json_bytes, send_body, send_json
 from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
-from gateway.turn import beside_the_loop
+from gateway.turn import off_the_loop
 
 
 class Tokenizing:
@@ -51,14 +51,14 @@ class Tokenizing:
             window = known.view.context_length
             return json_bytes(Tokenized(len(ids), window, list(ids), strings))
 
-        await send_body(send, 200, await beside_the_loop(len(body), answer))
+        await send_body(send, 200, await off_the_loop(len(body), answer))
 
     async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ids -> text."""
         typed = typed_body(decode_object(await self._body(scope, receive)), DetokenizeBody)
         known = await self._edge.text_of(self._model(typed.model))
         ids = checked_ids(known.text, typed.tokens, "tokens")
-        text = await beside_the_loop(len(ids), lambda: decode_raw(known.text, ids))
+        text = await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
         await send_json(send, Detokenized(text))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:

@@ -3,12 +3,26 @@
 Owns the tasks of a request and their end. Must not know HTTP or sockets.
 """
 
-from gateway.turn.caller import Caller, session_of_headers
-from gateway.turn.model_texts import KnownText, beside_the_loop
+from gateway.turn.caller import Caller
+from gateway.turn.health_probes import HealthProbes
+from gateway.turn.model_texts import KnownText, known_text, off_the_loop
+from gateway.turn.open_turns import OpenTurns
+from gateway.turn.preparation import preview_route
+from gateway.turn.provider_health import ProviderHealth
+from gateway.turn.retry_policy import RetryBudget
+from gateway.turn.services import Services
+from gateway.turn.turn import answer_request
 
 __all__ = [
     "Caller",
+    "HealthProbes",
     "KnownText",
-    "beside_the_loop",
-    "session_of_headers",
+    "OpenTurns",
+    "ProviderHealth",
+    "RetryBudget",
+    "Services",
+    "answer_request",
+    "known_text",
+    "off_the_loop",
+    "preview_route",
 ]

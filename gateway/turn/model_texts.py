@@ -1,6 +1,7 @@
-"""The text half of a model.
+"""Tokenizers and templates of models, for turns and for the tokenizer endpoints.
 
-Owns how a tokenizer is found and where long texts are encoded. Must not know requests or HTTP.
+Owns how they are found, and that long texts are encoded in a thread. Must not know requests or
+HTTP.
 """
 
 from collections.abc import Callable
@@ -16,42 +17,42 @@ from gateway.turn.services import Services
 T = TypeVar("T")
 
 INLINE_SIZE: Final = 2048
-"""Characters or ids. Less is done at once: a thread costs 98 us, 2 KB of text 0.5 ms."""
+"""Characters or ids. Less is encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms."""
 
 FILES_RETRY_AFTER_S: Final = 5
 _THREADS: Final = trio.CapacityLimiter(1)
-"""Turns have their own; who only counts tokens waits for others that do."""
+"""Turns have their own; requests that only count tokens wait for each other."""
 
 
 class KnownText(NamedTuple):
-    """A model and its text half."""
+    """A model, its tokenizer and template."""
 
     view: ModelView
     text: ModelText
 
 
 async def known_text(services: Services, name: str) -> KnownText:
-    """What the model that answers to `name` speaks. Raises `ApiError` 404 for no such model, 503
-    while nobody is there who could tell its tokenizer.
+    """The tokenizer of the model that answers to `name`. Raises `ApiError` 404 for no such model,
+    503 while no worker could send it.
     """
     while True:
         view = services.dispatcher.model(name)
         if view is None:
             raise model_not_found(name)
         if view.files_digest is None:
-            text = f"No worker of {view.name} has brought its tokenizer yet."
+            text = f"No worker of {view.name} has sent its tokenizer yet."
             raise unavailable(text, FILES_RETRY_AFTER_S)
         found = await coming_text(services, view.name, view.files_digest)
         if found is not None:
             return KnownText(view, found)
         if not _is_ready(services, view.name):
-            text = f"No worker of {view.name} is ready that could tell its tokenizer."
+            text = f"No worker of {view.name} is ready to send its tokenizer."
             raise unavailable(text, FILES_RETRY_AFTER_S)
 
 
 async def coming_text(services: Services, model: str, digest: bytes) -> ModelText | None:
-    """The text half of the model (its own name) that has those files; None once no worker is ready
-    that would send them: all are gone, or have come back with others. Raises `ApiError` as
+    """The tokenizer of `model` (its own name) of that digest; None once no worker is ready that
+    would send the files: all are gone, or have come back with others. Raises `ApiError` as
     `ModelFiles.text` does.
     """
     if digest not in services.files:
@@ -60,15 +61,15 @@ async def coming_text(services: Services, model: str, digest: bytes) -> ModelTex
 
 
 def _is_ready(services: Services, model: str, digest: bytes | None = None) -> bool:
-    """Whether a worker of the model is, with the files of the digest if one is given."""
+    """Whether a worker of the model is ready, with the files of the digest if one is given."""
     view = services.dispatcher.model(model)
     if view is None or view.ready_workers == 0:
         return False
     return digest is None or view.files_digest == digest
 
 
-async def beside_the_loop(size: int, work: Callable[[], T]) -> T:
-    """The result of `work` over so many characters or ids, in a thread if it takes long."""
+async def off_the_loop(size: int, work: Callable[[], T]) -> T:
+    """The result of `work` over `size` characters or ids, in a thread if it takes long."""
     if size <= INLINE_SIZE:
         return work()
     return await trio.to_thread.run_sync(work, limiter=_THREADS, abandon_on_cancel=True)

@@ -82,6 +82,15 @@ class StreamedTurn:
         self._emit: Emit | None = None
         self._kept: list[TurnEvent] = []
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Keep a failure of the work, which the client's task raises again."""
+        if isinstance(error, Exception):
+            self.failure = error
+        return self.failure is not None
+
     def attach(self, emit: Emit) -> None:
         """A client is connected: events go to `emit` from now on, first those that were kept."""
         self.state = TurnState.WAITING
@@ -218,16 +227,12 @@ class OpenTurns:
             await trio.sleep(CUT_AGAIN_S)
 
     async def _run_streamed(self, turn: StreamedTurn, work: Work) -> None:
-        """The task of a turn. An `Exception` is raised again in `stream`; that of a detached turn
-        which no client takes over is dropped.
-        """
+        """The task of a turn. A failure that no client waits for is dropped."""
         is_cut = True
         try:
             with turn.scope:
-                try:
+                with turn:
                     await work(turn.sink)
-                except Exception as error:  # noqa: BLE001 - raised in the task of the client
-                    turn.failure = error
                 while turn.state is TurnState.DETACHED:
                     assert turn.attached is not None
                     await turn.attached.wait()

@@ -1,8 +1,7 @@
-"""From a chat request to the work that a worker can do.
+"""From a chat request to a job for a worker.
 
 Owns rendering and tokenising (in a thread when it takes long), the clamp of the output, seeds and
-sampling.
-Must not know places, frames or answers.
+sampling, and the preview of a route. Must not know leases, frames or answers.
 """
 
 from __future__ import annotations
@@ -18,11 +17,18 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from gateway.api import ChatRequest, Message, ToolSchema, context_length_exceeded
+from gateway.api import (
+    ChatRequest,
+    Message,
+    ToolSchema,
+    context_length_exceeded,
+    model_not_found,
+    unavailable,
+)
 from gateway.output import AUTO, NONE, AnswerFormat
 from gateway.output.tools import Opening, forced_opening
 from gateway.prompt import ModelText, encode_raw
-from gateway.routing import ModelView
+from gateway.routing import ModelView, RoutePreview, RouteRequest
 from gateway.turn.caller import Caller
 from gateway.turn.model_texts import coming_text
 from gateway.turn.services import Services
@@ -36,14 +42,15 @@ T = TypeVar("T")
 INLINE_CHARS: Final = 2048
 """Shorter texts are encoded at once: a thread costs 98 us, 2 KB of text 0.5 ms (and the GIL)."""
 RENDER_CHARS: Final = 128 * 1024
-"""Smaller requests are rendered at once, in less than 1 ms: a thread holds the GIL as long, and
-give it back to the loop only after 5 ms."""
+"""Smaller requests are rendered at once, in less than 1 ms: a thread would hold the GIL as long,
+and give it back to the loop only after 5 ms.
+"""
 RENDER_MESSAGE_CHARS: Final = 256
-"""What a template spends on each message, in characters that it copies."""
+"""The cost of a message to a template, as the number of characters that it could copy."""
 MESSAGE_CHARS: Final = 16
-"""What a template writes around each message, at least."""
+"""A template writes at least so many around each message."""
 AUXILIARY_PROMPT_TOKENS: Final = 4096
-UNSHOWABLE: Final = frozenset(
+UNSUPPORTED: Final = frozenset(
     {
         "unsupported_content_part",
         "logit_bias_not_served",
@@ -51,14 +58,14 @@ UNSHOWABLE: Final = frozenset(
         "no_chat_template",
     }
 )
-"""Codes of refusals that speak of our text models only: a provider may understand the request."""
-_REMEMBERED: Final = {ToolSchema}
+"""Codes of errors that only our text models raise: a provider may be able to answer."""
+_CACHED_TOOLS: Final = {ToolSchema}
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
 
-
+_NO_TICKET: Final = 0
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
-"""For templates that do not ask for it."""
+"""For templates that do not read the time."""
 
 _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 
@@ -66,8 +73,8 @@ _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
 class Job(msgspec.Struct, frozen=True):
     """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks.
 
-    `form` is how the answer is read. The prompt ends within thoughts (`is_thinking`), or in the
-    beginning of a call (`opening`).
+    `form` is how the answer is parsed. The prompt may end inside reasoning (`is_thinking`) or in
+    the beginning of a tool call (`opening`).
     """
 
     request: ChatRequest
@@ -99,9 +106,9 @@ class Job(msgspec.Struct, frozen=True):
 async def prepare(
     services: Services, request: ChatRequest, caller: Caller, view: ModelView
 ) -> Job | None:
-    """The job of `request` for the model `view`; None if no worker has told yet what its texts
-    are, or who told has gone without sending them. Raises `ApiError` 400 for a prompt over the
-    window, and with a code of `UNSHOWABLE` for content that the model cannot be shown.
+    """The job of `request` for the model `view`; None while no worker has sent the model's text
+    files. Raises `ApiError` 400 for a prompt over the window, and with a code of `UNSUPPORTED` for
+    content that the model cannot take.
     """
     if (refusal := request.refused_locally) is not None:
         raise refusal
@@ -153,10 +160,40 @@ async def prepare(
     )
 
 
+async def preview_route(services: Services, request: ChatRequest, caller: Caller) -> RoutePreview:
+    """Where the request would go now, without placing it. Raises `ApiError` as the request itself
+    would, and while the model's tokenizer is unknown.
+    """
+    dispatcher = services.dispatcher
+    view = dispatcher.model(request.model)
+    if view is None:
+        raise model_not_found(request.model)
+    job = await prepare(services, request, caller, view)
+    if job is None:
+        raise unavailable(f"No worker of {view.name} was ready yet: its prompts are unknown.", 5)
+    found = dispatcher.preview(
+        RouteRequest(
+            ticket=_NO_TICKET,
+            model=job.model,
+            key=caller.key,
+            weight=caller.weight,
+            session=job.session,
+            digests=job.digests,
+            prompt_tokens=job.prompt_tokens,
+            max_tokens=max(1, job.sampling.max_tokens),
+            auxiliary=job.auxiliary,
+            cloud=caller.cloud,
+        )
+    )
+    if found is None:
+        raise model_not_found(request.model)
+    return found
+
+
 def _form(
     services: Services, request: ChatRequest, view: ModelView, text: ModelText
 ) -> AnswerFormat:
-    """How the answer is read; without tools, calls are not looked for. A raw completion is text."""
+    """How the answer is parsed; without tools, not for calls. A raw completion is plain text."""
     if request.prompt is not None:
         return AnswerFormat(tools=None, reasoning=None)
     tools = reasoning = AUTO
@@ -168,7 +205,7 @@ def _form(
 
 
 def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:
-    """The beginning of the call that the request demands: of a tool that it names, or of any."""
+    """The beginning of the call that the request demands: of the tool that it names, or of any."""
     if form.tools is None:
         return None
     names = tuple(tool["function"]["name"] for tool in request.tools)
@@ -185,9 +222,9 @@ def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:
 def is_quickly_rendered(request: ChatRequest) -> bool:
     """Whether the loop, on which all other streams run, may render the template itself."""
     if request.num_bytes is not None and not request.template_kwargs:
-        # Texts and remembered tools are no longer than their body: no need to count.
+        # Texts and cached tools are no longer than the body: no need to count.
         num_bytes = request.num_bytes + RENDER_MESSAGE_CHARS * len(request.messages)
-        are_known = not request.tools or {type(t) for t in request.tools} <= _REMEMBERED
+        are_known = not request.tools or {type(t) for t in request.tools} <= _CACHED_TOOLS
         if are_known and num_bytes <= RENDER_CHARS:
             return True
     plain = all(
@@ -215,8 +252,8 @@ def _max_tokens(request: ChatRequest, window: int | None, prompt_tokens: int) ->
 
 
 async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[bytes, str]:
-    """The packed ids of the prompt, and the last of the text that the template made: it may have
-    opened the thoughts. Only what is long and not known is encoded in a thread.
+    """The packed ids of the prompt, and the last segment of the template's text, which may have
+    opened the reasoning. Only long segments that are not cached are encoded in a thread.
     """
     if request.prompt is not None:
         special = request.add_special_tokens
@@ -239,9 +276,7 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
 
 @lru_cache(maxsize=1)
 def _local_time(unix_s: int) -> datetime:
-    """What templates may write into a prompt: whole seconds are enough, and finding out the offset
-    takes 2 us.
-    """
+    """The time for templates: whole seconds are enough, and finding the time zone takes 2 us."""
     return datetime.fromtimestamp(unix_s, UTC).astimezone()
 
 

@@ -1,7 +1,7 @@
-"""One choice of an answer, from its first place to its last token.
+"""One choice of an answer, from its first lease to its last token.
 
-Owns the tokens so far and the way from worker to worker: a lost one is replaced, and the next goes
-on where it stopped. Must not know HTTP, frames or providers.
+Owns the tokens so far and the moves between workers: a lost worker is replaced, and the next one
+continues where it stopped. Must not know HTTP, frames or providers.
 """
 
 import logging
@@ -39,7 +39,7 @@ from protocol.ids import ID_BYTES, RequestId, WorkerId
 from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
 
 _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
-_NOBODY: Final[frozenset[WorkerId]] = frozenset()
+_NO_WORKERS: Final[frozenset[WorkerId]] = frozenset()
 
 _log = logging.getLogger(__name__)
 
@@ -48,18 +48,18 @@ class SequenceRun:
     """The choice `index` of `job`; events go to `emit` as tokens arrive.
 
     `has_begun` with the first token, when the prompt's blocks are in the worker's cache, and at the
-    latest when the choice is complete. `output` is what it has given so far. `on_told` is called
-    once its end is with `emit`, as early as the frame that brings it is taken apart.
+    latest when the choice is complete. `output` is the output so far. `on_end` is called after the
+    last event, inside the link's frame callback if a frame brought the end.
     """
 
     __slots__ = (
         "_attempt",
         "_beginning",
         "_emit",
-        "_ended_well",
+        "_has_emitted_end",
         "_index",
+        "_is_complete",
         "_is_prefilling",
-        "_is_told",
         "_job",
         "_num_at_start",
         "_num_attempts",
@@ -67,10 +67,10 @@ class SequenceRun:
         "_retry_policy",
         "_services",
         "_ticket",
-        "_worker_label",
+        "_worker_name",
         "cached_tokens",
         "has_begun",
-        "on_told",
+        "on_end",
         "output",
         "worker_id",
     )
@@ -101,25 +101,25 @@ class SequenceRun:
         self._num_attempts = 0
         self._is_prefilling = True
         self._num_at_start = 0
-        self._ended_well = False
-        self._is_told = False
-        self._worker_label = ""
+        self._is_complete = False
+        self._has_emitted_end = False
+        self._worker_name = ""
         self._ticket: int | None = None
         self._beginning: trio.Event | None = None
         self.has_begun = False
-        self.on_told: Callable[[SequenceRun], object] | None = None
+        self.on_end: Callable[[SequenceRun], object] | None = None
         self.cached_tokens: int | None = None
         self.worker_id: WorkerId | None = None
 
     async def run(
         self, *, prefer: WorkerId | None = None, resumed: bool = False, cloud: bool = True
     ) -> UseProvider | None:
-        """Generate the whole choice; or return at once what to do instead.
+        """Generate the whole choice; or return at once the providers to ask instead.
 
         `prefer`: the worker to start on, though others may have more room. `resumed`: text of
-        other choices is out. Raises `ApiError` when it cannot be finished.
+        other choices has been sent. Raises `ApiError` when the choice cannot be finished.
         """
-        excluded = _NOBODY
+        excluded = _NO_WORKERS
         if prefer is not None:
             # A preference alone would only break ties, and the prompt's blocks are there.
             excluded = self._services.link.others(prefer)
@@ -129,21 +129,21 @@ class SequenceRun:
             answer = await dispatcher.route(ask)
             while not isinstance(answer, UseProvider):
                 attempt = self._attempt_at(answer)
-                # As `Attempt.wait`: one function less to go through when it is over.
+                # `Attempt.wait`, inlined: one call less to resume.
                 while (outcome := attempt.outcome) is None:
                     await attempt.ended.wait()
-                self._leave()
+                self._drop_attempt()
                 if isinstance(outcome, Rejected) and outcome.reason in _BUSY and not answer.is_lost:
-                    # That says nothing of the worker.
+                    # A busy worker is not a failed one.
                     self._services.counters.busy_requeued += 1
                     answer = await dispatcher.route_again(answer, outcome.reason)
                     continue
                 end = self._end_of(outcome, answer.ticket) or self.output.complete_already()
                 if end is not None:
-                    if not self._is_told:
-                        self._tell_end(end)
+                    if not self._has_emitted_end:
+                        self._emit_end(end)
                     return None
-                excluded = self._lost(attempt, outcome)
+                excluded = self._record_loss(attempt, outcome)
                 self._release()
                 ask = self._request_of(prefer, excluded, resumed=resumed, cloud=cloud)
                 answer = await dispatcher.route(ask)
@@ -158,26 +158,26 @@ class SequenceRun:
                 self._beginning = trio.Event()
             await self._beginning.wait()
 
-    def _tell_end(self, end: Reason) -> None:
-        self._is_told = True
+    def _emit_end(self, end: Reason) -> None:
+        self._has_emitted_end = True
         if not self.has_begun:
             self._begin()
         self.output.finish(end)
-        if self.on_told is not None:
-            self.on_told(self)
+        if self.on_end is not None:
+            self.on_end(self)
 
     def _begin(self) -> None:
         self.has_begun = True
         if self._beginning is not None:
             self._beginning.set()
 
-    def _lost(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
-        """The place is lost: the worker to ask last for the next."""
+    def _record_loss(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
+        """Record a lost lease; the worker to try last for the next one."""
         self._services.counters.sequences_resumed += 1
         self._retry_policy.note_loss(
             attempt.lease,
             outcome,
-            self._worker_label,
+            self._worker_name,
             is_proven=attempt.is_proven,
             output_tokens=self.output.num_tokens,
         )
@@ -191,7 +191,7 @@ class SequenceRun:
         resumed: bool,
         cloud: bool,
     ) -> RouteRequest:
-        """Of the next place."""
+        """The request for the next lease."""
         job, caller, output = self._job, self._job.caller, self.output
         self._ticket = self._services.dispatcher.next_ticket()
         return RouteRequest(
@@ -206,34 +206,34 @@ class SequenceRun:
             auxiliary=job.auxiliary,
             cloud=cloud and caller.cloud,
             excluded=excluded,
-            # Once this choice has begun, its siblings may have text that is out.
+            # Once this choice has begun, text of its siblings may have been sent.
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
             fingerprint=job.request.fingerprint,
         )
 
     def _replaced(self) -> ApiError:
-        """Ids mean nothing to a model of the same name with other files, which may have come while
-        this choice waited.
+        """The error when the model has other files than the prompt was encoded with: its token ids
+        mean something else.
         """
         if self.output.packed:
             return connection_lost()
         return unavailable("The model was replaced while this request waited for it.", 1)
 
     def _end_of(self, outcome: Outcome, ticket: int) -> Reason | None:
-        """What the end says of the worker and of the choice. None: the place is lost, but not the
-        sequence.
+        """The reason for which the choice ends; None if only the lease is lost. Reports a worker's
+        failure; raises if the choice cannot go on.
         """
         failed = self._services.dispatcher.failed
         match outcome:
             case Finished(reason="stop" | "length" as reason):
-                self._ended_well = True
+                self._is_complete = True
                 return reason
             case Stopped():
-                self._ended_well = True
+                self._is_complete = True
                 return "stop"
             case Lost() | Finished(reason="abort"):
-                # Not aborted by us: the worker had given this gateway up.
+                # Not aborted by us: the worker had lost this gateway.
                 return None
             case Finished():
                 failed(ticket, "its engine failed on a request")
@@ -243,27 +243,27 @@ class SequenceRun:
             case Crashed(error=error):
                 if isinstance(error, WireError):
                     failed(ticket, "it broke the protocol")
-                raise self._told_of(error)
+                raise self._error_of(error)
             case Rejected(reason=reason) if reason in _BUSY:
-                return None  # it gave this gateway up since
+                return None  # it has lost this gateway since
             case Rejected():
                 self._raise_rejected(outcome)
             case _:
                 assert_never(outcome)
         return None
 
-    def _attempt_at(self, placement: Lease) -> Attempt:
-        """Send the work there."""
-        if placement.files_digest != self._job.files_digest:
+    def _attempt_at(self, lease: Lease) -> Attempt:
+        """Send the work to the worker of the lease."""
+        if lease.files_digest != self._job.files_digest:
             raise self._replaced()
         num_tokens = self.output.num_tokens
         self._num_attempts += 1
         self._is_prefilling = True
         self._num_at_start = num_tokens
-        self.worker_id = placement.worker_id
-        self._worker_label = self._services.link.worker_name(placement.worker_id)
+        self.worker_id = lease.worker_id
+        self._worker_name = self._services.link.worker_name(lease.worker_id)
         attempt = self._attempt = Attempt(
-            placement,
+            lease,
             self._request_id,
             self._num_attempts,
             expected=num_tokens,
@@ -276,10 +276,9 @@ class SequenceRun:
             self._submit(attempt)
         return attempt
 
-    def _leave(self) -> None:
-        """Wait for the attempt no longer. This never waits itself, so a cancelled turn needs no
-        shield to have its work aborted. The attempt calls back to here: together they, and all of
-        the request, would await the collector.
+    def _drop_attempt(self) -> None:
+        """Drop the attempt, which aborts unfinished work. Never waits, so a cancelled turn needs no
+        shield. The attempt refers to this object: the cycle would wait for the garbage collector.
         """
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
@@ -301,7 +300,8 @@ class SequenceRun:
         services.link.submit(attempt, submit)
 
     def _on_accepted(self, message: Accepted) -> None:
-        # A resumed prompt is in a cache because of us; what counts is who gave the first token.
+        # Only the attempt that gives the first token counts: a resumed prompt is cached by our own
+        # earlier work.
         if not self.output.packed:
             self.cached_tokens = min(message.cached_tokens, self._job.prompt_tokens)
         if self._index == 0:
@@ -309,7 +309,7 @@ class SequenceRun:
             self._emit(
                 Started(
                     served_by="worker",
-                    worker=self._worker_label,
+                    worker=self._worker_name,
                     cached_tokens=self.cached_tokens or 0,
                     route=self._attempt.lease.reason,
                     model=self._job.model,
@@ -317,7 +317,7 @@ class SequenceRun:
             )
 
     def _on_first_tokens(self, item: TokenItem) -> bool:
-        """Tokens until the place is proven; those that follow go to the output directly."""
+        """Take tokens until the lease is proven; then they go to the output directly."""
         attempt, output = self._attempt, self.output
         assert attempt is not None
         if self._is_prefilling:
@@ -336,20 +336,20 @@ class SequenceRun:
         match finished.reason:
             case "stop" | "length" as reason:
                 self.output.num_unsent = int(finished.matched is not None)
-                self._tell_end(reason)
+                self._emit_end(reason)
             case "abort" | "error":
-                pass  # not its end: another worker may go on
+                pass  # not its end: another worker may continue
 
-    def _told_of(self, error: Exception) -> Exception:
-        """What the client is told of a fault in taking tokens in; a worker's is a loss."""
+    def _error_of(self, error: Exception) -> Exception:
+        """The error for a fault in taking tokens; a worker's fault is a lost connection."""
         if not isinstance(error, WireError):
             return error
-        _log.error("worker %s broke the protocol: %s", self._worker_label, error)
+        _log.error("worker %s broke the protocol: %s", self._worker_name, error)
         return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
         if self.output.packed:
-            # Another worker had taken it: the client's request is not what is wrong.
+            # Another worker had accepted it, so the request is not at fault.
             raise connection_lost()
         match rejected.reason:
             case "too_long":
@@ -365,13 +365,13 @@ class SequenceRun:
 
     def _release(self) -> None:
         if self._attempt is not None:
-            self._leave()
+            self._drop_attempt()
         if (ticket := self._ticket) is not None:
             self._ticket = None
-            if self._ended_well:
+            if self._is_complete:
                 self._retry_policy.proven()
             self._services.dispatcher.release(
-                ticket, self.output.num_tokens or None, is_proven=self._ended_well
+                ticket, self.output.num_tokens or None, is_proven=self._is_complete
             )
 
 
@@ -381,7 +381,7 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
     if form.tools is not None:
         parser = ToolParser(form.tools, services.draw, job.request.tools, index)
         parser.begin(job.opening)
-    thoughts = None if job.opening else form.reasoning
+    reasoning = None if job.opening else form.reasoning
     return OutputPipeline(
         job.text.decoder(form),
         StopMatcher(job.request.stop) if job.request.stop else NO_STOPS,
@@ -389,5 +389,5 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
         index=index,
         silent_ids=job.end_ids,
         spelling=job.text.spelling if job.request.logprobs else None,
-        reasoning=ReasoningSplitter(thoughts, is_open=job.is_thinking, enders=form.enders),
+        reasoning=ReasoningSplitter(reasoning, is_open=job.is_thinking, enders=form.enders),
     )

@@ -1,7 +1,7 @@
-"""What one request needs, gathered once.
+"""The parts of a running gateway that turns use.
 
-Owns the composition that `gateway/app.py` builds and that turns and routes are handed. Must not
-create anything itself: no socket, client or task starts here.
+Owns the composition that `gateway/app.py` builds. Must not create anything itself: no socket,
+client or task starts here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of a running gateway. `draw` gives random bytes; `draining` is set once it stops:
-    new requests are then refused with 503.
-    """
+    """`draw` gives random bytes; once `draining` is set, new requests are refused with 503."""
 
     config: Config
     dispatcher: Dispatcher

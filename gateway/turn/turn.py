@@ -1,7 +1,7 @@
 """One request, from question to usage.
 
-Owns the turn's nursery and the order of its steps: find the model, prepare, ask for a place, run
-the choices, or hand over to the providers. Must not know HTTP or frames.
+Owns the order of its steps: find the model, prepare, run the sequences, or ask the providers; and
+the nursery of a request with several choices. Must not know HTTP or frames.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -23,20 +23,18 @@ from gateway.routing import ModelView, RouteRequest, UseProvider
 from gateway.telemetry import Counters
 from gateway.turn.caller import Caller
 from gateway.turn.open_turns import Claim, Emit
-from gateway.turn.preparation import UNSHOWABLE, Job, guess_prompt_tokens, is_auxiliary, prepare
+from gateway.turn.preparation import UNSUPPORTED, Job, guess_prompt_tokens, is_auxiliary, prepare
 from gateway.turn.provider_chain import answer_by_chain
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
 
 
-def host_turn(
+def answer_request(
     services: Services, request: ChatRequest, caller: Caller, emit: Emit
 ) -> Awaitable[None]:
-    """Answer `request`. Events go to `emit`, which must not block: it is called while a frame is
-    taken apart. Errors meant for the client end the turn as a `Failed` event. Cancelling the
-    call aborts the work on the worker. A shutdown that cannot wait ends the turn as `Failed` too.
-
-    A streamed answer outlives its client for a while, for the client's second try.
+    """Answer `request`. Events go to `emit`, which must not block: the link's frame callback calls
+    it. Errors meant for the client end the turn as a `Failed` event, as does a shutdown that cannot
+    wait. Cancelling the call aborts the work on the worker; a streamed turn may be detached first.
     """
     if not request.stream:
         return Turn(services, request, caller, emit).run()
@@ -49,7 +47,7 @@ def host_turn(
 
 
 class _Counted:
-    """Counts one turn by its end."""
+    """Counts one turn by how it ends."""
 
     __slots__ = ("_counters",)
 
@@ -72,11 +70,10 @@ class _Counted:
 class Turn:
     """One request on its way to its answer.
 
-    Few functions lie one in another while it waits: all of them are gone through again whenever it
-    is resumed.
+    Where it waits few calls are nested, since resuming passes through all of them.
     """
 
-    __slots__ = ("_caller", "_emit", "_error", "_is_unshowable", "_request", "_services", "_usage")
+    __slots__ = ("_caller", "_emit", "_error", "_is_unsupported", "_request", "_services", "_usage")
 
     def __init__(
         self, services: Services, request: ChatRequest, caller: Caller, emit: Emit
@@ -86,7 +83,7 @@ class Turn:
         self._caller = caller
         self._emit = emit
         self._error: ApiError | None = None
-        self._is_unshowable = False
+        self._is_unsupported = False
         self._usage: Usage | None = None
 
     async def run(self) -> None:
@@ -106,9 +103,7 @@ class Turn:
             services.open_turns.close(task)
 
     async def _ask_providers(self, provider: UseProvider) -> None:
-        """Answer by a provider; locally once more if all of them fail while a worker is there or
-        coming.
-        """
+        """Answer by a provider; if all fail, once more by a worker if one is ready or expected."""
         with self._services.open_turns.interruptible():
             error = await answer_by_chain(
                 self._services,
@@ -122,8 +117,8 @@ class Turn:
             return
         view = self._view()
         is_gone = view.state == "down" and not self._services.dispatcher.is_missed(view.name)
-        is_hopeless = self._is_unshowable or is_gone
-        if is_hopeless or await self._try_locally(cloud=False) is not None:
+        is_final = self._is_unsupported or is_gone
+        if is_final or await self._try_locally(cloud=False) is not None:
             raise error
 
     def _refuse_poison(self) -> None:
@@ -132,28 +127,28 @@ class Turn:
             raise poisoned_request(deaths)
 
     async def _prepared(self, *, cloud: bool) -> Job | UseProvider:
-        """The request in tokens; or what to do instead. While no worker has told what its texts
-        are, the request waits for one.
+        """The request in tokens; or the providers to ask instead. While no worker has sent the
+        model's tokenizer, the request waits for one.
         """
         while True:
             view = self._view()
             try:
                 job = await prepare(self._services, self._request, self._caller, view)
             except ApiError as error:
-                return self._show_elsewhere(view, error, cloud=cloud)
+                return self._divert(view, error, cloud=cloud)
             if job is not None:
                 return job
             provider = await self._await_model(view, cloud=cloud)
             if provider is not None:
                 return provider
 
-    def _show_elsewhere(self, view: ModelView, error: ApiError, *, cloud: bool) -> UseProvider:
-        """What the model cannot be shown goes to the providers, if they may answer."""
+    def _divert(self, view: ModelView, error: ApiError, *, cloud: bool) -> UseProvider:
+        """Content that the model cannot take goes to the providers, if they may answer."""
         chain = view.fallback if cloud and view.cloud and self._caller.cloud else ()
-        if error.code not in UNSHOWABLE or not chain:
+        if error.code not in UNSUPPORTED or not chain:
             raise error
-        self._is_unshowable = True
-        reason = f"{view.name} cannot be shown this request ({error.code})"
+        self._is_unsupported = True
+        reason = f"{view.name} cannot take this request ({error.code})"
         return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
 
     def _view(self) -> ModelView:
@@ -163,8 +158,8 @@ class Turn:
         return view
 
     async def _await_model(self, view: ModelView, *, cloud: bool) -> UseProvider | None:
-        """Queue for a model that no worker has served yet: what it needs is not known before. The
-        place is given back at once, since only the tokenizer can say how much room it takes.
+        """Queue for a model that no worker has served yet. The place is given back at once, since
+        how much room the request takes is known only with the tokenizer.
         """
         dispatcher = self._services.dispatcher
         prompt_tokens = guess_prompt_tokens(self._request)
@@ -185,8 +180,8 @@ class Turn:
         return answer if isinstance(answer, UseProvider) else None
 
     async def _try_locally(self, *, cloud: bool) -> UseProvider | None:
-        """Answer by a worker; or what to do instead. All n choices run on one: the others start
-        once the first has its first token, so that they find the prompt's blocks in the cache.
+        """Answer by a worker; or the providers to ask instead. All n choices run on one worker: the
+        others start at the first token of the first, to find the prompt's blocks in its cache.
         """
         job = await self._prepared(cloud=cloud)
         if isinstance(job, UseProvider):
@@ -197,7 +192,7 @@ class Turn:
         choices.append(first)
         try:
             if job.request.n == 1:
-                first.on_told = partial(self._tell_usage, job)
+                first.on_end = partial(self._emit_usage, job)
                 provider = await first.run(cloud=cloud)
             else:
                 choices += [
@@ -205,12 +200,12 @@ class Turn:
                 ]
                 provider = await self._fan_out(first, choices[1:], cloud=cloud)
         finally:
-            # Whoever leaves early has used the workers too.
+            # A client that leaves early has used the worker too.
             if first.has_begun:
                 usage = self._usage or _usage_of(job, choices)
                 self._services.spending.record_local(self._caller.key, job.model, usage)
         if provider is None:
-            self._count(self._usage or self._tell_usage(job, *choices))
+            self._count(self._usage or self._emit_usage(job, *choices))
         return provider
 
     async def _fan_out(
@@ -241,12 +236,12 @@ class Turn:
             self._fail(error, scope)
 
     def _fail(self, error: ApiError, scope: trio.CancelScope) -> None:
-        """One choice cannot be finished, so the answer cannot."""
+        """A choice cannot be finished, so the answer cannot."""
         self._error = self._error or error
         scope.cancel()
 
     def _counting(self, job: Job, choices: list[SequenceRun]) -> Emit:
-        """An `emit` that tells the usage so far before everything that the client sees."""
+        """An `emit` that sends the usage so far before everything that the client sees."""
 
         def emit(event: TurnEvent) -> None:
             if isinstance(event, COUNTED):
@@ -255,8 +250,8 @@ class Turn:
 
         return emit
 
-    def _tell_usage(self, job: Job, *choices: SequenceRun) -> Usage:
-        """The last that is told of a turn, in one piece with the end of a lone choice."""
+    def _emit_usage(self, job: Job, *choices: SequenceRun) -> Usage:
+        """The last event of a turn, in one piece with the end of a lone choice."""
         usage = self._usage = _usage_of(job, choices)
         self._emit(usage)
         return usage

@@ -33,7 +33,7 @@ from gateway.api.events import (
 from gateway.app import build_services, running
 from gateway.turn.caller import Caller
 from gateway.turn.services import Services
-from gateway.turn.turn import host_turn
+from gateway.turn.turn import answer_request
 from tests.fakes.provider import KEY, FakeProvider
 from tests.fakes.worker import PATIENCE_S
 
@@ -52,7 +52,7 @@ class Asked:
 
     async def run(self) -> "Asked":
         with self.scope:
-            await host_turn(self._services, self._request, self._caller, self._emit)
+            await answer_request(self._services, self._request, self._caller, self._emit)
         self.over.set()
         return self
 

@@ -17,7 +17,7 @@ from gateway.link.attempts import Attempt
 from gateway.routing.breaker import FAILURES
 from gateway.turn.caller import Caller
 from gateway.turn.sequence_run import SequenceRun
-from gateway.turn.turn import host_turn
+from gateway.turn.turn import answer_request
 from protocol.messages import Abort, Submit
 from protocol.tokens import count_tokens
 from tests.fakes.running_gateway import open_gateway, wait_until
@@ -57,7 +57,7 @@ async def test_the_end_is_told_while_its_frame_is_taken_apart() -> None:
 
     async with open_gateway() as gateway, open_worker(gateway.address):
         await gateway.wait_state("ready")
-        await host_turn(gateway.services, _request(), Caller(), note)
+        await answer_request(gateway.services, _request(), Caller(), note)
         assert running == [1, 1]
         assert gateway.services.dispatcher.statistics().running == 0
         assert gateway.services.counters.completion_tokens > 0
@@ -75,7 +75,7 @@ async def test_who_cannot_take_the_end_fails_alone() -> None:
 
     async def ask() -> None:
         with pytest.raises(ValueError, match="no room") as raised:
-            await host_turn(gateway.services, _request(), Caller(), refuse)
+            await answer_request(gateway.services, _request(), Caller(), refuse)
         refused.append(str(raised.value))
 
     fake = FakeWorker("w1", text=TEXT)

@@ -4,7 +4,8 @@ import pytest
 
 from config import KeyConfig
 from gateway.api.chat_request import MAX_SESSION_CHARS
-from gateway.turn.caller import SESSION_HEADERS, Caller, session_of_headers
+from gateway.http.auth import SESSION_HEADERS, session_of_headers
+from gateway.turn.caller import Caller
 
 
 @pytest.mark.parametrize("name", SESSION_HEADERS)

@@ -8,8 +8,8 @@ from gateway.routing.breaker import Breaker, in_order
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Probe, RouteRequest, UseProvider
 from gateway.routing.fallback import ProbeResult
+from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
-from gateway.routing.models import ModelView
 from gateway.routing.quarantine import PROOF_TOKENS, Suspect
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.worker_view import WorkerView

@@ -19,8 +19,7 @@ from gateway.routing.effects import (
     RefuseWorker,
 )
 from gateway.routing.fallback import ProbeResult
-from gateway.routing.fleet import Fleet
-from gateway.routing.models import RECOVERY_PROBES, Models, ModelView
+from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
 from gateway.routing.prefix_index import Heard, PrefixIndex
 from gateway.routing.quarantine import Quarantine, Suspect
 from gateway.routing.tickets import PlacementQueue

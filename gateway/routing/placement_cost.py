@@ -23,8 +23,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S
-from gateway.routing.worker_view import Worker
+from gateway.routing.worker_view import PRIOR_TOKENS_PER_S, Worker
 from protocol.ids import WorkerId
 
 PRIOR_STEP_MS: Final = 20.0

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.effects import RouteRequest
-from gateway.routing.models import Model
+from gateway.routing.fleet import Model
 from gateway.routing.placement_cost import Option, RouteDecision, Work, choose
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.worker_view import Worker

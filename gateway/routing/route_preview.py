@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from gateway.routing.effects import RouteRequest
-from gateway.routing.models import Model
+from gateway.routing.fleet import Model
 from gateway.routing.placement_cost import Score
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import decide

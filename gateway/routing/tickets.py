@@ -22,8 +22,7 @@ from gateway.routing.effects import (
     UseProvider,
 )
 from gateway.routing.fair_shares import OUTPUT_COST, cost_of
-from gateway.routing.fleet import Fleet
-from gateway.routing.models import Model, Models
+from gateway.routing.fleet import Fleet, Model, Models
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next

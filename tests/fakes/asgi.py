@@ -15,7 +15,7 @@ from gateway.api.events import Finished, Started, TextDelta, TurnEvent, Usage
 from gateway.http.edge import Edge, Emit, FleetGauges
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header, error_of, send_error
-from gateway.routing.models import ModelView
+from gateway.routing.fleet import ModelView
 from gateway.turn.caller import Caller
 from tests.fakes.stream_checker import StreamChecker, is_stream
 

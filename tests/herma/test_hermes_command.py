@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gateway.http.routes import model_entry, model_list
-from gateway.routing.models import ModelView
+from gateway.routing.fleet import ModelView
 from herma.cli import main
 from tests.fakes.asgi import model_view
 

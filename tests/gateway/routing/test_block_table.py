@@ -6,7 +6,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.routing.block_table import NUM_SHARDS, SHARDS_AT_ONCE, BlockTable
+from gateway.routing.prefix_index import NUM_SHARDS, SHARDS_AT_ONCE, BlockTable
 from protocol.ids import BlockDigest
 from tests.fakes.fleet import chain
 

@@ -204,7 +204,7 @@ class _PromptPath:
         return self.text.render_chat(request.messages, request.tools, request.template_kwargs, now)
 
     def _view(self) -> ModelView:
-        view = self._dispatch.model(MODEL)
+        view = self._dispatch.fleet.find(MODEL)
         assert view is not None
         return view
 
@@ -220,9 +220,9 @@ class _PromptPath:
             prompt_tokens=job.prompt_tokens,
             max_tokens=job.sampling.max_tokens,
         )
-        effects = self._dispatch.ask(ask, 1.0)
+        effects = self._dispatch.tickets.ask(ask, 1.0)
         assert any(isinstance(effect, Assign) for effect in effects), effects
-        self._dispatch.release(ask.ticket, 2.0, 1)
+        self._dispatch.tickets.release(ask.ticket, 2.0, 1)
 
 
 @asynccontextmanager

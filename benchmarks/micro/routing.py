@@ -102,8 +102,8 @@ class _Fleet:
         self.filled = self._fill(num_blocks)
         for _ in range(NUM_WORKERS * NUM_RUNNING):
             request = self._request(self._prompt(SHARED_START, 0))
-            self._dispatch.ask(request, 0.0)
-            self._dispatch.started(request.ticket, 0.0)
+            self._dispatch.tickets.ask(request, 0.0)
+            self._dispatch.tickets.started(request.ticket, 0.0)
 
     def decision_us(self, known: str, repeats: int) -> tuple[float, float]:
         """The lower deciles of `ask` and of the `release` after it, over fresh prompts.
@@ -115,13 +115,13 @@ class _Fleet:
         for number in range(repeats):
             before, request = (self._request(self._prompt(known, number + n)) for n in (0, 1))
             self._dispatch.tick(1.0)
-            self._dispatch.ask(before, 1.0)
-            self._dispatch.release(before.ticket, 1.0, 100)
+            self._dispatch.tickets.ask(before, 1.0)
+            self._dispatch.tickets.release(before.ticket, 1.0, 100)
             began = time.process_time_ns()
-            effects = self._dispatch.ask(request, 1.0)
+            effects = self._dispatch.tickets.ask(request, 1.0)
             asked = time.process_time_ns()
             assert any(isinstance(effect, Assign) for effect in effects), effects
-            self._dispatch.release(request.ticket, 2.0, 100)
+            self._dispatch.tickets.release(request.ticket, 2.0, 100)
             asks.append((asked - began) / 1000)
             releases.append((time.process_time_ns() - asked) / 1000)
         return sorted(asks)[repeats // 10], sorted(releases)[repeats // 10]

@@ -10,7 +10,7 @@ from gateway.routing.effects import Probe, RouteRequest, UseProvider
 from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
-from gateway.routing.quarantine import PROOF_TOKENS, Suspect
+from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.worker_view import WorkerView
 
@@ -22,9 +22,9 @@ __all__ = [
     "ModelView",
     "Probe",
     "ProbeResult",
+    "RequestIdentity",
     "RoutePreview",
     "RouteRequest",
-    "Suspect",
     "UseProvider",
     "WorkerView",
     "in_order",

@@ -21,11 +21,10 @@ from gateway.routing.effects import (
 from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
 from gateway.routing.prefix_index import Heard, PrefixIndex
-from gateway.routing.quarantine import Quarantine, Suspect
-from gateway.routing.tickets import PlacementQueue
+from gateway.routing.quarantine import Quarantine, RequestIdentity
+from gateway.routing.tickets import PlacementQueue, count_failure
 from gateway.routing.worker_view import Worker, WorkerView
 from gateway.telemetry import (
-    BreakerOpen,
     EngineFault,
     IndexGap,
     PoisonedRequest,
@@ -45,7 +44,6 @@ from protocol.messages import (
     Load,
     Progress,
     Register,
-    RejectReason,
 )
 
 FULL_AT_MOST_S: Final = 1.0
@@ -86,26 +84,20 @@ class Dispatch:
         configuration does not name. `recovery_probes` in a row end a fallback.
         """
         self._models = Models(models, recovery_probes)
-        self._fleet = Fleet(self._models)
+        self.fleet = Fleet(self._models)
         self._index = PrefixIndex()
-        self._quarantine = Quarantine()
-        self._placement = PlacementQueue(
+        self.quarantine = Quarantine()
+        self.tickets = PlacementQueue(
             self._models,
-            self._fleet,
+            self.fleet,
             self._index,
-            self._quarantine,
+            self.quarantine,
             max_queue=max_queue,
             resume_wait_s=resume_wait_s,
         )
         self._rejoin_s = rejoin_s
         self._num_stale = 0
         self._num_gaps = 0
-        # What concerns places alone; methods of ours would only pass it on.
-        self.ask = self._placement.ask
-        self.preview = self._placement.preview
-        self.started = self._placement.started
-        self.proven = self._placement.proven
-        self.release = self._placement.release
 
     def start(self, now: float) -> None:
         """The gateway begins: workers of the one before it will dial in within a second."""
@@ -118,22 +110,22 @@ class Dispatch:
         A worker registers when it connects and when its engine changes. Either way the sequences
         that it had of us are gone: `Moved`.
         """
-        refusal = self._fleet.refusal(worker_id, message)
+        refusal = self.fleet.refusal(worker_id, message)
         if refusal is not None:
             left = self._leave(worker_id, now, f"refused: {refusal}")
             return RefuseWorker(worker_id, refusal), *left
         effects: list[Effect] = [Accept(worker_id)]
-        previous = self._fleet.get(worker_id)
+        previous = self.fleet.get(worker_id)
         if previous is not None:
             is_same = message.epoch == previous.epoch
             why = "its link began anew" if is_same else "its engine was started anew"
-            effects += self._placement.evict(previous, now, why)
+            effects += self.tickets.evict(previous, now, why)
             for name in previous.models:
                 if (model := self._models.find(name)) is not None:
                     model.fallback.began_anew(previous, now)
         self._models.add(message.models)
         worker = Worker(worker_id, message, now)
-        self._fleet.put(worker)
+        self.fleet.put(worker)
         self._index.remove(worker_id)
         if message.engine is None:
             effects.append(Notice(WorkerStarting(worker.name, worker.epoch)))
@@ -144,7 +136,7 @@ class Dispatch:
 
     def heard(self, worker_id: WorkerId, message: FleetMessage, now: float) -> Effects:
         """A registered worker reports. Reports of others are counted and ignored."""
-        worker = self._fleet.get(worker_id)
+        worker = self.fleet.get(worker_id)
         if worker is None:
             self._num_stale += 1
             return ()
@@ -166,37 +158,25 @@ class Dispatch:
         """The link to the worker is gone, and with it all that it ran. Of no engine is it known
         that it died.
         """
-        worker = self._fleet.get(worker_id)
+        worker = self.fleet.get(worker_id)
         for name in worker.models if worker is not None else ():
             if (model := self._models.find(name)) is not None:
                 model.awaited_until = now + self._rejoin_s
         return self._leave(worker_id, now, why)
 
-    def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
-        """The worker refused for load: the ticket goes back to the front of the queue.
-
-        The worker gets one more at each news of it, until its `Load` shows free places; a draining
-        one, nothing more.
-        """
-        return self._placement.busy(ticket, now, draining=reason == "draining")
-
-    def failed(self, ticket: int, now: float, reason: str) -> Effects:
-        """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
-        worker = self._placement.failed(ticket)
-        return tuple(self._count_failure(worker, now, reason)) if worker is not None else ()
-
     def strike(
-        self, suspect: Suspect, engine: tuple[WorkerId, int], name: str, model: str, now: float
+        self,
+        request: RequestIdentity,
+        engine: tuple[WorkerId, int],
+        name: str,
+        model: str,
+        now: float,
     ) -> Effects:
         """An engine (worker and epoch) died while the request `name` of `model` was on it."""
-        if not self._quarantine.strike(suspect, engine, now):
+        if not self.quarantine.strike(request, engine, now):
             return ()
-        deaths = self._quarantine.strikes(suspect, now)
-        return (Notice(PoisonedRequest(name, model, suspect[0], deaths)),)
-
-    def poison(self, suspect: Suspect, now: float) -> int:
-        """At how many deaths of engines the request was if it must not be served; else 0."""
-        return self._quarantine.poison(suspect, now) if self._quarantine else 0
+        deaths = self.quarantine.strikes(request, now)
+        return (Notice(PoisonedRequest(name, model, request[0], deaths)),)
 
     def probe_ended(
         self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float
@@ -211,7 +191,7 @@ class Dispatch:
     def ask_files(self, name: str) -> Effects:
         """The files of the model of that name are missing: ask a ready worker, if there is one."""
         model = self._models.find(name)
-        ready = self._fleet.ready(model) if model is not None else []
+        ready = self.fleet.ready(model) if model is not None else []
         engines = [(worker.worker_id, worker.engine) for worker in ready[:1]]
         return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
 
@@ -219,17 +199,12 @@ class Dispatch:
         """Deadlines and expiries; call it every 50 to 250 ms, and twice as seldom `is_at_rest`."""
         self._index.sweep()
         overdue = self._index.overdue_snapshots(now)
-        for worker in self._fleet:
+        for worker in self.fleet:
             if worker.full_since is not None and now - worker.full_since >= FULL_AT_MOST_S:
                 worker.full_since = None
-        effects = self._placement.tick(now)
-        self._fleet.forget_models(now, self._rejoin_s)
+        effects = self.tickets.tick(now)
+        self.fleet.forget_models(now, self._rejoin_s)
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
-
-    def model(self, name: str) -> ModelView | None:
-        """The model of that name or alias."""
-        model = self._models.find(name)
-        return self._fleet.view(model) if model is not None else None
 
     def is_missed(self, name: str, now: float) -> bool:
         """Whether a worker of the model was here, has vanished and may dial in again."""
@@ -240,45 +215,43 @@ class Dispatch:
 
     def models(self) -> tuple[ModelView, ...]:
         """All models, configured ones first."""
-        return tuple(self._fleet.view(model) for model in self._models)
+        return tuple(self.fleet.view(model) for model in self._models)
 
     def workers(self) -> tuple[WorkerView, ...]:
         """All registered workers."""
-        return tuple(
-            worker.view(self._index.num_blocks(worker.worker_id)) for worker in self._fleet
-        )
+        return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
 
     @property
     def num_waiting(self) -> int:
         """Tickets without a place."""
-        return self._placement.num_waiting
+        return self.tickets.num_waiting
 
     @property
     def is_at_rest(self) -> bool:
         """No ticket is here and no health probe due: nothing has a deadline of less than a
         second.
         """
-        if self._placement.num_placed or self.num_waiting:
+        if self.tickets.num_placed or self.num_waiting:
             return False
         return not any(model.fallback.is_on for model in self._models)
 
     def statistics(self) -> DispatchStatistics:
         """What metrics read."""
         return DispatchStatistics(
-            workers=len(self._fleet),
-            ready_workers=sum(worker.ready for worker in self._fleet),
-            running=self._placement.num_placed,
+            workers=len(self.fleet),
+            ready_workers=sum(worker.ready for worker in self.fleet),
+            running=self.tickets.num_placed,
             queued=self.num_waiting,
             stale_messages=self._num_stale,
             index_gaps=self._num_gaps,
             index_blocks=self._index.num_distinct(),
             index_bytes=self._index.num_bytes(),
-            decisions=dict(self._placement.decisions),
+            decisions=dict(self.tickets.decisions),
         )
 
     def _engine_ready(self, worker: Worker, engine: EngineFacts, now: float) -> list[Effect]:
         self._index.add(worker.worker_id, now)
-        record = self._fleet.record(worker)
+        record = self.fleet.record(worker)
         kind = WorkerBack if record.was_ready else WorkerReady
         record.was_ready = True
         return [
@@ -321,32 +294,26 @@ class Dispatch:
             return ()
         has_died = fault.kind != "left"
         why = "its engine died" if has_died else "its engine left"
-        moved = self._placement.evict(worker, now, why, died=has_died)
-        self._fleet.fail(worker, fault, now)
+        moved = self.tickets.evict(worker, now, why, died=has_died)
+        self.fleet.fail(worker, fault, now)
         self._index.remove(worker.worker_id)
         notice = Notice(
             EngineFault(worker.name, fault.epoch, fault.kind, fault.exit_code, fault.is_final)
         )
-        failed = self._count_failure(worker, now, f"engine fault: {fault.kind}")
+        failed = count_failure(worker, now, f"engine fault: {fault.kind}")
         return *moved, notice, *failed, *self._settle(worker.models, now)
 
     def _leave(self, worker_id: WorkerId, now: float, why: str) -> Effects:
-        worker = self._fleet.remove(worker_id, now)
+        worker = self.fleet.remove(worker_id, now)
         if worker is None:
             return ()
-        moved = self._placement.evict(worker, now, why)
+        moved = self.tickets.evict(worker, now, why)
         self._index.remove(worker_id)
         notice = Notice(WorkerLost(worker.name, why))
         return *moved, notice, *self._settle(worker.models, now)
 
-    def _count_failure(self, worker: Worker, now: float, reason: str) -> list[Effect]:
-        breaker = worker.breaker
-        if not breaker.failed(now):
-            return []
-        return [Notice(BreakerOpen("worker", worker.name, breaker.open_s, reason))]
-
     def _settle(self, names: Iterable[str], now: float) -> Effects:
         for name in names:
             if (model := self._models.find(name)) is not None:
-                self._fleet.refresh(model)
-        return self._placement.settle_all(names, now)
+                self.fleet.refresh(model)
+        return self.tickets.settle_all(names, now)

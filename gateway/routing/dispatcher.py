@@ -1,20 +1,20 @@
 """The one owner of fleet state.
 
 Owns `Dispatch` and is its only caller: passes trio's time in, carries the returned effects out in
-order and wakes the turns that wait for a place. Must not know frames or text. All methods but the
-waiting ones are synchronous, so that every change of the fleet is whole before another starts.
+order and wakes the turns that wait for a place. Must not know frames or text. All methods except
+`route` and `route_again` are synchronous, so that every change of the fleet is complete before
+another starts.
 """
 
 import itertools
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol, assert_never
 
 import msgspec
 import trio
 
 from gateway.api import ApiError
-from gateway.routing.dispatch import Dispatch, FleetMessage
+from gateway.routing.dispatch import Dispatch, DispatchStatistics, FleetMessage
 from gateway.routing.effects import (
     Accept,
     AskFiles,
@@ -31,9 +31,11 @@ from gateway.routing.effects import (
     UseProvider,
 )
 from gateway.routing.fallback import ProbeResult
+from gateway.routing.fleet import ModelView
 from gateway.routing.lease import Lease
-from gateway.routing.quarantine import Suspect
+from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
+from gateway.routing.worker_view import WorkerView
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import EventFeed, FleetEvent, WorkerBack, WorkerReady
 from protocol.ids import WorkerId
@@ -41,9 +43,9 @@ from protocol.messages import Register, RejectReason
 
 TICK_S: Final = 0.1
 IDLE_TICK_S: Final = 0.2
-"""While nobody waits."""
+"""While no ticket waits."""
 REST_TICK_S: Final = 0.4
-"""While nothing runs either: a process that rests wakes for 0.4 ms of CPU each time."""
+"""While nothing runs either: each wake-up of an idle process takes 0.4 ms of CPU."""
 MAX_PROBES: Final = 64
 """Health probes that wait to be sent: at most one per model, so that many models fall back at
 once.
@@ -69,19 +71,18 @@ class FleetPort(Protocol):
 
 
 class _Waiter(msgspec.Struct):
-    """`answered` is there once somebody has to wait: most answers come at once."""
+    """`answered` is created only if the answer has to be waited for: most come at once."""
 
     answer: Answer | ApiError | None = None
     answered: Wakeup | None = None
 
 
 class Dispatcher:
-    """Finds places for sequences and keeps the fleet's books. What only looks is the core's own:
-    `model`, `models`, `workers` and `statistics`.
-    """
+    """Finds places for sequences and keeps the fleet state."""
 
     def __init__(self, core: Dispatch, feed: EventFeed) -> None:
         self._core = core
+        self._tickets = core.tickets
         self._feed = feed
         self._port: FleetPort | None = None
         self._waiters: dict[int, _Waiter] = {}
@@ -89,43 +90,66 @@ class Dispatcher:
         self._effects: deque[Effect] = deque()
         self._performing = False
         self._until_tick = trio.CancelScope()
-        self._now: Callable[[], float] = trio.current_time
         self._probes, self.probes = trio.open_memory_channel[Probe](MAX_PROBES)
         self.has_ready = trio.Event()
-        self.next_ticket: Final = itertools.count(1).__next__
-        """A ticket that was never used."""
-        self.model: Final = core.model
-        self.models: Final = core.models
-        self.workers: Final = core.workers
-        self.statistics: Final = core.statistics
+        self._ticket_numbers = itertools.count(1)
 
     def attach(self, port: FleetPort) -> None:
         """Workers are reached through `port` from now on."""
         self._port = port
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell the core the time until cancelled."""
-        # What `trio.current_time` asks at the end of three calls.
-        self._now = trio.lowlevel.current_clock().current_time
-        self._core.start(self._now())
+        """Pass the time on until cancelled."""
+        self._core.start(trio.current_time())
         task_status.started()
         while True:
             due = next_tick(trio.current_time(), self._tick_s())
             with trio.CancelScope(deadline=due) as self._until_tick:
                 await trio.sleep_forever()
-            self._perform(self._core.tick(self._now()))
+            self._perform(self._core.tick(trio.current_time()))
 
-    # What turns ask.
+    # State that is only read.
+
+    def model(self, name: str) -> ModelView | None:
+        """The model of that name or alias."""
+        return self._core.fleet.find(name)
+
+    def models(self) -> tuple[ModelView, ...]:
+        """All models, configured ones first."""
+        return self._core.models()
+
+    def workers(self) -> tuple[WorkerView, ...]:
+        """All registered workers."""
+        return self._core.workers()
+
+    def statistics(self) -> DispatchStatistics:
+        """Counters and gauges."""
+        return self._core.statistics()
+
+    def is_missed(self, model: str) -> bool:
+        """Whether a worker of the model has vanished and may dial in again."""
+        return self._core.is_missed(model, trio.current_time())
+
+    def poison_deaths(self, request: RequestIdentity) -> int:
+        """At how many deaths of engines the request was if it must not be served; else 0."""
+        quarantine = self._core.quarantine
+        return quarantine.poison_deaths(request, trio.current_time()) if quarantine.records else 0
+
+    # What turns ask and report.
+
+    def next_ticket(self) -> int:
+        """A ticket that was never used."""
+        return next(self._ticket_numbers)
 
     async def route(self, request: RouteRequest) -> Answer:
-        """Wait for a place, or for leave to use a provider. Raises `ApiError` for a refusal.
+        """Wait for a place, or for permission to use a provider. Raises `ApiError` if refused.
 
         The ticket must be released, however this ends, except when it raises.
         """
         ticket = request.ticket
-        effects = self._core.ask(request, self._now())
+        effects = self._tickets.ask(request, trio.current_time())
         if len(effects) == 1 and type(first := effects[0]) is Assign and first.ticket == ticket:
-            # As nearly always: nobody else is concerned.
+            # The usual case: no other ticket is concerned.
             return self._place(first)
         waiter = self._waiters[ticket] = _Waiter()
         self._perform(effects)
@@ -137,78 +161,72 @@ class Dispatcher:
             raise ValueError(f"{placement} has no place to give back")
         self._placed.pop(placement.ticket, None)
         waiter = self._waiters[placement.ticket] = _Waiter()
-        self._perform(self._core.busy(placement.ticket, self._now(), reason))
+        self._perform(self._tickets.busy(placement.ticket, trio.current_time(), reason))
         return await self._answer(placement.ticket, waiter)
 
     def preview(self, request: RouteRequest) -> RoutePreview | None:
-        """What would happen to the request now; None for a model that nobody knows."""
-        return self._core.preview(request, self._now())
-
-    def is_missed(self, model: str) -> bool:
-        """Whether a worker of the model has vanished and may dial in again."""
-        return self._core.is_missed(model, self._now())
+        """What would happen to the request now; None for an unknown model."""
+        return self._tickets.preview(request, trio.current_time())
 
     def started(self, ticket: int) -> None:
         """The ticket's first token came."""
-        if effects := self._core.started(ticket, self._now()):
+        if effects := self._tickets.started(ticket, trio.current_time()):
             self._perform(effects)
 
     def proven(self, ticket: int) -> None:
-        """The ticket's worker does what it should, and the ticket does no harm."""
-        if effects := self._core.proven(ticket, self._now()):
+        """The ticket got enough tokens to clear its request and its worker."""
+        if effects := self._tickets.proven(ticket, trio.current_time()):
             self._perform(effects)
 
     def failed(self, ticket: int, reason: str) -> None:
         """The ticket's worker failed it, and lives."""
-        self._perform(self._core.failed(ticket, self._now(), reason))
+        self._perform(self._tickets.failed(ticket, trio.current_time(), reason))
 
-    def strike(self, suspect: Suspect, placement: Lease, name: str, model: str) -> int:
-        """The engine of `placement` died while the request `name` of `model` was on it. At how
+    def strike(self, request: RequestIdentity, lease: Lease, name: str, model: str) -> int:
+        """The engine of `lease` died while `request`, which logs call `name`, was on it. At how
         many deaths the request was if it must not be served any more; else 0.
         """
-        assert placement.died is not None
-        engine, now = (placement.worker_id, placement.died), self._now()
-        self._perform(self._core.strike(suspect, engine, name, model, now))
-        return self._core.poison(suspect, now)
-
-    def poison(self, suspect: Suspect) -> int:
-        """At how many deaths of engines the request was if it must not be served; else 0."""
-        return self._core.poison(suspect, self._now())
+        assert lease.died is not None
+        engine, now = (lease.worker_id, lease.died), trio.current_time()
+        self._perform(self._core.strike(request, engine, name, model, now))
+        return self._core.quarantine.poison_deaths(request, now)
 
     def probe_ended(
         self, probe: Probe, result: ProbeResult, worker: str = "", why: str = ""
     ) -> None:
         """What became of a health probe on the worker of that name."""
-        now = self._now()
+        now = trio.current_time()
         self._perform(self._core.probe_ended(probe.model, probe.serial, result, worker, why, now))
 
     def release(
         self, ticket: int, output_tokens: int | None = None, *, is_proven: bool = False
     ) -> None:
-        """The turn is done with the ticket, whose end was its proof if it `is_proven`. Unknown
-        tickets are ignored.
+        """The turn is done with the ticket. `is_proven`: its end clears its request and its worker.
+        Unknown tickets are ignored.
         """
         if ticket in self._waiters:
             del self._waiters[ticket]
         if ticket in self._placed:
             del self._placed[ticket]
-        if effects := self._core.release(ticket, self._now(), output_tokens, is_proven=is_proven):
+        if effects := self._tickets.release(
+            ticket, trio.current_time(), output_tokens, is_proven=is_proven
+        ):
             self._perform(effects)
 
     # What the link reports.
 
     def register(self, worker_id: WorkerId, message: Register) -> None:
         """A worker says who it is."""
-        self._perform(self._core.register(worker_id, message, self._now()))
+        self._perform(self._core.register(worker_id, message, trio.current_time()))
 
     def heard(self, worker_id: WorkerId, message: FleetMessage) -> None:
         """A worker reports."""
-        if effects := self._core.heard(worker_id, message, self._now()):
+        if effects := self._core.heard(worker_id, message, trio.current_time()):
             self._perform(effects)
 
     def lost(self, worker_id: WorkerId, why: str) -> None:
         """A worker is gone."""
-        self._perform(self._core.lost(worker_id, self._now(), why))
+        self._perform(self._core.lost(worker_id, trio.current_time(), why))
 
     def ask_files(self, model: str) -> None:
         """The text files of the model are not here."""
@@ -222,8 +240,8 @@ class Dispatcher:
     async def _answer(self, ticket: int, waiter: _Waiter) -> Answer:
         if waiter.answer is None:
             waiter.answered = Wakeup()
-            # A rest may have begun just now.
-            sleep, soon = self._until_tick, next_tick(self._now(), TICK_S)
+            # A long interval between ticks may have begun just now.
+            sleep, soon = self._until_tick, next_tick(trio.current_time(), TICK_S)
             sleep.deadline = min(sleep.deadline, soon)
             try:
                 await waiter.answered.wait()
@@ -237,7 +255,7 @@ class Dispatcher:
         return answer
 
     def _perform(self, effects: Effects) -> None:
-        """Carry effects out in order; those that carrying out brings about come after them."""
+        """Carry effects out in order; effects that this causes follow them."""
         if self._performing:
             self._effects.extend(effects)
             return
@@ -269,11 +287,11 @@ class Dispatcher:
             case Notice(event=event):
                 self._notice(event)
             case Accept() | RefuseWorker() | AskSnapshot() | AskFiles():
-                self._tell_worker(effect)
+                self._send_to_worker(effect)
             case _:
                 assert_never(effect)
 
-    def _tell_worker(self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles) -> None:
+    def _send_to_worker(self, effect: Accept | RefuseWorker | AskSnapshot | AskFiles) -> None:
         port = self._port
         if port is None:
             raise RuntimeError("the dispatcher has no link to the workers")
@@ -302,7 +320,7 @@ class Dispatcher:
         if waiter is None:
             # The turn left while this decision was on its way.
             self._placed.pop(ticket, None)
-            self._perform(self._core.release(ticket, self._now()))
+            self._perform(self._tickets.release(ticket, trio.current_time()))
             return
         waiter.answer = answer
         if waiter.answered is not None:

@@ -81,8 +81,8 @@ class Average:
 
 class Model:
     """Mutable; written by `Dispatch` only. Until `awaited_until` a worker that has vanished, or
-    that a restarted gateway does not know yet, is expected to dial in again. `trial` is the ticket
-    of the one suspect that has a place. `unserved_since`: no worker has served it, and nobody has
+    that a restarted gateway does not know yet, is expected to dial in again. `probation_ticket` is
+    the one on probation that has a place. `unserved_since`: no worker has served it, and nobody has
     waited for one.
     """
 
@@ -98,7 +98,7 @@ class Model:
         self.output_tokens = Average(PRIOR_OUTPUT_TOKENS)
         self.service_s = Average(PRIOR_SERVICE_S)
         self.fallback = Fallback(config, recovery_probes)
-        self.trial: int | None = None
+        self.probation_ticket: int | None = None
         self.awaited_until = float("-inf")
         self.unserved_since: float | None = None
 
@@ -339,6 +339,11 @@ class Fleet:
             if model.unserved_since is not None and now - model.unserved_since >= after_s:
                 self._models.remove(model)
                 self._changed()
+
+    def find(self, name: str) -> ModelView | None:
+        """The model of that name or alias, for clients and turns."""
+        model = self._models.find(name)
+        return self.view(model) if model is not None else None
 
     def view(self, model: Model) -> ModelView:
         """The model for clients and turns."""

@@ -114,7 +114,7 @@ def first_that_fits(
     num_looked_at = 0
     for waiting in order:
         request = waiting.request
-        if waiting.is_on_probation and model.trial is not None:
+        if waiting.is_on_probation and model.probation_ticket is not None:
             continue
         usable = eligible(ready, request, now)
         if kept:

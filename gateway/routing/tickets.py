@@ -28,7 +28,8 @@ from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
 from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.worker_view import Reservation, Worker
-from gateway.telemetry import BreakerClosed
+from gateway.telemetry import BreakerClosed, BreakerOpen
+from protocol.messages import RejectReason
 
 DOWN_RETRY_AFTER_S: Final = 10
 """Nothing can serve and nothing starts: an operator is needed, so no hurry."""
@@ -83,9 +84,9 @@ class PlacementQueue:
             request.key, request.session, request.digests, ticket
         )
         waiting = self._enter(model, request, session, first=request.resumed)
-        if self._quarantine:
-            suspect = request.key, request.fingerprint
-            waiting.is_on_probation = self._quarantine.is_on_probation(suspect, now)
+        if self._quarantine.records:
+            identity = request.key, request.fingerprint
+            waiting.is_on_probation = self._quarantine.is_on_probation(identity, now)
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
         if is_quiet and (ready := self._fleet.ready(model)):
             # Most requests find nobody else waiting and a free place: they never queue.
@@ -120,13 +121,13 @@ class PlacementQueue:
         reservation.worker.started(reservation, now)
         return self.settle_all(reservation.worker.models, now)
 
-    def failed(self, ticket: int) -> Worker | None:
-        """The worker that failed the ticket; None if it has no place."""
+    def failed(self, ticket: int, now: float, reason: str) -> Effects:
+        """The ticket's worker failed it, and lives. Unknown tickets are ignored."""
         if ticket not in self._placed:
-            return None
+            return ()
         worker = self._placed[ticket].worker
         self._fleet.judge_by_user(worker, is_well=False)
-        return worker
+        return tuple(count_failure(worker, now, reason))
 
     def proven(self, ticket: int, now: float) -> Effects:
         """The ticket got enough tokens to be no suspect: its worker does what it should, and the
@@ -139,8 +140,8 @@ class PlacementQueue:
         if worker.breaker.succeeded():
             effects = (Notice(BreakerClosed("worker", worker.name)),)
         may_end_fallback = self._judge_well(self._placed[ticket])
-        if model.trial == ticket:
-            model.trial = None
+        if model.probation_ticket == ticket:
+            model.probation_ticket = None
         elif not may_end_fallback:
             return effects
         return effects + self.settle_all(worker.models, now)
@@ -172,21 +173,25 @@ class PlacementQueue:
             return closed, *self.settle_all(worker.models, now)
         return self.settle_all(worker.models, now)
 
-    def busy(self, ticket: int, now: float, *, draining: bool) -> Effects:
-        """The worker refused for load: back to the front; the worker counts as full."""
+    def busy(self, ticket: int, now: float, reason: RejectReason = "busy") -> Effects:
+        """The worker refused for load: the ticket goes back to the front of the queue.
+
+        The worker gets one more at each news of it, until its `Load` shows free places; a draining
+        worker gets no more.
+        """
         reservation = self._placed.get(ticket)
         if reservation is None:
             return ()
         model, worker = self._model_of[ticket], reservation.worker
-        was_on_trial = model.trial == ticket
+        was_on_probation = model.probation_ticket == ticket
         _refund(model, reservation)
         self._vacate(model, reservation, now)
         worker.refused(now)
         worker.breaker.refused()
-        if draining:
+        if reason == "draining":
             self._fleet.drain(worker)
         waiting = self._enter(model, reservation.request, reservation.session, first=True)
-        waiting.is_on_probation = was_on_trial
+        waiting.is_on_probation = was_on_probation
         # Who was tried alone must not fall behind those that came later and were not.
         waiting.arrival = reservation.arrival
         self._enqueue(model, waiting)
@@ -278,7 +283,7 @@ class PlacementQueue:
         self._placed[ticket] = reservation
         self.decisions[choice.why] += 1
         if pick.waiting.is_on_probation:
-            model.trial = ticket
+            model.probation_ticket = ticket
         if worker.breaker.is_open:
             worker.breaker.asked(now)
         worker.take(reservation)
@@ -369,7 +374,7 @@ class PlacementQueue:
         """The request does no harm and its worker has served a user, which counts once. True if
         that may end a fallback.
         """
-        if self._quarantine:
+        if self._quarantine.records:
             request = reservation.request
             self._quarantine.clear((request.key, request.fingerprint))
         is_first, reservation.is_proof = not reservation.is_proof, True
@@ -379,10 +384,18 @@ class PlacementQueue:
         """Free the place; the key's account stands as it is."""
         request = reservation.request
         del self._model_of[request.ticket], self._placed[request.ticket]
-        if model.trial == request.ticket:
-            model.trial = None
+        if model.probation_ticket == request.ticket:
+            model.probation_ticket = None
         reservation.worker.drop(reservation, now)
         model.shares.leave(request.key, reservation.session)
+
+
+def count_failure(worker: Worker, now: float, reason: str) -> list[Effect]:
+    """The worker failed; an event tells if that opened its breaker."""
+    breaker = worker.breaker
+    if not breaker.failed(now):
+        return []
+    return [Notice(BreakerOpen("worker", worker.name, breaker.open_s, reason))]
 
 
 def _learn(model: Model, reservation: Reservation, output_tokens: int, now: float) -> None:

@@ -17,7 +17,7 @@ import trio
 
 from gateway.api import ApiError, connection_lost, poisoned_request
 from gateway.link import Outcome, Overdue
-from gateway.routing import Dispatcher, Lease, Suspect
+from gateway.routing import Dispatcher, Lease, RequestIdentity
 from gateway.telemetry import EventFeed, Rerouted, Resumed, RetryRefused
 from protocol.messages import Finished
 
@@ -65,17 +65,17 @@ class RetryBudget:
 
 
 class RetryPolicy:
-    """Of one sequence; operators find it in the log by its `name`. `suspect` is its request."""
+    """Of one sequence; operators find it in the log by its `name`. `identity` is its request's."""
 
     __slots__ = (
         "_budget",
         "_dispatcher",
         "_feed",
+        "_identity",
         "_model",
         "_name",
         "_num_barren",
         "_num_errors",
-        "_suspect",
     )
 
     def __init__(
@@ -85,14 +85,14 @@ class RetryPolicy:
         budget: RetryBudget,
         name: str,
         model: str,
-        suspect: Suspect,
+        identity: RequestIdentity,
     ) -> None:
         self._dispatcher = dispatcher
         self._feed = feed
         self._budget = budget
         self._name = name
         self._model = model
-        self._suspect = suspect
+        self._identity = identity
         self._num_barren = 0
         self._num_errors = 0
 
@@ -130,7 +130,7 @@ class RetryPolicy:
             if placement.died is None:
                 self._count_barren()
             elif deaths := self._dispatcher.strike(
-                self._suspect, placement, self._name, self._model
+                self._identity, placement, self._name, self._model
             ):
                 raise poisoned_request(deaths)
         loss = self._name, self._model, worker, _reason(placement, outcome)

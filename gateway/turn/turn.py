@@ -122,8 +122,8 @@ class Turn:
             raise error
 
     def _refuse_poison(self) -> None:
-        suspect = self._caller.key, self._request.fingerprint
-        if deaths := self._services.dispatcher.poison(suspect):
+        identity = self._caller.key, self._request.fingerprint
+        if deaths := self._services.dispatcher.poison_deaths(identity):
             raise poisoned_request(deaths)
 
     async def _prepared(self, *, cloud: bool) -> Job | UseProvider:

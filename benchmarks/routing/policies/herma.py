@@ -67,16 +67,16 @@ class Herma:
             prompt_tokens=turn.prompt_tokens,
             max_tokens=WINDOW_TOKENS - turn.prompt_tokens,
         )
-        return self._placed(self._dispatch.ask(request, now))
+        return self._placed(self._dispatch.tickets.ask(request, now))
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
         """Pass on what a worker tells, in the order in which a worker sends it."""
         dispatch, worker_id = self._dispatch, self._ids[report.worker]
         placed: list[Placed] = []
         for number in report.started:
-            placed += self._placed(dispatch.started(number, now))
+            placed += self._placed(dispatch.tickets.started(number, now))
         for number in report.finished:
-            placed += self._placed(dispatch.release(number, now, self._outputs.pop(number)))
+            placed += self._placed(dispatch.tickets.release(number, now, self._outputs.pop(number)))
         for event in report.events:
             placed += self._placed(dispatch.heard(worker_id, event, now))
         placed += self._placed(dispatch.heard(worker_id, report.load, now))

@@ -25,7 +25,7 @@ from tests.fakes.fleet import (
 def test_a_free_worker_takes_the_ticket_at_once() -> None:
     """One effect: the place, what is cached there and why."""
     fleet = dispatch((W1, facts()))
-    (assign,) = fleet.ask(request(1, chain(("a", 4))), 0.0)
+    (assign,) = fleet.tickets.ask(request(1, chain(("a", 4))), 0.0)
     assert isinstance(assign, Assign)
     assert (assign.ticket, assign.worker_id, assign.cached_tokens) == (1, W1, 0)
     assert assign.reason.isascii()
@@ -36,67 +36,67 @@ def test_the_reported_blocks_decide() -> None:
     """The ticket goes where the engine's events say that its prompt is."""
     fleet, prompt = dispatch((W1, facts()), (W2, facts())), chain(("a", 40))
     fleet.heard(W2, stored(1, prompt), 0.0)
-    assign = only(fleet.ask(request(1, prompt), 0.0), Assign)
+    assign = only(fleet.tickets.ask(request(1, prompt), 0.0), Assign)
     assert (assign.worker_id, assign.cached_tokens) == (W2, 40 * 32)
 
 
 def test_an_unknown_model_is_a_404() -> None:
     """Aliases are known, other names are refused."""
     fleet = dispatch((W1, facts()))
-    assert only(fleet.ask(request(1, model="other"), 0.0), Refuse).error.status == 404
-    assert placed(fleet.ask(request(2, model="alias"), 0.0)) == {2: W1}
+    assert only(fleet.tickets.ask(request(1, model="other"), 0.0), Refuse).error.status == 404
+    assert placed(fleet.tickets.ask(request(2, model="alias"), 0.0)) == {2: W1}
 
 
 def test_a_ticket_asks_once() -> None:
     """Using a ticket twice is a mistake of the caller."""
     fleet = dispatch((W1, facts()))
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     with pytest.raises(ValueError, match="asks twice"):
-        fleet.ask(request(1), 0.0)
+        fleet.tickets.ask(request(1), 0.0)
 
 
 def test_over_the_cap_requests_wait_and_follow() -> None:
     """A release gives the place to the next one, in the same call."""
     fleet = dispatch((W1, facts(max_seqs=1)))
-    assert placed(fleet.ask(request(1), 0.0)) == {1: W1}
-    assert fleet.ask(request(2), 0.0) == ()
+    assert placed(fleet.tickets.ask(request(1), 0.0)) == {1: W1}
+    assert fleet.tickets.ask(request(2), 0.0) == ()
     assert fleet.statistics().queued == 1
-    assert placed(fleet.release(1, 1.0)) == {2: W1}
-    assert fleet.release(1, 1.0) == ()
+    assert placed(fleet.tickets.release(1, 1.0)) == {2: W1}
+    assert fleet.tickets.release(1, 1.0) == ()
 
 
 def test_a_waiting_ticket_may_leave() -> None:
     """A client that goes away while it waits leaves no trace."""
     fleet = dispatch((W1, facts(max_seqs=1)))
-    fleet.ask(request(1), 0.0)
-    fleet.ask(request(2), 0.0)
-    assert fleet.release(2, 0.5) == ()
-    assert fleet.release(1, 1.0) == ()
+    fleet.tickets.ask(request(1), 0.0)
+    fleet.tickets.ask(request(2), 0.0)
+    assert fleet.tickets.release(2, 0.5) == ()
+    assert fleet.tickets.release(1, 1.0) == ()
     assert fleet.statistics().running == fleet.statistics().queued == 0
 
 
 def test_auxiliary_requests_go_first_and_use_one_place_more() -> None:
     """A title call does not wait behind a long answer; a second one does."""
     fleet = dispatch((W1, facts(max_seqs=1)))
-    fleet.ask(request(1), 0.0)
-    fleet.ask(request(2), 0.0)
-    assert placed(fleet.ask(request(3, auxiliary=True), 0.0)) == {3: W1}
-    assert fleet.ask(request(4, auxiliary=True), 0.0) == ()
-    assert placed(fleet.release(3, 1.0)) == {4: W1}
-    assert fleet.release(4, 1.0) == ()
-    assert placed(fleet.release(1, 1.0)) == {2: W1}
+    fleet.tickets.ask(request(1), 0.0)
+    fleet.tickets.ask(request(2), 0.0)
+    assert placed(fleet.tickets.ask(request(3, auxiliary=True), 0.0)) == {3: W1}
+    assert fleet.tickets.ask(request(4, auxiliary=True), 0.0) == ()
+    assert placed(fleet.tickets.release(3, 1.0)) == {4: W1}
+    assert fleet.tickets.release(4, 1.0) == ()
+    assert placed(fleet.tickets.release(1, 1.0)) == {2: W1}
 
 
 def test_keys_take_turns_however_many_requests_they_send() -> None:
     """A key with six waiting requests does not keep a key with two from its half."""
     fleet = dispatch((W1, facts(max_seqs=1)))
-    fleet.ask(request(1, key="many"), 0.0)
+    fleet.tickets.ask(request(1, key="many"), 0.0)
     for ticket in range(2, 8):
-        fleet.ask(request(ticket, key="many", session=f"agent {ticket}"), 0.0)
+        fleet.tickets.ask(request(ticket, key="many", session=f"agent {ticket}"), 0.0)
     for ticket in (8, 9):
-        fleet.ask(request(ticket, key="few"), 0.0)
+        fleet.tickets.ask(request(ticket, key="few"), 0.0)
     order, running = [], 1
-    while following := placed(fleet.release(running, 1.0)):
+    while following := placed(fleet.tickets.release(running, 1.0)):
         (running,) = following
         order.append(running)
     assert order.index(8) == 0
@@ -107,23 +107,23 @@ def test_keys_take_turns_however_many_requests_they_send() -> None:
 def test_sessions_of_one_key_take_turns() -> None:
     """Within a key a conversation that was served more waits longer."""
     fleet = dispatch((W1, facts(max_seqs=1)))
-    fleet.ask(request(1, session="greedy"), 0.0)
-    fleet.ask(request(2, session="modest"), 0.0)
-    assert placed(fleet.release(1, 1.0, output_tokens=500)) == {2: W1}
-    fleet.ask(request(3, session="greedy"), 1.0)
-    fleet.ask(request(4, session="modest"), 1.0)
-    assert placed(fleet.release(2, 2.0, output_tokens=10)) == {4: W1}
+    fleet.tickets.ask(request(1, session="greedy"), 0.0)
+    fleet.tickets.ask(request(2, session="modest"), 0.0)
+    assert placed(fleet.tickets.release(1, 1.0, output_tokens=500)) == {2: W1}
+    fleet.tickets.ask(request(3, session="greedy"), 1.0)
+    fleet.tickets.ask(request(4, session="modest"), 1.0)
+    assert placed(fleet.tickets.release(2, 2.0, output_tokens=10)) == {4: W1}
 
 
 def test_a_large_prompt_is_not_starved_by_small_ones() -> None:
     """Small ones pass it for a while; then who does not fit keeps the room that it waits for."""
     fleet = dispatch((W1, facts(kv_tokens=1000)), max_queue=100)
-    fleet.ask(request(1, tail=500), 0.0)
-    assert fleet.ask(request(2, tail=800), 0.0) == ()
+    fleet.tickets.ask(request(1, tail=500), 0.0)
+    assert fleet.tickets.ask(request(2, tail=800), 0.0) == ()
     running, num_passed = [1], 0
     for ticket in range(3, 40):
-        running += placed(fleet.ask(request(ticket, tail=10), float(ticket)))
-        running += placed(fleet.release(running.pop(0), float(ticket)))
+        running += placed(fleet.tickets.ask(request(ticket, tail=10), float(ticket)))
+        running += placed(fleet.tickets.release(running.pop(0), float(ticket)))
         num_passed += 2 not in running
         if 2 in running or not running:
             break
@@ -135,8 +135,8 @@ def test_a_full_queue_is_a_429_with_whole_seconds() -> None:
     """The newcomer is told when to come again; nobody else is touched."""
     fleet = dispatch((W1, facts(max_seqs=1)), max_queue=2)
     for ticket in (1, 2, 3):
-        fleet.ask(request(ticket), 0.0)
-    error = only(fleet.ask(request(4), 0.0), Refuse).error
+        fleet.tickets.ask(request(ticket), 0.0)
+    error = only(fleet.tickets.ask(request(4), 0.0), Refuse).error
     assert error.status == 429
     assert isinstance(error.retry_after_s, int)
     assert error.retry_after_s == 15  # three ahead of it or itself, one place, 5 s each
@@ -146,20 +146,20 @@ def test_a_full_queue_is_a_429_with_whole_seconds() -> None:
 def test_a_full_queue_spills_to_the_providers_that_are_allowed() -> None:
     """The model's chain is used in order; a key that may not use the cloud gets the 429."""
     fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD, max_queue=1)
-    fleet.ask(request(1), 0.0)
-    fleet.ask(request(2), 0.0)
-    assert only(fleet.ask(request(3), 0.0), UseProvider).chain == CLOUD
-    assert only(fleet.ask(request(4, cloud=False), 0.0), Refuse).error.status == 429
-    assert fleet.ask(request(5, resumed=True), 0.0) == ()
+    fleet.tickets.ask(request(1), 0.0)
+    fleet.tickets.ask(request(2), 0.0)
+    assert only(fleet.tickets.ask(request(3), 0.0), UseProvider).chain == CLOUD
+    assert only(fleet.tickets.ask(request(4, cloud=False), 0.0), Refuse).error.status == 429
+    assert fleet.tickets.ask(request(5, resumed=True), 0.0) == ()
 
 
 def test_a_deadline_ends_the_wait() -> None:
     """A late ticket is spilled if it may be, else refused; others stay."""
     fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD)
-    fleet.ask(request(1), 0.0)
-    fleet.ask(request(2, deadline_at=1.0), 0.0)
-    fleet.ask(request(3, deadline_at=1.0, cloud=False), 0.0)
-    fleet.ask(request(4), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
+    fleet.tickets.ask(request(2, deadline_at=1.0), 0.0)
+    fleet.tickets.ask(request(3, deadline_at=1.0, cloud=False), 0.0)
+    fleet.tickets.ask(request(4), 0.0)
     assert fleet.tick(0.9) == ()
     effects = fleet.tick(1.0)
     assert only(effects, UseProvider).ticket == 2
@@ -170,41 +170,41 @@ def test_a_deadline_ends_the_wait() -> None:
 def test_without_workers_the_chain_serves_and_is_announced_once() -> None:
     """Falling back is told once, coming back once."""
     fleet = dispatch(fallback=CLOUD)
-    first = fleet.ask(request(1), 0.0)
+    first = fleet.tickets.ask(request(1), 0.0)
     assert isinstance(only(first, Notice).event, FallbackOn)
     assert only(first, UseProvider).chain == CLOUD
-    assert [type(effect) for effect in fleet.ask(request(2), 0.0)] == [UseProvider]
+    assert [type(effect) for effect in fleet.tickets.ask(request(2), 0.0)] == [UseProvider]
     probe = only(fleet.register(W1, hello("w1", facts()), 1.0), Probe)
-    assert [type(effect) for effect in fleet.ask(request(3), 1.0)] == [UseProvider]
-    assert placed(fleet.ask(request(4, cloud=False), 1.0)) == {4: W1}
+    assert [type(effect) for effect in fleet.tickets.ask(request(3), 1.0)] == [UseProvider]
+    assert placed(fleet.tickets.ask(request(4, cloud=False), 1.0)) == {4: W1}
     for _ in range(2):
         probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.1), Probe)
     effects = fleet.probe_ended("m", probe.serial, "passed", "", "", 1.2)
     assert [e.event for e in effects if isinstance(e, Notice)] == [FallbackOff("m", 3)]
-    assert placed(fleet.ask(request(5), 1.2)) == {5: W1}
+    assert placed(fleet.tickets.ask(request(5), 1.2)) == {5: W1}
 
 
 def test_the_fleet_rests_when_nobody_is_there_and_no_canary_is_due() -> None:
     """Neither with a place nor without one."""
     fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD)
     assert fleet.is_at_rest
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     assert not fleet.is_at_rest
-    fleet.release(1, 0.1)
+    fleet.tickets.release(1, 0.1)
     assert fleet.is_at_rest
     fleet.lost(W1, 0.2)
-    fleet.ask(request(2, resumed=True), 0.3)
+    fleet.tickets.ask(request(2, resumed=True), 0.3)
     assert fleet.statistics().queued == 1
     assert not fleet.is_at_rest
-    fleet.release(2, 0.4)
+    fleet.tickets.release(2, 0.4)
     assert fleet.is_at_rest
-    fleet.ask(request(3), 0.5)
+    fleet.tickets.ask(request(3), 0.5)
     assert not fleet.is_at_rest
 
 
 def test_nothing_serves_and_nothing_starts_is_a_503_at_once() -> None:
     """With Retry-After, in whole seconds."""
-    error = only(dispatch().ask(request(1), 0.0), Refuse).error
+    error = only(dispatch().tickets.ask(request(1), 0.0), Refuse).error
     assert (error.status, error.retry_after_s) == (503, 10)
 
 
@@ -212,7 +212,7 @@ def test_a_starting_worker_is_waited_for() -> None:
     """The request is held and served when the engine is ready."""
     fleet = dispatch()
     fleet.register(W1, hello("w1"), 0.0)
-    assert fleet.ask(request(1), 0.0) == ()
+    assert fleet.tickets.ask(request(1), 0.0) == ()
     assert placed(fleet.register(W1, hello("w1", facts()), 60.0)) == {1: W1}
 
 
@@ -221,7 +221,7 @@ def test_waiting_for_a_start_ends_after_the_patience() -> None:
     fleet = dispatch(resume_wait_s=30.0)
     fleet.register(W1, hello("w1"), 0.0)
     fleet.heard(W1, Progress(epoch=1, phase="weights", fraction=0.5), 1.0)
-    fleet.ask(request(1), 10.0)
+    fleet.tickets.ask(request(1), 10.0)
     assert fleet.tick(39.9) == ()
     error = only(fleet.tick(40.0), Refuse).error
     assert (error.status, error.retry_after_s) == (503, 40)
@@ -234,7 +234,7 @@ def test_a_resumed_answer_waits_for_a_worker_and_never_goes_to_a_provider() -> N
     clients retry on.
     """
     fleet = dispatch(fallback=CLOUD, resume_wait_s=30.0)
-    assert fleet.ask(request(1, resumed=True), 0.0) == ()
+    assert fleet.tickets.ask(request(1, resumed=True), 0.0) == ()
     assert fleet.tick(29.9) == ()
     assert only(fleet.tick(30.0), Refuse).error.message == "upstream connection lost"
 
@@ -242,26 +242,26 @@ def test_a_resumed_answer_waits_for_a_worker_and_never_goes_to_a_provider() -> N
 def test_a_busy_answer_is_load_not_failure() -> None:
     """The ticket goes back to the front; the worker is full until it reports or frees a place."""
     fleet = dispatch((W1, facts(max_seqs=3)))
-    fleet.ask(request(1), 0.0)
-    fleet.ask(request(2), 0.0)
-    assert fleet.busy(2, 0.1) == ()
-    assert fleet.ask(request(3), 0.2) == ()
+    fleet.tickets.ask(request(1), 0.0)
+    fleet.tickets.ask(request(2), 0.0)
+    assert fleet.tickets.busy(2, 0.1) == ()
+    assert fleet.tickets.ask(request(3), 0.2) == ()
     assert list(placed(fleet.heard(W1, load(), 0.3))) == [2, 3]
 
 
 def test_a_busy_worker_is_not_asked_while_another_has_room() -> None:
     """The ticket moves on at once."""
     fleet = dispatch((W1, facts()), (W2, facts()))
-    (first,) = placed(fleet.ask(request(1), 0.0)).values()
-    (second,) = placed(fleet.busy(1, 0.1)).values()
+    (first,) = placed(fleet.tickets.ask(request(1), 0.0)).values()
+    (second,) = placed(fleet.tickets.busy(1, 0.1)).values()
     assert {first, second} == {W1, W2}
 
 
 def test_a_full_mark_ends_with_time_at_the_latest() -> None:
     """A `Load` that does not come does not keep a worker out for ever."""
     fleet = dispatch((W1, facts()))
-    fleet.ask(request(1), 0.0)
-    assert fleet.busy(1, 0.0) == ()
+    fleet.tickets.ask(request(1), 0.0)
+    assert fleet.tickets.busy(1, 0.0) == ()
     assert fleet.tick(0.9) == ()
     assert placed(fleet.tick(1.0)) == {1: W1}
 
@@ -269,29 +269,29 @@ def test_a_full_mark_ends_with_time_at_the_latest() -> None:
 def test_a_draining_worker_gets_nothing_more() -> None:
     """Draining ends with a new registration only."""
     fleet = dispatch((W1, facts()), (W2, facts()))
-    fleet.ask(request(1, prefer=W1), 0.0)
-    assert placed(fleet.busy(1, 0.0, "draining")) == {1: W2}
+    fleet.tickets.ask(request(1, prefer=W1), 0.0)
+    assert placed(fleet.tickets.busy(1, 0.0, "draining")) == {1: W2}
     fleet.heard(W1, load(), 0.1)
-    assert placed(fleet.ask(request(2, prefer=W1), 0.2)) == {2: W2}
+    assert placed(fleet.tickets.ask(request(2, prefer=W1), 0.2)) == {2: W2}
 
 
 def test_excluded_workers_are_the_last_resort() -> None:
     """A worker that failed a request is avoided while another is ready."""
     fleet = dispatch((W1, facts()), (W2, facts()))
     excluded = frozenset({W1})
-    assert placed(fleet.ask(request(1, prefer=W1, excluded=excluded), 0.0)) == {1: W2}
+    assert placed(fleet.tickets.ask(request(1, prefer=W1, excluded=excluded), 0.0)) == {1: W2}
     fleet.lost(W2, 1.0)
-    assert placed(fleet.ask(request(2, excluded=excluded), 1.0)) == {2: W1}
+    assert placed(fleet.tickets.ask(request(2, excluded=excluded), 1.0)) == {2: W1}
 
 
 def test_a_lost_worker_moves_its_tickets_to_another() -> None:
     """Its places are free before its turns ask again, with the same tickets if they like."""
     fleet = dispatch((W1, facts()), (W2, facts()))
-    fleet.ask(request(1, prefer=W1), 0.0)
+    fleet.tickets.ask(request(1, prefer=W1), 0.0)
     moved = only(fleet.lost(W1, 1.0), Moved)
     assert (moved.tickets, moved.worker_id) == ((1,), W1)
-    assert fleet.release(1, 1.0) == ()
-    assert placed(fleet.ask(request(1, resumed=True), 1.0)) == {1: W2}
+    assert fleet.tickets.release(1, 1.0) == ()
+    assert placed(fleet.tickets.ask(request(1, resumed=True), 1.0)) == {1: W2}
 
 
 def test_measured_outputs_shape_reservations_and_retry_after() -> None:
@@ -299,10 +299,10 @@ def test_measured_outputs_shape_reservations_and_retry_after() -> None:
     fleet = Dispatch((), max_queue=0, resume_wait_s=1.0)
     fleet.register(W1, hello("w1", facts(max_seqs=1)), 0.0)
     for ticket in range(20):
-        fleet.ask(request(ticket, max_tokens=5000), float(ticket))
-        fleet.release(ticket, ticket + 0.5, output_tokens=40)
-    fleet.ask(request(30, max_tokens=5000), 30.0)
+        fleet.tickets.ask(request(ticket, max_tokens=5000), float(ticket))
+        fleet.tickets.release(ticket, ticket + 0.5, output_tokens=40)
+    fleet.tickets.ask(request(30, max_tokens=5000), 30.0)
     (view,) = fleet.workers()
     assert view.kv_reserved_tokens < 300
-    error = only(fleet.ask(request(31), 30.0), Refuse).error
+    error = only(fleet.tickets.ask(request(31), 30.0), Refuse).error
     assert error.retry_after_s == 1

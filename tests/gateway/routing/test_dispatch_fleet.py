@@ -86,7 +86,7 @@ def test_other_models_may_have_other_files() -> None:
 def test_a_worker_that_no_longer_fits_leaves() -> None:
     """A registration that is refused ends the earlier one; its tickets move."""
     fleet = dispatch((W1, facts()), (W2, facts()))
-    fleet.ask(request(1, prefer=W2), 0.0)
+    fleet.tickets.ask(request(1, prefer=W2), 0.0)
     effects = fleet.register(W2, hello("w2", facts(files=b"g" * 16)), 1.0)
     assert isinstance(effects[0], RefuseWorker)
     assert only(effects, Moved).tickets == (1,)
@@ -105,7 +105,7 @@ def test_names_are_free_again_when_the_holder_is_lost() -> None:
 def test_a_new_registration_moves_the_tickets(epoch: int, engine: EngineFacts | None) -> None:
     """A worker that registers again has dropped its sequences, whatever its engine did."""
     fleet = dispatch((W1, facts()))
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     effects = fleet.register(W1, hello("w1", engine, epoch=epoch), 1.0)
     assert effects[0] == Accept(W1)
     assert only(effects, Moved).tickets == (1,)
@@ -116,12 +116,12 @@ def test_an_engine_fault_moves_tickets_and_forgets_blocks() -> None:
     """Of this epoch only; the worker counts as starting and its next engine begins empty."""
     fleet, prompt = dispatch((W1, facts())), chain(("a", 4))
     fleet.heard(W1, stored(1, prompt), 0.0)
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     assert fleet.heard(W1, Fault("w1", 0, "old", 1), 1.0) == ()
     effects = fleet.heard(W1, Fault("w1", 1, "killed", 137), 1.0)
     assert only(effects, Moved).tickets == (1,)
     assert only(effects, Notice).event == EngineFault("w1", 1, "unknown", 137, is_final=False)
-    assert fleet.ask(request(2), 1.0) == ()
+    assert fleet.tickets.ask(request(2), 1.0) == ()
     fleet.heard(W1, stored(2, prompt), 1.0)
     assert fleet.workers()[0].cached_blocks == 0
     assert fleet.statistics().stale_messages == 2
@@ -135,13 +135,13 @@ def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
     """
     fleet = dispatch((W1, facts()))
     fleet.heard(W1, Fault("w1", 1, "killed", 137), 0.0)
-    fleet.ask(request(1), 0.0)
-    fleet.ask(request(2, resumed=True), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
+    fleet.tickets.ask(request(2, resumed=True), 0.0)
     effects = fleet.heard(W1, Fault("w1", 1, GIVES_UP, 1, is_final=True), 1.0)
-    effects += fleet.ask(request(3, resumed=True), 1.1)
+    effects += fleet.tickets.ask(request(3, resumed=True), 1.1)
     refused = {e.ticket: e.error.status for e in effects if isinstance(e, Refuse)}
     assert refused == {1: 503, 2: 502, 3: 502}
-    view = fleet.model("m")
+    view = fleet.fleet.find("m")
     assert view is not None
     assert (view.state, view.queued) == ("down", 0)
     assert "stopped after" in fleet.workers()[0].fault
@@ -151,11 +151,11 @@ def test_clients_are_not_told_why_an_engine_died() -> None:
     """Its words may hold paths, or words on which clients act; operators have the notice."""
     fleet = dispatch((W1, facts()))
     fleet.heard(W1, Fault("w1", 1, "/srv/secret/engine: not found", 127), 0.0)
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     refused = only(fleet.tick(1e4), Refuse).error
     assert refused.status == 503
     assert refused.message == "The workers of m are still starting."
-    fleet.ask(request(2), 1e4)
+    fleet.tickets.ask(request(2), 1e4)
     fleet.heard(W1, Progress(1, "loading weights", 0.5), 1e4)
     assert "(w1: loading weights 50%)" in only(fleet.tick(2e4), Refuse).error.message
 
@@ -177,7 +177,7 @@ def test_a_gap_asks_for_a_snapshot_once() -> None:
     effects = fleet.heard(W1, BlocksDropped(seq=3, digests=prompt[8]), 0.0)
     assert only(effects, AskSnapshot) == AskSnapshot(W1)
     assert fleet.heard(W1, stored(4, prompt), 0.0) == ()
-    assert placed(fleet.ask(request(1, prompt), 0.0)) == {1: W2}
+    assert placed(fleet.tickets.ask(request(1, prompt), 0.0)) == {1: W2}
     fleet.heard(W1, BlocksSnapshot(seq=4, digests=b"".join(prompt)), 0.0)
     assert [worker.cached_blocks for worker in fleet.workers()] == [9, 5]
     assert fleet.statistics().index_gaps == 1
@@ -212,7 +212,7 @@ def test_the_window_of_a_model_is_the_least_of_its_ready_workers() -> None:
     fleet = Dispatch((ModelConfig(name="m", context_length=100),), max_queue=1, resume_wait_s=1.0)
 
     def window() -> int | None:
-        view = fleet.model("m")
+        view = fleet.fleet.find("m")
         return view.context_length if view is not None else None
 
     windows = [window()]
@@ -231,13 +231,13 @@ def test_workers_bring_models_that_nobody_configured() -> None:
     fleet = _awaiting()
     fleet.register(W1, hello("w1", facts()), 0.0)
     fleet.register(W2, hello("w2", facts(files=b"g" * 16), models=("n",)), 0.0)
-    assert placed(fleet.ask(request(1, model="n"), 0.0)) == {1: W2}
+    assert placed(fleet.tickets.ask(request(1, model="n"), 0.0)) == {1: W2}
     fleet.tick(100.0)
     fleet.lost(W2, 100.0)
     fleet.tick(100.1)
     fleet.tick(103.0)
     assert [(view.name, view.state) for view in fleet.models()] == [("m", "ready"), ("n", "down")]
-    assert only(fleet.ask(request(2, model="n"), 103.0), Refuse).error.status == 503
+    assert only(fleet.tickets.ask(request(2, model="n"), 103.0), Refuse).error.status == 503
     fleet.register(W3, hello("w2", facts(files=b"h" * 16), models=("n",)), 103.0)
     fleet.tick(103.2)
     assert [view.state for view in fleet.models()] == ["ready", "ready"]
@@ -246,9 +246,9 @@ def test_workers_bring_models_that_nobody_configured() -> None:
     fleet.tick(104.1)
     fleet.tick(107.2)
     assert [(view.name, view.state) for view in fleet.models()] == [("m", "down")]
-    assert only(fleet.ask(request(3, model="n"), 107.2), Refuse).error.status == 404
+    assert only(fleet.tickets.ask(request(3, model="n"), 107.2), Refuse).error.status == 404
     fleet.register(W2, hello("w2", facts(), models=("n",)), 108.0)
-    assert placed(fleet.ask(request(4, model="n"), 108.0)) == {4: W2}
+    assert placed(fleet.tickets.ask(request(4, model="n"), 108.0)) == {4: W2}
 
 
 def test_a_model_for_which_a_stream_waits_is_kept() -> None:
@@ -257,13 +257,13 @@ def test_a_model_for_which_a_stream_waits_is_kept() -> None:
     fleet.register(W1, hello("w1", facts(), models=("n",)), 0.0)
     fleet.lost(W1, 1.0)
     for ticket in (1, 2):
-        fleet.ask(request(ticket, model="n", resumed=True), 1.0)
+        fleet.tickets.ask(request(ticket, model="n", resumed=True), 1.0)
     for now in (1.1, 60.0, 100.0):
         assert fleet.tick(now) == ()
-    fleet.release(1, 100.0)
+    fleet.tickets.release(1, 100.0)
     assert placed(fleet.register(W2, hello("w1", facts(), models=("n",)), 110.0)) == {2: W2}
     fleet.lost(W2, 111.0)
-    fleet.ask(request(3, model="n", resumed=True), 111.0)
+    fleet.tickets.ask(request(3, model="n", resumed=True), 111.0)
     assert only(fleet.tick(231.1), Refuse).error.status == 502
     assert len(fleet.models()) == 2
     fleet.tick(231.2)
@@ -275,16 +275,16 @@ def test_a_worker_of_two_models_has_one_set_of_places() -> None:
     """A place freed by one model serves the queue of the other."""
     fleet = Dispatch((), max_queue=8, resume_wait_s=1.0)
     fleet.register(W1, hello("w1", facts(max_seqs=1), models=("m", "n")), 0.0)
-    fleet.ask(request(1, model="m"), 0.0)
-    assert fleet.ask(request(2, model="n"), 0.0) == ()
-    assert placed(fleet.release(1, 1.0)) == {2: W1}
+    fleet.tickets.ask(request(1, model="m"), 0.0)
+    assert fleet.tickets.ask(request(2, model="n"), 0.0) == ()
+    assert placed(fleet.tickets.release(1, 1.0)) == {2: W1}
 
 
 def test_an_alias_is_another_name_of_the_model() -> None:
     """It is looked up, not listed apart."""
     fleet = dispatch((W1, facts()))
-    assert fleet.model("alias") == fleet.model("m")
-    assert fleet.model("other") is None
+    assert fleet.fleet.find("alias") == fleet.fleet.find("m")
+    assert fleet.fleet.find("other") is None
     assert len(fleet.models()) == 1
 
 
@@ -296,11 +296,11 @@ def test_a_request_waits_for_workers_that_a_new_gateway_does_not_know_yet() -> N
     """Right after the start requests are held for workers to dial in, and refused if none does."""
     fleet = _awaiting()
     fleet.start(10.0)
-    assert fleet.ask(request(1), 10.5) == ()
+    assert fleet.tickets.ask(request(1), 10.5) == ()
     assert placed(fleet.register(W1, hello("w1", facts()), 11.0)) == {1: W1}
     lonely = _awaiting()
     lonely.start(10.0)
-    assert lonely.ask(request(1), 10.5) == ()
+    assert lonely.tickets.ask(request(1), 10.5) == ()
     assert lonely.tick(12.9) == ()
     assert only(lonely.tick(13.1), Refuse).error.status == 503
 
@@ -310,16 +310,16 @@ def test_a_request_waits_for_a_worker_whose_link_has_vanished() -> None:
     fleet = _awaiting()
     fleet.register(W1, hello("w1", facts()), 0.0)
     fleet.lost(W1, 100.0)
-    assert fleet.ask(request(1), 100.5) == ()
+    assert fleet.tickets.ask(request(1), 100.5) == ()
     assert placed(fleet.register(W2, hello("w1", facts()), 101.0)) == {1: W2}
     fleet.lost(W2, 200.0)
-    assert only(fleet.ask(request(2), 203.1), Refuse).error.status == 503
+    assert only(fleet.tickets.ask(request(2), 203.1), Refuse).error.status == 503
 
 
 def test_the_window_is_what_the_cache_can_hold() -> None:
     """An engine refuses prompts over its whole cache, however long its model's window is."""
     fleet = dispatch((W1, facts(context_length=131_072, kv_tokens=40_000)))
-    view = fleet.model("m")
+    view = fleet.fleet.find("m")
     assert view is not None
     assert view.context_length == 40_000
 
@@ -329,15 +329,15 @@ def test_a_view_follows_every_change() -> None:
     fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))
 
     def seen() -> tuple[str, int, int]:
-        view = fleet.model("m")
+        view = fleet.fleet.find("m")
         assert view is not None
         return view.state, view.ready_workers, view.queued
 
     assert seen() == ("ready", 2, 0)
     for ticket in (1, 2, 3):
-        fleet.ask(request(ticket), 0.0)
+        fleet.tickets.ask(request(ticket), 0.0)
     assert seen() == ("ready", 2, 1)
-    fleet.busy(1, 0.0, "draining")
+    fleet.tickets.busy(1, 0.0, "draining")
     assert seen() == ("ready", 1, 2)
     fleet.heard(W1, Fault("w1", 1, "killed", 137), 0.0)
     fleet.heard(W2, Fault("w2", 1, "killed", 137), 0.0)
@@ -355,7 +355,7 @@ def test_a_worker_that_is_here_is_remembered_whatever_names_come_and_go() -> Non
     for number in range(2000):
         fleet.register(W2, hello(f"pod-{number}", facts()), 0.0)
         fleet.lost(W2, 0.0)
-    assert len(fleet._fleet._records) <= 1024
+    assert len(fleet.fleet._records) <= 1024
     fleet.lost(W1, 0.0)
     notices = [e for e in fleet.register(W1, hello("w1", facts()), 0.0) if isinstance(e, Notice)]
     assert isinstance(notices[-1].event, WorkerBack)

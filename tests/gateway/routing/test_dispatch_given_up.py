@@ -25,17 +25,17 @@ def test_another_one_that_starts_is_waited_for() -> None:
     fleet = two_workers()
     fleet.heard(W2, Fault("w2", 1, "killed", 137), 0.0)
     assert fleet.heard(W1, gives_up(1), 1.0)
-    assert fleet.ask(request(1, resumed=True), 1.0) == ()
+    assert fleet.tickets.ask(request(1, resumed=True), 1.0) == ()
     assert only(fleet.heard(W2, gives_up(2), 2.0), Refuse).error.code == "upstream_connection_lost"
 
 
 def test_another_one_that_is_replaced_is_waited_for() -> None:
     """It takes nothing while it ends what runs; its next engine does."""
     fleet = two_workers()
-    fleet.ask(request(1, prefer=W2), 0.0)
-    fleet.busy(1, 0.0, "draining")
+    fleet.tickets.ask(request(1, prefer=W2), 0.0)
+    fleet.tickets.busy(1, 0.0, "draining")
     fleet.heard(W1, gives_up(1), 1.0)
-    fleet.ask(request(2, resumed=True), 1.0)
+    fleet.tickets.ask(request(2, resumed=True), 1.0)
     assert fleet.tick(2.0) == ()
     assert 2 in placed(fleet.register(W2, hello("w2", facts(), epoch=2), 3.0))
 
@@ -50,12 +50,12 @@ def test_another_one_that_has_vanished_may_dial_in_again(says_bye: bool) -> None
         else:
             fleet.lost(W2, now)
         fleet.heard(W1, gives_up(1), now + 5.0)
-        assert fleet.ask(request(number, resumed=True), now + 5.0) == ()
+        assert fleet.tickets.ask(request(number, resumed=True), now + 5.0) == ()
         assert fleet.tick(now + PATIENCE_S - 0.1) == ()
         if number == 1:
             back = fleet.register(W2, hello("w2", facts()), now + PATIENCE_S)
             assert placed(back) == {1: W2}
-            fleet.release(1, now + PATIENCE_S)
+            fleet.tickets.release(1, now + PATIENCE_S)
     assert only(fleet.tick(100.0 + PATIENCE_S), Refuse).ticket == 2
 
 
@@ -69,7 +69,7 @@ def test_one_that_is_back_and_gives_up_is_waited_for_no_more() -> None:
     fleet.heard(W2, gives_up(2), 1.0)
     fleet.lost(W2, 2.0)
     fleet.heard(W1, gives_up(1), 3.0)
-    assert only(fleet.ask(request(1, resumed=True), 3.0), Refuse).ticket == 1
+    assert only(fleet.tickets.ask(request(1, resumed=True), 3.0), Refuse).ticket == 1
 
 
 def test_where_nobody_is_left_nobody_has_given_up() -> None:
@@ -77,6 +77,6 @@ def test_where_nobody_is_left_nobody_has_given_up() -> None:
     fleet = dispatch((W1, facts()), resume_wait_s=PATIENCE_S)
     fleet.heard(W1, gives_up(1), 0.0)
     fleet.lost(W1, 0.0)
-    assert fleet.ask(request(1, resumed=True), 0.0) == ()
+    assert fleet.tickets.ask(request(1, resumed=True), 0.0) == ()
     assert fleet.tick(PATIENCE_S - 0.1) == ()
     assert placed(fleet.register(W2, hello("new", facts()), PATIENCE_S)) == {1: W2}

@@ -219,7 +219,7 @@ class DispatchMachine(RuleBasedStateMachine):
             for epoch in range(PROBATION_STRIKES):
                 self.fleet.strike((fields["key"], fingerprint), (W1, epoch), "r", "m", self.now)
         ask = request(self.num_tickets, deadline_at=deadline_at, fingerprint=fingerprint, **fields)
-        self.take(self.fleet.ask(ask, self.now))
+        self.take(self.fleet.tickets.ask(ask, self.now))
 
     @precondition(lambda self: self.running or self.waiting)
     @rule(data=st.data(), tokens=st.sampled_from([None, 0, 100, 3000]), well=st.booleans())
@@ -230,8 +230,8 @@ class DispatchMachine(RuleBasedStateMachine):
         if worker_id is not None:
             self.full.pop(worker_id, None)
         self.waiting.pop(ticket, None)
-        self.take(self.fleet.release(ticket, self.now, tokens, is_proven=well))
-        assert self.fleet.release(ticket, self.now, tokens) == ()
+        self.take(self.fleet.tickets.release(ticket, self.now, tokens, is_proven=well))
+        assert self.fleet.tickets.release(ticket, self.now, tokens) == ()
 
     @precondition(lambda self: self.running.keys() - self.proven)
     @rule(data=st.data())
@@ -240,7 +240,7 @@ class DispatchMachine(RuleBasedStateMachine):
         ticket = data.draw(st.sampled_from(sorted(self.running.keys() - self.proven)))
         self.full[self.running.pop(ticket)] = self.now
         self.waiting[ticket] = self.now
-        self.take(self.fleet.busy(ticket, self.now))
+        self.take(self.fleet.tickets.busy(ticket, self.now))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -248,7 +248,7 @@ class DispatchMachine(RuleBasedStateMachine):
         """A first token comes. Where its prompt waited another may: a full worker is tried."""
         ticket = data.draw(st.sampled_from(sorted(self.running)))
         self.full.pop(self.running[ticket], None)
-        self.take(self.fleet.started(ticket, self.now))
+        self.take(self.fleet.tickets.started(ticket, self.now))
 
     @precondition(lambda self: self.probe is not None)
     @rule(result=st.sampled_from(["passed", "busy", "late", "failed"]))
@@ -266,9 +266,9 @@ class DispatchMachine(RuleBasedStateMachine):
         if proven:
             self.quarantine.discard(ticket)
             self.proven.add(ticket)
-            self.take(self.fleet.proven(ticket, self.now))
+            self.take(self.fleet.tickets.proven(ticket, self.now))
         else:
-            self.take(self.fleet.failed(ticket, self.now, "it failed"))
+            self.take(self.fleet.tickets.failed(ticket, self.now, "it failed"))
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 6.0, RESUME_WAIT_S]))
     def time_passes(self, seconds: float) -> None:
@@ -295,7 +295,7 @@ class DispatchMachine(RuleBasedStateMachine):
     @invariant()
     def caps_hold(self) -> None:
         """No worker has more than its places, one auxiliary more at most, nor too much KV."""
-        for worker in self.fleet._fleet:
+        for worker in self.fleet.fleet:
             tickets = [t for t, where in self.running.items() if where == worker.worker_id]
             assert sorted(worker.reservations) == sorted(tickets)
             assert len(tickets) <= MAX_SEQS + 1
@@ -311,7 +311,7 @@ class DispatchMachine(RuleBasedStateMachine):
         """While somebody waits no worker is empty; a queue without room for its first has cause."""
         model = self.fleet._models.find("m")
         assert model is not None
-        ready = self.fleet._fleet.ready(model)
+        ready = self.fleet.fleet.ready(model)
         assert model.shares.num_active() == len(self.running) + len(self.waiting)
         if self.waiting and ready:
             empty = [w for w in ready if not w.reservations and w.full_since is None]
@@ -349,11 +349,11 @@ class DispatchMachine(RuleBasedStateMachine):
             self.waiting.pop(ticket, None)
             if (worker_id := self.running.pop(ticket, None)) is not None:
                 self.full.pop(worker_id, None)
-            effects = self.fleet.release(ticket, self.now)
+            effects = self.fleet.tickets.release(ticket, self.now)
             self.take(effects)
         for ticket in list(self.running):
             del self.running[ticket]
-            self.take(self.fleet.release(ticket, self.now))
+            self.take(self.fleet.tickets.release(ticket, self.now))
         statistics = self.fleet.statistics()
         assert statistics.running == statistics.queued == 0
         assert all(not worker.kv_reserved_tokens for worker in self.fleet.workers())

@@ -18,12 +18,12 @@ def _ask(fleet: Dispatch, ticket: int, now: float, slow_tokens_per_s: float) -> 
     """One request from its arrival to its end; who answered."""
     session = f"session {ticket}"
     ((_, worker_id),) = placed(
-        fleet.ask(request(ticket, tail=PROMPT_TOKENS, session=session), now)
+        fleet.tickets.ask(request(ticket, tail=PROMPT_TOKENS, session=session), now)
     ).items()
     rate = slow_tokens_per_s if worker_id == W2 else FAST_TOKENS_PER_S
-    fleet.started(ticket, now + PROMPT_TOKENS / rate)
+    fleet.tickets.started(ticket, now + PROMPT_TOKENS / rate)
     fleet.heard(worker_id, load(rate=rate), now + PROMPT_TOKENS / rate)
-    fleet.release(ticket, now + PROMPT_TOKENS / rate + 0.1, output_tokens=10)
+    fleet.tickets.release(ticket, now + PROMPT_TOKENS / rate + 0.1, output_tokens=10)
     return worker_id
 
 

@@ -47,7 +47,7 @@ class _Fleet:
         ticket = len(self._prompts) + 1
         self._prompts[ticket] = digests
         asked = request(ticket, digests, session=session, max_tokens=400)
-        self._submit(self.dispatch.ask(asked, self.now))
+        self._submit(self.dispatch.tickets.ask(asked, self.now))
         return ticket
 
     def pass_time(self, seconds: float) -> None:
@@ -61,13 +61,13 @@ class _Fleet:
             engine = self.engines[worker_id]
             engine.seq += 1
             self._submit(self.dispatch.heard(worker_id, stored(engine.seq, fresh), self.now))
-            self._submit(self.dispatch.started(ticket, self.now))
+            self._submit(self.dispatch.tickets.started(ticket, self.now))
         self.now = until
         self._submit(self.dispatch.tick(self.now))
 
     def finish(self, ticket: int) -> None:
         """The turn's answer is complete."""
-        self._submit(self.dispatch.release(ticket, self.now, output_tokens=200))
+        self._submit(self.dispatch.tickets.release(ticket, self.now, output_tokens=200))
 
     def _submit(self, effects: Effects) -> None:
         for ticket, worker_id in placed(effects).items():
@@ -133,8 +133,8 @@ def test_a_session_without_cached_blocks_returns_to_its_home() -> None:
     fleet = dispatch((W1, facts()), (W2, facts()))
     homes: set[WorkerId] = set()
     for turn in range(1, 9):
-        effects = fleet.ask(request(turn, chain(("short", turn)), session="s"), 10.0 * turn)
+        effects = fleet.tickets.ask(request(turn, chain(("short", turn)), session="s"), 10.0 * turn)
         homes.update(placed(effects).values())
-        fleet.release(turn, 10.0 * turn + 1)
+        fleet.tickets.release(turn, 10.0 * turn + 1)
         assert all("tie" in e.reason for e in effects if isinstance(e, Assign))
     assert len(homes) == 1

@@ -9,7 +9,13 @@ from config import ModelConfig
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.effects import Assign, Effects, Notice, Probe, UseProvider
 from gateway.routing.fallback import BUSY_PAUSE_S, PAUSE_S, Fallback, ProbeResult
-from gateway.routing.quarantine import MEMORY_S, MOST, POISON_STRIKES, PROBATION_STRIKES, Quarantine
+from gateway.routing.quarantine import (
+    MAX_RECORDS,
+    MEMORY_S,
+    POISON_STRIKES,
+    PROBATION_STRIKES,
+    Quarantine,
+)
 from gateway.routing.worker_view import Worker
 from gateway.telemetry.fleet_events import (
     BreakerClosed,
@@ -89,18 +95,18 @@ def test_a_fallback_ends_with_so_many_canaries_in_a_row(
 def test_a_failed_canary_is_told() -> None:
     """A worker that says it is ready and gives no tokens."""
     fleet = dispatch(fallback=CLOUD)
-    assert isinstance(only(fleet.ask(request(1), 0.0), Notice).event, FallbackOn)
+    assert isinstance(only(fleet.tickets.ask(request(1), 0.0), Notice).event, FallbackOn)
     probe = only(fleet.register(W1, hello("w1", facts()), 0.0), Probe)
     told = fleet.probe_ended("m", probe.serial, "failed", "w1", "no tokens", 1.0)
     assert only(told, Notice).event == HealthProbeFailed("m", "w1", "no tokens")
-    assert isinstance(only(fleet.ask(request(2), 1.1), UseProvider), UseProvider)
+    assert isinstance(only(fleet.tickets.ask(request(2), 1.1), UseProvider), UseProvider)
     assert only(fleet.tick(1.0 + PAUSE_S), Probe).worker_id == W1
 
 
 def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
     """Providers answer, a worker is ready again, and the first health probe is on its way to it."""
     fleet = dispatch(fallback=CLOUD)
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     probe = only(fleet.register(W1, hello("w1", facts(max_seqs=max_seqs)), 0.0), Probe)
     fleet.heard(W1, BlocksSnapshot(seq=0, digests=b""), 0.0)
     return fleet, probe
@@ -137,11 +143,11 @@ def test_a_canary_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) ->
 def test_our_own_users_may_keep_a_canary_waiting_too(is_refused: bool) -> None:
     """One of them has the last place, or was refused one; no counter of the engine says so yet."""
     fleet, probe = fallen_back(max_seqs=1)
-    assert placed(fleet.ask(request(2, cloud=False), 0.1)) == {2: W1}
+    assert placed(fleet.tickets.ask(request(2, cloud=False), 0.1)) == {2: W1}
     if is_refused:
-        fleet.busy(2, 0.2)
+        fleet.tickets.busy(2, 0.2)
     fleet.tick(0.3)
-    fleet.release(2, 9.0)
+    fleet.tickets.release(2, 9.0)
     assert events(fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 10.0)) == []
 
 
@@ -187,13 +193,13 @@ def test_users_have_the_places_before_canaries() -> None:
     another.
     """
     fleet = dispatch(fallback=CLOUD)
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     fleet.register(W1, hello("w1"), 0.0)
-    fleet.ask(request(2, cloud=False), 0.1)
+    fleet.tickets.ask(request(2, cloud=False), 0.1)
     back = fleet.register(W1, hello("w1", facts(max_seqs=1)), 0.2)
     assert placed(back) == {2: W1}
     assert not [effect for effect in (*back, *fleet.tick(0.3)) if isinstance(effect, Probe)]
-    assert only(fleet.release(2, 0.4), Probe).worker_id == W1
+    assert only(fleet.tickets.release(2, 0.4), Probe).worker_id == W1
 
 
 def test_where_users_have_all_places_they_are_the_canaries() -> None:
@@ -201,17 +207,17 @@ def test_where_users_have_all_places_they_are_the_canaries() -> None:
     No health probe takes a place from them, and the fallback of a worker that is never idle ends.
     """
     fleet, probe = fallen_back(max_seqs=1)
-    fleet.ask(request(2, cloud=False), 0.0)
+    fleet.tickets.ask(request(2, cloud=False), 0.0)
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.0)
     told: list[FleetEvent] = []
     for ticket in range(2, 10):
         now = float(ticket)
-        fleet.ask(request(ticket + 1, cloud=False), now)
+        fleet.tickets.ask(request(ticket + 1, cloud=False), now)
         if ticket in (2, 3, 7, 9):
-            assert events(fleet.proven(ticket, now)) == []
+            assert events(fleet.tickets.proven(ticket, now)) == []
         if ticket == 4:
-            fleet.failed(ticket, now, "it failed")
-        effects = fleet.release(ticket, now, 1, is_proven=ticket not in (4, 5))
+            fleet.tickets.failed(ticket, now, "it failed")
+        effects = fleet.tickets.release(ticket, now, 1, is_proven=ticket not in (4, 5))
         assert not [effect for effect in effects if isinstance(effect, Probe)]
         told += events(effects)
         if ticket < 8:
@@ -224,23 +230,23 @@ def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -
     fleet, probe = fallen_back(max_seqs=1)
     for _ in range(2):
         probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.0), Probe)
-    fleet.ask(request(2, cloud=False), 0.1)
-    assert events(fleet.proven(2, 0.2)) == [FallbackOff("m", 3)]
+    fleet.tickets.ask(request(2, cloud=False), 0.1)
+    assert events(fleet.tickets.proven(2, 0.2)) == [FallbackOff("m", 3)]
 
 
 def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
     """It takes no more work: what it still does says nothing of the others."""
     fleet, probe = fallen_back(max_seqs=1)
-    fleet.ask(request(2, cloud=False), 0.0)
-    fleet.ask(request(3, cloud=False, auxiliary=True), 0.0)
+    fleet.tickets.ask(request(2, cloud=False), 0.0)
+    fleet.tickets.ask(request(3, cloud=False, auxiliary=True), 0.0)
     fleet.register(W2, hello("w2", facts()), 0.1)
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.1)
-    fleet.busy(3, 0.1, "draining")
+    fleet.tickets.busy(3, 0.1, "draining")
     probe = only(fleet.tick(1.0), Probe)
     for _ in range(2):
         probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 1.0), Probe)
     fleet.probe_ended("m", probe.serial, "busy", "", "", 1.1)
-    assert events(fleet.proven(2, 1.1)) == []
+    assert events(fleet.tickets.proven(2, 1.1)) == []
     probe = only(fleet.tick(2.0), Probe)
     assert events(fleet.probe_ended("m", probe.serial, "passed", "", "", 2.1)) == [
         FallbackOff("m", 3)
@@ -252,18 +258,18 @@ def test_users_prove_nothing_where_canaries_can() -> None:
     fleet, probe = fallen_back(max_seqs=4)
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.0)
     for ticket in (2, 3, 4):
-        fleet.ask(request(ticket, cloud=False), 0.0)
-        assert events(fleet.proven(ticket, 0.05)) == []
-    assert isinstance(only(fleet.ask(request(5), 0.2), UseProvider), UseProvider)
+        fleet.tickets.ask(request(ticket, cloud=False), 0.0)
+        assert events(fleet.tickets.proven(ticket, 0.05)) == []
+    assert isinstance(only(fleet.tickets.ask(request(5), 0.2), UseProvider), UseProvider)
 
 
 def test_a_long_queue_is_no_fallback() -> None:
     """A request that is sent away because all places are taken changes nothing for others."""
     fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD, max_queue=1)
     for ticket in (1, 2):
-        fleet.ask(request(ticket), 0.0)
-    assert isinstance(only(fleet.ask(request(3), 0.0), UseProvider), UseProvider)
-    assert placed(fleet.release(1, 0.1)) == {2: W1}
+        fleet.tickets.ask(request(ticket), 0.0)
+    assert isinstance(only(fleet.tickets.ask(request(3), 0.0), UseProvider), UseProvider)
+    assert placed(fleet.tickets.release(1, 0.1)) == {2: W1}
 
 
 def test_a_worker_that_was_ready_is_back() -> None:
@@ -281,53 +287,55 @@ def test_a_worker_that_fails_is_asked_last() -> None:
     fleet = dispatch((W1, facts()), (W2, facts()))
     told = []
     for ticket in range(3):
-        fleet.ask(request(ticket, prefer=W1, excluded=frozenset({W2})), 0.0)
-        told += [e.event for e in fleet.failed(ticket, 0.0, "it failed") if isinstance(e, Notice)]
-        fleet.release(ticket, 0.0)
+        fleet.tickets.ask(request(ticket, prefer=W1, excluded=frozenset({W2})), 0.0)
+        told += [
+            e.event for e in fleet.tickets.failed(ticket, 0.0, "it failed") if isinstance(e, Notice)
+        ]
+        fleet.tickets.release(ticket, 0.0)
     assert [event for event in told if isinstance(event, BreakerOpen)] == told
     assert len(told) == 1
-    assert placed(fleet.ask(request(4, prefer=W1), 1.0)) == {4: W2}
+    assert placed(fleet.tickets.ask(request(4, prefer=W1), 1.0)) == {4: W2}
     fleet.lost(W2, 1.0)
-    assert placed(fleet.ask(request(5), 1.0)) == {5: W1}
-    assert only(fleet.proven(5, 2.0), Notice).event == BreakerClosed("worker", "w1")
+    assert placed(fleet.tickets.ask(request(5), 1.0)) == {5: W1}
+    assert only(fleet.tickets.proven(5, 2.0), Notice).event == BreakerClosed("worker", "w1")
 
 
 def test_a_worker_that_was_too_busy_for_its_trial_is_tried_again() -> None:
     """As soon as it has room: what it sent away has told nothing."""
     fleet = dispatch((W1, facts()), (W2, facts()))
     for ticket in range(3):
-        fleet.ask(request(ticket, excluded=frozenset({W2})), 0.0)
-        fleet.failed(ticket, 0.0, "it failed")
-        fleet.release(ticket, 0.0)
-    assert placed(fleet.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
-    fleet.busy(3, 6.0)
-    fleet.release(3, 6.0)
+        fleet.tickets.ask(request(ticket, excluded=frozenset({W2})), 0.0)
+        fleet.tickets.failed(ticket, 0.0, "it failed")
+        fleet.tickets.release(ticket, 0.0)
+    assert placed(fleet.tickets.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
+    fleet.tickets.busy(3, 6.0)
+    fleet.tickets.release(3, 6.0)
     fleet.heard(W1, load(), 6.1)
-    assert placed(fleet.ask(request(4, prefer=W1), 6.2)) == {4: W1}
+    assert placed(fleet.tickets.ask(request(4, prefer=W1), 6.2)) == {4: W1}
 
 
 def test_who_waits_for_a_worker_on_trial_gets_it_when_its_trial_ends_well() -> None:
     """In the same step: the trial's end frees the place and proves the worker."""
     fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))
     for ticket in range(3):
-        fleet.ask(request(ticket, excluded=frozenset({W2})), 0.0)
-        fleet.failed(ticket, 0.0, "it failed")
-        fleet.release(ticket, 0.0)
-    assert placed(fleet.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
-    assert placed(fleet.ask(request(4), 6.0)) == {4: W2}
-    fleet.started(3, 6.5)
-    assert fleet.ask(request(5), 7.0) == ()
-    assert placed(fleet.release(3, 7.1, 3, is_proven=True)) == {5: W1}
+        fleet.tickets.ask(request(ticket, excluded=frozenset({W2})), 0.0)
+        fleet.tickets.failed(ticket, 0.0, "it failed")
+        fleet.tickets.release(ticket, 0.0)
+    assert placed(fleet.tickets.ask(request(3, excluded=frozenset({W2})), 6.0)) == {3: W1}
+    assert placed(fleet.tickets.ask(request(4), 6.0)) == {4: W2}
+    fleet.tickets.started(3, 6.5)
+    assert fleet.tickets.ask(request(5), 7.0) == ()
+    assert placed(fleet.tickets.release(3, 7.1, 3, is_proven=True)) == {5: W1}
 
 
 def test_busy_answers_open_no_breaker() -> None:
     """However many there are."""
     fleet = dispatch((W1, facts()), (W2, facts()))
     for ticket in range(10):
-        fleet.ask(request(ticket), 0.0)
-        told = [e for e in fleet.busy(ticket, 0.0) if isinstance(e, Notice)]
+        fleet.tickets.ask(request(ticket), 0.0)
+        told = [e for e in fleet.tickets.busy(ticket, 0.0) if isinstance(e, Notice)]
         assert not told
-        fleet.release(ticket, 0.0)
+        fleet.tickets.release(ticket, 0.0)
 
 
 def test_deaths_of_engines_open_the_breaker_of_their_worker() -> None:
@@ -352,40 +360,40 @@ def test_suspects_wait_for_each_other_and_keep_nobody_waiting() -> None:
     """One at a time until it is proven, lost or over; others pass."""
     fleet = dispatch((W1, facts()), (W2, facts()))
     a, b, c = (struck(fleet, name) for name in (b"a", b"b", b"c"))
-    assert list(placed(fleet.ask(request(1, fingerprint=a), 0.0))) == [1]
-    assert fleet.ask(request(2, fingerprint=b), 0.0) == ()
-    assert list(placed(fleet.ask(request(3), 0.0))) == [3]
-    assert list(placed(fleet.proven(1, 0.1))) == [2]
-    assert fleet.ask(request(4, fingerprint=c), 0.2) == ()
-    assert [e.ticket for e in fleet.release(2, 0.3) if isinstance(e, Assign)] == [4]
+    assert list(placed(fleet.tickets.ask(request(1, fingerprint=a), 0.0))) == [1]
+    assert fleet.tickets.ask(request(2, fingerprint=b), 0.0) == ()
+    assert list(placed(fleet.tickets.ask(request(3), 0.0))) == [3]
+    assert list(placed(fleet.tickets.proven(1, 0.1))) == [2]
+    assert fleet.tickets.ask(request(4, fingerprint=c), 0.2) == ()
+    assert [e.ticket for e in fleet.tickets.release(2, 0.3) if isinstance(e, Assign)] == [4]
 
 
 def test_a_proven_request_is_no_suspect() -> None:
     """Neither after its first tokens nor after an end that proves it."""
     fleet = dispatch((W1, facts()))
     struck(fleet, b"a")
-    fleet.ask(request(1, fingerprint=b"a"), 0.0)
-    fleet.proven(1, 0.1)
+    fleet.tickets.ask(request(1, fingerprint=b"a"), 0.0)
+    fleet.tickets.proven(1, 0.1)
     assert fleet.strike(("k", b"a"), (W1, 9), "r", "m", 0.0) == ()
-    fleet.release(1, 0.2, 3, is_proven=True)
+    fleet.tickets.release(1, 0.2, 3, is_proven=True)
     struck(fleet, b"a")
     poisoned = only(fleet.strike(("k", b"a"), (W1, 9), "r", "m", 0.0), Notice).event
     assert poisoned == PoisonedRequest("r", "m", "k", POISON_STRIKES)
-    assert fleet.poison(("k", b"a"), 0.0) == POISON_STRIKES
-    assert fleet.poison(("other", b"a"), 0.0) == 0
+    assert fleet.quarantine.poison_deaths(("k", b"a"), 0.0) == POISON_STRIKES
+    assert fleet.quarantine.poison_deaths(("other", b"a"), 0.0) == 0
 
 
 def test_a_request_is_poison_after_so_many_deaths() -> None:
     """Its choices are struck once for one death; the news is told once."""
     quarantine = Quarantine()
     for death in range(POISON_STRIKES):
-        assert quarantine.poison(R, 0.0) == 0
+        assert quarantine.poison_deaths(R, 0.0) == 0
         assert quarantine.is_on_probation(R, 0.0) == (death >= PROBATION_STRIKES)
         last = death == POISON_STRIKES - 1
         assert quarantine.strike(R, death, 0.0) is last
         assert quarantine.strike(R, death, 0.0) is False
-    assert quarantine.poison(R, MEMORY_S - 1) == POISON_STRIKES
-    assert quarantine.poison(R, MEMORY_S) == 0
+    assert quarantine.poison_deaths(R, MEMORY_S - 1) == POISON_STRIKES
+    assert quarantine.poison_deaths(R, MEMORY_S) == 0
 
 
 def test_an_acquitted_request_is_no_suspect() -> None:
@@ -400,7 +408,7 @@ def test_an_acquitted_request_is_no_suspect() -> None:
 def test_suspects_are_bounded() -> None:
     """The oldest are forgotten."""
     quarantine = Quarantine()
-    for number in range(MOST + 5):
+    for number in range(MAX_RECORDS + 5):
         quarantine.strike(("k", str(number).encode()), 1, 0.0)
     assert quarantine.strikes(("k", b"0"), 0.0) == 0
-    assert quarantine.strikes(("k", str(MOST + 4).encode()), 0.0) == 1
+    assert quarantine.strikes(("k", str(MAX_RECORDS + 4).encode()), 0.0) == 1

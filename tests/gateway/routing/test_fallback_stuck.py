@@ -23,7 +23,7 @@ class _Life:
     def __init__(self) -> None:
         self.now = 0.0
         self.fleet: Dispatch = dispatch(fallback=CLOUD)
-        self.fleet.ask(request(1), 0.0)
+        self.fleet.tickets.ask(request(1), 0.0)
         self.late_at = 0.0
         self.probe: Probe | None = None
         self.num_late = 0

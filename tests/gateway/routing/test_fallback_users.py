@@ -10,7 +10,7 @@ from tests.fakes.fleet import CLOUD, W1, W2, dispatch, facts, hello, load, only,
 def fallen_back(max_seqs: int) -> tuple[Dispatch, Probe]:
     """Providers answer, a worker is ready again, and the first health probe is on its way to it."""
     fleet = dispatch(fallback=CLOUD)
-    fleet.ask(request(1), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
     return fleet, only(fleet.register(W1, hello("w1", facts(max_seqs=max_seqs)), 0.0), Probe)
 
 
@@ -27,19 +27,19 @@ def test_a_user_proves_the_engine_for_all_names_of_its_worker() -> None:
     models = tuple(ModelConfig(name=name, fallback=CLOUD) for name in ("m", "other"))
     fleet = Dispatch(models, max_queue=8, resume_wait_s=120.0)
     for ticket, model in enumerate(("m", "other"), start=1):
-        fleet.ask(request(ticket, model=model), 0.0)
+        fleet.tickets.ask(request(ticket, model=model), 0.0)
     fleet.register(W1, hello("w1", models=("m", "other")), 0.0)
-    fleet.ask(request(3, cloud=False), 0.0)
+    fleet.tickets.ask(request(3, cloud=False), 0.0)
     fleet.register(W1, hello("w1", facts(max_seqs=1), models=("m", "other")), 0.1)
     told: list[FleetEvent] = []
     for ticket in range(3, 8):
-        fleet.ask(request(ticket + 1, cloud=False), 1.0)
+        fleet.tickets.ask(request(ticket + 1, cloud=False), 1.0)
         if ticket == 4:
-            fleet.failed(ticket, 1.0, "it failed")
+            fleet.tickets.failed(ticket, 1.0, "it failed")
         else:
-            told += events(fleet.proven(ticket, 1.0))
+            told += events(fleet.tickets.proven(ticket, 1.0))
         assert bool(told) == (ticket == 7)
-        fleet.release(ticket, 1.0)
+        fleet.tickets.release(ticket, 1.0)
     assert told == [FallbackOff("m", 3), FallbackOff("other", 3)]
 
 
@@ -49,7 +49,7 @@ def two_workers() -> tuple[Dispatch, Probe]:
     """
     fleet, probe = fallen_back(max_seqs=3)
     for ticket in (2, 3, 4):
-        assert placed(fleet.ask(request(ticket, cloud=False), 0.0)) == {ticket: W1}
+        assert placed(fleet.tickets.ask(request(ticket, cloud=False), 0.0)) == {ticket: W1}
     fleet.register(W2, hello("w2", facts(max_seqs=2)), 0.1)
     probe = only(fleet.probe_ended("m", probe.serial, "passed", "", "", 0.2), Probe)
     assert probe.worker_id == W2
@@ -59,10 +59,10 @@ def two_workers() -> tuple[Dispatch, Probe]:
 def test_users_of_one_worker_do_not_speak_for_another_that_has_not_answered() -> None:
     """Traffic would go to an engine that gives nothing."""
     fleet, probe = two_workers()
-    assert [events(fleet.proven(ticket, 0.3)) for ticket in (2, 3)] == [[], []]
+    assert [events(fleet.tickets.proven(ticket, 0.3)) for ticket in (2, 3)] == [[], []]
     told = events(fleet.probe_ended("m", probe.serial, "late", "w2", "no tokens", 10.2))
     assert told == [HealthProbeFailed("m", "w2", "no tokens")]
-    assert events(fleet.proven(4, 10.3)) == []
+    assert events(fleet.tickets.proven(4, 10.3)) == []
     assert only(fleet.tick(11.0), Probe).worker_id == W2
 
 
@@ -70,8 +70,8 @@ def test_users_of_one_worker_do_where_another_has_no_place_for_canaries() -> Non
     """It is busy with others' work: no reason to stay away from both."""
     fleet, probe = two_workers()
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.3)
-    assert events(fleet.proven(2, 0.3)) == []
-    assert events(fleet.proven(3, 0.3)) == [FallbackOff("m", 3)]
+    assert events(fleet.tickets.proven(2, 0.3)) == []
+    assert events(fleet.tickets.proven(3, 0.3)) == [FallbackOff("m", 3)]
 
 
 def test_a_canary_that_failed_there_is_not_excused_by_what_was_before() -> None:
@@ -80,13 +80,13 @@ def test_a_canary_that_failed_there_is_not_excused_by_what_was_before() -> None:
     fleet.heard(W2, load(running=3), 0.3)
     fleet.tick(0.3)
     fleet.probe_ended("m", probe.serial, "failed", "w2", "it broke off", 0.4)
-    assert [events(fleet.proven(ticket, 0.4)) for ticket in (2, 3, 4)] == [[], [], []]
+    assert [events(fleet.tickets.proven(ticket, 0.4)) for ticket in (2, 3, 4)] == [[], [], []]
 
 
 def test_a_canary_whose_worker_is_gone_is_not_waited_for() -> None:
     """The next flies to another at once, and all are counted anew."""
     fleet, probe = two_workers()
-    fleet.release(2, 0.3)
+    fleet.tickets.release(2, 0.3)
     probe = only(fleet.lost(W2, 0.4), Probe)
     assert probe.worker_id == W1
     for _ in range(2):
@@ -100,11 +100,11 @@ def test_a_canary_of_an_earlier_fallback_proves_nothing() -> None:
     """Users have ended that one while it was on its way."""
     fleet, stale = fallen_back(max_seqs=1)
     for ticket in (2, 3, 4):
-        fleet.ask(request(ticket, cloud=False), 0.1)
-        ended = events(fleet.release(ticket, 0.2, 1, is_proven=True))
+        fleet.tickets.ask(request(ticket, cloud=False), 0.1)
+        ended = events(fleet.tickets.release(ticket, 0.2, 1, is_proven=True))
     assert ended == [FallbackOff("m", 3)]
     fleet.lost(W1, 1.0)
-    fleet.ask(request(5), 1.0)
+    fleet.tickets.ask(request(5), 1.0)
     probe = only(fleet.register(W2, hello("w2", facts()), 1.0), Probe)
     assert events(fleet.probe_ended("m", stale.serial, "failed", "w1", "it broke off", 1.1)) == []
     assert fleet.probe_ended("m", stale.serial, "passed", "", "", 1.1) == ()

@@ -26,10 +26,10 @@ def test_the_preview_is_what_then_happens() -> None:
         fleet.heard(worker_id, load(), 0.0)
     fleet.heard(W2, stored(1, PROMPT[:90]), 0.0)
     before = fleet.statistics()
-    told = fleet.preview(request(1, PROMPT), 1.0)
+    told = fleet.tickets.preview(request(1, PROMPT), 1.0)
     assert told is not None
     assert fleet.statistics() == before
-    done = only(fleet.ask(request(1, PROMPT), 1.0), Assign)
+    done = only(fleet.tickets.ask(request(1, PROMPT), 1.0), Assign)
     (chosen,) = (each for each in told.candidates if each.is_chosen)
     assert (chosen.worker, told.reason, told.outcome) == ("w2", done.reason, "placed")
     assert chosen.cached_tokens == done.cached_tokens == 90 * BLOCK
@@ -41,27 +41,30 @@ def test_who_would_wait_is_told_so() -> None:
     prompt, which it computes beside a long one.
     """
     fleet = dispatch((W1, facts(max_seqs=1)))
-    fleet.ask(request(1), 0.0)
-    full = fleet.preview(request(2), 0.0)
+    fleet.tickets.ask(request(1), 0.0)
+    full = fleet.tickets.preview(request(2), 0.0)
     assert full is not None
     assert (full.outcome, full.why, full.candidates[0].has_room) == ("waits", "full", False)
     busy = dispatch((W1, facts()))
-    busy.ask(request(1, chain(("long", 1000))), 0.0)
+    busy.tickets.ask(request(1, chain(("long", 1000))), 0.0)
     other = chain(("other", 1000))
-    later, short = busy.preview(request(2, other), 0.0), busy.preview(request(3), 0.0)
+    later, short = (
+        busy.tickets.preview(request(2, other), 0.0),
+        busy.tickets.preview(request(3), 0.0),
+    )
     assert later is not None
     assert short is not None
     assert (later.outcome, later.candidates[0].has_prefill_headroom) == ("waits", False)
     assert (short.outcome, short.candidates[0].has_prefill_headroom) == ("placed", True)
-    assert placed(busy.ask(request(2, other), 0.0)) == {}
-    assert placed(busy.started(1, 1.0)) == {2: W1}
+    assert placed(busy.tickets.ask(request(2, other), 0.0)) == {}
+    assert placed(busy.tickets.started(1, 1.0)) == {2: W1}
 
 
 def test_without_workers_it_goes_to_providers_or_is_held() -> None:
     """What the fleet cannot serve is told by where it would go; unknown models by nothing."""
     cloudy, alone = dispatch(fallback=CLOUD), dispatch()
-    assert [fleet.preview(request(1), 0.0).outcome for fleet in (cloudy, alone)] == [  # type: ignore[union-attr]
+    assert [fleet.tickets.preview(request(1), 0.0).outcome for fleet in (cloudy, alone)] == [  # type: ignore[union-attr]
         "provider",
         "held",
     ]
-    assert alone.preview(request(1, model="nobody"), 0.0) is None
+    assert alone.tickets.preview(request(1, model="nobody"), 0.0) is None

@@ -360,14 +360,14 @@ async def test_a_short_answer_proves_its_worker_and_its_request_too() -> None:
         asked = gateway.start()
         await fake.wait(Submit, count=FAILURES + 1)
         fake.fail_engine()
-        await wait_until(lambda: bool(gateway.services.dispatcher._core._quarantine))
+        await wait_until(lambda: bool(gateway.services.dispatcher._core.quarantine.records))
         fake.pause_after = None
         fake.register()
         with trio.fail_after(PATIENCE_S):
             await asked.over.wait()
         assert asked.text == "Yes."
         assert gateway.services.feed.counts["breaker closed"] == 1
-        assert not gateway.services.dispatcher._core._quarantine
+        assert not gateway.services.dispatcher._core.quarantine.records
 
 
 async def test_messages_of_another_worker_change_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What the types cannot say: references between tables, names, prices, limits.
+"""Rules that types cannot express: references between tables, names, prices, limits.
 
 Owns the rules that need more than one key. Must not open sockets or read secrets.
 """
@@ -18,7 +18,7 @@ _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "str
 
 
 def faults(config: Config) -> Iterator[Fault]:
-    """The rules that `config` breaks: the first, and what may only follow from it."""
+    """The broken rules. Only the first is certain; later ones may follow from it."""
     return chain(
         _name_faults(config),
         _model_faults(config),
@@ -31,7 +31,7 @@ def faults(config: Config) -> Iterator[Fault]:
 
 
 def process_faults(config: Config) -> Iterator[Fault]:
-    """What several gateway processes cannot do together."""
+    """Rules for several gateway processes on one port."""
     gateway = config.gateway
     if gateway.processes == 1:
         return
@@ -118,7 +118,7 @@ def _worker_faults(config: Config) -> Iterator[Fault]:
 
 
 def _params_faults(config: Config) -> Iterator[Fault]:
-    """What decides who answers, and how, is the client's alone; a name must be one that answers."""
+    """Only the client decides which model answers and how; `alias_params` must name an alias."""
     for at, model in enumerate(config.models):
         for alias in model.alias_params:
             if alias not in model.aliases:
@@ -145,7 +145,7 @@ def _params_of(config: Config, at: int) -> Iterator[tuple[Place, ParamsConfig]]:
 
 
 def _price_faults(config: Config) -> Iterator[Fault]:
-    """Under a limit every price must be known: what cannot be counted cannot be limited."""
+    """Under a limit every price must be known."""
     key = next((key for key in config.keys if key.cloud == "allow" and key.limits.any), None)
     for model in config.models:
         for target in model.fallback if model.cloud == "allow" else ():

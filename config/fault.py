@@ -24,19 +24,19 @@ class Fault(NamedTuple):
 
 
 def title(place: Place) -> str:
-    """The table at `place`: [providers.cloud], [workers[0]]."""
+    """The name of the table at `place`: [providers.cloud], [workers[0]]."""
     return f"[{dotted(place)}]" if place else "the top level"
 
 
 def name_of(place: Place) -> str:
-    """The key or item at `place`, with its table: [workers[0]] gateways[1]."""
+    """The name of the key or item at `place`, with its table: [workers[0]] gateways[1]."""
     at = max((i for i, part in enumerate(place) if isinstance(part, str)), default=0)
     name = dotted(place[at:])
     return f"{title(place[:at])} {name}" if at else f"`{name}`"
 
 
 def dotted(place: Place) -> str:
-    """As TOML writes it, with items by their number."""
+    """`place` as TOML writes it, with the numbers of items."""
     text = ""
     for part in place:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""Who listens where, who dials whom, and with which keys.
+"""Rules for listening addresses, worker links and their keys.
 
 Owns the rules for addresses, ports and CURVE keys. Must not open sockets, resolve names or read
 key files.
@@ -23,7 +23,7 @@ _EVERY_HOST: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (compared, 
 
 
 def link_faults(config: Config) -> Iterator[Fault]:
-    """What keeps clients or workers from their gateway, or lets strangers in: the first of it."""
+    """Mistakes that keep clients or workers from their gateway, or let strangers in."""
     return chain(
         _host_faults(config),
         _bind_faults(config.gateway),
@@ -69,14 +69,14 @@ def _port_faults(gateway: GatewayConfig) -> Iterator[Fault]:
 
 
 class _Listener(NamedTuple):
-    """A key of `[gateway]` that names ports: one for each process, or one for all."""
+    """A key of `[gateway]` that names ports: one for all processes, or one for each."""
 
     key: str
     host: str
     ports: range
 
     def shared_with(self, other: "_Listener") -> int | None:
-        """A port that both would listen on."""
+        """A port on which both would listen."""
         hosts = {self.host.strip("[]"), other.host.strip("[]")}
         if len(hosts) == 1 or hosts & _EVERY_HOST:
             return next((port for port in self.ports if port in other.ports), None)
@@ -84,7 +84,7 @@ class _Listener(NamedTuple):
 
 
 def _listeners(gateway: GatewayConfig) -> Iterator[_Listener]:
-    """Those whose port is known: 0 and `*` are any free one."""
+    """Listeners with a known port; 0 and `*` mean any free one."""
     yield _Listener("port", gateway.host, _ports(gateway.port, 1))
     if gateway.process_port is not None:
         ports = _ports(gateway.process_port, gateway.processes)

@@ -1,7 +1,7 @@
 """TOML text -> `Config`.
 
-Owns strictness: whatever is wrong is one line with the file, the line in it and the remedy. Must
-not know what a knob does.
+Owns strictness: each mistake is one line with the file, the line number and the remedy. Must not
+know what a key does.
 """
 
 import re
@@ -58,8 +58,8 @@ def _parse(text: str, source: str) -> Config:
 
 
 def with_gateway(config: Config, source: str, **keys: str | int | None) -> Config:
-    """`config` with these keys of `[gateway]`, which came by the command line; None leaves a key
-    as it is. Raises `ConfigError` if several processes cannot do the whole.
+    """`config` with keys of `[gateway]` from the command line; None leaves a key as it is. Raises
+    `ConfigError` if several processes cannot serve the result.
     """
     given = {key: value for key, value in keys.items() if value is not None}
     gateway = msgspec.structs.replace(config.gateway, **given)
@@ -74,21 +74,21 @@ def _refuse(found: Iterator[Fault], text: str, source: str) -> None:
     if (fault := next(found, None)) is not None:
         line = line_of(fault.place, text)
         place = source if line is None else f"{source}:{line}"
-        # What it quotes of the file may have several lines.
+        # A quoted value may have several lines.
         raise ConfigError(f"{place}: {' '.join(fault.text.splitlines())}")
 
 
 def _toml_error(message: str) -> tuple[str, str]:
-    """What tomllib says, and the line as it stands after a file's name, if it says one."""
+    """The message without its position, and `:LINE`, or "" if it has none."""
     if (match := _AT_LINE.search(message)) is None:
         return message, ""
     return f"{message[: match.start()]} (column {match['column']})", f":{match['line']}"
 
 
 def _fill_workers(raw: dict[str, Any]) -> None:
-    """Give each worker the profile of its model and the gateway of this file, key by key.
+    """Fill the missing keys of each worker from its model's profile and this file's gateway.
 
-    Runs before anything is checked, so it takes and touches only what has the right shape.
+    Runs before anything is checked, so it skips values of a wrong shape.
     """
     models = {name: model for model in _tables(raw.get("models")) if (name := _text(model, "name"))}
     gateway = _tables([raw.get("gateway")])

@@ -1,7 +1,7 @@
 """The tables of the configuration file.
 
-Owns names, defaults and bounds of every knob. Must not read files or the environment; measured
-facts (the number of KV blocks) are results, not configuration.
+Owns names, defaults and bounds of every key. Must not read files or the environment. Measured facts
+(the number of KV blocks) are results, not configuration.
 """
 
 import re
@@ -21,14 +21,14 @@ PATTERNS: Final = {
     _CURRENCY: "three capital letters, as USD or EUR",
     _FIELD_NAME: "letters, digits, _ and - only, a letter first",
 }
-"""What the patterns of this module mean, for people."""
+"""The patterns of this module in words."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
-"""So many gateways a worker dials at the most."""
+"""A worker dials at most this many gateways."""
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 
 ToolParserName = Literal[
@@ -46,7 +46,7 @@ ToolParserName = Literal[
 ReasoningParserName = Literal["auto", "none", "think", "seed", "mistral", "cohere", "kimi_vl"]
 
 DUMMY_PREFIX: Final = "dummy:"
-"""Models without weights and tokenizer, for `herma bench engine` alone."""
+"""Models without weights and tokenizer, only for `herma bench engine`."""
 
 _KEY_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -56,20 +56,19 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class GatewayConfig(_Table, frozen=True):
-    """`[gateway]`: where it listens and how long it is patient.
+    """`[gateway]`: where it listens, and its time limits.
 
     `head_hold_s` bounds how long a response head is withheld; `keep_alive_s` is the gap between
-    empty deltas; `resume_wait_s` how long a request waits for a worker that restarts, and
-    `rejoin_wait_s` for one whose link has vanished: workers dial in again within a second, a host
-    that slept and a supervisor that is started anew take longer. So long, too, a model stays known
-    that only workers name.
-    `first_token_s`: a worker that has given a sequence nothing for so long has lost it.
+    empty deltas. A request waits `resume_wait_s` for a worker that restarts, and `rejoin_wait_s`
+    for one whose link is gone: workers dial in again within a second, but a host that slept or a
+    restarted supervisor takes longer. A model that only workers name stays known for the same time.
+    `first_token_s`: a worker that has sent nothing for a sequence in this time has lost it.
     `disconnect_grace_s`: how long a streamed request outlives its client before the first token.
-    `recovery_probes` must come back from workers in a row to end a fallback to providers.
+    `recovery_probes` must succeed in a row to end a fallback to providers.
     `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
-    their public keys. Port 0 takes any free one.
-    `processes` share the port; process i takes workers at `worker_bind` + i. On `process_port` + i
-    it answers alone, for who wants the metrics of each.
+    their public keys. Port 0 is any free port.
+    `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
+    `process_port` + i, for metrics of each.
     """
 
     host: str = "127.0.0.1"
@@ -93,8 +92,8 @@ class GatewayConfig(_Table, frozen=True):
 
 
 class ParamsConfig(_Table, frozen=True):
-    """`params = { ... }`: fields of requests that are rewritten. Those in `drop` are taken out,
-    those in `default` are put in where the client gave nothing, those in `set` in any case.
+    """`params = { ... }`: rewritten fields of requests. `drop` removes fields, `default` sets those
+    that the client did not, `set` sets them in any case.
     """
 
     set: dict[str, Any] = {}
@@ -103,8 +102,8 @@ class ParamsConfig(_Table, frozen=True):
 
 
 class FallbackConfig(_Table, frozen=True):
-    """`[[models.fallback]]`: a provider of the file, the model's name there, and what its requests
-    say differently.
+    """`[[models.fallback]]`: a provider of the file, the model's name there, and how requests for
+    it are rewritten.
     """
 
     provider: Name
@@ -113,9 +112,9 @@ class FallbackConfig(_Table, frozen=True):
 
 
 class ModelConfig(_Table, frozen=True):
-    """`[[models]]`: a public name, the other names it answers to, and where it goes when no local
-    worker can serve it. `context_length` is only for models that no worker has reported yet.
-    `alias_params` rewrite the requests that come by one of its aliases.
+    """`[[models]]`: a public name, its aliases, and the providers for when no worker can serve it.
+    `context_length` is only for models that no worker has reported yet. `alias_params` rewrite the
+    requests by an alias.
     """
 
     name: Name
@@ -140,8 +139,8 @@ class PriceConfig(_Table, frozen=True):
 
 
 class LimitsConfig(_Table, frozen=True):
-    """`limits = { ... }`: units of the ledger's currency per UTC day and month; 0 allows nothing
-    that costs, absent is no limit.
+    """`limits = { ... }`: units of the ledger's currency per UTC day and month. 0 forbids all that
+    costs; without a value there is no limit.
     """
 
     daily: Amount | None = None
@@ -149,12 +148,11 @@ class LimitsConfig(_Table, frozen=True):
 
     @property
     def any(self) -> bool:
-        """Whether there is a limit at all."""
         return self.daily is not None or self.monthly is not None
 
 
 class TariffConfig(_Table, frozen=True):
-    """`[providers.NAME.models."MODEL"]`: what differs for one model of the provider."""
+    """`[providers.NAME.models."MODEL"]`: differences of one model of the provider."""
 
     price: PriceConfig | None = None
     max_output_tokens: Positive | None = None
@@ -167,9 +165,9 @@ class ProviderConfig(_Table, frozen=True):
     `first_token_s` bounds the time to the first data of a stream, `read_s` the silence after it,
     `answer_s` the time to an answer in one piece.
 
-    `max_output_tokens`: the longest answer its models can give. `stream_usage`: ask for the usage
-    of streams although the client did not; without it their cost stays the worst case.
-    `session_hint`: the header (with a hyphen) or field (without) by which it knows a conversation.
+    `max_output_tokens`: the longest answer of its models. `stream_usage`: ask for the usage of
+    streams even if the client does not; without it their cost stays the worst case.
+    `session_hint`: the header (with a hyphen) or field (without) that identifies a conversation.
     """
 
     base_url: Annotated[str, msgspec.Meta(pattern=_URL)]
@@ -206,8 +204,8 @@ class KeyConfig(_Table, frozen=True):
 
 
 class LedgerConfig(_Table, frozen=True):
-    """`[ledger]`: where usage and cost are recorded, and in which currency all prices and limits
-    of the file are. `path` None: in the user's state directory.
+    """`[ledger]`: the file of usage and cost, and the currency of all prices and limits. `path`
+    None: in the user's state directory.
     """
 
     path: str | None = None
@@ -221,11 +219,11 @@ class WorkerConfig(_Table, frozen=True):
     `token_budget` (tokens per step) and `max_context` come from the model's profile unless set
     here. The window is the model's, `max_context` at most, or `context_length` exactly: then memory
     that cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8"
-    keeps the layers' weights in 8 bits, "auto" as the checkpoint has them; `kv_dtype` "fp8" keeps
-    keys and values so, "auto" in the network's dtype. `stall_s`: a start without progress for so
-    long is a failure.
-    `engine = "synthetic"` paces made-up tokens at `step_ms` without any weights, for load tests;
-    "scripted" gives the answers that the file `script` chooses, for tests of clients.
+    keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
+    and values in 8 bits, "auto" in the network's dtype. `stall_s`: a start without progress for
+    this time has failed.
+    `engine = "synthetic"` makes up a token every `step_ms` without weights, for load tests;
+    "scripted" gives the answers in the file `script`, for tests of clients.
     """
 
     name: Name
@@ -268,5 +266,4 @@ class Config(_Table, frozen=True):
     ledger: LedgerConfig = LedgerConfig()
 
     def worker(self, name: str) -> WorkerConfig | None:
-        """The worker of that name, if the file has one."""
         return next((worker for worker in self.workers if worker.name == name), None)

@@ -1,7 +1,7 @@
-"""Raw tables against the structs of the model: unknown and missing keys, values of a wrong type.
+"""Checks raw tables against the structs of `model.py`: unknown or missing keys, wrong types.
 
-Owns the words for what does not fit, and its place, which msgspec tells only without the names of
-tables such as [providers.NAME]. Must not know what a knob does.
+Owns the texts of these mistakes, and their places, because msgspec's lack the names of tables such
+as [providers.NAME]. Must not know what a key does.
 """
 
 import difflib
@@ -20,8 +20,8 @@ _MAX_QUOTED: Final = 40
 
 
 def misfits(value: object, kind: object, place: Place = ()) -> Iterator[Fault]:
-    """What keeps `value`, which stands at `place`, from being a `kind`: the first in the order of
-    the file, and what may only follow from it.
+    """Why `value`, at `place`, is not a `kind`, in the order of the file. Only the first mistake is
+    certain; later ones may follow from it.
     """
     kind = _without_none(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -54,7 +54,7 @@ def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iter
     for name, field in fields.items():
         if field.required and name not in value:
             yield Fault(place, f"{title(place)} has no `{name}`, which it needs")
-    # What the keys together must be, the struct says itself.
+    # Rules over several keys are checked by the struct itself.
     if (refusal := _refusal(value, struct)) is not None:
         yield Fault(place, f"{title(place)}: {refusal}")
 
@@ -88,7 +88,7 @@ def _in_named(value: object, item: object, place: Place) -> Iterator[Fault]:
 
 
 def _in_choice(value: object, choices: tuple[Any, ...], place: Place) -> Iterator[Fault]:
-    # 32.0 and true equal integers in Python, and are none.
+    # In Python 32.0 and true equal integers.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         said, known = _toml(value), [_toml(choice) for choice in choices]
         near = _nearest(said, known)
@@ -103,7 +103,7 @@ def _in_value(value: object, kind: object, place: Place) -> Iterator[Fault]:
 
 
 def _refusal(value: object, kind: object) -> str | None:
-    """What msgspec says of `value`, in words of TOML and without its own place; None: it fits."""
+    """The error of msgspec for `value` in terms of TOML, without its place; None if it fits."""
     try:
         msgspec.convert(value, cast("type", kind))
     except msgspec.ValidationError as error:
@@ -117,7 +117,7 @@ def _refusal(value: object, kind: object) -> str | None:
 
 
 def _without_none(kind: object) -> object:
-    """TOML has no null: what may be absent is, where it is present, of its type."""
+    """`kind` without None, which TOML does not have: an optional key is absent."""
     if get_origin(kind) not in (Union, UnionType):
         return kind
     kinds = [each for each in get_args(kind) if each is not NoneType]
@@ -129,7 +129,7 @@ def _header(place: Place) -> str:
 
 
 def _path(place: Place) -> str:
-    """As a header names it: without the numbers of items."""
+    """The name in a table header, without the numbers of items."""
     return dotted(tuple(part for part in place if isinstance(part, str)))
 
 
@@ -138,5 +138,5 @@ def _nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _toml(value: object) -> str:
-    """As it is written, if it is short: "native", 32, true."""
+    """`value` in TOML, cut to 40 characters: "native", 32, true."""
     return json.dumps(value, ensure_ascii=False, default=str)[:_MAX_QUOTED]

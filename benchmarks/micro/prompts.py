@@ -21,7 +21,7 @@ from benchmarks.micro.figures import Figure, lower_quartile_us
 from benchmarks.micro.routing import BLOCK_SIZE, FILES_DIGEST, idle_fleet
 from config import Config, ModelConfig
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
+from gateway.api.request import ChatRequest
 from gateway.app import build_services
 from gateway.prompt.model_text import ModelText
 from gateway.prompt.split_patterns import ascii_pattern

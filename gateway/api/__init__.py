@@ -14,7 +14,6 @@ from gateway.api.api_format import (
 from gateway.api.byte_lru import ByteLru
 from gateway.api.chat_formatter import CHAT
 from gateway.api.chat_parser import chat_request, parse_chat_request
-from gateway.api.chat_request import MAX_SESSION_CHARS, ChatRequest, Message
 from gateway.api.completions_formatter import completions_format
 from gateway.api.completions_parser import Completions, parse_completions
 from gateway.api.errors import (
@@ -48,7 +47,7 @@ from gateway.api.events import (
     UpstreamChunk,
     Usage,
 )
-from gateway.api.json_body import decode_object, typed_body
+from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, Message, decode_object, typed_body
 from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text
 from gateway.api.utility_bodies import (
     DetokenizeBody,

@@ -28,7 +28,7 @@ CHUNK_END: Final = b"}\n\n"
 """The end of every event but that one."""
 
 COUNTED: Final = (TextDelta, ReasoningDelta, ToolCallDelta, Finished)
-"""Events that a running count precedes, when the client asks for it."""
+"""Events that a running count precedes, if the client asks for it."""
 
 _encode = msgspec.json.Encoder().encode
 

@@ -13,7 +13,8 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.chat_request import (
+from gateway.api.errors import ApiError, invalid
+from gateway.api.request import (
     ChatRequest,
     Message,
     OtherPart,
@@ -22,10 +23,10 @@ from gateway.api.chat_request import (
     SamplingBody,
     ToolCall,
     ToolChoice,
+    decode_object,
     request_of,
+    typed_body,
 )
-from gateway.api.errors import ApiError, invalid
-from gateway.api.json_body import decode_object, typed_body
 from gateway.api.tool_schemas import ToolSchema
 from protocol.sampling import MAX_LOGPROBS
 
@@ -40,10 +41,10 @@ _TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"
 """Template variables that the request's own fields decide."""
 
 _THINKING: Final = ("enable_thinking", "think")
-"""Fields of a body that switch thoughts on or off: Alibaba's and Ollama's."""
+"""Fields that switch reasoning on or off: Alibaba's and Ollama's."""
 
 _KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
-"""Fields of a body that become variables of the template."""
+"""Fields that become variables of the template."""
 _NONE: Final[dict[str, Any]] = {}
 
 _FORMATS: Final = ("text", "json_object", "json_schema")
@@ -131,10 +132,10 @@ class ChatBody(SamplingBody, kw_only=True):
 
 
 def parse_chat_request(body: bytes, rewrite: Rewrite = lambda raw: raw) -> ChatRequest:
-    """The request in `body` (JSON in UTF-8), whose fields `rewrite` may replace.
+    """The request in `body` (JSON in UTF-8), after `rewrite` has replaced some of its fields.
 
-    Raises `ApiError` 400 that names the field: wrong types, values out of bounds (NaN and
-    Infinity too), unknown roles, fields that contradict each other.
+    Raises `ApiError` 400 that names the field, for wrong types, values out of bounds (NaN and
+    Infinity too), unknown roles, and fields that contradict each other.
     """
     raw = rewrite(decode_object(body))
     return chat_request(raw, xxhash.xxh3_128_digest(body), len(body))
@@ -143,7 +144,7 @@ def parse_chat_request(body: bytes, rewrite: Rewrite = lambda raw: raw) -> ChatR
 def chat_request(
     raw: dict[str, Any], fingerprint: bytes = b"", num_bytes: int | None = None
 ) -> ChatRequest:
-    """The request that the decoded `raw` makes; raises as `parse_chat_request`."""
+    """The request in the decoded body `raw`; raises as `parse_chat_request`."""
     typed = typed_body(raw, ChatBody)
     if typed.top_logprobs and not typed.logprobs:
         raise invalid("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true.")
@@ -172,8 +173,8 @@ def chat_request(
 
 
 def _messages(bodies: list[MessageBody], others: list[OtherPart]) -> tuple[Message, ...]:
-    """Nearly all are of a known role with a text, of which nothing is left to check. Parts that are
-    no text are added to `others`.
+    """The messages; parts that are not text are added to `others`. The comprehension is the fast
+    path: nearly every message has a known role and a text, and nothing is left to check.
     """
     return tuple(
         [
@@ -296,7 +297,7 @@ def _bad_format(path: str, text: str) -> ApiError:
 def _chosen_tools(
     typed: ChatBody, tools: tuple[dict[str, Any], ...]
 ) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
-    """The tools that the model may see, and the choice; a named function leaves only itself."""
+    """The tools that the model may see, and the choice; of a named function only that one."""
     names = [
         (type(tool) is ToolSchema and tool.function_name) or _tool_name(tool, f"tools[{i}]")
         for i, tool in enumerate(tools)
@@ -338,7 +339,7 @@ def _tool_name(tool: dict[str, Any], where: str) -> str:
 
 
 def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
-    """Variables for the template; "do not think" in the words of several APIs is one of them."""
+    """Variables for the template, among them the switches for reasoning of several APIs."""
     kwargs = dict(typed.chat_template_kwargs or {})
     taken = sorted(_TEMPLATE_OWNED & kwargs.keys())
     if taken:
@@ -351,14 +352,14 @@ def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
     if effort == "none":
         thinks = False
     if thinks is not None:
-        # Templates differ in the name: Qwen's and GLM's, DeepSeek's and Kimi's.
+        # The name in templates of Qwen and GLM, and in those of DeepSeek and Kimi.
         kwargs.setdefault("enable_thinking", thinks)
         kwargs.setdefault("thinking", thinks)
     return kwargs
 
 
 def _effort(raw: dict[str, Any]) -> str | None:
-    """How much to think: OpenAI's field, or that of the Responses API and OpenRouter."""
+    """The reasoning effort: OpenAI's field, or that of the Responses API and OpenRouter."""
     nested = raw.get("reasoning")
     effort = raw.get("reasoning_effort")
     if effort is None and isinstance(nested, dict):

@@ -11,16 +11,22 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite
-from gateway.api.chat_request import ChatRequest, SamplingBody, TokenId, request_of
 from gateway.api.errors import ApiError, invalid
-from gateway.api.json_body import decode_object, typed_body
+from gateway.api.request import (
+    ChatRequest,
+    SamplingBody,
+    TokenId,
+    decode_object,
+    request_of,
+    typed_body,
+)
 from protocol.sampling import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS: Final = 16
-"""As in the API that this one follows."""
+"""As in OpenAI's API."""
 
 MAX_PROMPTS: Final = 64
-"""Each is a turn with `n` choices; a longer batch is several requests."""
+"""Each prompt is a turn with `n` choices."""
 
 Prompt = str | tuple[int, ...]
 
@@ -55,7 +61,7 @@ class CompletionBody(SamplingBody, kw_only=True):
 
 
 class Completions(msgspec.Struct, frozen=True):
-    """One request per prompt, alike but for it. The choices of prompt i are i*n to i*n + n - 1.
+    """One request per prompt, otherwise equal. The choices of prompt i are i*n to i*n + n - 1.
 
     `echo`: each choice begins with its prompt.
     """
@@ -65,12 +71,11 @@ class Completions(msgspec.Struct, frozen=True):
 
     @property
     def num_choices(self) -> int:
-        """The choices of all prompts."""
         return len(self.requests) * self.requests[0].n
 
 
 def parse_completions(body: bytes, rewrite: Rewrite = lambda raw: raw) -> Completions:
-    """The requests in `body` (JSON in UTF-8), whose fields `rewrite` may replace.
+    """The requests in `body` (JSON in UTF-8), after `rewrite` has replaced some of its fields.
 
     Raises `ApiError` 400 that names the field.
     """
@@ -96,7 +101,7 @@ def parse_completions(body: bytes, rewrite: Rewrite = lambda raw: raw) -> Comple
 
 
 def _with_prompt(shared: ChatRequest, at: int, prompt: Prompt, fingerprint: bytes) -> ChatRequest:
-    """Prompts of one body are different requests, also where their texts are the same."""
+    """The fingerprint differs for each prompt of a body, even if their texts are equal."""
     own = xxhash.xxh3_128_digest(fingerprint + at.to_bytes(4, "little"))
     return msgspec.structs.replace(shared, prompt=prompt, fingerprint=own)
 

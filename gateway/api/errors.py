@@ -1,12 +1,12 @@
-"""What a client is told when a request cannot be served.
+"""Errors that clients receive.
 
     HermaError
     └── ApiError    an HTTP status and the error object of the OpenAI API
 
 Owns the error object, its JSON and the texts that several parts raise. Must not know how a
-response is sent. Clients act on words in these texts: Hermes Agent compresses its history when
-a text speaks of context length, and gives up on words of billing. So the words of each text are
-chosen: no text but the overflow one names the window, and none names an upstream's secrets.
+response is sent. Clients act on words in these texts: Hermes Agent compresses its history if a text
+mentions the context length, and gives up if it mentions billing. So only the overflow error names
+the window, and no text quotes a provider's secrets.
 """
 
 from typing import Final
@@ -86,7 +86,7 @@ class ApiError(HermaError):
 
 
 def invalid(param: str | None, message: str, *, code: str | None = "invalid_value") -> ApiError:
-    """400: the field `param` of the request cannot be used; `message` says why."""
+    """400: the field `param` cannot be used; `message` says why."""
     return ApiError(400, message, code=code, param=param)
 
 
@@ -95,7 +95,7 @@ def context_length_exceeded(
 ) -> ApiError:
     """400: the prompt alone, in `param`, is larger than the window (both in tokens).
 
-    This wording is the one that OpenAI clients know and that Hermes Agent parses the window from.
+    OpenAI clients know this wording, and Hermes Agent parses the window from it.
     """
     message = (
         f"This model's maximum context length is {context_length} tokens. However, your {param} "
@@ -105,7 +105,7 @@ def context_length_exceeded(
 
 
 def model_not_found(model: str) -> ApiError:
-    """404: nobody serves a model of that name; clients stop retrying on this code."""
+    """404: no model has that name; clients stop retrying on this code."""
     message = f"The model `{model}` does not exist here; GET /v1/models lists those that do."
     return ApiError(404, message, code="model_not_found", param="model")
 
@@ -116,7 +116,7 @@ def connection_lost() -> ApiError:
 
 
 def poisoned_request(deaths: int) -> ApiError:
-    """422: every engine that tried it died. A status that clients do not try again on."""
+    """422: every engine that ran it died. Clients do not retry on this status."""
     message = (
         f"{deaths} engines died while they worked on this request, so it is not tried again; the "
         "gateway's log has the causes."
@@ -125,29 +125,29 @@ def poisoned_request(deaths: int) -> ApiError:
 
 
 def unavailable(message: str, retry_after_s: int) -> ApiError:
-    """503: nothing can serve now; worth another try after `retry_after_s`."""
+    """503: nothing can serve now; retry after `retry_after_s`."""
     return ApiError(503, message, code="unavailable", retry_after_s=retry_after_s)
 
 
 def busy(message: str, retry_after_s: int) -> ApiError:
-    """429: the queue has no place; worth another try after `retry_after_s`."""
+    """429: the queue is full; retry after `retry_after_s`."""
     return ApiError(429, message, code="busy", retry_after_s=retry_after_s)
 
 
 def spending_limit_reached(reasons: str, retry_after_s: int) -> ApiError:
-    """429: the money that the operator allows is spent. The words are none of those that mean an
-    empty account or a full window to Hermes Agent: it waits, or goes to its own fallback.
+    """429: a spending limit is reached. The words must not mean an empty account or a full window
+    to Hermes Agent, so that it waits or goes to its own fallback.
     """
     return ApiError(429, reasons, code="spending_limit_reached", retry_after_s=retry_after_s)
 
 
 def output_cap_required(reasons: str) -> ApiError:
-    """400: with a cap on its output, or a smaller one, the same request may be sent at once."""
+    """400: with a cap on its output, or a smaller one, the same request can be sent at once."""
     return ApiError(400, reasons, code="output_cap_required")
 
 
 def request_too_costly(reasons: str) -> ApiError:
-    """400: it could cost more than is allowed in a whole day or month, so it is of no use to wait
-    as clients do on a 429.
+    """400: the request could cost more than a whole day's or month's limit. Not a 429, because
+    waiting does not help.
     """
     return ApiError(400, reasons, code="request_too_costly")

@@ -1,8 +1,8 @@
-"""What happens in one turn, in the order in which a client is told.
+"""The event stream of a turn: what every API formats, in the order of the answer.
 
-Owns the closed union `TurnEvent`. Native answers are `ChoiceEvent`s: one `Started`, then thoughts,
-text and tool calls per choice, one `Finished` per choice, one `Usage`. Answers of a provider pass
-as bytes. Must not know HTTP, SSE or how text came to be.
+Owns the closed union `TurnEvent`. Answers of workers are `ChoiceEvent`s: one `Started`, then
+reasoning, text and tool calls per choice, one `Finished` per choice, one `Usage`. Answers of
+providers pass as bytes. Must not know HTTP, SSE or where text comes from.
 """
 
 from typing import Literal, final
@@ -15,14 +15,14 @@ StopReason = Literal["stop", "length", "tool_calls"]
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
-    """Frozen; 0.12 us to make, where a frozen dataclass takes 0.57."""
+    """Frozen structs: 0.12 us to create, a frozen dataclass takes 0.57."""
 
 
 class Started(_Event, frozen=True, gc=False):
     """The turn runs. `served_by` is "worker" or "cloud:NAME"; `worker` is the worker's name.
 
-    `route` says why it was sent there. `cached_tokens` of the prompt were found in the cache.
-    `headers` are those of a provider's answer that the client gets too.
+    `route` is the reason for that worker. `cached_tokens` of the prompt were found in its cache.
+    `headers` are those of a provider's answer that are passed on to the client.
     """
 
     served_by: str
@@ -52,7 +52,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 @final
 class TextDelta(_Event, frozen=True, gc=False):
-    """More text of a choice; `logprobs` are of the tokens that completed it (None: not asked)."""
+    """More text of a choice; `logprobs` of its tokens, None if the client did not ask."""
 
     index: int
     text: str
@@ -61,21 +61,21 @@ class TextDelta(_Event, frozen=True, gc=False):
 
 @final
 class ReasoningDelta(_Event, frozen=True, gc=False):
-    """More of a choice's thoughts, before its text."""
+    """More reasoning of a choice, before its text."""
 
     index: int
     text: str
 
 
 class ToolCallDelta(_Event, frozen=True, gc=False):
-    """Something of the call `call_index` (from 0) of a choice: its start, arguments or end."""
+    """A part of the call `call_index` (from 0) of a choice: its start, arguments or end."""
 
     index: int
     call_index: int
 
 
 class ToolCallStart(ToolCallDelta, frozen=True, gc=False):
-    """A call begins; one before it in the same choice has ended."""
+    """A call begins; the previous one of the same choice has ended."""
 
     id: str
     name: str
@@ -83,14 +83,15 @@ class ToolCallStart(ToolCallDelta, frozen=True, gc=False):
 
 @final
 class ToolCallArguments(ToolCallDelta, frozen=True, gc=False):
-    """More of the arguments' text: all of it together is one JSON object, unless the answer was
-    cut within it."""
+    """More of the arguments. All of them together are one JSON object, unless the answer was cut
+    short.
+    """
 
     text: str
 
 
 class ToolCallEnd(ToolCallDelta, frozen=True, gc=False):
-    """The arguments are complete, as far as they came."""
+    """The call has ended; its arguments may have been cut short."""
 
 
 class Finished(_Event, frozen=True, gc=False):
@@ -101,7 +102,7 @@ class Finished(_Event, frozen=True, gc=False):
 
 
 class Usage(_Event, frozen=True, gc=False):
-    """What the turn cost, over all choices, in tokens."""
+    """Tokens of the turn, over all choices."""
 
     prompt_tokens: int
     cached_tokens: int

@@ -32,17 +32,17 @@ TEXT: Final = "text/plain"
 
 _ERRORS: Final = {
     400: "A field of the request cannot be used; `param` names it.",
-    401: "An API key is needed, or is not known.",
+    401: "An API key is missing or unknown.",
     403: "This key, or this web page, may not do that.",
-    404: "Nobody serves a model of that name.",
+    404: "No model has that name.",
     408: "The body did not arrive.",
     413: "The body is too large.",
     415: "The body is compressed.",
     422: "Engines died while they worked on this request.",
-    429: "No place now; `retry-after` says when to come back, in whole seconds.",
+    429: "The queue is full or a limit is reached; retry after `retry-after`, in whole seconds.",
     500: "The gateway failed; its log has the cause.",
-    502: "Nobody gave an answer that can be read.",
-    503: "Nothing can serve now; `retry-after` says when to come back, in whole seconds.",
+    502: "No provider answered, or the answer broke off.",
+    503: "Nothing can serve now; retry after `retry-after`, in whole seconds.",
 }
 
 _READING: Final = (401, 403)
@@ -109,7 +109,6 @@ _OPERATIONS: Final = {
 
 
 def openapi_document(version: str) -> dict[str, Any]:
-    """The whole description, as plain values."""
     kinds = {kind for one in _OPERATIONS.values() for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components([*named, ErrorBody], ref_template=_REF)

@@ -1,4 +1,4 @@
-"""Whether the fields that a configuration puts into requests are of the API's types.
+"""Checks the fields that a configuration (`alias_params`) sets in requests.
 
 Owns the comparison with the bodies of both endpoints. Must not know how a request is rewritten.
 """
@@ -23,8 +23,8 @@ def check_aliases(models: Iterable[ModelConfig]) -> None:
 
 
 def wrong_values(models: Iterable[ModelConfig]) -> Iterator[str]:
-    """One line for each value that would make every request by an alias a 400. What goes to a
-    provider is the provider's to judge.
+    """One line for each value that would turn every request by an alias into a 400. Fields for
+    providers are not checked.
     """
     for model in models:
         for alias, params in model.alias_params.items():
@@ -35,7 +35,7 @@ def wrong_values(models: Iterable[ModelConfig]) -> Iterator[str]:
 
 
 def _misfit(name: str, value: object) -> str | None:
-    """Why no endpoint takes `value` in that field; None if one does, or none reads it."""
+    """Why no endpoint accepts `value` in that field; None if one does, or none reads the field."""
     why = None
     for kind in _kinds(name):
         try:
@@ -48,7 +48,7 @@ def _misfit(name: str, value: object) -> str | None:
 
 
 def _kinds(name: str) -> Iterator[Any]:
-    """Of which types the field is, as `logprobs` is of two."""
+    """The types of the field; `logprobs` has two."""
     for body in _BODIES:
         for field in msgspec.structs.fields(body):
             if field.name == name:

@@ -1,8 +1,8 @@
-"""The tools of requests, which hardly ever change.
+"""A cache of the tools of requests.
 
-Owns a memory of tools by the bytes that clients sent, and how a tool is written into a prompt: an
-agent repeats 40 KB of them with every turn, and reading and writing them was half of the work on
-it. Must not know templates or requests.
+Owns decoded tools by the bytes that clients sent, and their JSON in prompts. An agent repeats 40 KB
+of tools with every turn, and without the cache they are half of the work on a request. Must not
+know templates or requests.
 """
 
 import json
@@ -13,14 +13,14 @@ import msgspec
 from gateway.api.byte_lru import ByteLru
 
 MAX_BYTES: Final = 2 * 2**20
-"""Of tools as clients write them, and of lists of them; what is kept takes several times that."""
+"""Of the bytes that clients sent; the decoded tools take several times that."""
 
 _MAX_FORMS: Final = 4
-"""A template writes in one; only an odd one lets the request decide on the indentation."""
+"""A template uses one form; only an odd one lets the request choose the indentation."""
 
 
 class JsonForm(NamedTuple):
-    """How a template wants its JSON, in the words of `json.dumps`."""
+    """The form in which a template writes JSON: arguments of `json.dumps`."""
 
     ensure_ascii: bool = False
     indent: int | None = None
@@ -34,13 +34,13 @@ _encode_plain: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def json_text(value: object, form: JsonForm = _PLAIN) -> str:
-    """What `json.dumps` makes of plain JSON in this form."""
+    """The text that `json.dumps` makes of a JSON value in this form."""
     return _encode_plain(value) if form == _PLAIN else json.dumps(value, **form._asdict())
 
 
 class ToolSchema(dict[str, Any]):
-    """A tool or its function, as decoded from at most `num_bytes`; nobody may change it. Remembers
-    its texts, and what has been asked about them.
+    """A tool or its function, decoded from at most `num_bytes`; it must not be changed. Caches its
+    JSON and the last answer of `holds`.
     """
 
     __slots__ = ("_found", "_texts", "function_name", "num_bytes")
@@ -50,11 +50,11 @@ class ToolSchema(dict[str, Any]):
         self.num_bytes = num_bytes
         self._texts: dict[JsonForm, str] = {}
         self.function_name: str | None = None
-        """Kept by who has checked it."""
+        """Set once the name has been checked."""
         self._found: tuple[str, bool] | None = None
 
     def holds(self, text: str) -> bool:
-        """Whether `text` is anywhere in the tool; the last answer is remembered."""
+        """Whether `text` occurs anywhere in the tool's JSON."""
         if self._found is None or self._found[0] != text:
             self._found = (text, text in self.text_in())
         return self._found[1]
@@ -74,15 +74,15 @@ def _num_bytes(raw: bytes, _: object) -> int:
 
 
 class ToolSchemas:
-    """The tools that were read before."""
+    """Tools and lists of tools by their bytes; at most `max_bytes` of either."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._known: ByteLru[bytes, ToolSchema] = ByteLru(max_bytes, _num_bytes)
         self._lists: ByteLru[bytes, tuple[ToolSchema, ...]] = ByteLru(max_bytes, _num_bytes)
 
     def read_all(self, raw: bytes) -> list[ToolSchema]:
-        """The tools in `raw`, a JSON array of objects; an agent's are alike to the byte. Raises
-        `msgspec.MsgspecError` for anything else.
+        """The tools in `raw`, a JSON array of objects. Raises `msgspec.MsgspecError` for anything
+        else.
         """
         tools = self._lists.get(raw)
         if tools is None:

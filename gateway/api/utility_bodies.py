@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.chat_parser import MessageBody, Tool
-from gateway.api.chat_request import TokenId
+from gateway.api.request import TokenId
 
 ModelState = Literal["ready", "starting", "down", "cloud"]
 ModelName = Annotated[str, Meta(min_length=1)]
@@ -65,7 +65,7 @@ class ModelObject(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All names that answer; those of the models themselves are first, and their own `root`."""
+    """All model names: those of the models first, which are their own `root`, then the aliases."""
 
     object: Literal["list"]
     data: list[ModelObject]
@@ -79,6 +79,6 @@ class Health(msgspec.Struct):
 
 
 class Version(msgspec.Struct):
-    """Of the gateway."""
+    """The version of the gateway."""
 
     version: str

@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A cloud request to be sent, with upper bounds of its tokens. `worst_cost` follows from them,
+    """A request to a provider, with upper bounds of its tokens. `worst_cost` follows from them,
     `least_cost` from the smallest possible output; both are None if the price is unknown.
     `is_bounded` False: neither client nor configuration bounds what the output costs;
     `completion_tokens` is a guess.
@@ -140,7 +140,7 @@ Refusal = OverLimit | Unbounded
 
 class SpendingFigures(msgspec.Struct, frozen=True):
     """The books at one moment, in micro-units. `spent` (by provider) and `refusals` (by account
-    and period) count since the start, `reserved` is now.
+    and period) count from the start of the process.
     """
 
     currency: str = ""
@@ -151,7 +151,7 @@ class SpendingFigures(msgspec.Struct, frozen=True):
 
 
 class Books:
-    """Mutable; one owner. `limits` are those of the configuration."""
+    """What is spent and reserved, in memory; one owner. `limits` come from the configuration."""
 
     def __init__(self, limits: Mapping[Account, Limits]) -> None:
         self._limits = limits
@@ -182,7 +182,7 @@ class Books:
         return reservation
 
     def settle(self, reservation: Reservation, cost: int) -> None:
-        """The request is over and has cost `cost`. It counts on the day of its reservation."""
+        """Replace the reservation by `cost`, which counts on the day of the reservation."""
         self._hold(reservation, -reservation.cost)
         order = reservation.order
         for place in _places(order.provider, order.key, reservation.day):

@@ -1,7 +1,7 @@
-"""Why a provider may not be asked, in words for the client.
+"""Spending refusals as errors for clients.
 
-Owns the texts of spending refusals, and which of several the client is told. Must not know amounts:
-what the operator pays is not the client's business.
+Owns their texts, and the choice between several. Must not name amounts: they are for the operator
+alone.
 """
 
 import math
@@ -11,15 +11,15 @@ from typing import Final
 from gateway.api import ApiError, output_cap_required, request_too_costly, spending_limit_reached
 from gateway.spending.books import MAX_RETRY_AFTER_S, OverLimit, Refusal
 
-MENDING_S: Final = 60
-"""What a client can mend by itself is put off for shorter waits only: up to a minute the official
-clients wait on their own, while a 400 ends their request.
+CAP_RETRY_S: Final = 60
+"""A refusal that a cap on the output avoids ranks as a wait of this length: the official clients
+wait up to a minute on their own, while a 400 ends their request.
 """
 
 
 def refusal_error(refusal: Refusal, provider: str, cap: int) -> ApiError:
-    """What a client is told if `provider` is the only one. `cap`: the most tokens of output with
-    which the same request would fit now; 0 if there are none.
+    """The error if `provider` is the only one. `cap`: the largest cap on the output (tokens) with
+    which the same request would fit now; 0 if there is none.
     """
     if isinstance(refusal, OverLimit):
         return _over_limit(refusal, cap)
@@ -53,8 +53,8 @@ def _over_limit(refusal: OverLimit, cap: int) -> ApiError:
 
 
 def easiest(refusals: Sequence[ApiError]) -> ApiError:
-    """The one answer when every provider of a chain was refused: the one that is over soonest, with
-    all reasons, its own first.
+    """The error when every provider of a chain refuses: the refusal that ends soonest, with the
+    reasons of all, its own first.
     """
     soonest = min(refusals, key=_wait_s)
     reasons = " ".join(dict.fromkeys(error.message for error in (soonest, *refusals)))
@@ -64,4 +64,4 @@ def easiest(refusals: Sequence[ApiError]) -> ApiError:
 def _wait_s(error: ApiError) -> float:
     if error.retry_after_s is not None:
         return error.retry_after_s
-    return MENDING_S if error.code == "output_cap_required" else math.inf
+    return CAP_RETRY_S if error.code == "output_cap_required" else math.inf

@@ -42,8 +42,8 @@ from gateway.telemetry import FleetEvent, LimitReached
 from protocol.errors import ConfigError
 
 UNBOUNDED_OUTPUT_TOKENS: Final = 131_072
-"""Recorded for an answer without any bound, which only a gateway without limits lets pass. It is
-the largest output that providers offer.
+"""Recorded for an answer without a bound, which only passes if no limit applies. It is the largest
+output that providers offer.
 """
 
 _RETRY_AFTER_S: Final = 5
@@ -175,7 +175,7 @@ class Spending:
         cost, order = 0 if entry is None else entry.cost, reservation.order
         if cost > reservation.cost and order.worst_cost is not None:
             _log.warning(
-                "provider %s charged for more than a request could use: prices or bounds in the "
+                "provider %s charged more than a request's upper bound: prices or bounds in the "
                 "configuration are too low",
                 order.provider,
             )

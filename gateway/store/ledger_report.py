@@ -1,7 +1,7 @@
-"""The reading side of the ledger.
+"""Sums of the ledger, for `herma usage`.
 
-Owns the sums that `herma usage` shows, over the files of all processes that share a port. Reads
-beside a running gateway without disturbing it. Must not write.
+Owns the sums over the files of all processes that share a port. Reads beside a running gateway
+without disturbing it. Must not write.
 """
 
 import functools
@@ -18,7 +18,7 @@ from protocol.errors import ConfigError
 
 Column = Literal["day", "key", "model", "provider"]
 
-# Requests that are out now count as unsettled: if the gateway was killed, nobody will settle them.
+# Reservations count as unsettled requests: if the gateway was killed, they stay open.
 _ROWS: Final = """
 SELECT {by}SUM(requests), SUM(prompt_tokens), SUM(cached_tokens), SUM(completion_tokens),
        SUM(cost * is_settled), SUM(requests * (1 - is_settled)), SUM(cost * (1 - is_settled)),
@@ -37,9 +37,9 @@ WHERE day >= ?
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Sums over requests that agree in `group`, whose values are in the order asked for. Tokens
-    are those of all `requests`; `cost` is what the settled ones cost, `unsettled_cost` what the
-    others can have cost at most, both in micro-units. `unpriced` ones are in neither.
+    """Sums over the requests of one `group`. Tokens are those of all `requests`; `cost` is the cost
+    of the settled ones, `unsettled_cost` the most that the others can have cost, in micro-units.
+    `unpriced` requests are in neither.
     """
 
     group: tuple[str, ...]
@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All rows in the order of their groups, and the sum of them; None if there are none."""
+    """All rows in the order of their groups, and their sum, which is None if there are none."""
 
     currency: str
     rows: tuple[Row, ...]
@@ -63,8 +63,8 @@ class Report:
 
 
 def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | None:
-    """The usage from `first_day` on (2026-11-01), of the ledger at `path` and of those of further
-    processes beside it; None if there is none yet.
+    """The usage from `first_day` on (2026-11-01), grouped `by` columns, in the ledger at `path` and
+    those of further processes beside it; None if no ledger exists.
 
     Raises `ConfigError` if a file cannot be read, is no ledger or of another currency.
     """
@@ -79,7 +79,7 @@ def read_report(path: Path, by: Sequence[Column], first_day: str) -> Report | No
 
 
 def spent_beside(path: Path, first_day: str) -> list[DayTotal]:
-    """What further processes have spent at providers from `first_day` on, when there were some."""
+    """What further processes, in earlier runs, have spent at providers from `first_day` on."""
     by: tuple[Column, ...] = ("day", "key", "provider")
     rows = (row for file in ledgers_beside(path) for row in _read_file(file, by, first_day).rows)
     return [

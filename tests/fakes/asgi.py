@@ -10,8 +10,8 @@ import trio
 from starlette.types import ASGIApp, Message
 
 from config import GatewayConfig, KeyConfig
-from gateway.api.chat_request import ChatRequest
 from gateway.api.events import Finished, Started, TextDelta, TurnEvent, Usage
+from gateway.api.request import ChatRequest
 from gateway.http.edge import Edge, Emit, FleetGauges
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header, error_of, send_error

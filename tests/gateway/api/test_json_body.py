@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.api.errors import ApiError
-from gateway.api.json_body import decode_object
+from gateway.api.request import decode_object
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api.chat_parser import chat_request, parse_chat_request
-from gateway.api.chat_request import ChatRequest, Message
 from gateway.api.completions_parser import parse_completions
 from gateway.api.errors import ApiError
-from gateway.api.json_body import decode_object, typed_body
+from gateway.api.request import ChatRequest, Message, decode_object, typed_body
 from gateway.api.utility_bodies import TokenizeBody
 from gateway.prompt.model_text import ModelText
 from gateway.prompt.raw_text import encode_raw

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
 from gateway.api.errors import ApiError
+from gateway.api.request import ChatRequest
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from config import KeyConfig
-from gateway.api.chat_request import MAX_SESSION_CHARS
+from gateway.api.request import MAX_SESSION_CHARS
 from gateway.http.auth import SESSION_HEADERS, session_of_headers
 from gateway.turn.caller import Caller
 

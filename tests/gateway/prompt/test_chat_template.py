@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gateway.api.chat_request import Message
+from gateway.api.request import Message
 from gateway.api.tool_schemas import ToolSchema
 from gateway.prompt.chat_template import ChatTemplate, compile_template
 from gateway.prompt.control_tokens import ControlTokens

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
+from gateway.api.request import ChatRequest
 from gateway.prompt.control_tokens import MARK
 from gateway.prompt.model_text import ModelText
 from protocol.tokens import pack_tokens

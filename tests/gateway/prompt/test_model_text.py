@@ -14,8 +14,8 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import Message
 from gateway.api.errors import ApiError
+from gateway.api.request import Message
 from gateway.prompt.control_tokens import MARK
 from gateway.prompt.model_text import ModelText, read_model_text
 from gateway.prompt.raw_text import encode_raw

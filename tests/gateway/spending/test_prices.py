@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from config import PriceConfig, ProviderConfig, TariffConfig
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
 from gateway.api.events import Usage
+from gateway.api.request import ChatRequest
 from gateway.spending.prices import (
     PART_TOKENS,
     Price,

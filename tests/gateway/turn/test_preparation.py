@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
+from gateway.api.request import ChatRequest
 from gateway.turn.preparation import RENDER_CHARS, is_quickly_rendered
 
 LONG = "x" * (RENDER_CHARS + 1)

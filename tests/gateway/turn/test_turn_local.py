@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
 from gateway.api.events import Finished, TurnEvent, Usage
+from gateway.api.request import ChatRequest
 from gateway.link.attempts import Attempt
 from gateway.routing.breaker import FAILURES
 from gateway.turn.caller import Caller

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from config import ParamsConfig
 from gateway.api.chat_parser import parse_chat_request
-from gateway.api.chat_request import ChatRequest
+from gateway.api.request import ChatRequest
 from gateway.upstream.provider_request import Outgoing, outgoing, rewritten, session_name
 
 

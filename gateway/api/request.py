@@ -1,25 +1,32 @@
-"""A request for generated text: the fields that every endpoint has, and the checked form.
+"""A request body: its JSON, the fields that all endpoints share, and the checked request.
 
-Owns the types and bounds of the shared fields (msgspec checks them), the rules between them, and
-how a request becomes sampling parameters. Must not know JSON or templates. Null counts as absent
-everywhere; fields that are not listed are accepted and kept in `raw` for providers.
+Owns the decoding of bodies, the types and bounds of the shared fields (msgspec checks them), the
+rules between them, the 400 that names a field, and how a request becomes sampling parameters. Must
+not know prompts or templates. Null counts as absent; fields that are not listed are accepted and
+kept in `raw` for providers.
 """
 
+import json
+import math
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from gateway.api.errors import ApiError, invalid
+from gateway.api.tool_schemas import ToolSchemas
 from protocol.sampling import MAX_STOP_IDS, SamplingParams
+
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 ToolChoice = Literal["none", "auto", "required"]
 
 MAX_SESSION_CHARS: Final = 256
-"""Thousands of conversations are remembered by name."""
+"""Thousands of session names are kept in memory."""
 
 MAX_STOP_CHARS: Final = 1024
 """Every choice compiles every stop string, 0.1 us per character, on the loop of all streams."""
@@ -35,6 +42,16 @@ LogitBias = Annotated[
     Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]+$"}}),
 ]
 
+_HALF_A_PAIR: Final = (
+    "The body is not valid JSON: a \\u escape of a surrogate pair stands without its other half."
+)
+_MISSING: Final = re.compile(r"missing required field `(\w+)`")
+
+_LARGE_BYTES: Final = 4096
+_tools: Final = ToolSchemas()
+_decode: Final = msgspec.json.Decoder().decode
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
 _CONTENT_HASH_PREFIX: Final = "pck_"
 """Hermes Agent's prompt_cache_key is a hash of prompt and tools: equal in all sessions."""
 _SESSION_FIELDS: Final = frozenset({"metadata", "session_id", "prompt_cache_key", "user"})
@@ -47,11 +64,11 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-"""What models' authors advise on, where they do not."""
+"""Defaults of the fields that a generation config may set."""
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream adds."""
+    """What a stream contains beside the answer."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -99,13 +116,13 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class OtherPart(msgspec.Struct, frozen=True):
-    """A content part that is no text, so that only a provider can read it."""
+    """A content part that is not text, which only a provider can read."""
 
     where: str
     kind: str
 
     def refusal(self) -> ApiError:
-        """What a client is told when no provider may answer."""
+        """The error for the client if no provider may answer."""
         text = (
             f"'{self.where}' is a part of type {self.kind!r}; only parts of type 'text' are served."
         )
@@ -113,16 +130,16 @@ class OtherPart(msgspec.Struct, frozen=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
-    """What the client asked for. None means that it did not say.
+    """A checked request, of any endpoint. None: the client did not set the field.
 
     `tools` are those to show to the model (none with tool_choice "none", only the named one if
-    one was named). `seed` is within 63 bits, whatever the client wrote. `session` is the affinity
-    hint found in the body. `other_part` is the first part that `messages` lack; `has_bias`: there
-    is a logit bias. `raw` is the body as decoded, unknown fields intact, for a provider; nobody may
-    change it. `fingerprint` is equal for equal bytes of the body, of which there are `num_bytes`.
+    one was named). `seed` is cut to 63 bits. `session` is the affinity hint found in the body.
+    `other_part` is the first part that is missing from `messages`; `has_bias`: there is a logit
+    bias. `raw` is the decoded body, unknown fields intact, for a provider; it must not be changed.
+    `fingerprint` is equal for equal bytes of the body, `num_bytes` their number.
 
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
-    the text gets those that the tokenizer puts around a text.
+    the tokenizer adds its own around a text.
     """
 
     model: str
@@ -159,12 +176,11 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     @property
     def prompt_field(self) -> str:
-        """The field of the body that the prompt comes from."""
         return "messages" if self.prompt is None else "prompt"
 
     @property
     def refused_locally(self) -> ApiError | None:
-        """Why no worker can answer it, though a provider may."""
+        """Why workers cannot answer it, although a provider may; None if they can."""
         if self.other_part is not None:
             return self.other_part.refusal()
         if self.has_bias:
@@ -175,12 +191,12 @@ class ChatRequest(msgspec.Struct, frozen=True):
     def sampling(
         self, max_tokens: int, defaults: Mapping[str, float] = _NO_DEFAULTS
     ) -> SamplingParams:
-        """How a worker samples this request, at most `max_tokens` (>= 1) tokens.
+        """The sampling parameters of this request, for at most `max_tokens` (>= 1) tokens.
 
-        `defaults` (the model's generation config) fill what the client left open, then the
-        neutral values do. Raises `ApiError` 400 for a value that no worker accepts.
+        `defaults` (the model's generation config), then neutral values, fill the fields that the
+        client did not set. Raises `ApiError` 400 for a value that no worker accepts.
         """
-        # Written out: a loop over the names, or a dict passed on, takes four times as long.
+        # Written out, because a loop over the names or a dict of arguments takes 4 times as long.
         rest = {**_NEUTRAL, **defaults}
         try:
             return SamplingParams(
@@ -218,11 +234,10 @@ def request_of(
     fingerprint: bytes = b"",
     num_bytes: int | None = None,
 ) -> ChatRequest:
-    """The request with what is its API's own, and what `typed`, converted from `raw`, says about
-    sampling, streaming and the session. Every field by its name: to pass some of them on in a dict
-    takes ten times as long.
+    """The request of the shared fields in `typed`, converted from `raw`, and of the fields that
+    an endpoint has of its own. Raises `ApiError` 400 for fields that contradict each other.
 
-    `seed` is cut to 63 bits. Raises `ApiError` 400 for fields that contradict each other.
+    Each field is passed by name, because a dict of arguments takes ten times as long.
     """
     options = typed.stream_options
     if options is not None and not typed.stream:
@@ -281,3 +296,81 @@ def _session(raw: dict[str, Any]) -> str | None:
         if isinstance(hint, str) and hint:
             return hint[:MAX_SESSION_CHARS]
     return None
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body` (UTF-8). Raises `ApiError` 400, which names the field of a NaN or
+    an infinity.
+    """
+    try:
+        raw = decode_with_tools(body)
+    except UnicodeDecodeError as error:
+        raise _unreadable("The body is not valid UTF-8.") from error
+    except RecursionError as error:
+        raise _unreadable("The body is nested too deeply.") from error
+    except msgspec.MsgspecError as error:
+        if not body.strip():
+            raise _unreadable("The body is empty; send a JSON object.") from error
+        _refuse_almost_json(body)
+        raise _unreadable(f"The body is not valid JSON: {error}.") from error
+    if type(raw) is not dict:
+        raise _unreadable("The body must be a JSON object.")
+    return raw
+
+
+def typed_body(raw: dict[str, Any], kind: type[Body]) -> Body:
+    """`raw` as a `kind`. Raises `ApiError` 400 that names the first field that does not fit."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        param = path.rstrip("`").lstrip(".") or None
+        missing = _MISSING.search(text)
+        if missing:
+            param = f"{param}.{missing[1]}" if param else missing[1]
+            raise invalid(param, f"'{param}' is missing.") from error
+        raise invalid(param, f"{label(param)}: {text.replace('`', '')}.") from error
+
+
+def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
+    """The JSON in `body`; the objects in its field `tools` are cached `ToolSchema`s.
+
+    Raises `msgspec.MsgspecError` or `UnicodeDecodeError`, as decoding the whole body does.
+    """
+    # Searching a large body takes as long as splitting it into fields.
+    if len(body) < _LARGE_BYTES and b'"tools"' not in body:
+        return _decode(body)
+    try:
+        return {
+            name: _tools.read_all(bytes(raw)) if name == "tools" else _decode(raw)
+            for name, raw in _fields(body).items()
+        }
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _decode(body)
+
+
+def label(param: str | None) -> str:
+    """The name of a field in a message. Hermes Agent takes "max_tokens" for a full window."""
+    return "The cap on output tokens" if param == "max_tokens" else f"'{param}'"
+
+
+def _unreadable(text: str) -> ApiError:
+    return invalid(None, text, code="invalid_json")
+
+
+def _refuse_almost_json(body: bytes) -> None:
+    """Raise a clearer `ApiError` for what Python's decoder accepts: NaN and infinities, and half a
+    surrogate pair, for which msgspec calls the body truncated.
+    """
+    try:
+        lenient = json.loads(body)
+        json.dumps(lenient, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _unreadable(_HALF_A_PAIR) from error
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(lenient, dict):
+        return
+    for name, value in lenient.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise invalid(name, f"{label(name)} must be a finite number.")

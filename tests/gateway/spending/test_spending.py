@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from config import KeyConfig, LimitsConfig, PriceConfig, hash_api_key
+from config import KeyConfig, LimitsConfig, PriceConfig, ProviderConfig, hash_api_key
 from gateway.api.errors import ApiError
 from gateway.api.events import Usage
 from gateway.spending.books import Account
@@ -386,9 +386,9 @@ async def test_without_a_ledger_nothing_that_costs_starts(tmp_path: Path) -> Non
     """Local models do: their usage is not recorded then, and the log says so."""
     (tmp_path / "file").touch()
     nowhere = tmp_path / "file" / "ledger.sqlite"
-    model, tables = chain_of({"p0": FakeProvider()})
+    tables = {"cloud": ProviderConfig(base_url="http://127.0.0.1:1/v1")}
     with pytest.RaisesGroup(ConfigError, flatten_subgroups=True):
-        async with open_gateway(models=[model], providers=tables, ledger=nowhere):
+        async with open_gateway(providers=tables, ledger=nowhere):
             pass
     async with open_gateway(ledger=nowhere) as gateway, open_worker(gateway.address):
         await gateway.wait_state("ready")

@@ -12,8 +12,8 @@ from protocol.messages import Accepted, Finished, Rejected, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from workers.engine.runner import Runner
-from workers.ipc.outgoing import Outgoing
 from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.committing import Outgoing
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 

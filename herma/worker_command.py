@@ -27,9 +27,8 @@ from workers.ipc import (
     WorkerStatus,
     decode_answer,
     encode_line,
-    owner_of,
 )
-from workers.supervisor import runtime_dir, sweep
+from workers.supervisor import owner_of, runtime_dir, sweep
 
 _ANSWER_S: Final = 3.0
 _POLL_S: Final = 0.2

@@ -17,8 +17,8 @@ from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from tests.fakes.card import Failing, FakeRunner, Sample
 from workers.ipc.framing import BROADCAST
-from workers.ipc.outgoing import Outgoing
 from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.committing import Outgoing
 from workers.scheduler.plan import StepPlan
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
 

@@ -2,7 +2,6 @@
 sockets.
 """
 
-from workers.ipc.bundles import bundled
 from workers.ipc.framing import (
     BROADCAST,
     MAX_LINK,
@@ -10,10 +9,9 @@ from workers.ipc.framing import (
     FrameDecoder,
     encode_frame,
     encode_frames,
+    recover_request_id,
 )
 from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
-from workers.ipc.leftover_names import Owner, is_exiting, left_behind, owner_of, start_ticks
-from workers.ipc.log_deduper import LogDeduper
 from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
     Drained,
@@ -29,8 +27,6 @@ from workers.ipc.messages import (
     decode_to_engine,
     encode_control,
 )
-from workers.ipc.outgoing import Outgoing
-from workers.ipc.recover_request_id import recover_request_id
 from workers.ipc.status_messages import (
     MAX_LINE_BYTES,
     MAX_SHOWN_LINES,
@@ -76,15 +72,11 @@ __all__ = [
     "HealthProbe",
     "Heartbeat",
     "LastFault",
-    "LogDeduper",
-    "Outgoing",
-    "Owner",
     "Refused",
     "Shutdown",
     "StartProgress",
     "State",
     "WorkerStatus",
-    "bundled",
     "decode_answer",
     "decode_ask",
     "decode_from_engine",
@@ -93,9 +85,5 @@ __all__ = [
     "encode_frame",
     "encode_frames",
     "encode_line",
-    "is_exiting",
-    "left_behind",
-    "owner_of",
     "recover_request_id",
-    "start_ticks",
 ]

@@ -1,16 +1,20 @@
 """Frames between the supervisor and its engine: `u32 length, u16 link, payload`.
 
-Owns the byte layout and the link numbers. Must not know what a payload says or which socket
-carries it: bytes in, frames out, at any split point.
+Owns the byte layout, the link numbers, and which request a bad submission is about. Must not know
+which socket carries a frame: bytes in, frames out, at any split point.
 """
 
 import struct
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from protocol.errors import WireError
+from protocol.ids import ID_BYTES
 from protocol.length_decoder import LengthDecoder
-from protocol.wire import MAX_FRAME_BYTES
+from protocol.messages import Submit
+from protocol.wire import MAX_FRAME_BYTES, peek_tag, tag_of
 
 SUPERVISOR: Final = 0
 """The link of the supervisor itself: control messages and its health probe."""
@@ -57,3 +61,20 @@ class FrameDecoder:
         Raises `WireError` for a length over the frame limit: the stream is lost then.
         """
         return [(link, payload) for (_, link), payload in self._decoder.feed(data)]
+
+
+def recover_request_id(frame: bytes) -> tuple[bytes, int] | None:
+    """The request id and attempt of a frame that begins like a `Submit`, if it shows them."""
+    if peek_tag(frame) != tag_of(Submit):
+        return None
+    try:
+        fields = msgspec.msgpack.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    match fields:
+        case [_, bytes(request_id), int(attempt), *_] if (
+            len(request_id) == ID_BYTES and 0 <= attempt < 2**63
+        ):
+            return request_id, attempt
+        case _:
+            return None

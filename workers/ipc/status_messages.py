@@ -13,7 +13,7 @@ from protocol.messages import FaultKind
 
 MAX_LINE_BYTES: Final = 65_536
 SOCKET_KIND: Final = "control"
-"""Control sockets are named for their owner (`workers/ipc/leftover_names.py`) and this word."""
+"""Control sockets are named for their owner (`workers/supervisor/leftovers.py`) and this word."""
 
 State = Literal["starting", "ready", "draining", "waiting", "ending", "stopped", "leaving"]
 

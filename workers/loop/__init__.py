@@ -1,9 +1,8 @@
 """The engine process around a runner: channel, heartbeat, scheduler, pipeline; no torch."""
 
-from workers.loop.assembly import scheduler_for
 from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
-from workers.loop.loop import Channel, EngineBroken, EngineLoop, Runner
+from workers.loop.loop import Channel, EngineBroken, EngineLoop, Runner, scheduler_for
 
 __all__ = [
     "Channel",

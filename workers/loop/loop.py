@@ -1,18 +1,22 @@
 """frames in -> scheduler -> runner -> frames out: the engine's one loop.
 
-Owns the order of a turn and the waiting. Must not know tensors (the runner does), what an exception
-in a step means (the pipeline does) nor who reads the frames (the supervisor relays them).
+Owns the order of a turn, the waiting, and the scheduler that a runner's facts call for. Must not
+know tensors (the runner does), what an exception in a step means (the pipeline does) nor which
+gateway reads a frame (the supervisor relays them).
 
-A turn starts the next step before it waits for the tokens of the last, so a card whose runner looks
-ahead never waits for the CPU:
+A turn starts the next step before it waits for the tokens of the last, so with a runner that looks
+ahead the card never waits for the CPU:
 
     take frames -> plan N+1 -> launch N+1 -> send -> collect N -> commit N -> send
 """
 
+from __future__ import annotations
+
 import sys
 import time
+from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, assert_never, final
+from typing import Any, Final, Generic, Protocol, assert_never, final
 
 from protocol import wire
 from protocol.errors import WireError
@@ -42,7 +46,7 @@ from workers.ipc import (
 )
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
-from workers.scheduler import Outgoing, Scheduler
+from workers.scheduler import BlockManager, Outgoing, Scheduler, SchedulerLimits
 
 __all__ = ["Channel", "EngineBroken", "EngineLoop", "Runner"]
 
@@ -211,3 +215,25 @@ class EngineLoop(Generic[InFlight]):
     def _flush(self) -> None:
         out, self._out = self._out, []
         self._channel.send(out)
+
+
+def scheduler_for(
+    runner: Runner[Any],
+    model: str,
+    *,
+    max_waiting: int,
+    vocab_size: int | None,
+    largest: Callable[[array[int]], int],
+) -> Scheduler:
+    """For the model's public name; the rest as in `SchedulerLimits` and `Scheduler`."""
+    facts = runner.facts
+    limits = SchedulerLimits(
+        max_seqs=facts.max_seqs,
+        token_budget=facts.token_budget,
+        context_length=facts.context_length,
+        max_waiting=max_waiting,
+        vocab_size=vocab_size,
+    )
+    blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
+    lookahead = runner.lookahead
+    return Scheduler(limits, blocks, (model,), runner.eos_ids, lookahead=lookahead, largest=largest)

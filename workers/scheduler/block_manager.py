@@ -1,19 +1,20 @@
 """Who holds which block of the key-value cache, and which blocks can be found by their content.
 
-Owns reference counts, the prefix cache and its eviction. Must not know sequences, scheduling or
-tensors: a block is a number.
+Owns reference counts, the prefix cache, its eviction and the order in which free blocks are reused.
+Must not know sequences, scheduling or tensors: a block is a number.
 
 Paged blocks and an automatic prefix cache over full blocks, after vLLM (Kwon et al. 2023). Three
-rules keep cached prefixes free of holes, so that a router may trust every digest it was told of:
+rules keep cached prefixes free of holes, so that a router may trust every digest that it received:
 a sequence whose new block equals a cached one takes the cached one in its place (so a cached
-block's parents are held by everyone who holds the block); a sequence is freed tail first; and
-the least recently freed block is evicted first.
+block's parents are held by every holder of the block); a sequence is freed tail first; and the
+least recently freed block is evicted first.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import ne
 from typing import Final, NamedTuple, TypeAlias, final
@@ -24,8 +25,51 @@ from protocol.messages import BlocksSnapshot
 from protocol.tokens import pack_tokens
 from workers.scheduler.block_events import BlockEvent, BlockEvents
 from workers.scheduler.block_table import BlockTable
-from workers.scheduler.free_list import FreeList
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
+
+
+@final
+class FreeList:
+    """An ordered set of block ids; all `num_blocks` ids are free at first, lowest id first."""
+
+    __slots__ = ("_order",)
+
+    def __init__(self, num_blocks: int) -> None:
+        self._order: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids in the order of their reuse."""
+        return iter(self._order)
+
+    def __contains__(self, block_id: int) -> bool:
+        return block_id in self._order
+
+    def pop(self) -> int:
+        """Take the block that is reused next. Raises `KeyError` if none is free."""
+        return self._order.popitem(last=False)[0]
+
+    def remove(self, block_ids: Iterable[int]) -> None:
+        """Take particular blocks. Raises `KeyError` for one that is not free."""
+        order = self._order
+        for block_id in block_ids:
+            del order[block_id]
+
+    def append(self, block_ids: Iterable[int]) -> None:
+        """Release blocks whose content is worth keeping: they are reused last, in this order."""
+        order = self._order
+        for block_id in block_ids:
+            order[block_id] = None
+
+    def prepend(self, block_ids: Iterable[int]) -> None:
+        """Release blocks without content: they are reused first, the last of them before all."""
+        order = self._order
+        for block_id in block_ids:
+            order[block_id] = None
+            order.move_to_end(block_id, last=False)
+
 
 _NOT_CACHED: Final = -1
 

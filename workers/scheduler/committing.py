@@ -1,4 +1,4 @@
-"""What a computed step means for its sequences and for those who wait for tokens.
+"""What a computed step means for its sequences and for the gateways that wait for tokens.
 
 Owns the way from a `StepResult` to messages: what was computed is cached, sampled ids are cut and
 sent, sequences end. Must not decide what runs next.
@@ -8,13 +8,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.messages import Accepted, TokenItem, Tokens
+from protocol.messages import Accepted, FromWorker, TokenItem, Tokens
 from protocol.tokens import pack_token, pack_tokens
-from workers.ipc import Outgoing
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Ending, Sequence
+
+
+class Outgoing(NamedTuple):
+    """`link` is 0 for the supervisor, 1 and up for a gateway, `BROADCAST` for all gateways."""
+
+    link: int
+    message: FromWorker
 
 
 class Outcome(NamedTuple):

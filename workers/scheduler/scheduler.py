@@ -16,10 +16,10 @@ from itertools import count
 from typing import final
 
 from protocol.messages import BlocksSnapshot, Load, Submit
-from workers.ipc import BROADCAST, Outgoing
+from workers.ipc import BROADCAST
 from workers.scheduler.admission import Intake, Refusal, SchedulerLimits, largest_id
 from workers.scheduler.block_manager import BlockManager
-from workers.scheduler.committing import apply
+from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import StepPlan, StepResult

@@ -25,9 +25,8 @@ from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
-from workers.supervisor.identity import worker_identity
+from workers.supervisor.identity import changed_keys, worker_identity
 from workers.supervisor.log import Log
-from workers.supervisor.reconfigure import changed_keys
 
 MAX_GATEWAYS: Final = 64
 

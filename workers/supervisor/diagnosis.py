@@ -1,15 +1,20 @@
-"""What an engine died of, and what to do about it.
+"""What an engine died of, what to do about it, and how gateways and operators are told.
 
-Owns the reading of the evidence: our own verdict, the engine's last words, its exit code, its last
-log lines, the kernel's count of out-of-memory kills. Must not know processes, clocks or files.
+Owns the reading of the evidence (our own verdict, the engine's last message, its exit code, its
+last log lines, the kernel's count of out-of-memory kills) and the wording and bounds of a fault.
+Must not know processes or clocks.
 """
 
 import re
 import signal
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from protocol.messages import FaultKind
+from workers.supervisor.restart_policy import MAX_FAILED_STARTS
 
 _SIGNAL_BASE: Final = 128
 _KILLED: Final = _SIGNAL_BASE + signal.SIGKILL
@@ -260,3 +265,86 @@ def _signal_name(code: int) -> str:
 
 def _find(text: str) -> _Sign | None:
     return next((sign for sign in _SIGNS if sign.pattern.search(text)), None)
+
+
+LAST_LINES: Final = 50
+MAX_LINE_CHARS: Final = 500
+MAX_CAUSE_CHARS: Final = 1000
+
+_ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+"""Colours and cursor movements (ECMA-48): of no use in a log, and harmful on a terminal."""
+
+
+def fault_cause(diagnosis: Diagnosis, *, worker: str, failed_starts: int, stops: bool) -> str:
+    """What happened, what to do, and whether there will be another try."""
+    text = one_line(diagnosis.cause)
+    if diagnosis.remedy:
+        text += f"; {diagnosis.remedy}"
+    if stops:
+        starts = "1 start" if failed_starts == 1 else f"{failed_starts} starts in a row"
+        text += (
+            f"; stopped after {starts} that never got ready: "
+            f"correct the cause, then `herma worker restart {worker}`"
+        )
+    elif failed_starts:
+        text += f" (failed start {failed_starts} of {MAX_FAILED_STARTS})"
+    return text
+
+
+def one_line(text: str) -> str:
+    """Any text as one bounded line without control characters."""
+    return clean_text(" ".join(text.split()))[:MAX_CAUSE_CHARS]
+
+
+def clean_text(text: str) -> str:
+    """`text` without colours; what else a terminal would obey is written as `\\x1b`."""
+    shown = _ANSI.sub("", text)
+    return "".join(
+        each if each.isprintable() or each == "\t" else each.encode("unicode_escape").decode()
+        for each in shown
+    )
+
+
+def clean_line(line: bytes) -> str:
+    """A line of a log as it may be kept and shown: of a progress bar, the last state."""
+    text = line.decode(errors="replace").rstrip()
+    return clean_text(text.rpartition("\r")[2][: 4 * MAX_LINE_CHARS])[:MAX_LINE_CHARS]
+
+
+def last_log(lines: Iterable[str]) -> tuple[str, ...]:
+    """The last lines of a log, cut to what a message may carry."""
+    return tuple(line[:MAX_LINE_CHARS] for line in lines)[-LAST_LINES:]
+
+
+_ROOT: Final = Path("/")
+
+
+def count_oom_kills(root: Path = _ROOT) -> int:
+    """Out-of-memory kills in the innermost memory control group of this process; 0 if unknown."""
+    with suppress(OSError):
+        membership = (root / "proc/self/cgroup").read_text(encoding="utf-8")
+        return max(map(_kills, _event_files(root, membership)), default=0)
+    return 0
+
+
+def _event_files(root: Path, membership: str) -> list[Path]:
+    found: list[Path] = []
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        group = root / "sys/fs/cgroup" / controllers / path.lstrip("/")
+        if controllers == "":
+            found.append(group / "memory.events")
+        elif controllers == "memory":
+            found.append(group / "memory.oom_control")
+            # Inside a container the group of the host's path is mounted at the top.
+            found.append(root / "sys/fs/cgroup/memory/memory.oom_control")
+    return found
+
+
+def _kills(path: Path) -> int:
+    with suppress(OSError):
+        for line in path.read_text(encoding="ascii").splitlines():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+    return 0

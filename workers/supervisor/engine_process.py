@@ -1,8 +1,9 @@
 """One life of the engine process: spawn, carry frames both ways, kill, reap.
 
-Owns the child, its guard, its socketpair and its log lines. Must not know what frames say nor when
-to restart. The child is spawned on the main thread with `subprocess.Popen`: Linux ties its
-parent-death signal to the spawning thread, and trio's own helper would use a short-lived one.
+Owns the child, the guard of its process group (`kill_orphaned_group.py`), its socketpair and its
+log lines. Must not know what frames say nor when to restart. The child is spawned on the main
+thread with `subprocess.Popen`: Linux ties its parent-death signal to the spawning thread, and
+trio's own helper would use a short-lived one.
 """
 
 import os
@@ -19,10 +20,9 @@ from typing import Final, final
 import trio
 
 from protocol.errors import WireError
-from workers.ipc import FrameDecoder, encode_frame, is_exiting
-from workers.supervisor.diagnosis import shell_code
-from workers.supervisor.fault import LAST_LINES, MAX_LINE_CHARS, clean_line
-from workers.supervisor.process_guard import Guard
+from workers.ipc import FrameDecoder, encode_frame
+from workers.supervisor.diagnosis import LAST_LINES, MAX_LINE_CHARS, clean_line, shell_code
+from workers.supervisor.leftovers import is_exiting
 
 NATIVE_ENGINE: Final = (sys.executable, "-m", "workers.engine")
 
@@ -41,6 +41,32 @@ _REAP_WHEN_CANCELLED_S: Final = 2.0
 
 _HELD_CHECK_S: Final = 0.1
 """How often an engine that is held is looked at: its death does not wait for slow gateways."""
+
+
+_SCRIPT: Final = Path(__file__).with_name("kill_orphaned_group.py")
+
+
+@final
+class Guard:
+    """Watches over one group until dismissed."""
+
+    def __init__(self, group: int) -> None:
+        """Raises `OSError` if it cannot be started."""
+        self._process = subprocess.Popen(
+            # Isolated and without site-packages: it needs nothing of them, and starts sooner.
+            [sys.executable, "-I", "-S", str(_SCRIPT), str(group)],
+            stdin=subprocess.PIPE,  # close-on-exec here, so that no other child keeps it open
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a signal to our own group must not take it along
+        )
+
+    def dismiss(self) -> None:
+        """End it. Call before the engine is reaped: until then nobody else has its number."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
 @final

@@ -17,13 +17,11 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import FaultKind
 from workers.ipc import MAX_SHOWN_LINES, MAX_SHOWN_TROUBLES, LastFault, State, WorkerStatus
-from workers.supervisor.diagnosis import Ending, diagnose
+from workers.supervisor.diagnosis import Ending, count_oom_kills, diagnose, fault_cause, last_log
 from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
-from workers.supervisor.fault import fault_cause, last_log
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
-from workers.supervisor.host_memory import count_oom_kills
 from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.supervisor.log import Log
 from workers.supervisor.restart_policy import RestartPolicy

@@ -1,13 +1,14 @@
-"""The link to one gateway: dial, register, listen, notice silence.
+"""The link to one gateway: dial, register, listen, notice silence, limit what it leaves unread.
 
-Owns one socket, whether its gateway counts as there, and what is told if it does not. Frames go to
-the relay unread. Must not know the engine.
+Owns one socket, whether its gateway counts as present, the account of unread bytes, and what is
+logged while it is absent. Frames go to the relay unread. Must not know the engine.
 
-A link that was lost and comes back starts anew: what the gateway had running here was aborted, so
+A link that comes back after a loss starts anew: what the gateway had running here was aborted, so
 `Bye` goes before the new `Register`, in case the gateway has not noticed.
 """
 
 import math
+from collections import deque
 from typing import Final, Protocol, final
 
 import trio
@@ -15,12 +16,81 @@ import trio
 from protocol import wire
 from protocol.errors import ConfigError, LinkError, WireError
 from protocol.ids import WorkerId
-from protocol.messages import PROTOCOL_VERSION, Bye, Dismiss, FromWorker, Ping, Pong, Welcome
+from protocol.messages import (
+    PROTOCOL_VERSION,
+    Bundle,
+    Bye,
+    Dismiss,
+    FromWorker,
+    Ping,
+    Pong,
+    Welcome,
+)
 from protocol.transport import CurveClient, DealerSocket, LocalDealer, is_local
-from workers.ipc import LogDeduper, bundled
-from workers.supervisor.credit import Credit
-from workers.supervisor.log import Log
+from protocol.wire import encode
+from workers.supervisor.log import Log, LogDeduper
 from workers.supervisor.progress_watch import GatewayWatch
+
+MAX_UNREAD_BYTES: Final = 2 * 2**20
+"""Some 70,000 tokens. What a fast engine says between two pings is a fifth of that."""
+
+
+@final
+class Credit:
+    """The account of a gateway that has just welcomed this worker."""
+
+    def __init__(self) -> None:
+        self._num_sent = 0
+        self._num_taken = 0
+        self._pongs: deque[tuple[int, int]] = deque()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no more should be said for now."""
+        return self._num_sent - self._num_taken > MAX_UNREAD_BYTES
+
+    def sent(self, num_bytes: int) -> None:
+        """So much was said."""
+        self._num_sent += num_bytes
+
+    def ponged(self, nonce: int) -> None:
+        """What was said until now lies before the pong of that number."""
+        self._pongs.append((nonce, self._num_sent))
+
+    def taken(self, nonce: int) -> bool:
+        """The gateway has taken that pong, and all before it; whether it read something."""
+        num_before = self._num_taken
+        while self._pongs and self._pongs[0][0] <= nonce:
+            self._num_taken = self._pongs.popleft()[1]
+        return self._num_taken > num_before
+
+
+MAX_BUNDLED_BYTES: Final = 2**18
+"""A step of 256 tokens has 13 KB. A larger frame gains nothing by company, and costs a copy."""
+
+
+def bundled(frames: list[bytes]) -> list[bytes]:
+    """The same messages in the same order; a frame that is alone stays as it is."""
+    if len(frames) < 2:
+        return frames
+    if sum(map(len, frames)) <= MAX_BUNDLED_BYTES:
+        return [_joined(frames)]
+    packed: list[bytes] = []
+    together: list[bytes] = []
+    num_bytes = 0
+    for frame in frames:
+        if together and num_bytes + len(frame) > MAX_BUNDLED_BYTES:
+            packed.append(_joined(together))
+            together, num_bytes = [], 0
+        together.append(frame)
+        num_bytes += len(frame)
+    packed.append(_joined(together))
+    return packed
+
+
+def _joined(frames: list[bytes]) -> bytes:
+    return frames[0] if len(frames) == 1 else encode(Bundle(tuple(frames)))
+
 
 TICK_S: Final = 0.1
 _REGISTER_EVERY_S: Final = 1.0

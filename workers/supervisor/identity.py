@@ -1,15 +1,17 @@
-"""Who a worker says it is.
+"""What gateways know a worker by, and which keys of its configuration a restart may change.
 
-Owns that value and the hash that shows whether two workers run the same configuration. Must not
-know sockets.
+Owns the identity, and the hash that shows whether two workers run the same configuration. Must not
+know sockets or files.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import xxhash
 
 from config import WorkerConfig
+from protocol.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,23 @@ def worker_identity(config: WorkerConfig, build: str) -> WorkerIdentity:
         build=build,
         config_hash=xxhash.xxh3_64_hexdigest(encoded),
     )
+
+
+_OF_THE_PROCESS: Final = (
+    *("name", "serves", "gateways", "curve_secret_file", "curve_server_key"),
+    "drain_s",
+)
+"""Gateways know the worker by them, and its parent waits so long for its end."""
+
+
+def changed_keys(old: WorkerConfig, new: WorkerConfig) -> tuple[str, ...]:
+    """The keys in which they differ. Raises `ConfigError` if one is not the engine's."""
+    fields = old.__struct_fields__
+    changed = tuple(key for key in fields if getattr(old, key) != getattr(new, key))
+    if fixed := [key for key in changed if key in _OF_THE_PROCESS]:
+        one = len(fixed) == 1
+        raise ConfigError(
+            f"{', '.join(fixed)} of worker `{old.name}` {'is' if one else 'are'} another now, and "
+            "only a new process takes that: end `herma up` or `herma worker` and start it again"
+        )
+    return changed

@@ -1,7 +1,8 @@
-"""Lines for people on stderr, from the supervisor and its engine.
+"""Log lines on stderr, from the supervisor and its engine.
 
-Owns a bounded queue and the thread that writes it: a full pipe that nobody reads must not stop
-the supervisor's loop. Lines over the bound are dropped and counted.
+Owns a bounded queue and the thread that writes it: a full pipe without a reader must not stop the
+supervisor's loop. Lines over the bound are dropped and counted. Also owns the memory behind "one
+line per cause" of a trouble that lasts.
 """
 
 import queue
@@ -71,3 +72,28 @@ def _now() -> str:
     """The time as the gateway's log writes it."""
     seconds, millis = divmod(time.time_ns() // 1_000_000, 1000)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{millis:03d}"
+
+
+FORGET_S: Final = 30.0
+"""A cause that was not met for so long is news again. Two that take turns are met all the time."""
+
+_MAX_CAUSES: Final = 16
+
+
+class LogDeduper:
+    """`now` is seconds of any monotonic clock."""
+
+    def __init__(self) -> None:
+        self._met_at: dict[str, float] = {}
+
+    def is_news(self, cause: str, now: float) -> bool:
+        """The cause is met. Whether it has yet to be told."""
+        met_at = self._met_at.pop(cause, None)
+        if met_at is None and len(self._met_at) >= _MAX_CAUSES:
+            del self._met_at[next(iter(self._met_at))]
+        self._met_at[cause] = now
+        return met_at is None or now - met_at >= FORGET_S
+
+    def clear(self) -> None:
+        """The trouble is over: whatever comes is news."""
+        self._met_at.clear()

@@ -20,9 +20,8 @@ from workers.engine.models.kv_cache import KvCache
 from workers.engine.runner import InFlight, Runner, largest_id
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
-from workers.loop.assembly import scheduler_for
 from workers.loop.heartbeat import EngineStatus
-from workers.loop.loop import EngineLoop
+from workers.loop.loop import EngineLoop, scheduler_for
 from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.scheduler import Scheduler
 

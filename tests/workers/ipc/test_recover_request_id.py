@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from tests.fakes.gateway_end import submission
-from workers.ipc.recover_request_id import recover_request_id
+from workers.ipc.framing import recover_request_id
 
 ID = b"s" * 16
 

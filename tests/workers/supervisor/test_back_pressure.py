@@ -11,7 +11,7 @@ from protocol.messages import Bye, Fault, Finished, Submit
 from tests.fakes.gateway_end import open_gateway_end, submission
 from tests.fakes.running_gateway import wait_until
 from tests.fakes.worker_process import worker_process
-from workers.supervisor.credit import MAX_UNREAD_BYTES
+from workers.supervisor.gateway_link import MAX_UNREAD_BYTES
 from workers.supervisor.progress_watch import MIN_HANG_S
 
 NUM_SEQUENCES = 24

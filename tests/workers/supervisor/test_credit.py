@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.supervisor.credit import MAX_UNREAD_BYTES, Credit
+from workers.supervisor.gateway_link import MAX_UNREAD_BYTES, Credit
 
 
 def test_an_idle_gateway_has_credit() -> None:

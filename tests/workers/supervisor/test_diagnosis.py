@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages import FaultKind
-from workers.supervisor.diagnosis import Diagnosis, Ending, diagnose, shell_code
-from workers.supervisor.fault import clean_line, fault_cause, last_log
+from workers.supervisor.diagnosis import (
+    Diagnosis,
+    Ending,
+    clean_line,
+    diagnose,
+    fault_cause,
+    last_log,
+    shell_code,
+)
 
 
 @pytest.mark.parametrize(

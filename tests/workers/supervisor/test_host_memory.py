@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workers.supervisor.host_memory import count_oom_kills
+from workers.supervisor.diagnosis import count_oom_kills
 
 V2 = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"

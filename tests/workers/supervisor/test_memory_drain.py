@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.supervisor.memory_drain import (
+from workers.supervisor.gpu_memory import (
     GIVE_UP_S,
     SETTLED_S,
     DrainCheck,

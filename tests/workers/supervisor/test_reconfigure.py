@@ -5,7 +5,7 @@ import pytest
 
 from config import WorkerConfig, builtin_config
 from protocol.errors import ConfigError
-from workers.supervisor.reconfigure import changed_keys
+from workers.supervisor.identity import changed_keys
 
 (WORKER,) = builtin_config().workers
 

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from kernels.penalise import ENTRY_WORDS, IN_PROMPT, MAX_OUTPUTS, Penalties, count, mark, penalise
 from workers.engine.step.batch import aligned, to_device
-from workers.engine.step.draws import is_penalised
-from workers.engine.step.row_tables import WIDENED_ROWS, RowOrder, send_columns
+from workers.engine.step.draws import WIDENED_ROWS, RowOrder, is_penalised, send_columns
 from workers.engine.step.sequences import SequenceState
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]

@@ -1,6 +1,6 @@
 """One line per cause, for as long as a trouble lasts."""
 
-from workers.ipc.log_deduper import FORGET_S, LogDeduper
+from workers.supervisor.log import FORGET_S, LogDeduper
 
 
 def test_causes_that_take_turns_are_told_once_each() -> None:

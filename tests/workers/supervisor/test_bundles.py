@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol.messages import Bundle
 from protocol.wire import decode_from_worker, encode
 from tests.fakes.messages import FROM_WORKER
-from workers.ipc.bundles import MAX_BUNDLED_BYTES, bundled
+from workers.supervisor.gateway_link import MAX_BUNDLED_BYTES, bundled
 
 
 def parts_of(frames: list[bytes]) -> list[bytes]:

@@ -31,7 +31,7 @@ class HealthProbe:
         self.failure: str | None = None
         self._num_tokens = 0
 
-    def heard(self, message: FromWorker) -> None:
+    def receive(self, message: FromWorker) -> None:
         """A message of the engine about the health probe."""
         match message:
             case Tokens(items=items):

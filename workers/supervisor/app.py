@@ -1,7 +1,7 @@
-"""The worker process: a light supervisor of one engine, answering for it to every gateway.
+"""The worker process: a light supervisor of one engine, connected to every gateway.
 
-Owns the composition (relay, links, keeper), the signals and the order of leaving. No torch is
-imported here or below: that is the engine's.
+Owns the composition (relay, links, engine supervisor), the signals and the order of shutdown. torch
+is imported by the engine process only.
 """
 
 import gc
@@ -31,13 +31,14 @@ from workers.supervisor.log import Log
 MAX_GATEWAYS: Final = 64
 
 _GC_THRESHOLDS: Final = (10_000, 10, 20)
-"""Frames make few objects that refer to each other; Python's own 700 are those of a few steps."""
+"""Frames make few reference cycles; Python's default of 700 allocations is reached in a few steps.
+"""
 
 
 @final
 class Worker:
-    """One supervisor. `run` returns when a drain is over. `reread` gives the configuration as it
-    is by then; it blocks, and raises `ConfigError`.
+    """One supervisor. `run` returns when a drain is over. `reread` reads the configuration again;
+    it blocks, and raises `ConfigError`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Worker:
         )
 
     def drain(self, deadline_s: float) -> None:
-        """Finish what runs, for at most `deadline_s`, then leave."""
+        """Finish what runs, for at most `deadline_s`, then end."""
         if not self._drain_wanted.is_set():
             self._drain_s = max(0.0, deadline_s)
             self._drain_wanted.set()
@@ -92,15 +93,15 @@ class Worker:
 
     @property
     def _num_welcomed(self) -> int:
-        """The gateways that count on this worker."""
+        """Gateways that have accepted this worker."""
         return sum(link.number is not None for link in self._links.values())
 
     def _open_control(self) -> ControlSocket | None:
-        """A worker without one serves all the same: only the local commands do not reach it."""
+        """Without one the worker serves all the same: only the local commands cannot reach it."""
         try:
             return ControlSocket(self._answer)
         except ConfigError as error:
-            self._log.say(f"`herma worker status` will not find this worker: {error}")
+            self._log.info(f"`herma worker status` will not find this worker: {error}")
             return None
 
     async def _answer(self, ask: Ask) -> Answer:
@@ -116,8 +117,8 @@ class Worker:
                 return await self._restart(force=force)
 
     async def _restart(self, *, force: bool) -> Done:
-        """Start the engine anew as the file says now. Raises `ConfigError`, and all goes on as it
-        was, if that cannot be.
+        """Restart the engine with the file's current configuration. Raises `ConfigError` and
+        changes nothing if that is impossible.
         """
         try:
             config = await trio.to_thread.run_sync(self._reread, abandon_on_cancel=True)
@@ -128,15 +129,17 @@ class Worker:
         self._config = config
         self._relay.reconfigured(worker_identity(config, VERSION))
         if changed:
-            self._log.say(f"the next engine has another {', '.join(changed)}, as the file says now")
+            self._log.info(
+                f"the next engine has another {', '.join(changed)}, as the file says now"
+            )
         return Done(epoch, changed)
 
     async def _leave(self) -> None:
         if self._num_welcomed:  # without a gateway nothing runs
-            self._log.say(f"draining for at most {self._drain_s:g} s")
+            self._log.info(f"draining for at most {self._drain_s:g} s")
         self._relay.drains()
         await self._keeper.drain(self._drain_s)
-        self._relay.tell_all(Bye("drained"))
+        self._relay.broadcast(Bye("drained"))
         for link in self._links.values():
             link.close()
         await self._keeper.stop()
@@ -154,7 +157,7 @@ class Worker:
             try:
                 self._nursery.start_soon(self._add_link(address).run)
             except ConfigError as error:
-                self._log.say(f"a gateway names another that cannot be dialled: {error}")
+                self._log.info(f"a gateway names another that cannot be dialled: {error}")
 
 
 async def run_worker(
@@ -163,7 +166,7 @@ async def run_worker(
     engine_command: Sequence[str],
     reread: Callable[[], WorkerConfig],
 ) -> int:
-    """Serve until SIGTERM or SIGINT and the drain after it; the same signal again leaves at once.
+    """Serve until SIGTERM or SIGINT and the drain after it; a second signal ends it at once.
 
     Returns the exit status: 0 after a drain, 130 or 143 if it was cut short.
     """
@@ -196,7 +199,7 @@ def serve(
     config = read()
     setproctitle(f"herma worker {config.name}")
     log = Log(config.name, beside_gateway=beside_gateway)
-    # What is imported stays for good: the collector, which holds all up, need not look at it.
+    # Imported objects are never freed: the collector, which stops the loop, must not scan them.
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:

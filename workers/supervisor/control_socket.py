@@ -1,7 +1,8 @@
-"""The supervisor's ear on its own host: a unix socket for `herma worker status` and `restart`.
+"""The supervisor's control socket on its host, for `herma worker status` and `restart`.
 
-Owns the socket file, its bounds and who may speak. One request and one answer per connection, one
-line of JSON each; at most eight connections, five seconds each. Must not know what is asked.
+Owns the socket file, its bounds and the check of the peer. One request and one answer per
+connection, one line of JSON each; at most eight connections, five seconds each. Must not know what
+requests mean.
 """
 
 import os
@@ -82,7 +83,7 @@ async def _read_line(stream: trio.SocketStream) -> bytes:
 
 
 def _is_ours(sock: trio.socket.SocketType) -> bool:
-    """Whether the same user or root asks. The folder's mode says so already; this says it again."""
+    """Whether the peer is the same user or root. The folder's mode ensures it too."""
     if sys.platform != "linux":
         return True
     peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)

@@ -1,4 +1,4 @@
-"""What an engine died of, what to do about it, and how gateways and operators are told.
+"""What an engine died of, what to do about it, and the text of the fault.
 
 Owns the reading of the evidence (our own verdict, the engine's last message, its exit code, its
 last log lines, the kernel's count of out-of-memory kills) and the wording and bounds of a fault.
@@ -29,15 +29,15 @@ looked at, and the next try would say the same.
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known of a dead engine. `killed_for` is why we killed it, `told` what it said
-    itself, `is_config` whether it called that a mistake of the configuration, `phase` how far its
-    start was. `exit_code` as of a shell, None while it is not known; `spawn_error` is why there
-    was no process at all. `oom_kills` counts the kernel's out-of-memory kills in our control group
+    """What is known of a dead engine. `killed_for` is why we killed it, `reported` the cause that
+    it reported itself, `is_config` whether it called that a configuration error, `phase` how far
+    its start was. `exit_code` as of a shell, None while unknown; `spawn_error` is why no process
+    could be spawned. `oom_kills` counts the kernel's out-of-memory kills in our control group
     during its life.
     """
 
     killed_for: str | None = None
-    told: str | None = None
+    reported: str | None = None
     is_config: bool = False
     phase: str = "start"
     exit_code: int | None = None
@@ -60,7 +60,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """Words that give a cause away, wherever they are said."""
+    """A pattern of error texts that identifies a cause."""
 
     pattern: "re.Pattern[str]"
     kind: FaultKind
@@ -71,7 +71,7 @@ def _sign(pattern: str, kind: FaultKind, remedy: str) -> _Sign:
     return _Sign(re.compile(pattern, re.IGNORECASE), kind, remedy)
 
 
-# The most special first: a CUDA error often drags a Python one behind it.
+# The most specific first: a CUDA error often causes a Python one.
 _SIGNS: Final = (
     _sign(
         r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
@@ -152,7 +152,7 @@ _BY_SIGNAL: Final[dict[int, tuple[FaultKind, str, str]]] = {
     signal.SIGKILL: (
         "killed",
         "killed, and not by its supervisor",
-        "somebody ended it, or the host's out-of-memory killer: see dmesg",
+        "another process or the host's out-of-memory killer ended it: see dmesg",
     ),
     signal.SIGSEGV: (
         "crash",
@@ -174,7 +174,7 @@ _BY_SIGNAL: Final[dict[int, tuple[FaultKind, str, str]]] = {
         "an instruction that this CPU does not have",
         "install a build for this CPU",
     ),
-    signal.SIGTERM: ("killed", "somebody asked it to end", ""),
+    signal.SIGTERM: ("killed", "asked to end by SIGTERM", ""),
     signal.SIGINT: ("killed", "interrupted from the keyboard", ""),
 }
 
@@ -185,11 +185,11 @@ def shell_code(returncode: int) -> int:
 
 
 def diagnose(ending: Ending) -> Diagnosis:
-    """Our own verdict first, then what the engine said, then what its end and its log show."""
+    """Our own verdict first, then the engine's report, then its exit code and its log."""
     if ending.killed_for is not None:
         return _of_verdict(ending.killed_for)
-    if ending.told is not None:
-        return _of_words(ending, ending.told)
+    if ending.reported is not None:
+        return _of_report(ending, ending.reported)
     if ending.exit_code is None:
         return Diagnosis("unknown", "the engine is gone; how is not known yet")
     if ending.exit_code == _KILLED and ending.oom_kills:
@@ -223,22 +223,22 @@ def _of_verdict(verdict: str) -> Diagnosis:
     return Diagnosis("error", verdict)
 
 
-def _of_words(ending: Ending, told: str) -> Diagnosis:
-    sign = _find(told)
+def _of_report(ending: Ending, reported: str) -> Diagnosis:
+    sign = _find(reported)
     # A GPU or a port may be there again at the next try; a wrong name stays wrong.
     is_fixed = sign is None or sign.kind == "file_not_found"
     if ending.is_config and is_fixed and ending.phase not in LOADING_PHASES:
-        return Diagnosis("configuration", told, "", is_permanent=True)
+        return Diagnosis("configuration", reported, "", is_permanent=True)
     if sign is None:
-        return Diagnosis("configuration" if ending.is_config else "error", told)
-    # A `ConfigError` says itself what to do.
-    return Diagnosis(sign.kind, told, "" if ending.is_config else sign.remedy)
+        return Diagnosis("configuration" if ending.is_config else "error", reported)
+    # A `ConfigError` names the remedy itself.
+    return Diagnosis(sign.kind, reported, "" if ending.is_config else sign.remedy)
 
 
 def _of_exit(code: int, lines: tuple[str, ...]) -> Diagnosis:
     kind, what, remedy = _meaning(code)
     name = f"exit code {code}{_signal_name(code)}"
-    # Old lines must not explain somebody's kill, and 126 and 127 explain themselves.
+    # Old lines must not explain a foreign kill, and 126 and 127 explain themselves.
     if kind in ("error", "crash", "left", "unknown"):
         for line in reversed(lines):
             if (sign := _find(line)) is not None:

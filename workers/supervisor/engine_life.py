@@ -1,6 +1,6 @@
 """One engine from spawn to exit: its start is watched, then its health probe, then its steps.
 
-Owns every judgement on a living engine. Frames of other links go to the relay. Must not know what
+Owns every judgement on a running engine. Frames of other links go to the relay. Must not know what
 follows its death.
 """
 
@@ -45,7 +45,7 @@ _TERMINATED_S: Final = 1.0
 
 @final
 class EngineLife:
-    """One process. `told` is what it said of its own end, `facts` are set once it is ready."""
+    """One process. `failure` is its own report of its end, `facts` are set once it is ready."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class EngineLife:
         """Spawn. Raises `OSError`."""
         now = trio.current_time()
         self.epoch = relay.epoch
-        self.told: EngineFailed | None = None
+        self.failure: EngineFailed | None = None
         self.ready_at: float | None = None
         self.facts: EngineFacts | None = None
         self.progress = StartProgress("start", 0.0)
@@ -87,14 +87,14 @@ class EngineLife:
         """It has generated the health probe's tokens."""
         return self.ready_at is not None
 
-    def tell(self, message: DrainEngine | EngineStart | Shutdown) -> None:
-        """Say something to the engine itself."""
+    def send_control(self, message: DrainEngine | EngineStart | Shutdown) -> None:
+        """Send a control message to the engine."""
         self.process.send(SUPERVISOR, encode_control(message))
 
     async def run(self) -> int | None:
         """The exit code as of a shell; None if the engine is gone but takes its time to die."""
         self._relay.engine_starts(self.process)
-        self.tell(EngineStart(msgspec.json.encode(self._config), self.epoch))
+        self.send_control(EngineStart(msgspec.json.encode(self._config), self.epoch))
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -110,15 +110,15 @@ class EngineLife:
         """Wait until no sequence is left, for at most `deadline_s`."""
         if not self.is_ready or self.ended.is_set():
             return
-        self.tell(DrainEngine())
+        self.send_control(DrainEngine())
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
 
     async def leave(self) -> None:
-        """Ask the engine to leave, then its group by SIGTERM, then kill it."""
+        """Ask the engine to end, then its group by SIGTERM, then kill it."""
         if self.ended.is_set():
             return
-        self.tell(Shutdown())
+        self.send_control(Shutdown())
         with trio.move_on_after(_ASKED_S):
             await self.ended.wait()
             return
@@ -130,11 +130,11 @@ class EngineLife:
         await self.ended.wait()
 
     def ending(self, exit_code: int | None, oom_kills: int) -> Ending:
-        """What is known of its end."""
+        """The evidence of its end."""
         return Ending(
             killed_for=self.process.killed_for,
-            told=self.told.cause if self.told is not None else None,
-            is_config=self.told is not None and self.told.is_config,
+            reported=self.failure.cause if self.failure is not None else None,
+            is_config=self.failure is not None and self.failure.is_config,
             phase=self.progress.phase,
             exit_code=exit_code,
             last_lines=tuple(self.process.last_lines),
@@ -147,12 +147,12 @@ class EngineLife:
             now = trio.current_time()
             watch = self.hang_watch if self.is_ready else self._start_watch
             if self.process.is_held:
-                watch.unheard(now)
+                watch.not_read(now)
             if (verdict := watch.verdict(now)) is not None:
                 self.process.kill(verdict)
 
     def _take(self, frames: list[tuple[int, bytes]]) -> None:
-        """What came together goes on together, in order; what a killed engine said does not."""
+        """Pass frames on together and in order; drop those of a killed engine."""
         waiting: list[tuple[int, bytes]] = []
         for frame in frames:
             link, payload = frame
@@ -172,7 +172,7 @@ class EngineLife:
             if (wire.peek_tag(payload) or 0) >= FIRST_CONTROL_TAG:
                 self._control(payload)
             elif self._health_probe is not None and not self.is_ready:
-                self._health_probe.heard(wire.decode_from_worker(payload))
+                self._health_probe.receive(wire.decode_from_worker(payload))
                 self._judge_health_probe(self._health_probe)
         except WireError as error:
             self.process.kill(f"the engine's stream is broken: {error}")
@@ -187,7 +187,7 @@ class EngineLife:
                 if self._files is None and self._nursery is not None:
                     self._nursery.start_soon(self._prove, message)
             case EngineFailed():
-                self.told = message
+                self.failure = message
             case Drained():
                 self.drained.set()
             case _:
@@ -206,7 +206,7 @@ class EngineLife:
         except ConfigError as error:
             self.process.kill(str(error))
             return
-        # One definition of the digest, whatever engine it is: of the bytes that gateways get.
+        # One definition of the digest for every kind of engine: over the bytes that gateways get.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))
         self._health_probe = HealthProbe(os.urandom(16), self._config.serves)
@@ -218,8 +218,10 @@ class EngineLife:
         elif health_probe.answered and self.facts is not None and self._files is not None:
             now = trio.current_time()
             self.ready_at = now
-            # Its patience begins now: until here the start watch judged.
+            # Its time begins now: until here the start watch judged.
             self.hang_watch = HangWatch(self._config.stall_s, now)
             self._on_ready()
-            self._log.say_alone(f"ready: serves {self._config.serves} ({self.facts.kind} engine)")
+            self._log.info_unless_shared(
+                f"ready: serves {self._config.serves} ({self.facts.kind} engine)"
+            )
             self._relay.engine_ready(self.facts, self._files)

@@ -31,16 +31,16 @@ _MAX_BACKLOG_BYTES: Final = 64 * 2**20
 """More than every gateway's own backlog of 8 MiB on a small fleet: over it the engine is stuck."""
 
 _LOG_AFTER_EXIT_S: Final = 0.1
-"""Its last lines are in the pipe already; only a stray child could keep the pipe open."""
+"""Its last lines are in the pipe already; only a surviving child could keep the pipe open."""
 
 _EXIT_CODE_S: Final = 0.25
-"""What the gateways wait for the exit code. A process that holds a full GPU may need seconds to
-die, and its work must move before."""
+"""The report to the gateways waits so long for the exit code. A process that holds a full GPU may
+need seconds to die, and its work must move earlier."""
 
 _REAP_WHEN_CANCELLED_S: Final = 2.0
 
 _HELD_CHECK_S: Final = 0.1
-"""How often an engine that is held is looked at: its death does not wait for slow gateways."""
+"""How often a held engine is checked: its death must not wait for slow gateways."""
 
 
 _SCRIPT: Final = Path(__file__).with_name("kill_orphaned_group.py")
@@ -62,7 +62,7 @@ class Guard:
         )
 
     def dismiss(self) -> None:
-        """End it. Call before the engine is reaped: until then nobody else has its number."""
+        """End it. Call before the engine is reaped: until then its number cannot be reused."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -71,8 +71,8 @@ class Guard:
 
 @final
 class EngineProcess:
-    """A spawned engine: `run` carries its frames until it can give no more, `reap` waits until
-    nothing of it is left.
+    """A spawned engine: `run` carries its frames until the channel ends, `reap` waits until the
+    process is gone.
 
     `on_frames` takes (link, payload) pairs that came together; it and `on_line(text)` are
     synchronous and must not block.
@@ -125,7 +125,7 @@ class EngineProcess:
 
     def flush(self) -> None:
         """Write what was put, in one piece; never blocks. An engine that does not read is killed;
-        to one that is gone, nothing is said.
+        data for a dead one is dropped.
         """
         if not self._put:
             return
@@ -160,8 +160,8 @@ class EngineProcess:
         self._signal_group(signal.SIGTERM)
 
     def kill(self, reason: str) -> None:
-        """End the engine and all that it has started, now; nothing that it still says counts. The
-        first reason is kept.
+        """Kill the engine and all that it has started; its later frames are ignored. The first
+        reason is kept.
         """
         if self.killed_for is None:
             self.killed_for = reason
@@ -187,13 +187,13 @@ class EngineProcess:
                 nursery.cancel_scope.cancel()
             return exit_code
         finally:
-            # What a dead engine left in its group ends here, and so does a cancelled life.
+            # Kills what a dead engine left in its group, and a cancelled engine.
             self._signal_group(signal.SIGKILL)
 
     async def reap(self) -> int:
         """Wait until the engine is gone, as long as that takes; its exit code as of a shell.
 
-        Cancelling waits two seconds more: a process that hangs in the kernel is left to it.
+        Cancelling waits two seconds more; a process that hangs in the kernel is then left behind.
         """
         try:
             return await trio.to_thread.run_sync(self._block_until_exit, abandon_on_cancel=True)
@@ -241,7 +241,7 @@ class EngineProcess:
                 await self._wait_released()
 
     async def _wait_released(self) -> None:
-        """Nothing is read while the engine is held; what a dead one has said is."""
+        """Read nothing while the engine is held and alive."""
         while self._released is not None and not self._has_exited():
             with trio.move_on_after(_HELD_CHECK_S):
                 await self._released.wait()
@@ -266,13 +266,13 @@ class EngineProcess:
             del self._backlog[:num_written]
 
     def _write(self, data: bytes | bytearray) -> int:
-        """How much of it is out of our hands: in the socket, or lost with the engine."""
+        """How many bytes are done with: in the socket, or lost with the engine."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
             return 0
         except (BrokenPipeError, ConnectionResetError):
-            return len(data)  # the reader sees the end of file and tells
+            return len(data)  # the reader sees the end of file
 
     async def _read_log(self, ended: trio.Event) -> None:
         assert self._process.stdout is not None
@@ -317,7 +317,7 @@ def _spawn(
 
 
 def _is_dying(pid: int) -> bool:
-    """Whether the kernel is taking the process apart, which for a full GPU takes its time."""
+    """Whether the kernel is tearing the process down, which takes seconds for a full GPU."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

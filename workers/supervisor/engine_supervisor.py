@@ -1,7 +1,7 @@
 """Keeps one engine alive: start, report its death, clean up after it, start again.
 
-Owns the order of an engine's lives, the restart policy and what is told of a death. Must not know
-gateways, nor how a living engine is judged (`engine_life.py`).
+Owns the order of an engine's lives, the use of the restart policy and the report of a death. Must
+not know gateways, nor how a running engine is judged (`engine_life.py`).
 """
 
 import os
@@ -33,7 +33,7 @@ _SLOW_DEATH_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The last one, for whoever asks."""
+    """The last one, for status requests."""
 
     epoch: int
     at: float
@@ -71,7 +71,7 @@ class EngineSupervisor:
         self._wake = trio.Event()
         self._state: State = "starting"
         self._num_restarts = 0
-        self._is_told = False
+        self._is_reported = False
         self._death: _Death | None = None
         self._is_leaving = False
 
@@ -85,7 +85,7 @@ class EngineSupervisor:
         self._relay = relay
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._look_around)
+            nursery.start_soon(self._sweep_and_measure)
             while not self._is_leaving:
                 self._state = "starting"
                 self._wake = trio.Event()
@@ -99,7 +99,7 @@ class EngineSupervisor:
             await self._life.finish(deadline_s)
 
     async def stop(self) -> None:
-        """Have the engine leave, at the latest after three seconds."""
+        """End the engine, after three seconds at the latest."""
         self._is_leaving = True
         if self._life is not None:
             await self._life.leave()
@@ -115,7 +115,7 @@ class EngineSupervisor:
         if self._is_leaving:
             raise ConfigError("the worker is leaving")
         if self._state == "draining" and not force:
-            raise ConfigError("it finishes what runs and restarts then; --force hurries it")
+            raise ConfigError("it is draining and restarts then; --force restarts at once")
         self._next_config = config
         self._policy.reset()
         life, epoch = self._life, self._relay.epoch
@@ -132,7 +132,7 @@ class EngineSupervisor:
         return epoch + 1
 
     def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
-        """How the worker is. `gateways`: welcomed, and dialled; `troubles` with the others."""
+        """The worker's status. `gateways`: welcomed, and dialled; `troubles` of the others."""
         assert self._relay is not None
         life, now = self._life, trio.current_time()
         is_ready = life is not None and life.is_ready
@@ -158,20 +158,20 @@ class EngineSupervisor:
             fault=self._last_fault(now),
         )
 
-    async def _look_around(self) -> None:
-        """What earlier supervisors have left, and how much GPU memory is used before ours."""
+    async def _sweep_and_measure(self) -> None:
+        """Remove what earlier supervisors left; read the GPU memory in use before our engine."""
         removed = await trio.to_thread.run_sync(sweep, engine_folders())
         if removed:
             what = "1 leftover" if len(removed) == 1 else f"{len(removed)} leftovers"
             names = ", ".join(map(str, removed[:5]))
-            self._log.say(f"removed {what} of dead processes: {names}")
+            self._log.info(f"removed {what} of dead processes: {names}")
         if self._memory is not None:
             await self._memory.remember()
 
     async def _one_life(self, relay: FrameRelay) -> None:
-        """From spawn to the moment at which the next one may start."""
+        """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
-        self._is_told = False
+        self._is_reported = False
         life: EngineLife | None = None
         scratch: Path | None = None
         try:
@@ -203,8 +203,8 @@ class EngineSupervisor:
         now = trio.current_time()
         delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
         if delay_s is None and self._wake.is_set():
-            delay_s = 0.0  # who has asked for a restart meanwhile has corrected the cause
-        self._tell(relay, ending, is_final=delay_s is None)
+            delay_s = 0.0  # a restart that was requested meanwhile overrides the end
+        self._report_death(relay, ending, is_final=delay_s is None)
         if delay_s is None:
             self._state = "stopped"
             relay.engine_stops()
@@ -215,16 +215,16 @@ class EngineSupervisor:
         await self._pause(delay_s, own)
 
     async def _pause(self, delay_s: float, own: frozenset[int]) -> None:
-        """Until the back-off is over and the memory of the dead engine is free."""
+        """Wait until the back-off is over and the memory of the dead engine is free."""
         async with trio.open_nursery() as nursery:
             if self._memory is not None and own:
-                nursery.start_soon(self._memory.wait_drained, own, self._log.say)
+                nursery.start_soon(self._memory.wait_drained, own, self._log.info)
             with trio.move_on_after(delay_s):
                 await self._wake.wait()
         await self._take_config()
 
     async def _take_config(self) -> None:
-        """What a restart has brought is for the engine that follows."""
+        """Take the configuration of a restart for the next engine."""
         while (config := self._next_config) is not self._config:
             is_elsewhere = (config.engine, config.device) != (
                 self._config.engine,
@@ -245,42 +245,42 @@ class EngineSupervisor:
             self._config, relay, self._log, self._ready, command=self._command, environ=environ
         )
         self._life = life
-        self._log.say_alone(f"engine start {relay.epoch} (pid {life.process.pid})")
+        self._log.info_unless_shared(f"engine start {relay.epoch} (pid {life.process.pid})")
         return life
 
     async def _live(self, relay: FrameRelay, life: EngineLife) -> int:
-        """Until nothing is left of the process; its exit code. Gateways hear of the death at once,
-        even if a driver takes seconds to let the process go.
+        """Return the exit code once the process is gone. Gateways are notified of the death at
+        once, even if a driver takes seconds to release the process.
         """
         try:
             known_code = await life.run()
             self._state = "ending"
             if known_code is None and not self._is_leaving and life is not self._replaced:
-                self._tell(relay, life.ending(None, 0), is_final=False)
-                self._is_told = True
+                self._report_death(relay, life.ending(None, 0), is_final=False)
+                self._is_reported = True
         finally:
             exit_code = await self._reap(life)
         return exit_code
 
     async def _reap(self, life: EngineLife) -> int:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._complain, life)
+            nursery.start_soon(self._warn_of_slow_death, life)
             exit_code = await life.process.reap()
             nursery.cancel_scope.cancel()
         return exit_code
 
-    async def _complain(self, life: EngineLife) -> None:
+    async def _warn_of_slow_death(self, life: EngineLife) -> None:
         await trio.sleep(_SLOW_DEATH_S)
-        self._log.say(
+        self._log.info(
             f"the killed engine (pid {life.process.pid}) has not died for {_SLOW_DEATH_S:g} s: it "
             "hangs in the kernel, mostly in a GPU's driver; waiting, for it holds its memory"
         )
 
     async def _replace(self, life: EngineLife, force: bool) -> None:
-        """Let the engine finish what runs, then leave: the next one follows at once."""
+        """Drain the engine, then end it: the next one follows at once."""
         assert self._relay is not None
         if not force:
-            self._log.say(
+            self._log.info(
                 f"a restart is asked for; draining for at most {self._config.drain_s:g} s"
             )
             self._state = "draining"
@@ -289,7 +289,7 @@ class EngineSupervisor:
                 await life.finish(self._config.drain_s)
         if life.ended.is_set() or self._is_leaving:
             return
-        self._log.say("restarting the engine, as asked for")
+        self._log.info("restarting the engine, as asked for")
         self._replaced, self._state = life, "ending"
         self._relay.engine_restarts()
         await life.leave()
@@ -297,10 +297,10 @@ class EngineSupervisor:
     def _ready(self) -> None:
         self._policy.ready(trio.current_time())
 
-    def _tell(self, relay: FrameRelay, ending: Ending, *, is_final: bool) -> None:
-        """Say why the engine is gone: to the log, to the gateways and to whoever asks later. A
-        death that was told before all of it was known is told to the gateways again only if no
-        other start follows.
+    def _report_death(self, relay: FrameRelay, ending: Ending, *, is_final: bool) -> None:
+        """Report why the engine is gone: to the log, to the gateways and to later status requests.
+        A death that was reported before its exit code was known is reported to the gateways again
+        only if no other start follows.
         """
         diagnosis = diagnose(ending)
         cause = fault_cause(
@@ -310,13 +310,13 @@ class EngineSupervisor:
             stops=is_final,
         )
         lines, now = last_log(ending.last_lines), trio.current_time()
-        self._log.say_alone(f"engine start {relay.epoch} is gone: {cause}")
+        self._log.info_unless_shared(f"engine start {relay.epoch} is gone: {cause}")
         self._death = _Death(relay.epoch, now, cause, diagnosis.kind, ending.exit_code, lines)
-        if self._is_told and not is_final:
+        if self._is_reported and not is_final:
             return
-        # Whoever reads the gateway's log beside ours has seen the engine's last lines.
-        told = () if self._log.beside_gateway else lines
-        relay.engine_gone(cause, ending.exit_code, told, is_final=is_final, kind=diagnosis.kind)
+        # On a shared terminal the engine's last lines are already above.
+        shown = () if self._log.beside_gateway else lines
+        relay.engine_gone(cause, ending.exit_code, shown, is_final=is_final, kind=diagnosis.kind)
 
     def _last_fault(self, now: float) -> LastFault | None:
         death = self._death
@@ -339,7 +339,7 @@ def _memory_of(config: WorkerConfig) -> GpuMemory | None:
 
 
 def _clean_up(scratch: Path | None) -> None:
-    """What the dead engine has left behind."""
+    """Remove what the dead engine left behind."""
     if scratch is not None:
         remove(scratch)
     sweep(engine_folders())

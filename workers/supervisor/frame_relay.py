@@ -1,7 +1,7 @@
-"""Between gateways and the engine: who gets which frame, and what the supervisor answers itself.
+"""Routes frames between gateways and the engine, and answers what is the supervisor's own.
 
 Owns the welcomed links, their numbers and the engine's public state (epoch, facts, last fault).
-Everything here is synchronous: a frame comes in and goes out in one call, token payloads unread.
+Everything here is synchronous: a frame comes in and goes out in one call, its tokens undecoded.
 Must not know processes, sockets or when the engine is restarted.
 """
 
@@ -45,7 +45,7 @@ from workers.supervisor.log import Log
 
 
 class Engine(Protocol):
-    """What the relay asks of the engine's process."""
+    """What the relay uses of the engine's process."""
 
     def put(self, link: int, payload: bytes) -> None:
         """Take a frame, to be written with those that follow it."""
@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Write what was put."""
 
     def hold(self, is_held: bool) -> None:
-        """Whether it must wait for gateways that are behind with what it said."""
+        """Whether it must wait for gateways that are behind with reading its frames."""
 
 
 _SUBMIT: Final = wire.tag_of(Submit)
@@ -79,8 +79,8 @@ _REFUSALS: Final[dict[EngineState, tuple[RejectReason, str]]] = {
 
 @final
 class FrameRelay:
-    """The switchboard. `on_work` is told of every submission that goes to the engine, `on_drain`
-    of a gateway's wish that the worker leaves, `on_sibling` of a gateway's other addresses.
+    """`on_work` is called after submissions went to the engine, `on_drain` when a gateway asks the
+    worker to drain, `on_siblings` with the addresses of a gateway's siblings.
     """
 
     def __init__(
@@ -106,26 +106,27 @@ class FrameRelay:
         self._files: ModelFiles | None = None
         self._fault: Fault | None = None
         self._engine: Engine | None = None
-        self._hold_engine: Callable[[bool], None] = lambda _is_held: None
+        # The last engine, also while it ends: one that is held could not read its shutdown.
+        self._holdable: Engine | None = None
         self._has_put_work = False
 
     # The engine's life.
 
     def engine_starts(self, engine: Engine) -> None:
-        """A new process; gateways hear of it once it is ready."""
-        self._engine, self._hold_engine = engine, engine.hold
+        """A new process; gateways are notified once it is ready."""
+        self._engine = self._holdable = engine
         self.held()
 
     def engine_progress(self, phase: str, fraction: float, detail: str) -> None:
         """How far the start is."""
-        self.tell_all(Progress(self.epoch, phase, fraction, detail))
+        self.broadcast(Progress(self.epoch, phase, fraction, detail))
 
     def engine_ready(self, facts: EngineFacts, files: ModelFiles) -> None:
-        """The health probe has sung: tell everybody."""
+        """The health probe has passed: notify every gateway."""
         self._facts, self._files, self._fault = facts, files, None
         if self.state is not EngineState.DRAINING:
             self.state = EngineState.READY
-        self.tell_all(self._registration())
+        self.broadcast(self._registration())
 
     def engine_gone(
         self,
@@ -136,34 +137,34 @@ class FrameRelay:
         is_final: bool,
         kind: FaultKind,
     ) -> None:
-        """Tell everybody at once that the work of this epoch is lost."""
+        """Notify every gateway at once that the work of this epoch is lost."""
         name = self._identity.worker
         self._fault = Fault(name, self.epoch, cause, exit_code, last_log, is_final, kind)
         self._facts = self._files = self._engine = None
         if self.state is EngineState.READY:
             self.state = EngineState.STARTING
-        self.tell_all(self._fault)
+        self.broadcast(self._fault)
 
     def engine_restarts(self) -> None:
-        """The next epoch begins; there will be an engine. What still ran on the one before is
-        lost, which is how an engine is replaced that has no fault.
+        """The next epoch begins; an engine will follow. What still ran on the one before is lost,
+        also when an engine without a fault is replaced.
         """
         self.epoch += 1
         self.state = EngineState.STARTING
         self._facts = self._files = self._fault = self._engine = None
-        self.tell_all(self._registration())
+        self.broadcast(self._registration())
 
     def reconfigured(self, identity: WorkerIdentity) -> None:
-        """Its engines are set up otherwise from now on."""
+        """The next engines have another configuration."""
         self._identity = identity
 
     def engine_stops(self) -> None:
-        """There will be no other engine: the last fault stands, also for gateways yet to come."""
+        """No other engine follows: the last fault is also sent to gateways that join later."""
         self.state = EngineState.STOPPED
 
     def from_engine(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Pass (link, payload) pairs on unread, those for one gateway together. A link that is
-        gone meanwhile gets nothing.
+        """Pass (link, payload) pairs on unread, those for one gateway together. Frames for a link
+        that is gone are dropped.
         """
         by_link: dict[GatewayLink, list[bytes]] = {}
         for number, payload in frames:
@@ -176,21 +177,22 @@ class FrameRelay:
             link.pass_on(payloads)
 
     def held(self) -> None:
-        """The engine goes on once no gateway is behind."""
-        self._hold_engine(any(link.is_behind for link in self._links.values()))
+        """Hold the engine while any gateway is behind, release it otherwise."""
+        if self._holdable is not None:
+            self._holdable.hold(any(link.is_behind for link in self._links.values()))
 
     def drains(self) -> None:
-        """From now on new work is refused."""
+        """Refuse new work from now on."""
         self.state = EngineState.DRAINING
 
-    def tell_all(self, message: FromWorker) -> None:
-        """Say something to every gateway that has welcomed this worker."""
+    def broadcast(self, message: FromWorker) -> None:
+        """Send a message to every gateway that has welcomed this worker."""
         self.from_engine([(BROADCAST, wire.encode(message))])
 
     # The gateways' links.
 
     def greeting(self) -> tuple[FromWorker, ...]:
-        """Who this worker is; after giving up, also why it will not serve."""
+        """The registration; after the last failed start also the fault."""
         if self._fault is None:
             return (self._registration(),)
         return (self._registration(), self._fault)
@@ -231,7 +233,7 @@ class FrameRelay:
                 self._count_garbage(link, error)
 
     def gateway_pauses(self) -> None:
-        """What came together reaches the engine together: it wakes once, and for one step."""
+        """Flush frames that came together: the engine wakes once, and plans one step."""
         if self._engine is not None:
             self._engine.flush()
         if self._has_put_work:
@@ -249,7 +251,7 @@ class FrameRelay:
 
     def _refuse(self, link: GatewayLink, frame: bytes, reason: RejectReason, detail: str) -> None:
         if (ids := recover_request_id(frame)) is not None:
-            link.say(Rejected(*ids, reason, detail))
+            link.send(Rejected(*ids, reason, detail))
         else:
             self._count_garbage(link, WireError("a submission without a request id"))
 
@@ -264,15 +266,15 @@ class FrameRelay:
 
     def _send_files(self, link: GatewayLink, digest: bytes) -> None:
         if self._files is not None and digest == self._files.digest:
-            link.say(Files(digest, self._files.files))
+            link.send(Files(digest, self._files.files))
         else:
-            self._log.say(f"gateway {link.address} asks for files {digest.hex()}, not here")
+            self._log.info(f"gateway {link.address} asks for files {digest.hex()}, not here")
 
     def _count_garbage(self, link: GatewayLink, error: WireError) -> None:
         self.num_garbage += 1
         # Powers of two: a flood of garbage must not become a flood of lines.
         if self.num_garbage & (self.num_garbage - 1) == 0:
-            self._log.say(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
+            self._log.info(f"gateway {link.address}: bad frame (no. {self.num_garbage}): {error}")
 
     def _registration(self) -> Register:
         return Register(

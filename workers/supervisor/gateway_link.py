@@ -32,7 +32,7 @@ from workers.supervisor.log import Log, LogDeduper
 from workers.supervisor.progress_watch import GatewayWatch
 
 MAX_UNREAD_BYTES: Final = 2 * 2**20
-"""Some 70,000 tokens. What a fast engine says between two pings is a fifth of that."""
+"""Some 70,000 tokens; a fast engine sends a fifth of that between two pings."""
 
 
 @final
@@ -46,19 +46,19 @@ class Credit:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more should be said for now."""
+        """Whether no more should be sent for now."""
         return self._num_sent - self._num_taken > MAX_UNREAD_BYTES
 
     def sent(self, num_bytes: int) -> None:
-        """So much was said."""
+        """Count bytes that were sent."""
         self._num_sent += num_bytes
 
     def ponged(self, nonce: int) -> None:
-        """What was said until now lies before the pong of that number."""
+        """All that was sent until now precedes the pong of that number."""
         self._pongs.append((nonce, self._num_sent))
 
     def taken(self, nonce: int) -> bool:
-        """The gateway has taken that pong, and all before it; whether it read something."""
+        """The gateway has read that pong, and all before it; True if that is new."""
         num_before = self._num_taken
         while self._pongs and self._pongs[0][0] <= nonce:
             self._num_taken = self._pongs.popleft()[1]
@@ -103,10 +103,10 @@ _FLUSH_S: Final = 0.2
 
 
 class FrameSource(Protocol):
-    """What a link tells, synchronously."""
+    """What a link calls, synchronously."""
 
     def greeting(self) -> tuple[FromWorker, ...]:
-        """What a gateway is told first."""
+        """The first messages to a gateway."""
 
     def join(self, link: "GatewayLink", welcome: Welcome) -> None:
         """The gateway has accepted this worker; numbers the link."""
@@ -118,16 +118,16 @@ class FrameSource(Protocol):
         """Any frame that is not about the link itself, garbage too."""
 
     def gateway_pauses(self) -> None:
-        """The frames of the link that came together have all been told."""
+        """All frames that came together have been passed on."""
 
     def held(self) -> None:
-        """The links that are behind are others than before."""
+        """The set of links that are behind has changed."""
 
 
 @final
 class GatewayLink:
-    """One gateway. `number` is set while it has welcomed this worker; while it is not, `trouble`
-    says why, as far as that is known.
+    """One gateway. `number` is set while it has welcomed this worker; otherwise `trouble` is the
+    reason, as far as it is known.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class GatewayLink:
         self.is_behind = False
         self._watch = GatewayWatch(trio.current_time())
         self._socket = (
-            LocalDealer(identity, self._hear, on_link=self._link_changed, on_pause=self._pause)
+            LocalDealer(identity, self._on_frame, on_link=self._link_changed, on_pause=self._pause)
             if is_local(address) and keys is None
             else DealerSocket(
                 identity,
-                self._hear,
+                self._on_frame,
                 keys=keys,
                 on_link=self._link_changed,
                 on_pause=self._pause,
@@ -175,7 +175,7 @@ class GatewayLink:
     def __repr__(self) -> str:
         return f"<GatewayLink {self.address} number={self.number} up={self._is_up}>"
 
-    def send(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """Hand a frame to the gateway. A link that is full is dropped, never tokens alone."""
         try:
             self._socket.send(frame)
@@ -183,17 +183,17 @@ class GatewayLink:
             self._drop(str(error))
 
     def pass_on(self, frames: list[bytes]) -> None:
-        """`send` what the engine says at one moment, on the gateway's account."""
+        """Send frames of the engine that came together, and count them."""
         for frame in bundled(frames):
             if self.number is None:
                 return  # full, and dropped with the frame before
             self._credit.sent(len(frame))
-            self.send(frame)
+            self.send_frame(frame)
         self._settle()
 
-    def say(self, message: FromWorker) -> None:
+    def send(self, message: FromWorker) -> None:
         """Encode and send."""
-        self.send(wire.encode(message))
+        self.send_frame(wire.encode(message))
 
     async def run(self) -> None:
         """Carry frames until cancelled."""
@@ -218,13 +218,13 @@ class GatewayLink:
             self._register(now)
         failure = self._socket.statistics().last_failure
         if failure is not None:
-            self._tell(failure, now)
+            self._report_trouble(failure, now)
         elif self.number is None and now >= self._report_at:
             self._report_at = math.inf
             self.trouble = f"it has not answered for {_UNANSWERED_S:g} s"
-            # `herma up` starts the gateway at the same time, and says itself if it ends.
-            say = self._log.say if self._was_joined else self._log.say_alone
-            say(f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on")
+            # `herma up` starts the gateway at the same time, and reports its end itself.
+            write = self._log.info if self._was_joined else self._log.info_unless_shared
+            write(f"gateway {self.address} has not answered for {_UNANSWERED_S:g} s; dialling on")
 
     def _link_changed(self, is_up: bool) -> None:
         self._is_up = is_up
@@ -239,22 +239,22 @@ class GatewayLink:
         self._register_at = now
         if self._was_joined:
             self._was_joined = False
-            self.say(Bye("the link was lost; what ran for this gateway was aborted"))
+            self.send(Bye("the link was lost; what ran for this gateway was aborted"))
         self._greet()
 
     def _greet(self) -> None:
         self._greeting = self._relay.greeting()
         for message in self._greeting:
-            self.say(message)
+            self.send(message)
 
     def _pause(self) -> None:
-        """What came goes on first: nobody waits for the watch."""
+        """Pass frames on first, then update the watch."""
         self._relay.gateway_pauses()
         if self._has_heard:
             self._has_heard = False
             self._watch.heard(trio.current_time())
 
-    def _hear(self, frame: bytes) -> None:
+    def _on_frame(self, frame: bytes) -> None:
         self._has_heard = True
         try:
             about_link = wire.peek_tag(frame) in _ABOUT_THE_LINK and wire.decode_to_worker(frame)
@@ -275,7 +275,7 @@ class GatewayLink:
                 pass  # a second welcome
 
     def _pinged(self, ping: Ping) -> None:
-        self.say(Pong(ping.nonce))
+        self.send(Pong(ping.nonce))
         self._credit.ponged(ping.nonce)
         if self._credit.taken(ping.heard):
             self._watch.took(trio.current_time())
@@ -301,30 +301,30 @@ class GatewayLink:
         if self._relay.greeting() != self._greeting:
             # The engine got ready, or died, while the welcome was on its way.
             self._greet()
-        self._log.say_alone(f"gateway {self.address} has welcomed this worker")
+        self._log.info_unless_shared(f"gateway {self.address} has welcomed this worker")
 
     def _refused(self, reason: str) -> None:
-        """It answers, but does not take this worker for now: it is asked again and again."""
+        """It answers, but refuses this worker for now: registration is repeated."""
         now = trio.current_time()
         self._report_at = now + _UNANSWERED_S
-        self._tell(f"it does not take this worker: {reason}", now)
+        self._report_trouble(f"it does not take this worker: {reason}", now)
 
     def _drop(self, reason: str) -> None:
-        """Forget the gateway's work and what waits for it; the next tick registers anew."""
+        """Drop the gateway's work and frames; the next tick registers again."""
         if self.number is not None:
             self.trouble = reason
-            self._log.say(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
+            self._log.info(f"gateway {self.address} is gone: {reason}; its sequences are aborted")
             self._relay.leave(self)
             self._report_at = trio.current_time() + _UNANSWERED_S
         self._socket.drop_waiting()
         self._credit = Credit()
         self._settle()
 
-    def _tell(self, trouble: str, now: float) -> None:
-        """Say once why this worker is not welcomed; an operator of its host sees no other log."""
+    def _report_trouble(self, trouble: str, now: float) -> None:
+        """Log once why this worker is not welcomed: its host may have no other log."""
         self.trouble = trouble
         if self._causes.is_news(trouble, now):
-            self._log.say(f"gateway {self.address}: {trouble}; dialling on")
+            self._log.info(f"gateway {self.address}: {trouble}; dialling on")
 
 
 _ABOUT_THE_LINK: Final = frozenset(wire.tag_of(kind) for kind in (Welcome, Ping, Dismiss))

@@ -30,18 +30,18 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """`used_bytes` of the memory that the engine used, `pids` of those who hold some of it."""
+    """Bytes in use on the engine's GPU, and the processes that hold some of them."""
 
     used_bytes: int
     pids: frozenset[int] = frozenset()
 
 
 class DrainCheck:
-    """Asked with one reading after another until it no longer says `wait`.
+    """Judges one reading after another until the verdict is no longer `wait`.
 
-    Drained is memory that is back at what it was `before` the engine's start, or that has not
-    fallen for two seconds while no process of ours (`own`) is listed: the rest is others'. It is
-    waited for at most 30 s, because an engine that fails says more than one that never starts.
+    Drained means that usage is back at its level `before` the engine's start, or that it has not
+    fallen for two seconds while no process of ours (`own`) is listed: the rest belongs to others.
+    The limit is 30 s, because an engine that fails reports more than one that never starts.
     """
 
     def __init__(self, before: MemoryReading | None, own: frozenset[int], now: float) -> None:
@@ -65,7 +65,7 @@ class DrainCheck:
 
 def selected_gpus(device: str, environ: Mapping[str, str]) -> str | None:
     """The `--id` for nvidia-smi: the one GPU of a worker whose `device` is auto, cuda or cuda:N,
-    by index or uuid. None if it cannot be said (MIG): all count then.
+    by index or uuid. None if that is unknown (MIG): then all GPUs count.
     """
     index = int(device.partition(":")[2] or 0)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
@@ -124,7 +124,7 @@ class GpuMemory:
         self.before = await self._read()
 
     async def wait_drained(self, own: frozenset[int], say: Callable[[str], None]) -> None:
-        """Return once the memory is free, or after 30 s with a word about it."""
+        """Return once the memory is free, or after 30 s with a log line."""
         check = DrainCheck(self.before, own, trio.current_time())
         while (reading := await self._read()) is not None:
             match check.verdict(reading, trio.current_time()):
@@ -166,7 +166,7 @@ class GpuMemory:
         argv = [self._program, f"--query-{what}", "--format=csv,noheader,nounits"]
         if self._gpu is not None:
             argv.append(f"--id={self._gpu}")
-        # In a thread that is let go: a process that the driver holds cannot be killed.
+        # In a thread that may be abandoned: a process that hangs in the driver cannot be killed.
         with trio.move_on_after(_QUERY_S + 1):
             return await trio.to_thread.run_sync(partial(_output, argv), abandon_on_cancel=True)
         return None

@@ -39,11 +39,11 @@ _OF_THE_PROCESS: Final = (
     *("name", "serves", "gateways", "curve_secret_file", "curve_server_key"),
     "drain_s",
 )
-"""Gateways know the worker by them, and its parent waits so long for its end."""
+"""Gateways know the worker by these, and its parent waits `drain_s` for its end."""
 
 
 def changed_keys(old: WorkerConfig, new: WorkerConfig) -> tuple[str, ...]:
-    """The keys in which they differ. Raises `ConfigError` if one is not the engine's."""
+    """The keys that differ. Raises `ConfigError` if one belongs to the process, not the engine."""
     fields = old.__struct_fields__
     changed = tuple(key for key in fields if getattr(old, key) != getattr(new, key))
     if fixed := [key for key in changed if key in _OF_THE_PROCESS]:

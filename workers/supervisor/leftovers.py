@@ -31,8 +31,8 @@ _PF_EXITING: Final = 0x4
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One process of all times: `namespace` is the inode of its pid namespace, `start_ticks` when
-    it began after boot.
+    """A process, unique also across reuse of its number: `namespace` is the inode of its pid
+    namespace, `start_ticks` its start after boot.
     """
 
     namespace: int
@@ -45,13 +45,13 @@ class Owner:
 
 
 def owner_of(name: str) -> Owner | None:
-    """Who owns the thing of that name; None if it is none of ours."""
+    """The owner in a name; None for other names."""
     match = _NAME.fullmatch(name)
     return None if match is None else Owner(*map(int, match.groups()))
 
 
 def left_behind(names: Iterable[str], namespace: int, living: Set[Owner]) -> list[str]:
-    """Those of `names` whose owner lived in `namespace` and lives no more."""
+    """Those of `names` whose owner belongs to `namespace` and is dead."""
     found: list[str] = []
     for name in names:
         owner = owner_of(name)
@@ -61,7 +61,7 @@ def left_behind(names: Iterable[str], namespace: int, living: Set[Owner]) -> lis
 
 
 def start_ticks(stat: str) -> int | None:
-    """The start time in /proc/PID/stat; None for a zombie, which owns nothing any more."""
+    """The start time in /proc/PID/stat; None for a zombie, which owns nothing."""
     fields = stat.rpartition(")")[2].split()
     if len(fields) <= _START_FIELD or fields[0] in ("Z", "X"):
         return None
@@ -79,7 +79,7 @@ _PRIVATE: Final = 0o700
 
 
 def this_process() -> Owner:
-    """Who we are, for the names of what we own. Where there is no /proc, nothing is swept."""
+    """This process as an owner. Without /proc nothing is swept."""
     try:
         namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
@@ -91,7 +91,7 @@ def runtime_dir() -> Path:
     """The folder of control sockets, made if need be and open to this user only: HERMA_RUNTIME_DIR,
     else `herma` in XDG_RUNTIME_DIR, else one in the temporary directory.
 
-    Raises `ConfigError` if it is not ours alone.
+    Raises `ConfigError` if others may use it.
     """
     if (named := os.environ.get("HERMA_RUNTIME_DIR")) is not None:
         folder = Path(named)

@@ -17,10 +17,10 @@ _CLOSE_S: Final = 0.5
 
 @final
 class Log:
-    """`say` never blocks. `close` waits shortly for what is queued.
+    """`info` never blocks. `close` waits shortly for what is queued.
 
-    `beside_gateway`: the gateway writes to the same terminal, so what both would say is left to
-    it. What the engine writes is always written here.
+    `beside_gateway`: the gateway writes to the same terminal, so events that both log are left to
+    it. The engine's lines are always written here.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Log:
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         """A line of the supervisor."""
         self._put(f"{_now()} INFO worker {self._name}: {text}")
 
-    def say_alone(self, text: str) -> None:
-        """A line about what the gateway is told and logs too: not written beside it."""
+    def info_unless_shared(self, text: str) -> None:
+        """A line about an event that the gateway logs too: left out on its terminal."""
         if not self.beside_gateway:
-            self.say(text)
+            self.info(text)
 
     def engine_line(self, line: str) -> None:
         """A line that the engine wrote."""
@@ -75,7 +75,7 @@ def _now() -> str:
 
 
 FORGET_S: Final = 30.0
-"""A cause that was not met for so long is news again. Two that take turns are met all the time."""
+"""A cause that did not occur for so long is logged again. Alternating causes both stay silent."""
 
 _MAX_CAUSES: Final = 16
 
@@ -87,7 +87,7 @@ class LogDeduper:
         self._met_at: dict[str, float] = {}
 
     def is_news(self, cause: str, now: float) -> bool:
-        """The cause is met. Whether it has yet to be told."""
+        """Record the cause; True if it should be logged now."""
         met_at = self._met_at.pop(cause, None)
         if met_at is None and len(self._met_at) >= _MAX_CAUSES:
             del self._met_at[next(iter(self._met_at))]
@@ -95,5 +95,5 @@ class LogDeduper:
         return met_at is None or now - met_at >= FORGET_S
 
     def clear(self) -> None:
-        """The trouble is over: whatever comes is news."""
+        """The trouble is over: the next cause is logged."""
         self._met_at.clear()

@@ -1,11 +1,11 @@
 """Judging progress instead of elapsed time.
 
-Owns three small watches: an engine that starts, an engine that steps, a gateway that pings. Each
-is told what was heard and asked whether that is too long ago; `now` is seconds of any monotonic
-clock. Must not know processes or links.
+Owns three watches: an engine that starts, an engine that steps, a gateway that pings. Each records
+signs of life and judges whether the last one is too old; `now` is seconds of any monotonic clock.
+Must not know processes or links.
 
-A watch that is itself asked late (the supervisor was stopped, the machine slept) has slept
-through what it should have heard, so it starts anew instead of blaming the other side.
+If the watch itself runs late (the supervisor was stopped, the machine slept) it has missed signs of
+life, so it starts anew instead of blaming the other side.
 """
 
 from typing import Final
@@ -20,18 +20,18 @@ for that: the connection's own heartbeats, which need no loop, end it within a s
 LATE_S: Final = 0.5
 
 _BEATS_TO_SEE_WORK: Final = 2
-"""An idle beat may have been on its way when the work was sent; the next one cannot."""
+"""An idle heartbeat may have been in flight when the work was sent; the next one cannot."""
 
 
-class Patience:
-    """Time since the last sign of life, with forgiveness for the watcher's own pauses."""
+class SilenceTimer:
+    """Time since the last sign of life, without the watcher's own pauses."""
 
     def __init__(self, now: float) -> None:
         self._sign_at = now
         self._asked_at = now
 
     def sign(self, now: float) -> None:
-        """Something was heard."""
+        """A sign of life came."""
         self._sign_at = now
 
     def silent_s(self, now: float) -> float:
@@ -43,28 +43,28 @@ class Patience:
 
 
 class GatewayWatch:
-    """A gateway pings every 0.2 s and takes what it is told. One that does neither for 10 s, though
-    its connection lives, is stuck.
+    """A gateway pings every 0.2 s and reads what it is sent. One that does neither for 10 s,
+    although its connection is open, is stuck.
     """
 
     def __init__(self, now: float) -> None:
-        self._hearing = Patience(now)
-        self._taking = Patience(now)
+        self._receiving = SilenceTimer(now)
+        self._reading = SilenceTimer(now)
 
     def heard(self, now: float) -> None:
         """A frame came."""
-        self._hearing.sign(now)
+        self._receiving.sign(now)
 
     def took(self, now: float) -> None:
-        """It has taken something of what it was told, or had little to take."""
-        self._taking.sign(now)
+        """It has read some of what was sent, or there was little to read."""
+        self._reading.sign(now)
 
     def verdict(self, now: float) -> str | None:
         """Why the gateway counts as gone, or None."""
-        if self._hearing.silent_s(now) >= GATEWAY_SILENCE_S:
-            return f"it has not been heard for {GATEWAY_SILENCE_S:g} s"
-        if self._taking.silent_s(now) >= GATEWAY_SILENCE_S:
-            return f"it has taken nothing of what it was told for {GATEWAY_SILENCE_S:g} s"
+        if self._receiving.silent_s(now) >= GATEWAY_SILENCE_S:
+            return f"it has sent nothing for {GATEWAY_SILENCE_S:g} s"
+        if self._reading.silent_s(now) >= GATEWAY_SILENCE_S:
+            return f"it has read nothing of what was sent for {GATEWAY_SILENCE_S:g} s"
         return None
 
 
@@ -73,22 +73,22 @@ class StartWatch:
 
     def __init__(self, stall_s: float, now: float) -> None:
         self._stall_s = stall_s
-        self._patience = Patience(now)
+        self._silence = SilenceTimer(now)
         self._last: tuple[str, float, str] = ("start", 0.0, "")
 
     def progress(self, phase: str, fraction: float, detail: str, now: float) -> None:
         """A report; the same one again is no progress."""
         if (phase, fraction, detail) != self._last:
             self._last = (phase, fraction, detail)
-            self._patience.sign(now)
+            self._silence.sign(now)
 
-    def unheard(self, now: float) -> None:
-        """The engine is not listened to, so that it cannot be blamed."""
-        self._patience.sign(now)
+    def not_read(self, now: float) -> None:
+        """The engine's frames are not being read, so its silence means nothing."""
+        self._silence.sign(now)
 
     def verdict(self, now: float) -> str | None:
         """Why the start has failed, or None."""
-        if self._patience.silent_s(now) < self._stall_s:
+        if self._silence.silent_s(now) < self._stall_s:
             return None
         phase, fraction, _ = self._last
         return f"no progress for {self._stall_s:g} s at `{phase}` ({fraction:.0%})"
@@ -103,7 +103,7 @@ class HangWatch:
 
     def __init__(self, stall_s: float, now: float) -> None:
         self._stall_s = stall_s
-        self._patience = Patience(now)
+        self._silence = SilenceTimer(now)
         self._pending = False
         self._beats_owed = 0
         self._step = 0
@@ -111,16 +111,16 @@ class HangWatch:
         self._limit_s = MIN_HANG_S
 
     def work_sent(self, now: float) -> None:
-        """A submission went to the engine: from now on it owes a step."""
+        """A submission went to the engine: from now on a step is due."""
         if not self._pending:
             self._pending = True
-            self._patience.sign(now)
+            self._silence.sign(now)
         self._beats_owed = _BEATS_TO_SEE_WORK
 
     def beat(self, beat: Heartbeat, now: float) -> None:
         """A beat of the engine came; only a new step, a new phase or idleness is progress."""
         if beat.step != self._step or beat.phase != self._phase or not beat.busy:
-            self._patience.sign(now)
+            self._silence.sign(now)
         self._beats_owed = max(0, self._beats_owed - 1)
         self._pending = beat.busy or self._beats_owed > 0
         self._step, self._phase = beat.step, beat.phase
@@ -129,13 +129,13 @@ class HangWatch:
             MIN_HANG_S, STEPS_PER_HANG * beat.longest_step_s, min(guess_s, self._stall_s)
         )
 
-    def unheard(self, now: float) -> None:
+    def not_read(self, now: float) -> None:
         """The engine is not listened to, so that it cannot be blamed."""
-        self._patience.sign(now)
+        self._silence.sign(now)
 
     def verdict(self, now: float) -> str | None:
         """Why the engine counts as hung, or None."""
-        silent_s = self._patience.silent_s(now)
+        silent_s = self._silence.silent_s(now)
         if not self._pending or silent_s < self._limit_s:
             return None
         return f"hung: no step finished for {self._limit_s:.1f} s with work pending"

@@ -1,7 +1,7 @@
 """When a dead engine is started again.
 
-Owns the back-off and the end of the tries. Must not know processes or clocks, nor what the engine
-died of: the caller says when it died and whether another try could help.
+Owns the back-off and the limit of failed starts. Must not know processes or clocks, nor what the
+engine died of: the caller passes the time of death and whether another try could help.
 """
 
 from typing import Final
@@ -16,8 +16,8 @@ class RestartPolicy:
     """`first_delay_s`, doubling to 30 s; as new after 60 s of health; five failed starts in a row
     end it, and a permanent cause ends it at once.
 
-    An engine that gets ready and dies again is restarted for ever, ever more slowly; one that
-    never gets ready is stopped, because each try may leave something behind.
+    An engine that becomes ready and dies again is restarted without limit, with growing delays; one
+    that never becomes ready is stopped, because each try may leave something behind.
     """
 
     def __init__(self, first_delay_s: float = FIRST_DELAY_S) -> None:
@@ -25,7 +25,7 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Somebody has corrected the cause: all tries are left again."""
+        """Forget failed starts: an operator has asked for a restart."""
         self._delay_s = self._first_delay_s
         self._failed_starts = 0
         self._ready_at: float | None = None

@@ -19,9 +19,9 @@ def test_all_its_tokens_and_an_end_are_an_answer() -> None:
     health_probe = HealthProbe(ID, "m")
     assert health_probe.submit.sampling.max_tokens == PROBE_TOKENS
     for _ in range(PROBE_TOKENS):
-        health_probe.heard(tokens(1))
+        health_probe.receive(tokens(1))
     assert not health_probe.answered
-    health_probe.heard(Finished(ID, 0, "length", 4, 0, PROBE_TOKENS))
+    health_probe.receive(Finished(ID, 0, "length", 4, 0, PROBE_TOKENS))
     assert health_probe.answered
     assert health_probe.failure is None
 
@@ -38,7 +38,7 @@ def test_all_its_tokens_and_an_end_are_an_answer() -> None:
 def test_anything_else_is_a_failure_with_its_reason(message: FromWorker) -> None:
     """An engine that ends the health probe without its tokens is not ready."""
     health_probe = HealthProbe(ID, "m")
-    health_probe.heard(message)
+    health_probe.receive(message)
     assert not health_probe.answered
     assert health_probe.failure is not None
     assert "health probe" in health_probe.failure

@@ -98,14 +98,14 @@ def test_only_a_mistake_seen_before_loading_is_permanent(
     told: str, phase: str, is_config: bool, kind: str, is_permanent: bool
 ) -> None:
     """A network, a driver or somebody else's memory may be better the next time."""
-    found = diagnose(Ending(told=told, phase=phase, is_config=is_config, exit_code=1))
+    found = diagnose(Ending(reported=told, phase=phase, is_config=is_config, exit_code=1))
     assert (found.kind, found.is_permanent) == (kind, is_permanent)
     assert found.cause == told
 
 
 def test_our_own_verdict_comes_first() -> None:
     """What we killed it for, then its words, then its end."""
-    ending = Ending(killed_for="hung: no step", told="x", exit_code=137)
+    ending = Ending(killed_for="hung: no step", reported="x", exit_code=137)
     assert diagnose(ending) == Diagnosis("hung", "hung: no step")
     assert diagnose(Ending(killed_for="no progress for 9 s at `x`")).kind == "no_progress"
     assert diagnose(Ending(killed_for="the health probe was rejected: busy")).kind == "bad_answer"
@@ -129,7 +129,7 @@ TEXTS = st.none() | st.text(max_size=40)
     st.builds(
         Ending,
         killed_for=TEXTS,
-        told=TEXTS,
+        reported=TEXTS,
         is_config=st.booleans(),
         exit_code=st.none() | st.integers(-300, 300),
         spawn_error=st.text(max_size=20),

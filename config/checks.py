@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Final
 
 from config.defaults import names_nothing, profiles
-from config.fault import Fault, Place
-from config.links import link_faults
+from config.links import link_mistakes
+from config.mistakes import Mistake, Place
 from config.model import DUMMY_PREFIX, Config, ParamsConfig, TariffConfig
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
@@ -17,26 +17,26 @@ from protocol.errors import ConfigError
 _NOT_REWRITTEN: Final = frozenset({"model", "messages", "prompt", "stream", "stream_options", "n"})
 
 
-def faults(config: Config) -> Iterator[Fault]:
+def mistakes(config: Config) -> Iterator[Mistake]:
     """The broken rules. Only the first is certain; later ones may follow from it."""
     return chain(
-        _name_faults(config),
-        _model_faults(config),
-        _worker_faults(config),
-        _params_faults(config),
-        _price_faults(config),
-        link_faults(config),
-        process_faults(config),
+        _name_mistakes(config),
+        _model_mistakes(config),
+        _worker_mistakes(config),
+        _params_mistakes(config),
+        _price_mistakes(config),
+        link_mistakes(config),
+        process_mistakes(config),
     )
 
 
-def process_faults(config: Config) -> Iterator[Fault]:
+def process_mistakes(config: Config) -> Iterator[Mistake]:
     """Rules for several gateway processes on one port."""
     gateway = config.gateway
     if gateway.processes == 1:
         return
     for place, limited in _limited(config):
-        yield Fault(
+        yield Mistake(
             place,
             f"{limited} has a spending limit, which one process alone can keep: each of "
             f"{gateway.processes} would spend as much; run one ([gateway] processes, --processes), "
@@ -46,9 +46,9 @@ def process_faults(config: Config) -> Iterator[Fault]:
     try:
         nth_address(gateway.worker_bind, last)
     except ConfigError as error:
-        yield Fault(("gateway", "worker_bind"), str(error))
+        yield Mistake(("gateway", "worker_bind"), str(error))
     if gateway.process_port is not None and not 0 < gateway.process_port <= MAX_PORT - last:
-        yield Fault(
+        yield Mistake(
             ("gateway", "process_port"),
             f"[gateway] process_port = {gateway.process_port} leaves no port for each of "
             f"{gateway.processes} processes; it is 1 to {MAX_PORT - last}",
@@ -64,7 +64,7 @@ def _limited(config: Config) -> Iterator[tuple[Place, str]]:
             yield ("keys", at, "limits"), f"key `{key.name}`"
 
 
-def _name_faults(config: Config) -> Iterator[Fault]:
+def _name_mistakes(config: Config) -> Iterator[Mistake]:
     public: list[tuple[Place, str]] = []
     for at, model in enumerate(config.models):
         public.append((("models", at, "name"), model.name))
@@ -79,50 +79,50 @@ def _name_faults(config: Config) -> Iterator[Fault]:
         seen: set[str] = set()
         for place, name in names:
             if name in seen:
-                yield Fault(place, f"the {kind} `{name}` is used twice")
+                yield Mistake(place, f"the {kind} `{name}` is used twice")
             seen.add(name)
 
 
-def _model_faults(config: Config) -> Iterator[Fault]:
+def _model_mistakes(config: Config) -> Iterator[Mistake]:
     for at, model in enumerate(config.models):
         if model.profile not in profiles():
             known = ", ".join(sorted(profiles()))
             text = f"unknown profile `{model.profile}`; known: {known}"
-            yield Fault(("models", at, "profile"), text)
+            yield Mistake(("models", at, "profile"), text)
         for i, target in enumerate(model.fallback):
             if target.provider not in config.providers:
-                yield Fault(
+                yield Mistake(
                     ("models", at, "fallback", i, "provider"),
                     f"model `{model.name}` falls back to provider `{target.provider}`, "
                     f"which has no table [providers.{target.provider}]",
                 )
 
 
-def _worker_faults(config: Config) -> Iterator[Fault]:
+def _worker_mistakes(config: Config) -> Iterator[Mistake]:
     models = {model.name for model in config.models}
     for at, worker in enumerate(config.workers):
         if worker.model.startswith(DUMMY_PREFIX):
-            yield Fault(
+            yield Mistake(
                 ("workers", at, "model"),
                 f"worker `{worker.name}` cannot serve {worker.model}, which has neither "
                 "weights nor a tokenizer; it is for `herma bench engine` alone",
             )
         elif (why := names_nothing(worker.model)) is not None:
-            yield Fault(("workers", at, "model"), f"worker `{worker.name}`: {why}")
+            yield Mistake(("workers", at, "model"), f"worker `{worker.name}`: {why}")
         if models and worker.serves not in models:
-            yield Fault(
+            yield Mistake(
                 ("workers", at, "serves"),
                 f"worker `{worker.name}` serves `{worker.serves}`, "
                 f"which is no [[models]] name; known: {', '.join(sorted(models))}",
             )
 
 
-def _params_faults(config: Config) -> Iterator[Fault]:
+def _params_mistakes(config: Config) -> Iterator[Mistake]:
     """Only the client decides which model answers and how; `alias_params` must name an alias."""
     for at, model in enumerate(config.models):
         for alias in model.alias_params:
             if alias not in model.aliases:
-                yield Fault(
+                yield Mistake(
                     ("models", at, "alias_params", alias),
                     f"model `{model.name}` has alias_params for `{alias}`, "
                     f"which is none of its aliases; known: {', '.join(model.aliases) or 'none'}",
@@ -130,7 +130,7 @@ def _params_faults(config: Config) -> Iterator[Fault]:
         for place, params in _params_of(config, at):
             named = {*params.set, *params.default, *params.drop}
             if taken := sorted(named & _NOT_REWRITTEN):
-                yield Fault(
+                yield Mistake(
                     place,
                     f"the params of model `{model.name}` rewrite `{taken[0]}`, "
                     f"which no rewriting may touch: {', '.join(sorted(_NOT_REWRITTEN))}",
@@ -144,7 +144,7 @@ def _params_of(config: Config, at: int) -> Iterator[tuple[Place, ParamsConfig]]:
         yield ("models", at, "fallback", i, "params"), target.params
 
 
-def _price_faults(config: Config) -> Iterator[Fault]:
+def _price_mistakes(config: Config) -> Iterator[Mistake]:
     """Under a limit every price must be known."""
     key = next((key for key in config.keys if key.cloud == "allow" and key.limits.any), None)
     for model in config.models:
@@ -157,7 +157,7 @@ def _price_faults(config: Config) -> Iterator[Fault]:
             if limited is None and key is not None:
                 limited = f"key `{key.name}`"
             if limited is not None:
-                yield Fault(
+                yield Mistake(
                     ("providers", target.provider),
                     f"{limited} has a spending limit, but the price of "
                     f"`{target.model}` at `{target.provider}` is not known; set [providers."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain, combinations
 from typing import Final, NamedTuple
 
-from config.fault import Fault, Place
+from config.mistakes import Mistake, Place
 from config.model import Config, GatewayConfig, WorkerConfig
 from protocol.addresses import (
     ADDRESS_FORM,
@@ -22,50 +22,50 @@ from protocol.public_key import KEY_FORM, has_key_form
 _EVERY_HOST: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (compared, never bound)
 
 
-def link_faults(config: Config) -> Iterator[Fault]:
+def link_mistakes(config: Config) -> Iterator[Mistake]:
     """Mistakes that keep clients or workers from their gateway, or let strangers in."""
     return chain(
-        _host_faults(config),
-        _bind_faults(config.gateway),
-        _port_faults(config.gateway),
-        _worker_key_faults(config.gateway),
-        *(_dial_faults(config, at, worker) for at, worker in enumerate(config.workers)),
+        _host_mistakes(config),
+        _bind_mistakes(config.gateway),
+        _port_mistakes(config.gateway),
+        _worker_key_mistakes(config.gateway),
+        *(_dial_mistakes(config, at, worker) for at, worker in enumerate(config.workers)),
     )
 
 
-def _host_faults(config: Config) -> Iterator[Fault]:
+def _host_mistakes(config: Config) -> Iterator[Mistake]:
     place, host = ("gateway", "host"), config.gateway.host
     if not is_host(host):
-        yield Fault(
+        yield Mistake(
             place,
             f'[gateway] host "{host}" is neither an IP address, as 127.0.0.1 or ::1, nor a name; '
             "the port stands in `port`",
         )
     elif not is_loopback_host(host) and not config.keys:
-        yield Fault(
+        yield Mistake(
             place,
             f"[gateway] host {host} is public, but there are no [[keys]]; "
             "make one with `herma keys new` or bind 127.0.0.1",
         )
 
 
-def _bind_faults(gateway: GatewayConfig) -> Iterator[Fault]:
+def _bind_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     place, bind = ("gateway", "worker_bind"), gateway.worker_bind
     if not is_well_formed(bind, may_pick=True):
-        yield Fault(place, f"[gateway] worker_bind `{bind}` is no address: {ADDRESS_FORM}")
+        yield Mistake(place, f"[gateway] worker_bind `{bind}` is no address: {ADDRESS_FORM}")
     elif not is_local_address(bind) and gateway.curve_secret_file is None:
-        yield Fault(
+        yield Mistake(
             place,
             f"[gateway] worker_bind {bind} is public, but there is no "
             "curve_secret_file; make a pair with `herma keys curve FILE` or bind 127.0.0.1",
         )
 
 
-def _port_faults(gateway: GatewayConfig) -> Iterator[Fault]:
+def _port_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     for one, other in combinations(_listeners(gateway), 2):
         if port := one.shared_with(other):
             text = f"[gateway] {one.key} and {other.key} are both port {port}; choose another"
-            yield Fault(("gateway", other.key), text)
+            yield Mistake(("gateway", other.key), text)
 
 
 class _Listener(NamedTuple):
@@ -99,38 +99,38 @@ def _ports(first: int, count: int) -> range:
     return range(first, first + count) if first else range(0)
 
 
-def _worker_key_faults(gateway: GatewayConfig) -> Iterator[Fault]:
+def _worker_key_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     place = ("gateway", "curve_worker_keys")
     if gateway.curve_worker_keys and gateway.curve_secret_file is None:
-        yield Fault(place, "[gateway] curve_worker_keys need a curve_secret_file beside them")
+        yield Mistake(place, "[gateway] curve_worker_keys need a curve_secret_file beside them")
     for name, key in gateway.curve_worker_keys.items():
         if not has_key_form(key):
             text = f"[gateway] curve_worker_keys: the key of `{name}` must be {KEY_FORM}"
-            yield Fault((*place, name), text)
+            yield Mistake((*place, name), text)
 
 
-def _dial_faults(config: Config, at: int, worker: WorkerConfig) -> Iterator[Fault]:
+def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mistake]:
     place: Place = ("workers", at)
     if (worker.curve_secret_file is None) != (worker.curve_server_key is None):
         text = f"worker `{worker.name}`: curve_secret_file and curve_server_key belong together"
-        yield Fault(place, text)
+        yield Mistake(place, text)
     if worker.curve_server_key is not None and not has_key_form(worker.curve_server_key):
         text = f"worker `{worker.name}`: curve_server_key must be {KEY_FORM}"
-        yield Fault((*place, "curve_server_key"), text)
+        yield Mistake((*place, "curve_server_key"), text)
     place = (*place, "gateways")
     if not worker.gateways:
         text = f"worker `{worker.name}` dials nobody: name a gateway, or leave `gateways` out"
-        yield Fault(place, text)
+        yield Mistake(place, text)
     for index, address in enumerate(worker.gateways):
         if not is_well_formed(address, may_pick=False):
             text = f"worker `{worker.name}` cannot dial `{address}`: {ADDRESS_FORM} in `gateways`"
-            yield Fault((*place, index), text)
+            yield Mistake((*place, index), text)
         elif worker.curve_server_key is None and _takes_keys(config.gateway, address):
             text = (
                 f"worker `{worker.name}` dials {address}, where it needs keys: make a pair with "
                 "`herma keys curve FILE`, set its curve_secret_file and curve_server_key"
             )
-            yield Fault((*place, index), text)
+            yield Mistake((*place, index), text)
 
 
 def _takes_keys(gateway: GatewayConfig, address: str) -> bool:

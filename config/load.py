@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from config.checks import faults, process_faults
+from config.checks import mistakes, process_mistakes
 from config.defaults import DEFAULT_PROFILE, profiles
-from config.fault import Fault, line_of
+from config.mistakes import Mistake, line_of
 from config.model import Config
-from config.shape import misfits
+from config.shape import type_mistakes
 from protocol.errors import ConfigError
 
 _AT_LINE: Final = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -51,9 +51,9 @@ def _parse(text: str, source: str) -> Config:
         why, line = _toml_error(str(error))
         raise ConfigError(f"{source}{line}: not valid TOML: {why}") from error
     _fill_workers(raw)
-    _refuse(misfits(raw, Config), text, source)
+    _refuse(type_mistakes(raw, Config), text, source)
     config = msgspec.convert(raw, Config)
-    _refuse(faults(config), text, source)
+    _refuse(mistakes(config), text, source)
     return config
 
 
@@ -64,18 +64,18 @@ def with_gateway(config: Config, source: str, **keys: str | int | None) -> Confi
     given = {key: value for key, value in keys.items() if value is not None}
     gateway = msgspec.structs.replace(config.gateway, **given)
     changed = msgspec.structs.replace(config, gateway=gateway)
-    for fault in process_faults(changed):
-        raise ConfigError(f"{source}: {fault.text}")
+    for mistake in process_mistakes(changed):
+        raise ConfigError(f"{source}: {mistake.text}")
     return changed
 
 
-def _refuse(found: Iterator[Fault], text: str, source: str) -> None:
-    """Raise `ConfigError` for the first fault, if there is one."""
-    if (fault := next(found, None)) is not None:
-        line = line_of(fault.place, text)
+def _refuse(found: Iterator[Mistake], text: str, source: str) -> None:
+    """Raise `ConfigError` for the first mistake, if there is one."""
+    if (mistake := next(found, None)) is not None:
+        line = line_of(mistake.place, text)
         place = source if line is None else f"{source}:{line}"
         # A quoted value may have several lines.
-        raise ConfigError(f"{place}: {' '.join(fault.text.splitlines())}")
+        raise ConfigError(f"{place}: {' '.join(mistake.text.splitlines())}")
 
 
 def _toml_error(message: str) -> tuple[str, str]:

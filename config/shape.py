@@ -12,14 +12,14 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin
 
 import msgspec
 
-from config.fault import Fault, Place, dotted, name_of, title
+from config.mistakes import Mistake, Place, dotted, name_of, title
 from config.model import PATTERNS
 
 _TOML_WORDS: Final = {"`object`": "a table", "`array`": "a list"}
 _MAX_QUOTED: Final = 40
 
 
-def misfits(value: object, kind: object, place: Place = ()) -> Iterator[Fault]:
+def type_mistakes(value: object, kind: object, place: Place = ()) -> Iterator[Mistake]:
     """Why `value`, at `place`, is not a `kind`, in the order of the file. Only the first mistake is
     certain; later ones may follow from it.
     """
@@ -37,69 +37,69 @@ def misfits(value: object, kind: object, place: Place = ()) -> Iterator[Fault]:
             return _in_value(value, kind, place)
 
 
-def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iterator[Fault]:
+def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iterator[Mistake]:
     if not isinstance(value, dict):
-        yield Fault(place, f"{name_of(place)} is a table: write {_header(place)}, or {{ ... }}")
+        yield Mistake(place, f"{name_of(place)} is a table: write {_header(place)}, or {{ ... }}")
         return
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     for key, inner in value.items():
         if key in fields:
-            yield from misfits(inner, fields[key].type, (*place, key))
+            yield from type_mistakes(inner, fields[key].type, (*place, key))
         else:
             near = _nearest(key, fields)
             hint = f"did you mean `{near}`? " if near else ""
             text = f"unknown key `{dotted((key,))}` in {title(place)}; {hint}"
             text += f"Known: {', '.join(sorted(fields))}"
-            yield Fault((*place, key), text)
+            yield Mistake((*place, key), text)
     for name, field in fields.items():
         if field.required and name not in value:
-            yield Fault(place, f"{title(place)} has no `{name}`, which it needs")
+            yield Mistake(place, f"{title(place)} has no `{name}`, which it needs")
     # Rules over several keys are checked by the struct itself.
     if (refusal := _refusal(value, struct)) is not None:
-        yield Fault(place, f"{title(place)}: {refusal}")
+        yield Mistake(place, f"{title(place)}: {refusal}")
 
 
-def _in_list(value: object, item: object, place: Place) -> Iterator[Fault]:
+def _in_list(value: object, item: object, place: Place) -> Iterator[Mistake]:
     if isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from misfits(inner, item, (*place, index))
+            yield from type_mistakes(inner, item, (*place, index))
     elif isinstance(item, type) and issubclass(item, msgspec.Struct):
         remedy = f"write [[{_path(place)}]], or {place[-1]} = [{{ ... }}]"
-        yield Fault(place, f"{name_of(place)} is a list of tables: {remedy}")
+        yield Mistake(place, f"{name_of(place)} is a list of tables: {remedy}")
     else:
-        yield Fault(place, f"{name_of(place)} is a list: write {place[-1]} = [...]")
+        yield Mistake(place, f"{name_of(place)} is a list: write {place[-1]} = [...]")
 
 
-def _in_named(value: object, item: object, place: Place) -> Iterator[Fault]:
+def _in_named(value: object, item: object, place: Place) -> Iterator[Mistake]:
     struct = item if isinstance(item, type) and issubclass(item, msgspec.Struct) else None
     if not isinstance(value, dict):
         what, form = "tables", f"[{_path(place)}.NAME]"
         if struct is None:
             what, form = "values", f"{place[-1]} = {{ NAME = ... }}"
-        yield Fault(place, f"{name_of(place)} holds {what} by name: write {form}")
+        yield Mistake(place, f"{name_of(place)} holds {what} by name: write {form}")
         return
     keys = () if struct is None else struct.__struct_fields__
     for key, inner in value.items():
         if key in keys and not isinstance(inner, dict):
             remedy = f"write [{_path(place)}.NAME] above it"
-            yield Fault((*place, key), f"`{key}` stands in {title(place)} itself: {remedy}")
+            yield Mistake((*place, key), f"`{key}` stands in {title(place)} itself: {remedy}")
         else:
-            yield from misfits(inner, item, (*place, key))
+            yield from type_mistakes(inner, item, (*place, key))
 
 
-def _in_choice(value: object, choices: tuple[Any, ...], place: Place) -> Iterator[Fault]:
+def _in_choice(value: object, choices: tuple[Any, ...], place: Place) -> Iterator[Mistake]:
     # In Python 32.0 and true equal integers.
     if not any(value == choice and type(value) is type(choice) for choice in choices):
         said, known = _toml(value), [_toml(choice) for choice in choices]
         near = _nearest(said, known)
         hint = f"did you mean {near}? " if near else ""
         text = f"cannot be {said}; {hint}Known: {', '.join(known)}"
-        yield Fault(place, f"{name_of(place)} {text}")
+        yield Mistake(place, f"{name_of(place)} {text}")
 
 
-def _in_value(value: object, kind: object, place: Place) -> Iterator[Fault]:
+def _in_value(value: object, kind: object, place: Place) -> Iterator[Mistake]:
     if (text := _refusal(value, kind)) is not None:
-        yield Fault(place, f"{name_of(place)}: {text}")
+        yield Mistake(place, f"{name_of(place)}: {text}")
 
 
 def _refusal(value: object, kind: object) -> str | None:

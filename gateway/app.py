@@ -16,8 +16,8 @@ import trio
 
 from config import Config, provider_api_key
 from gateway import upstream
+from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
-from gateway.api.rewritten_fields import check_aliases
 from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http import Edge, FleetGauges, edge_app, serve, write_batch
 from gateway.link.model_files import ModelFiles

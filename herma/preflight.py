@@ -56,9 +56,9 @@ def missing_models(config: Config) -> Iterator[str]:
 
 def check_aliases(config: Config) -> None:
     """Raise `ConfigError` for an alias that no request could use."""
-    from gateway.api import rewritten_fields
+    from gateway.api import alias_params
 
-    rewritten_fields.check_aliases(config.models)
+    alias_params.check_aliases(config.models)
 
 
 def found(name: str) -> Path | None:

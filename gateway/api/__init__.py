@@ -12,7 +12,7 @@ from gateway.api.api_format import (
     with_herma,
 )
 from gateway.api.byte_lru import ByteLru
-from gateway.api.chat_formatter import CHAT
+from gateway.api.chat_formatter import CHAT_FORMAT
 from gateway.api.chat_parser import chat_request, parse_chat_request
 from gateway.api.completions_formatter import completions_format
 from gateway.api.completions_parser import Completions, parse_completions
@@ -62,7 +62,7 @@ from gateway.api.utility_bodies import (
 )
 
 __all__ = [
-    "CHAT",
+    "CHAT_FORMAT",
     "COUNTED",
     "MAX_SESSION_CHARS",
     "AnswerHead",

@@ -346,4 +346,6 @@ class _Choice:
         return ChatChoice(index, message, logprobs, self.reason)
 
 
-CHAT: Final = ApiFormat(id_prefix="chatcmpl-", streamed=ChunkFormatter, whole=CompletionBuilder)
+CHAT_FORMAT: Final = ApiFormat(
+    id_prefix="chatcmpl-", streamed=ChunkFormatter, whole=CompletionBuilder
+)

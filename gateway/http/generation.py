@@ -12,7 +12,7 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
-    CHAT,
+    CHAT_FORMAT,
     ApiFormat,
     ChatRequest,
     Completions,
@@ -55,7 +55,7 @@ class Generation:
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
         request = parse_chat_request(body, self._edge.by_alias)
-        api = _counting(CHAT, request)
+        api = _counting(CHAT_FORMAT, request)
         answer = StreamedAnswer if request.stream else WholeAnswer
         push = scope["extensions"][EXTENSION]
         await answer(self._edge, self._metrics, request, caller, api, push).run()

@@ -5,7 +5,7 @@ Must not know SQL (`gateway.store`) or HTTP.
 
 from gateway.spending.books import Period, SpendingFigures, Window, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
-from gateway.spending.refusals import easiest
+from gateway.spending.refusals import soonest_refusal
 from gateway.spending.spending import Bill, Spending
 
 __all__ = [
@@ -16,8 +16,8 @@ __all__ = [
     "SpendingFigures",
     "Window",
     "day_of",
-    "easiest",
     "show_amount",
+    "soonest_refusal",
     "to_micro",
     "window_of",
 ]

@@ -50,11 +50,10 @@ class Limits(msgspec.Struct, frozen=True):
         return self.daily if period == "daily" else self.monthly
 
 
-class Order(msgspec.Struct, frozen=True):
-    """A request to a provider, with upper bounds of its tokens. `worst_cost` follows from them,
-    `least_cost` from the smallest possible output; both are None if the price is unknown.
-    `is_bounded` False: neither client nor configuration bounds what the output costs;
-    `completion_tokens` is a guess.
+class WorstCase(msgspec.Struct, frozen=True):
+    """A request to a provider, with upper bounds of its tokens and its cost. `least_cost` is the
+    bound with the smallest possible output; costs are None if the price is unknown. `is_bounded`
+    False: neither client nor configuration bounds the output, and `completion_tokens` is a guess.
     """
 
     key: str
@@ -63,21 +62,21 @@ class Order(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     is_bounded: bool
-    worst_cost: int | None
+    cost: int | None
     least_cost: int | None
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """The worst case of `order`, held until the request is over."""
+    """Money held for a request until it is over."""
 
     id: int
     day: str
-    order: Order
+    worst: WorstCase
 
     @property
     def cost(self) -> int:
         """In micro-units; 0 if the price is unknown."""
-        return self.order.worst_cost or 0
+        return self.worst.cost or 0
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -169,14 +168,14 @@ class Books:
         for place in _places(provider, key, day):
             self._spent[place] += cost
 
-    def reserve(self, order: Order, now: float) -> Reservation | Refusal:
-        """Hold the worst case of `order`, or say which limit forbids it."""
+    def reserve(self, worst: WorstCase, now: float) -> Reservation | Refusal:
+        """Hold the worst case, or say which limit forbids it."""
         day = day_of(now)
         self._forget_before(day)
-        refusal = self._refusal(order, day, now)
+        refusal = self._refusal(worst, day, now)
         if refusal is not None:
             return refusal
-        reservation = Reservation(self._next_id, day, order)
+        reservation = Reservation(self._next_id, day, worst)
         self._next_id += 1
         self._hold(reservation, reservation.cost)
         return reservation
@@ -184,10 +183,10 @@ class Books:
     def settle(self, reservation: Reservation, cost: int) -> None:
         """Replace the reservation by `cost`, which counts on the day of the reservation."""
         self._hold(reservation, -reservation.cost)
-        order = reservation.order
-        for place in _places(order.provider, order.key, reservation.day):
+        worst = reservation.worst
+        for place in _places(worst.provider, worst.key, reservation.day):
             self._spent[place] += cost
-        self._spent_by_provider[order.provider] += cost
+        self._spent_by_provider[worst.provider] += cost
 
     def figures(self, currency: str, now: float) -> SpendingFigures:
         return SpendingFigures(
@@ -207,18 +206,18 @@ class Books:
                     spent, reserved = self._spent[place], self._reserved[place]
                     yield Window(account, period, limit, spent, reserved)
 
-    def _refusal(self, order: Order, day: str, now: float) -> Refusal | None:
-        windows = list(self._windows(_accounts(order.provider, order.key), day))
-        if not windows or order.worst_cost == 0:
+    def _refusal(self, worst: WorstCase, day: str, now: float) -> Refusal | None:
+        windows = list(self._windows(_accounts(worst.provider, worst.key), day))
+        if not windows or worst.cost == 0:
             return None
         tightest = min(windows, key=lambda window: window.left)
-        cost = order.worst_cost if order.is_bounded else order.least_cost
+        cost = worst.cost if worst.is_bounded else worst.least_cost
         if cost is None:
             return Unbounded(tightest.account, "price", tightest.left)
         if cost > tightest.left:
             named = min(windows, key=lambda window: _rank(window, cost))
             return self._over_limit(named, cost, tightest.left, now)
-        return None if order.is_bounded else Unbounded(tightest.account, "output", tightest.left)
+        return None if worst.is_bounded else Unbounded(tightest.account, "output", tightest.left)
 
     def _over_limit(self, window: Window, cost: int, left: int, now: float) -> OverLimit:
         account, period = window.account, window.period
@@ -234,10 +233,10 @@ class Books:
         return OverLimit(window, cost, left, resets_at, retry_after_s, is_news)
 
     def _hold(self, reservation: Reservation, cost: int) -> None:
-        order = reservation.order
-        for place in _places(order.provider, order.key, reservation.day):
+        worst = reservation.worst
+        for place in _places(worst.provider, worst.key, reservation.day):
             self._reserved[place] += cost
-        self._reserved_by_provider[order.provider] += cost
+        self._reserved_by_provider[worst.provider] += cost
 
     def _forget_before(self, day: str) -> None:
         """Keep this month and the one before, for requests (and clocks) that cross midnight."""

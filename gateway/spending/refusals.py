@@ -52,7 +52,7 @@ def _over_limit(refusal: OverLimit, cap: int) -> ApiError:
     return spending_limit_reached(text, refusal.retry_after_s)
 
 
-def easiest(refusals: Sequence[ApiError]) -> ApiError:
+def soonest_refusal(refusals: Sequence[ApiError]) -> ApiError:
     """The error when every provider of a chain refuses: the refusal that ends soonest, with the
     reasons of all, its own first.
     """

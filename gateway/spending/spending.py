@@ -18,11 +18,11 @@ from gateway.spending.books import (
     Account,
     Books,
     Limits,
-    Order,
     Refusal,
     Reservation,
     SpendingFigures,
     Unbounded,
+    WorstCase,
     day_of,
     month_before,
 )
@@ -94,13 +94,13 @@ class Bill:
         cost = 0 if self._price is None else self._price.cost(usage)
         if self._usage is not None and self._is_complete:
             return _entry(held, usage, cost, is_settled=True)
-        order = held.order
-        worst = Usage(
-            prompt_tokens=max(order.prompt_tokens, usage.prompt_tokens),
+        worst = held.worst
+        bound = Usage(
+            prompt_tokens=max(worst.prompt_tokens, usage.prompt_tokens),
             cached_tokens=0,
-            completion_tokens=max(order.completion_tokens, usage.completion_tokens),
+            completion_tokens=max(worst.completion_tokens, usage.completion_tokens),
         )
-        return _entry(held, worst, max(held.cost, cost), is_settled=False)
+        return _entry(held, bound, max(held.cost, cost), is_settled=False)
 
 
 class Spending:
@@ -153,17 +153,17 @@ class Spending:
         prompt_tokens = prompt_bound(request)
         output_tokens = UNBOUNDED_OUTPUT_TOKENS * request.n if bound is None else bound
         capped_prompt = prompt_tokens + CAP_TOKENS
-        order = Order(
+        worst = WorstCase(
             key=key,
             model=model,
             provider=target.provider,
             prompt_tokens=prompt_tokens,
             completion_tokens=output_tokens,
             is_bounded=bound is not None or (price is not None and price.output == 0),
-            worst_cost=None if price is None else price.worst(prompt_tokens, output_tokens),
+            cost=None if price is None else price.worst(prompt_tokens, output_tokens),
             least_cost=None if price is None else price.worst(capped_prompt, request.n),
         )
-        answer = self._books.reserve(order, self._now())
+        answer = self._books.reserve(worst, self._now())
         if isinstance(answer, Reservation):
             return await self._make_durable(answer, price)
         self._report(answer)
@@ -172,12 +172,12 @@ class Spending:
 
     def settle(self, reservation: Reservation, entry: Entry | None) -> None:
         """Replace the reservation by `entry` (None: the request cost nothing). Never waits."""
-        cost, order = 0 if entry is None else entry.cost, reservation.order
-        if cost > reservation.cost and order.worst_cost is not None:
+        cost, worst = 0 if entry is None else entry.cost, reservation.worst
+        if cost > reservation.cost and worst.cost is not None:
             _log.warning(
                 "provider %s charged more than a request's upper bound: prices or bounds in the "
                 "configuration are too low",
-                order.provider,
+                worst.provider,
             )
         self._books.settle(reservation, cost)
         self._writer.settle(Settlement(reservation.id, entry))
@@ -221,8 +221,8 @@ class Spending:
 
     async def _make_durable(self, reservation: Reservation, price: Price | None) -> Bill | ApiError:
         try:
-            worst = Usage(reservation.order.prompt_tokens, 0, reservation.order.completion_tokens)
-            entry = _entry(reservation, worst, reservation.cost, is_settled=False)
+            bound = Usage(reservation.worst.prompt_tokens, 0, reservation.worst.completion_tokens)
+            entry = _entry(reservation, bound, reservation.cost, is_settled=False)
             await self._writer.reserve(reservation.id, entry)
         except (LedgerError, LedgerFull):
             self._books.settle(reservation, 0)
@@ -236,11 +236,11 @@ class Spending:
 def _entry(held: Reservation, usage: Usage, cost: int, *, is_settled: bool) -> Entry:
     return Entry(
         day=held.day,
-        key=held.order.key,
-        model=held.order.model,
-        provider=held.order.provider,
+        key=held.worst.key,
+        model=held.worst.model,
+        provider=held.worst.provider,
         is_settled=is_settled,
-        is_priced=held.order.worst_cost is not None,
+        is_priced=held.worst.cost is not None,
         requests=1,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,

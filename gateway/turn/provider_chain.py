@@ -27,7 +27,7 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.routing import UseProvider
-from gateway.spending import Bill, easiest
+from gateway.spending import Bill, soonest_refusal
 from gateway.telemetry import AnswerCut
 from gateway.telemetry import ProviderFailed as ProviderFailedEvent
 from gateway.turn.caller import Caller
@@ -178,7 +178,7 @@ async def _stream(
 
 def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
     if refusals and not failures:
-        return easiest(refusals)
+        return soonest_refusal(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]
     text = "No provider could answer: " + "; ".join(map(str, failures)) + "."
     text = " ".join([text, *dict.fromkeys(error.message for error in refusals)])

@@ -17,43 +17,43 @@ from gateway.spending.books import (
     Account,
     Books,
     Limits,
-    Order,
     OverLimit,
     Reservation,
     Unbounded,
     Window,
+    WorstCase,
 )
-from gateway.spending.refusals import easiest, refusal_error
+from gateway.spending.refusals import refusal_error, soonest_refusal
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 DAY_S = 86_400.0
 LEAST = 2
-"""What an order costs at least, if it costs so much at all."""
+"""What a request costs at least, if it costs so much at all."""
 CLOUD = Account("provider", "cloud")
 ALICE = Account("key", "alice")
 
 
-def order(cost: int | None = 4, *, provider: str = "cloud", bounded: bool = True) -> Order:
-    return Order(
+def worst(cost: int | None = 4, *, provider: str = "cloud", bounded: bool = True) -> WorstCase:
+    return WorstCase(
         key="alice",
         model="m",
         provider=provider,
         prompt_tokens=1,
         completion_tokens=1,
         is_bounded=bounded,
-        worst_cost=cost,
+        cost=cost,
         least_cost=None if cost is None else min(cost, LEAST),
     )
 
 
 def reserved(books: Books, cost: int, now: float = NOON) -> Reservation:
-    answer = books.reserve(order(cost), now)
+    answer = books.reserve(worst(cost), now)
     assert isinstance(answer, Reservation)
     return answer
 
 
 def refused(books: Books, cost: int = 4, now: float = NOON) -> OverLimit:
-    answer = books.reserve(order(cost), now)
+    answer = books.reserve(worst(cost), now)
     assert isinstance(answer, OverLimit)
     return answer
 
@@ -91,8 +91,8 @@ def test_another_provider_may_have_room() -> None:
     """The provider's limit does not bind others; the key's does."""
     books = Books({CLOUD: Limits(daily=5), ALICE: Limits(daily=8)})
     reserved(books, 5)
-    assert isinstance(books.reserve(order(4, provider="other"), NOON), OverLimit)
-    assert isinstance(books.reserve(order(3, provider="other"), NOON), Reservation)
+    assert isinstance(books.reserve(worst(4, provider="other"), NOON), OverLimit)
+    assert isinstance(books.reserve(worst(3, provider="other"), NOON), Reservation)
 
 
 def test_a_day_ends_at_midnight_and_a_month_with_its_last_day() -> None:
@@ -180,10 +180,10 @@ def test_what_is_waited_for_in_vain_is_told_first() -> None:
 def test_without_price_or_bound_a_limit_refuses() -> None:
     """What cannot be counted is not sent; without a limit it is, and what is free always is."""
     limited = Books({ALICE: Limits(monthly=5)})
-    assert limited.reserve(order(None), NOON) == Unbounded(ALICE, "price", 5)
-    assert limited.reserve(order(9, bounded=False), NOON) == Unbounded(ALICE, "output", 5)
-    assert isinstance(limited.reserve(order(0, bounded=False), NOON), Reservation)
-    assert isinstance(Books({}).reserve(order(None, bounded=False), NOON), Reservation)
+    assert limited.reserve(worst(None), NOON) == Unbounded(ALICE, "price", 5)
+    assert limited.reserve(worst(9, bounded=False), NOON) == Unbounded(ALICE, "output", 5)
+    assert isinstance(limited.reserve(worst(0, bounded=False), NOON), Reservation)
+    assert isinstance(Books({}).reserve(worst(None, bounded=False), NOON), Reservation)
 
 
 def test_what_an_earlier_run_spent_counts() -> None:
@@ -217,7 +217,7 @@ def test_old_windows_are_forgotten_but_not_those_of_open_requests() -> None:
 def test_no_bound_is_asked_for_where_none_would_help() -> None:
     """A limit that leaves less than the smallest answer is what stands against the request."""
     spent = Books({ALICE: Limits(monthly=LEAST - 1)})
-    answer = spent.reserve(order(9, bounded=False), NOON)
+    answer = spent.reserve(worst(9, bounded=False), NOON)
     assert isinstance(answer, OverLimit)
     assert answer.cost == LEAST
 
@@ -296,7 +296,7 @@ def test_of_several_refusals_the_soonest_over_counts(
         else spending_limit_reached(f"`p{at}` is spent.", wait)
         for at, wait in enumerate(waits_s)
     ]
-    told = easiest(refusals)
+    told = soonest_refusal(refusals)
     assert (told.status, told.retry_after_s) == (status, wait_s)
     named = re.findall(r"`(p\d)`", told.message)
     assert named[0] == f"p{waits_s.index(wait_s)}"
@@ -306,11 +306,11 @@ def test_of_several_refusals_the_soonest_over_counts(
 def test_what_nothing_mends_goes_after_every_wait() -> None:
     """Another provider will have room."""
     never, spent = request_too_costly("It never fits."), spending_limit_reached("Spent.", 3_600)
-    assert easiest([never, spent]).status == 429
-    assert easiest([never]).code == "request_too_costly"
+    assert soonest_refusal([never, spent]).status == 429
+    assert soonest_refusal([never]).code == "request_too_costly"
 
 
 def test_the_reason_of_several_is_told_once() -> None:
     """A key's limit stands before every provider alike."""
     spent = spending_limit_reached("The limit of `alice` is spent.", 60)
-    assert easiest([spent, spent]).message == spent.message
+    assert soonest_refusal([spent, spent]).message == spent.message

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.spending.books import Account, Books, Limits, Order, OverLimit, Reservation, day_of
+from gateway.spending.books import Account, Books, Limits, OverLimit, Reservation, WorstCase, day_of
 
 WORTH = 10
 LIMITS = {
@@ -42,10 +42,10 @@ class BooksMachine(RuleBasedStateMachine):
     def reserve(self, provider: str, key: str, worst: int, count: int) -> None:
         """Many at once, with no settlement between: all must see each other."""
         for _ in range(count):
-            order = Order(
-                *(key, "m", provider, 10, 10), is_bounded=True, worst_cost=worst, least_cost=1
+            case = WorstCase(
+                *(key, "m", provider, 10, 10), is_bounded=True, cost=worst, least_cost=1
             )
-            answer = self.books.reserve(order, self.now)
+            answer = self.books.reserve(case, self.now)
             if isinstance(answer, Reservation):
                 self.open.append(answer)
             else:
@@ -124,7 +124,7 @@ class BooksMachine(RuleBasedStateMachine):
 
 
 def _line(one: Reservation, cost: int) -> tuple[str, str, str, int]:
-    return one.day, one.order.key, one.order.provider, cost
+    return one.day, one.worst.key, one.worst.provider, cost
 
 
 TestBooks = BooksMachine.TestCase

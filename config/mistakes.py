@@ -16,7 +16,7 @@ Place = tuple[str | int, ...]
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Fault(NamedTuple):
+class Mistake(NamedTuple):
     """A broken rule at `place`; `text` names the remedy, and not the file."""
 
     place: Place

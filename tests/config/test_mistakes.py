@@ -2,7 +2,7 @@
 
 import pytest
 
-from config.fault import Place, line_of
+from config.mistakes import Place, line_of
 
 NASTY = '''\
 top = 1                                     # line 1

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from config import FallbackConfig, ModelConfig, ParamsConfig
-from gateway.api.rewritten_fields import wrong_values
+from gateway.api.alias_params import wrong_values
 
 
 def said(**fields: Any) -> list[str]:

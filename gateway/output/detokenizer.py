@@ -1,9 +1,9 @@
 """Token ids -> text, incrementally.
 
-Owns the two ways: tables from id to text and to bytes where tokens are bytes (0.1 us per token,
-0.6 us within a character that is split over tokens), else the library's own stream (0.64 us). Text
-never ends inside a character; bytes that are no UTF-8 become U+FFFD. Must not know stop strings,
-tools or HTTP, but for the characters that make a later stage look at a text.
+Two ways: tables from id to text and to bytes where tokens are bytes (0.1 us per token, 0.6 us
+within a character that is split over tokens), else the library's own stream (0.64 us). Text never
+ends inside a character; bytes that are not UTF-8 become U+FFFD. Must not know stop strings, tools
+or HTTP, except for the characters at which a later stage has to look.
 """
 
 import codecs
@@ -19,15 +19,15 @@ from protocol.tokens import TOKEN_BYTES
 _NONE: Final[frozenset[str]] = frozenset()
 _NO_IDS: Final[frozenset[int]] = frozenset()
 _MAX_PLAIN: Final = 16
-"""Tables of plain texts of one model, each with at most all of its tokens."""
+"""Tables of plain texts per model; each has at most all of its tokens."""
 _Utf8Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer(Protocol):
     """The text of one sequence. All pushes and the flush together equal one full decode.
 
-    `is_whole`: the text so far ends between two characters, where the next token's text depends on
-    that token alone; a token whose text is in `plain` may then go without being pushed.
+    `is_whole`: the text so far ends between two characters, so the text of the next token depends
+    on that token alone; a token whose text is in `plain` then need not be pushed.
     """
 
     is_whole: bool
@@ -39,13 +39,13 @@ class Detokenizer(Protocol):
         silent_ids: frozenset[int] = _NO_IDS,
         may_end_in_space: bool = False,
     ) -> "PlainTexts | None":
-        """The texts in which nothing has to be looked for; None: tokens have none of their own.
-        Those of `silent_ids` are none.
+        """The texts that need no further look: they have none of the characters in `marks`. None if
+        tokens have no text of their own. `silent_ids` have no text.
         """
         ...
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that these ids complete; special tokens have none, unknown ids neither."""
+        """The text that these ids complete; special tokens and unknown ids have none."""
         ...
 
     def push_one(self, token_id: int) -> str:
@@ -53,7 +53,7 @@ class Detokenizer(Protocol):
         ...
 
     def flush(self) -> str:
-        """What is left: U+FFFD for a character that never became whole."""
+        """The rest: U+FFFD for a character that was never completed."""
         ...
 
 
@@ -66,10 +66,11 @@ class TokenBytes(Protocol):
 
 
 class ByteTable(dict[int, bytes]):
-    """id -> the bytes it adds to the text, filled as ids come up.
+    """id -> the bytes that it adds to the text, filled as ids come up. All sequences of a model
+    share it.
 
-    Special tokens add nothing, but for those whose text is in `shown`. Shared by all sequences of
-    a model. `texts` has the text of those that came up and are whole characters, as nearly all are.
+    Special tokens add nothing, except those whose text is in `shown`. `texts` has the text of the
+    ids so far that are whole characters, as nearly all are.
     """
 
     def __init__(self, tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> None:
@@ -86,7 +87,7 @@ class ByteTable(dict[int, bytes]):
         silent_ids: frozenset[int] = _NO_IDS,
         may_end_in_space: bool = False,
     ) -> "PlainTexts":
-        """The plain ones of `texts`. Formats have few marks; stop strings may have any."""
+        """See `Detokenizer`. Formats have few marks; stop strings may have any."""
         key = marks, silent_ids, may_end_in_space
         plain = self._plain.get(key)
         if plain is None:
@@ -116,9 +117,9 @@ class ByteTable(dict[int, bytes]):
 
 
 class PlainTexts(dict[bytes, str]):
-    """One id, packed as on the wire -> its text, if that is whole characters, none of them in
-    `marks`, and the last one no white space unless it may be; "" for all else. Filled as ids come
-    up. Packed, because to unpack a single id costs more than to look up its text.
+    """One id, packed as on the wire -> its text, if that is whole characters without any of `marks`
+    and does not end in white space (unless `may_end_in_space`); else "". Filled as ids come up. The
+    key is packed because unpacking an id costs more than looking up its text.
     """
 
     def __init__(
@@ -195,8 +196,8 @@ class ByteDetokenizer:
 
 
 class StreamDetokenizer:
-    """A `Detokenizer` over the tokenizer's own decoder, whatever that does. Special tokens whose
-    text is in `shown` are part of the text.
+    """A `Detokenizer` over the tokenizer's own decoder. Special tokens whose text is in `shown` are
+    part of the text.
     """
 
     is_whole = False
@@ -253,7 +254,9 @@ class StreamSpelling:
 
 
 def special_ids(tokenizer: Tokenizer, shown: frozenset[str] = _NONE) -> frozenset[int]:
-    """The ids of special tokens, which have no text in an answer, but for those in `shown`."""
+    """The ids of special tokens, except those whose text is in `shown`: they have no text in an
+    answer.
+    """
     added = tokenizer.get_added_tokens_decoder()
     return frozenset(
         token_id

@@ -1,6 +1,6 @@
 """Token ids of one choice -> turn events.
 
-Owns the order of the stages (detokenise, stop strings, thoughts, tool calls), the count of tokens
+Owns the order of the stages (detokenise, stop strings, reasoning, tool calls), the count of tokens
 that the client pays for, and which log-probabilities belong to the text that it sees. Must not
 know workers, HTTP or how a stage works.
 """
@@ -21,7 +21,7 @@ from gateway.api import (
     TopLogprob,
 )
 from gateway.output.detokenizer import Detokenizer, PlainTexts, TokenBytes
-from gateway.output.reasoning import THINKING, ReasoningSplitter, Split
+from gateway.output.reasoning import REASONING, ReasoningSplitter, Split
 from gateway.output.stop_strings import StopMatcher
 from protocol.messages import TokenLogprobs
 
@@ -33,15 +33,15 @@ _NONE: Final[frozenset[int]] = frozenset()
 _NO_MARKS: Final[frozenset[str]] = frozenset()
 
 _event_of: Final[Callable[..., Callable[[str], PlainEvent]]] = lru_cache(maxsize=256)(partial)
-"""What makes a text an event of a choice, or of its call. All streams have the same one: it is in
-the processor's cache from the second on.
+"""A function from text to an event of a choice, or of its call. All streams share it, so it stays
+in the processor's cache.
 """
 
 
 class ToolParser(Protocol):
-    """Reads tool calls out of text; `gateway/output/tools` has it, with a grammar per format.
+    """Reads tool calls out of text; see `gateway/output/tools`.
 
-    While it `is_quiet`, text without any of `marks` that ends in no white space passes as it is.
+    While `is_quiet`, text without any of `marks` passes unchanged unless it ends in white space.
     """
 
     marks: frozenset[str]
@@ -49,42 +49,42 @@ class ToolParser(Protocol):
 
     @property
     def open_string(self) -> int | None:
-        """The call into whose arguments text without `string_marks` passes as it is, if any."""
+        """The call whose arguments take text without `string_marks` unchanged now, if any."""
         ...
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is pending amid text."""
+        """Whether nothing is pending between calls."""
         ...
 
     @property
     def num_calls(self) -> int:
-        """How many calls began."""
+        """How many calls have begun."""
         ...
 
     def push(self, text: str) -> list[TextEvent]:
-        """Take more text in; the events that are certain now."""
+        """Take more text; return the events that are certain now."""
         ...
 
     def flush(self, *, is_cut: bool) -> list[TextEvent]:
-        """No more text comes; `is_cut`: more would have come but for the limit."""
+        """The end of the text. `is_cut`: the token limit ended it."""
         ...
 
 
 class OutputPipeline:
     """The stages of the choice `index`.
 
-    The client pays for all tokens but `num_unread`: those that come after the one that completes a
-    stop string. `stopped` says that one matched: the caller aborts the work and calls
+    The client pays for all tokens except `num_unread`: those after the one that completes a stop
+    string. `stopped`: a stop string matched, so the caller aborts the work and calls
     `finish("stop")`. Ids in `silent_ids` (those that end the sequence: stop ids, end-of-text ids)
     count but have no text. `spelling` is needed for log-probabilities. Without `tool_parser` (the
-    client asked for no tools) markup is text. `reasoning_tokens` of the others were thoughts, tags
-    included; `reasoning` tells those apart, by default those between `<think>` and `</think>`.
+    client asked for no tools) markup is text. `reasoning_tokens` counts tokens of reasoning, tags
+    included; `reasoning` finds them, by default those between `<think>` and `</think>`.
 
-    Nearly all tokens are plain: no stage looks into them, holds them back or changes them. Whoever
-    has one may look it up in `plain` and, if it has a text there, make that an event by
-    `plain_event` instead of a `push`, and count it if it is a thought. `plain` is None where
-    whatever comes next has to be pushed.
+    Nearly all tokens are plain: no stage looks into them, holds them back or changes them. The
+    caller may look up a token in `plain` and, if it has a text there, make that an event with
+    `plain_event` instead of a `push`, counting it if `plain_is_reasoning`. While `plain` is None,
+    every token has to be pushed.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class OutputPipeline:
         "num_unread",
         "plain",
         "plain_event",
-        "plain_is_thought",
+        "plain_is_reasoning",
         "reasoning_tokens",
         "stopped",
     )
@@ -125,7 +125,7 @@ class OutputPipeline:
         self._silent_ids = silent_ids
         self._logprobs = _PendingLogprobs(spelling) if spelling is not None else None
         self._num_shown = 0
-        # What is asked per token is asked of a plain attribute.
+        # Read once per token.
         self._may_stop = stops.can_match
         self._is_answer = self._reasoning.state == "answer"
         self.stopped = False
@@ -133,13 +133,13 @@ class OutputPipeline:
         self.reasoning_tokens = 0
         self.plain: PlainTexts | None = None
         self.plain_event: Callable[[str], PlainEvent] = _event_of(TextDelta, index)
-        self.plain_is_thought = False
+        self.plain_is_reasoning = False
 
     def push(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()
     ) -> Sequence[OutputEvent]:
         """Events of new tokens; `logprobs` has one entry per id, or none at all."""
-        thoughts = answer = ""
+        reasoning = answer = ""
         for at, token_id in enumerate(ids):
             if self.stopped:
                 self.num_unread += len(ids) - at
@@ -153,33 +153,33 @@ class OutputPipeline:
                 answer += text
             else:
                 split = self._through_reasoning(text)
-                thoughts += split.thoughts
+                reasoning += split.reasoning
                 answer += split.answer
-        events = self._events(thoughts, answer)
+        events = self._events(reasoning, answer)
         self._look_ahead()
         return events
 
     def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
-        """The rest of the text, then `Finished`.
-
-        A stop after tool calls is "tool_calls"; a cut answer stays "length" even then.
+        """The rest of the text, then `Finished`. A stop after tool calls becomes "tool_calls"; an
+        answer that was cut stays "length" even then.
         """
         rest = "" if self.stopped else self._rest()
         is_cut = reason == "length" and not self.stopped
-        thoughts, answer = "", rest
+        reasoning, answer = "", rest
         if not self._is_answer:
             first, last = self._reasoning.push(rest), self._reasoning.flush()
-            thoughts, answer = first.thoughts + last.thoughts, first.answer + last.answer
+            reasoning = first.reasoning + last.reasoning
+            answer = first.answer + last.answer
         events: list[OutputEvent] = []
-        if thoughts or answer:
-            events += self._events(thoughts, answer)
+        if reasoning or answer:
+            events += self._events(reasoning, answer)
         if self._tool_parser is not None:
             held = self._tool_parser.flush(is_cut=is_cut)
             if self._logprobs is not None:
                 self._add_logprobs(self._logprobs, held)
             events += held
         if self._logprobs is not None and (left := self._logprobs.take()):
-            # Their tokens have no text of their own left, as after tool calls.
+            # The text of their tokens was part of tool calls.
             events.append(TextDelta(self._index, "", left))
         if self.stopped:
             reason = "stop"
@@ -189,7 +189,7 @@ class OutputPipeline:
         return events
 
     def _rest(self) -> str:
-        """What detokenising and stops have held back."""
+        """The text that the detokenizer and the stop matcher hold back."""
         rest = self._detokenizer.flush()
         if not self._may_stop:
             return rest
@@ -197,11 +197,11 @@ class OutputPipeline:
         return rest if self.stopped else rest + self._stops.flush()
 
     def _look_ahead(self) -> None:
-        """Note which tokens would be plain if they came next; they change none of what is asked
-        here. Space at a text's end is held back only beside thoughts and calls.
+        """Set which tokens are plain if they come next; plain tokens do not change the answer.
+        White space at a text's end is held back only beside reasoning and calls.
         """
         self.plain = None
-        self.plain_is_thought = not self._is_answer
+        self.plain_is_reasoning = not self._is_answer
         if self._logprobs is not None or not self._detokenizer.is_whole:
             return
         if self._may_stop and not self._stops.is_quiet:
@@ -240,32 +240,34 @@ class OutputPipeline:
         return shown
 
     def _through_reasoning(self, text: str) -> Split:
-        """The text of one token; one that opens, continues or closes thoughts is a thought."""
+        """The text of one token; it counts if it opens, continues or closes reasoning."""
         reasoning = self._reasoning
         before = reasoning.state
         split = reasoning.push(text)
-        self.reasoning_tokens += before in THINKING or reasoning.state in THINKING
+        self.reasoning_tokens += before in REASONING or reasoning.state in REASONING
         self._is_answer = reasoning.state == "answer"
         return split
 
-    def _events(self, thoughts: str, text: str) -> Sequence[OutputEvent]:
+    def _events(self, reasoning: str, text: str) -> Sequence[OutputEvent]:
         events: list[TextEvent] = []
         if text:
             parser = self._tool_parser
             events = [TextDelta(self._index, text)] if parser is None else parser.push(text)
             if self._logprobs is not None:
                 self._add_logprobs(self._logprobs, events)
-        return [ReasoningDelta(self._index, thoughts), *events] if thoughts else events
+        return [ReasoningDelta(self._index, reasoning), *events] if reasoning else events
 
     def _add_logprobs(self, logprobs: "_PendingLogprobs", events: list[TextEvent]) -> None:
-        """The pending entries go with the first text that comes after their tokens."""
+        """Pending entries go with the first text after their tokens."""
         at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
         if at is not None and (entries := logprobs.take()):
             events[at] = msgspec.structs.replace(events[at], logprobs=entries)
 
 
 class _PendingLogprobs:
-    """Entries of tokens whose text is not out yet, with the number of characters before each."""
+    """Entries of tokens whose text was not emitted yet, each with the number of characters before
+    it.
+    """
 
     def __init__(self, spelling: TokenBytes) -> None:
         self._spelling = spelling
@@ -281,7 +283,7 @@ class _PendingLogprobs:
         self._num_chars += num_chars
 
     def cut(self, num_shown: int) -> None:
-        """Drop entries of tokens that start after the `num_shown` characters before a stop."""
+        """Drop entries of tokens that start behind the `num_shown` characters before a stop."""
         self._entries = [entry for entry in self._entries if entry[0] < num_shown]
 
     def take(self) -> tuple[TokenLogprob, ...]:

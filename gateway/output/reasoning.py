@@ -1,8 +1,8 @@
-"""Thoughts and answer apart: `<think>…</think>` and its siblings at the start of an answer.
+"""Separates reasoning from the answer: `<think>…</think>` and its siblings at the answer's start.
 
-Owns the formats by name, their detection, and the incremental split, equal at every split of the
-stream. Only a block that opens the answer is a thought: later tags are text. White space around the
-block belongs to it. Must not know tokens or events.
+Owns the formats by name, their detection, and the incremental split, which is the same wherever the
+stream is cut. Only a block that opens the answer is reasoning: later tags are text. White space
+around the block belongs to it. Must not know tokens or events.
 """
 
 import functools
@@ -13,7 +13,7 @@ from gateway.output.tags import MAX_SPACE, find_first, tag_overlap, without_end_
 
 
 class ReasoningFormat(NamedTuple):
-    """The tags around thoughts; the first character of each occurs once in it."""
+    """The tags around reasoning; the first character of each occurs once in it."""
 
     name: str
     open: str
@@ -31,7 +31,7 @@ REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {one.name: one for one
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat:
-    """The format of the model with this chat template; `<think>` where nothing tells, since many
+    """The format of the model with this chat template; `<think>` if it names none, since many
     templates do not name what their models write.
     """
     named = (one for one in reversed(_ALL) if one.close in template or one.open in template)
@@ -39,14 +39,14 @@ def detect_reasoning_format(template: str) -> ReasoningFormat:
 
 
 State = Literal["before", "start", "inside", "gap", "answer"]
-THINKING: Final[frozenset[State]] = frozenset({"start", "inside"})
-"""The states in which the text so far ends in thoughts."""
+REASONING: Final[frozenset[State]] = frozenset({"start", "inside"})
+"""The states in which the text so far ends in reasoning."""
 
 
 class Split(NamedTuple):
-    """What is certain now: more of the thoughts, more of the answer."""
+    """What is certain now: more of the reasoning, more of the answer."""
 
-    thoughts: str
+    reasoning: str
     answer: str
 
 
@@ -54,18 +54,19 @@ class Split(NamedTuple):
 def _tags(
     reasoning: ReasoningFormat | None, enders: tuple[str, ...]
 ) -> tuple[str, str, tuple[str, ...], frozenset[str]]:
-    """Opening and closing tag, all that ends thoughts, and the first characters of that."""
+    """Opening and closing tag, all tags that end reasoning, and the first characters of those."""
     opening, closing = (reasoning.open, reasoning.close) if reasoning else ("", "")
     ends = (closing, *enders)
     return opening, closing, ends, frozenset(tag[0] for tag in ends if tag)
 
 
 class ReasoningSplitter:
-    """The thoughts of one choice.
+    """The reasoning of one choice.
 
-    `reasoning` None: there are none to look for. `is_open`: the prompt itself ended in the opening
-    tag. `enders` begin a tool call: some models forget to close their thoughts before one. Text
-    without any of `marks` ends no thoughts. In the `state` "answer" all that comes is answer.
+    Without a `reasoning` format all text is answer. `is_open`: the prompt itself ended in the
+    opening tag. `enders` begin a tool call: some models forget to close their reasoning before one.
+    Text without any of `marks` does not end reasoning. In the `state` "answer" all further text is
+    answer.
     """
 
     __slots__ = (
@@ -92,24 +93,14 @@ class ReasoningSplitter:
         self._pending = ""
 
     @property
-    def is_over(self) -> bool:
-        """Whether all that comes is answer."""
-        return self.state == "answer"
-
-    @property
-    def is_thinking(self) -> bool:
-        """Whether the text so far ends in thoughts."""
-        return self.state in THINKING
-
-    @property
     def is_quiet(self) -> bool:
-        """Whether nothing is pending amid thoughts: text without marks that ends in no white space
-        passes as it is.
+        """Whether nothing is pending within reasoning: text without marks passes unchanged unless
+        it ends in white space.
         """
         return self.state == "inside" and not self._pending
 
     def push(self, text: str) -> Split:
-        """Take more text in."""
+        """Take more text; return what is certain now."""
         if self.state == "answer":
             return Split("", text)
         if self.state == "before" and not self._pending and self._is_answer(text):
@@ -120,19 +111,19 @@ class ReasoningSplitter:
         self._pending += text
         self._look_for_opening()
         self._skip_space("start", "inside")
-        thoughts = self._read_thoughts()
+        reasoning = self._read_reasoning()
         self._skip_space("gap", "answer")
-        return Split(thoughts, self._take_answer())
+        return Split(reasoning, self._take_answer())
 
     def flush(self) -> Split:
-        """No more text comes: a thought that never closed stays a thought."""
+        """The end of the text: reasoning that was never closed stays reasoning."""
         rest, self._pending = self._pending, ""
         if self.state == "inside":
             return Split(rest.rstrip(), "")
         return Split("", rest if self.state == "before" else "")
 
     def is_plain(self, text: str) -> bool:
-        """Whether `text`, if it comes next, is all thoughts for certain, as nearly always."""
+        """Whether `text`, if it comes next, is certainly all reasoning, as nearly always."""
         return (
             self.state == "inside"
             and not self._pending
@@ -141,7 +132,7 @@ class ReasoningSplitter:
         )
 
     def _is_answer(self, text: str) -> bool:
-        """Whether what begins so certainly has no thoughts, as most answers of most models."""
+        """Whether an answer that starts with `text` has no reasoning, as most answers."""
         start = text.lstrip()
         return start != "" and start[0] != self._open[0]
 
@@ -169,15 +160,15 @@ class ReasoningSplitter:
         answer, self._pending = self._pending, ""
         return answer
 
-    def _read_thoughts(self) -> str:
+    def _read_reasoning(self) -> str:
         if self.state != "inside":
             return ""
         at, tag = find_first(self._pending, self._ends)
         if at >= 0:
-            thoughts = without_end_space(self._pending[:at])
+            reasoning = without_end_space(self._pending[:at])
             self._pending = self._pending[at + (len(tag) if tag == self._close else 0) :]
             self.state = "gap"
-            return thoughts
+            return reasoning
         held = max(tag_overlap(self._pending, tag) for tag in self._ends)
         certain = without_end_space(self._pending[: len(self._pending) - held])
         self._pending = self._pending[len(certain) :]

@@ -1,7 +1,7 @@
-"""What one choice has given so far, over all workers that worked on it.
+"""The tokens of one choice so far, from all workers that worked on it.
 
-Owns its token ids, their bound, and whether a client may have seen something of them. Must not know
-workers or how ids become events.
+Owns their bound, and whether a client may have seen something of them. Must not know workers or how
+ids become events.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,11 @@ Reason = Literal["stop", "length"]
 
 
 class SequenceOutput:
-    """Takes ids in; events go to `emit`. `end_ids` end a sequence, at the latest `max_tokens` do.
+    """Takes token ids; events go to `emit`. One of `end_ids` ends the sequence, or `max_tokens`.
 
-    `packed` are the tokens that came, as on the wire: of a thousand long answers a list of numbers
-    is most of the memory. `has_text`: the client may have seen something of it.
-    `num_unsent`: tokens that the client pays for though workers do not send them, as the one that
-    ended the sequence.
+    `packed` holds the tokens as on the wire: for a thousand long answers, lists of numbers would
+    take most of the memory. `has_text`: the client may have seen some of the answer. `num_unsent`:
+    tokens that the client pays for but workers do not send, such as the one that ends the sequence.
     """
 
     __slots__ = (
@@ -54,12 +53,12 @@ class SequenceOutput:
 
     @property
     def num_tokens(self) -> int:
-        """How many came."""
+        """How many tokens have come."""
         return len(self.packed) // TOKEN_BYTES
 
     @property
     def num_left(self) -> int:
-        """How many more may come."""
+        """How many more tokens may come."""
         return self._max_bytes // TOKEN_BYTES - self.num_tokens
 
     @property
@@ -69,18 +68,18 @@ class SequenceOutput:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Those of them that were thoughts."""
+        """How many of them were reasoning."""
         return self._pipeline.reasoning_tokens
 
     def take_item(self, item: TokenItem) -> bool:
-        """`take` for tokens as they come. A lone one that is plain text goes the short way."""
+        """`take` for tokens from a worker. A single plain token takes the short way."""
         packed = item.ids
         pipeline = self._pipeline
         texts = pipeline.plain
         if texts is not None and len(self.packed) < self._max_bytes and (text := texts[packed]):
             self.packed += packed
             self.has_text = True
-            if pipeline.plain_is_thought:
+            if pipeline.plain_is_reasoning:
                 pipeline.reasoning_tokens += 1
             # To call what is in a slot takes half as long if it is taken out first.
             event_of, tell = pipeline.plain_event, self._audience.tell
@@ -90,7 +89,7 @@ class SequenceOutput:
 
     def take(self, packed: bytes, logprobs: Sequence[TokenLogprobs] = ()) -> bool:
         """The next tokens; True once a stop string has ended the choice. Raises `WireError` for
-        more than were ordered, and for log-probabilities that are not one for each.
+        more tokens than were ordered, and unless there are none or one log-probability per token.
         """
         ids = unpack_tokens(packed)
         if logprobs and len(logprobs) != len(ids):
@@ -105,14 +104,14 @@ class SequenceOutput:
         return self._pipeline.stopped
 
     def finish(self, reason: Reason) -> None:
-        """No more tokens come."""
+        """The sequence has ended."""
         for event in self._pipeline.finish(reason):
             if type(event) is not Finished:
                 self.has_text = True
             self._audience(event)
 
     def complete_already(self) -> Reason | None:
-        """Why the choice is complete with the tokens that are here, if it is."""
+        """Why the choice is complete with the tokens so far; None if it is not."""
         last = unpack_tokens(bytes(self.packed[-TOKEN_BYTES:]))
         if not self._end_ids.isdisjoint(last):
             return "stop"

@@ -1,7 +1,7 @@
 """Stop strings in a stream of text.
 
-Owns what may be shown: text that could still become a stop string is held back, so no part of one
-is ever emitted, wherever the stream was split. Must not know tokens.
+Holds back text that could still become a stop string, so that no part of one is ever emitted,
+wherever the stream is split. Must not know tokens.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ class StopMatcher:
     """Finds the stop string that is completed first (the longest of those that end together).
 
     One Knuth-Morris-Pratt automaton per stop: its state is how much of the stop the text so far
-    ends with, which is exactly what must be held back. `matched` is the stop string that has ended
-    the stream; after it nothing more is emitted. While it `is_quiet`, text without any of `marks`
-    passes as it is.
+    ends with, which is exactly what must be held back. `matched` is the stop string that ended the
+    stream; nothing is emitted after it. While `is_quiet`, text without any of `marks` passes
+    unchanged.
     """
 
     __slots__ = (
@@ -34,11 +34,11 @@ class StopMatcher:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is held back, and nothing was found."""
+        """Whether nothing is held back and no stop string was found."""
         return not self._held and self.matched is None
 
     def push(self, text: str) -> str:
-        """Take more text in; what of it may be emitted now."""
+        """Take more text; return what may be emitted now."""
         if self.matched is not None:
             return ""
         if not self._held and self.marks.isdisjoint(text):
@@ -57,7 +57,7 @@ class StopMatcher:
         return whole[:cut]
 
     def flush(self) -> str:
-        """The held text: no more comes, so it is no stop string."""
+        """The held text: the stream has ended, so it is not a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -87,7 +87,7 @@ class _Automaton:
 
 
 NO_STOPS: Final = StopMatcher(())
-"""Without stops there is no state: this one serves all who have none."""
+"""Without stop strings there is no state, so all sequences share this one."""
 
 
 def _fallbacks(stop: str) -> list[int]:

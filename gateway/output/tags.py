@@ -1,40 +1,41 @@
 """Tags that may be cut anywhere in a stream, and the white space around them.
 
-Owns how much of a text's end must be held back. Must not know which tags there are.
+Says how much of the end of a text must be held back. Must not know which tags there are.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_SPACE: Final = 256
-"""Longer white space is text: what is held back stays small."""
+"""Longer white space is text, so that little is held back."""
 
 
 def tag_overlap(text: str, tag: str) -> int:
-    """How many last characters of `text` could be the start of `tag`, whose first character
-    occurs only once in it."""
+    """How many of the last characters of `text` could be the start of `tag`, whose first character
+    occurs only once in it.
+    """
     start = text.rfind(tag[0], max(0, len(text) - len(tag) + 1))
     return len(text) - start if start >= 0 and tag.startswith(text[start:]) else 0
 
 
 def find_first(text: str, tags: Iterable[str]) -> tuple[int, str]:
-    """Where the first of the `tags` is in `text`, and which; (-1, "") for none."""
+    """Where the first of the `tags` in `text` is, and which one; (-1, "") for none."""
     found = [(at, tag) for tag in tags if (at := text.find(tag)) >= 0]
     return min(found, default=(-1, ""))
 
 
 def without_end_space(text: str) -> str:
-    """`text` without the white space at its end, which comes in full multiples of `MAX_SPACE`
-    only: those are text, so that every split of a stream shows the same."""
+    """`text` without the white space at its end. Full multiples of `MAX_SPACE` are text, so that
+    every split of a stream emits the same.
+    """
     body = text.rstrip()
     space = len(text) - len(body)
     return text[: len(body) + space - space % MAX_SPACE] if space else text
 
 
 class TagScan:
-    """Tells the text before a tag from the tag, one character at a time.
-
-    `tags` may begin with one another's characters; the first to be complete wins.
+    """Separates text from the first tag behind it, one character at a time. Several `tags` may
+    begin alike; the first to be complete wins.
     """
 
     def __init__(self, tags: Sequence[str]) -> None:

@@ -179,20 +179,20 @@ def test_every_split_says_the_same(text: str, cut: int) -> None:
     assert at_once[-1] == in_two[-1]
 
 
-def test_thoughts_are_told_apart_and_counted() -> None:
+def test_reasoning_are_told_apart_and_counted() -> None:
     """A block at the start becomes reasoning; its tokens, tags included, are reasoning tokens."""
     out = pipeline(tools=True)
-    thoughts, answer = ids_of("<think>\nwell"), ids_of(f"</think>\n\nyes {CALL}")
-    events = [*out.push(thoughts), *out.push(answer), *out.finish("stop")]
+    reasoning, answer = ids_of("<think>\nwell"), ids_of(f"</think>\n\nyes {CALL}")
+    events = [*out.push(reasoning), *out.push(answer), *out.finish("stop")]
     assert [e.text for e in events if isinstance(e, ReasoningDelta)] == ["well"]
     assert text_of(events) == "yes"
     assert any(isinstance(event, ToolCallDelta) for event in events)
-    assert out.reasoning_tokens == len(thoughts) + 1
+    assert out.reasoning_tokens == len(reasoning) + 1
     assert out.num_unread == 0
 
 
-def test_a_prompt_may_open_the_thoughts() -> None:
-    """Some templates end the prompt in the opening tag: the answer then starts with thoughts."""
+def test_a_prompt_may_open_the_reasoning() -> None:
+    """Some templates end the prompt in the opening tag: the answer then starts with reasoning."""
     out = OutputPipeline(
         ByteDetokenizer(TABLE), StopMatcher(()), reasoning=ReasoningSplitter(is_open=True)
     )

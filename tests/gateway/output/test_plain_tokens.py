@@ -102,7 +102,7 @@ def item(*ids: int, scored: bool = False) -> TokenItem:
 def test_the_short_way_is_left_in_time(
     text: str, tools: str | None, thinks: str, stops: tuple[str, ...]
 ) -> None:
-    """Where thoughts end, a call begins, a stop string or a split character, nothing slips
+    """Where reasoning end, a call begins, a stop string or a split character, nothing slips
     through.
     """
     ids = TOKENIZER.encode(text, add_special_tokens=False).ids
@@ -190,7 +190,7 @@ def test_long_arguments_are_plain(form: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_nearly_all_tokens_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words go the short way amid thoughts and amid text, also where calls are looked for."""
+    """Words go the short way amid reasoning and amid text, also where calls are looked for."""
     pushed = _count_pushed(monkeypatch)
     choice, events = output(tools="hermes")
     words = TOKENIZER.encode("talk" * 50, add_special_tokens=False).ids

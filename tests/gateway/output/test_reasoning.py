@@ -1,13 +1,18 @@
-"""Thoughts and answer apart, however the stream is cut."""
+"""Reasoning and answer apart, however the stream is cut."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.output.reasoning import REASONING_FORMATS, ReasoningFormat, ReasoningSplitter
+from gateway.output.reasoning import (
+    REASONING,
+    REASONING_FORMATS,
+    ReasoningFormat,
+    ReasoningSplitter,
+)
 
 CASES = [
-    ("no thoughts at all", False, "", "no thoughts at all"),
+    ("no reasoning at all", False, "", "no reasoning at all"),
     ("<think>a b</think>\n\nc", False, "a b", "c"),
     ("\n <think>\na\n</think>\nc </think> <think>d", False, "a", "c </think> <think>d"),
     ("<think></think>c", False, "", "c"),
@@ -25,16 +30,16 @@ CASES = [
 def _split(parts: list[str], *, is_open: bool) -> tuple[str, str]:
     splitter = ReasoningSplitter(is_open=is_open)
     splits = [splitter.push(part) for part in parts] + [splitter.flush()]
-    return "".join(s.thoughts for s in splits), "".join(s.answer for s in splits)
+    return "".join(s.reasoning for s in splits), "".join(s.answer for s in splits)
 
 
-@pytest.mark.parametrize(("text", "is_open", "thoughts", "answer"), CASES)
-def test_only_a_block_that_opens_the_answer_is_a_thought(
-    text: str, is_open: bool, thoughts: str, answer: str
+@pytest.mark.parametrize(("text", "is_open", "reasoning", "answer"), CASES)
+def test_only_a_block_that_opens_the_answer_is_reasoning(
+    text: str, is_open: bool, reasoning: str, answer: str
 ) -> None:
     """One block at the start is split off; everything else stays as the model wrote it."""
-    assert _split([text], is_open=is_open) == (thoughts, answer)
-    assert _split(list(text), is_open=is_open) == (thoughts, answer)
+    assert _split([text], is_open=is_open) == (reasoning, answer)
+    assert _split(list(text), is_open=is_open) == (reasoning, answer)
 
 
 @given(
@@ -52,13 +57,13 @@ def test_every_split_of_the_stream_gives_the_same(parts: list[str], is_open: boo
     assert _split(list(text), is_open=is_open) == whole
 
 
-def test_it_is_known_whether_it_thinks() -> None:
+def test_the_state_says_whether_the_text_ends_in_reasoning() -> None:
     """Tokens are counted as reasoning from the opening to the closing tag."""
     splitter = ReasoningSplitter()
     states = []
     for part in ("<think>", "a", "</think>", "b"):
         splitter.push(part)
-        states.append(splitter.is_thinking)
+        states.append(splitter.state in REASONING)
     assert states == [True, True, False, False]
 
 
@@ -69,22 +74,22 @@ def test_every_format_splits_at_its_own_tags(form: ReasoningFormat) -> None:
     for parts in ([text], list(text)):
         splitter = ReasoningSplitter(form)
         splits = [splitter.push(part) for part in parts] + [splitter.flush()]
-        assert "".join(s.thoughts for s in splits) == f"a <think {form.close[:-1]} b"
+        assert "".join(s.reasoning for s in splits) == f"a <think {form.close[:-1]} b"
         assert "".join(s.answer for s in splits) == "c"
 
 
 def test_without_a_format_all_is_answer() -> None:
-    """A model without thoughts may write about them."""
+    """A model without reasoning may write about them."""
     assert ReasoningSplitter(None).push("<think>a</think>") == ("", "<think>a</think>")
 
 
 @given(st.integers(0, 40), st.booleans())
-def test_a_call_ends_thoughts_that_were_not_closed(cut: int, is_open: bool) -> None:
+def test_a_call_ends_reasoning_that_were_not_closed(cut: int, is_open: bool) -> None:
     """The tag of the call stays with the answer, where its parser looks for it."""
     text = ("" if is_open else "<think>") + "a\n <tool_call>{}</tool_call>"
     splitter = ReasoningSplitter(is_open=is_open, enders=("<tool_call>",))
     splits = [splitter.push(text[:cut]), splitter.push(text[cut:]), splitter.flush()]
-    assert "".join(s.thoughts for s in splits) == "a"
+    assert "".join(s.reasoning for s in splits) == "a"
     assert "".join(s.answer for s in splits) == "<tool_call>{}</tool_call>"
 
 
@@ -95,5 +100,5 @@ def test_endless_white_space_is_not_held(before: int, inside: int, cut: int) -> 
     assert _split([text[:cut], text[cut:]], is_open=False) == _split([text], is_open=False)
     assert _split(list(text), is_open=False) == _split([text], is_open=False)
     splitter = ReasoningSplitter(is_open=True)
-    shown = splitter.push("a" + " " * inside).thoughts
+    shown = splitter.push("a" + " " * inside).reasoning
     assert inside - len(shown) < 256

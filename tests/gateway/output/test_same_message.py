@@ -26,8 +26,8 @@ def pipeline(form: str) -> OutputPipeline:
     assert parts.tools
     drawn = iter(range(1, 1000))
     parser = ToolParser(parts.tools, lambda n: next(drawn).to_bytes(n, "little"), TOOLS)
-    thoughts = ReasoningSplitter(parts.reasoning, enders=parts.enders)
-    return OutputPipeline(TEXT.decoder(parts), StopMatcher(("STOP",)), parser, reasoning=thoughts)
+    reasoning = ReasoningSplitter(parts.reasoning, enders=parts.enders)
+    return OutputPipeline(TEXT.decoder(parts), StopMatcher(("STOP",)), parser, reasoning=reasoning)
 
 
 def events_of(form: str, steps: list[list[int]]) -> list[OutputEvent]:
@@ -80,7 +80,7 @@ PIECES = st.lists(
 def test_streamed_or_not_it_is_the_same_message(
     form: str, pieces: list[str], sizes: list[int]
 ) -> None:
-    """For any output and any steps: text, thoughts, calls with their ids, and the reason."""
+    """For any output and any steps: text, reasoning, calls with their ids, and the reason."""
     ids = list(TEXT.encoder.encode_text("".join(pieces)))
     steps, at = [], 0
     for size in sizes:

@@ -50,7 +50,7 @@ def said(events: list[TurnEvent]) -> list[tuple[type, str]]:
 
 @given(st.lists(st.integers(0, len(ids_of(TEXT))), max_size=6), st.booleans())
 def test_frames_of_any_size_say_the_same(cuts: list[int], stops: bool) -> None:
-    """However many tokens a frame holds, thoughts, text, counts and end are the same."""
+    """However many tokens a frame holds, reasoning, text, counts and end are the same."""
     ids = ids_of(TEXT)
     one, expected = output(*(["STOP"] if stops else []))
     for token_id in ids:

@@ -47,7 +47,7 @@ def test_the_configuration_overrules_the_template() -> None:
 
 
 @pytest.mark.parametrize("form", REASONING_FORMATS.values(), ids=lambda form: form.name)
-def test_the_template_tells_the_tags_of_thoughts(form: Any) -> None:
+def test_the_template_tells_the_tags_of_reasoning(form: Any) -> None:
     """Each sibling of `<think>` is known by its tag."""
     assert answer_format(f"a {form.close} b").reasoning is form
 
@@ -64,7 +64,7 @@ def test_the_template_tells_the_tags_of_thoughts(form: Any) -> None:
         ("", "seed", "assistant\n", "<seed:think>\n\n</seed:think>\n\n"),
     ],
 )
-def test_thoughts_are_skipped_as_the_model_would(
+def test_reasoning_are_skipped_as_the_model_would(
     template: str, parser: str, end: str, before: str
 ) -> None:
     """Open ones are closed; a model that thinks is given empty ones, unless it has some already."""

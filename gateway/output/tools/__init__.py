@@ -1,9 +1,9 @@
 """Tool calls in the text of a model.
 
-`parser.py` finds sections of calls in text and tells events; a grammar per format reads a section
-(`hermes.py` and its neighbours, by name in `formats.py`); `json_text.py` is the JSON that they
-share, `object_text.py` and `ledger_schema.py` are for formats that write values as plain text;
-`forcing.py` makes a model call.
+`parser.py` finds sections of calls in text and turns them into events; a grammar per format reads a
+section (`hermes.py` and its neighbours, by name in `formats.py`). They share `json_repair.py`;
+formats that write values as plain text share `arguments_writer.py` and `schema.py`. `forcing.py`
+makes a model call a tool. Must not know tokens.
 """
 
 from gateway.output.tools.forcing import Opening, forced_opening

@@ -2,7 +2,7 @@
 
 Owns what counts as such a call: a name, and arguments that are an object, null, absent, or a string
 that holds an object. Once the name and the `{` of the arguments were read it is a call, whatever
-follows; before that anything else is no call. Must not know tags.
+follows; before that, anything else is not a call. Must not know tags.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from gateway.output.tools.grammar import (
     read_arguments,
     skip_space,
 )
-from gateway.output.tools.json_text import JsonText
+from gateway.output.tools.json_repair import JsonRepair
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
 _HEX_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
@@ -24,10 +24,10 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
-    """One call whose `{` was just read; the character after it that it does not own, else "".
+    """One call whose `{` was just read; returns the character behind it if that was read, else "".
 
-    `stop` ends an object whose end the model forgot. `strict`: the name must be of a tool and the
-    arguments must be there, for text that nothing else marks as a call.
+    `stop` ends an object whose end the model forgot. `strict` is for text that nothing else marks
+    as a call: the name must be of a tool of the request, and there must be arguments.
     """
     name, early, call_id = "", "", ""
     char = yield from skip_space()
@@ -91,7 +91,7 @@ def _arguments_in_string(calls: CallSink, name: str, call_id: str) -> Read[None]
         pass
     if char != "{":
         raise NotACall
-    reader = JsonText("{")
+    reader = JsonRepair("{")
     calls.start(name, reader.close, call_id)
     calls.write(reader.take())
     while text := (yield from string.next_char()):
@@ -105,8 +105,8 @@ def _arguments_in_string(calls: CallSink, name: str, call_id: str) -> Read[None]
 
 
 def _rest(calls: CallSink, stop: str) -> Read[str]:
-    """What follows the arguments within the object is left out; the stop if that ended it."""
-    rest = JsonText("{", stop, in_object=True)
+    """Skip what follows the arguments in the object; the stop if that ended it."""
+    rest = JsonRepair("{", stop, in_object=True)
     while not rest.is_done:
         char = yield
         if not rest.feed(char):
@@ -117,11 +117,11 @@ def _rest(calls: CallSink, stop: str) -> Read[str]:
 
 
 def _value(first: str) -> Read[tuple[str, str]]:
-    """Some value before the name: its text if it may be arguments, and the character that ended
-    it if that is not its own.
+    """A value before the name: its text if it may be arguments, and the character behind it if that
+    was read.
     """
     if first in {"{", "["}:
-        reader = JsonText("{" if first == "{" else "[")
+        reader = JsonRepair("{" if first == "{" else "[")
         while not reader.is_done:
             reader.feed((yield))
         text = reader.take()
@@ -162,8 +162,8 @@ class _String:
         self._again = ""
 
     def next_char(self) -> Read[str]:
-        """The next one; "" for the closing quote. Broken escapes, and those of half a surrogate
-        pair, stay as they were written.
+        """The next character; "" for the closing quote. Broken escapes, and escapes of half a
+        surrogate pair, stay as they were written.
         """
         char = self._again or (yield)
         self._again = ""

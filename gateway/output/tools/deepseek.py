@@ -2,7 +2,7 @@
 
 V3: `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, a fenced block of JSON,
 `<｜tool▁call▁end｜><｜tool▁calls▁end｜>`. V3.1: `<｜tool▁call▁begin｜>name<｜tool▁sep｜>{...}`. One
-reader takes both. Forgotten end tags are forgiven.
+reader takes both. Missing end tags are forgiven.
 """
 
 import re
@@ -20,7 +20,7 @@ from gateway.output.tools.grammar import (
 
 
 class Tags(NamedTuple):
-    """How a version spells its delimiters; a name and its arguments are `sep` apart."""
+    """The delimiters of a version; `sep` is between a name and its arguments."""
 
     section: str
     end_section: str
@@ -59,7 +59,7 @@ def read(calls: CallSink, marker: str, tags: Tags = V3) -> Read[None]:
 
 
 def _name() -> Read[str]:
-    """What stands before the arguments' `{`: a name, perhaps a separator and a fence."""
+    """The name before the `{` of the arguments; a separator and a fence may follow it."""
     head = ""
     while (char := (yield)) != "{":
         head += char

@@ -2,8 +2,8 @@
 string="true">value</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>`.
 
 V3.2 says function_calls instead of tool_calls. `string` says whether a value is text or JSON;
-without it the tool's schema does. A JSON object in place of the parameters is taken too, and so is
-the form with delimiters that `deepseek.py` reads. Text between the parts is left out.
+without it the tool's schema does. A JSON object in place of the parameters is read as well, and so
+is the form that `deepseek.py` reads. Text between the parts is left out.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Final
 
 from gateway.output.tags import TagScan
 from gateway.output.tools import deepseek
+from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -21,7 +22,6 @@ from gateway.output.tools.grammar import (
     read_arguments,
     skip_space,
 )
-from gateway.output.tools.object_text import ObjectText
 from gateway.output.tools.schema import types_of
 
 SECTIONS: Final = ("<｜DSML｜tool_calls>", "<｜DSML｜function_calls>")
@@ -60,7 +60,7 @@ def _call(calls: CallSink) -> Read[str]:
     if char != "<":
         raise NotACall
     tag = yield from one_of(_IN_CALL, char)
-    arguments = ObjectText(calls, name)
+    arguments = ArgumentsWriter(calls, name)
     while tag == PARAMETER:
         parameter, attributes = yield from _parameter()
         said = _IS_STRING.search(attributes)

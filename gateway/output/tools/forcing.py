@@ -1,10 +1,10 @@
-"""Making a model call a tool: the beginning of a call is put at the end of the prompt.
+"""Makes a model call a tool: the prompt ends in the beginning of a call.
 
-Owns how each format's calls begin. The model can only go on with the call, and the parser starts
-behind the same text: as exact as a format can be without constrained sampling, and free. Must not
-know tokens: what is markup and what is a name is told apart, so that no name can forge a turn. Yet
-all beginnings end where tokens do, whatever a tokenizer joins: behind half a token comes nothing
-that a model has learned.
+Owns how calls begin in each format. The model can only go on with the call, and the parser starts
+behind the same text: this is as exact as a format allows without constrained sampling, and costs
+nothing. Markup and the tool's name are kept apart, so that no name can forge a turn. Every
+beginning ends at the end of a token in all tokenizers, because no model has learned what follows
+half a token. Must not know tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Opening(NamedTuple):
 
 
 class _Beginning(NamedTuple):
-    """What stands before any name, before a given one in addition, and after it."""
+    """What stands before any name, what more stands before a given name, and what follows it."""
 
     of_any: str
     before: str = ""
@@ -38,9 +38,9 @@ class _Beginning(NamedTuple):
 def forced_opening(
     tool_format: str, names: tuple[str, ...], template: str, num_calls: int = 0
 ) -> Opening | None:
-    """How a call begins in this format: to the tool of that name if there is one only, else to
-    any. None if the name cannot be written in it. `template` tells versions of a format apart;
-    `num_calls` were made in the conversation before.
+    """How a call begins in this format: to the tool named in `names` if it is the only one, else to
+    any. None if the format cannot write the name. `template` distinguishes versions of a format;
+    `num_calls` is how many calls the conversation has so far.
     """
     beginning = _BEGINNINGS[tool_format](template, num_calls)
     if len(names) != 1:
@@ -82,7 +82,7 @@ def _qwen_coder(_template: str, _: int) -> _Beginning:
 
 
 def _apart(before_name: str) -> tuple[str, str]:
-    """The last character apart: tokenizers join one that stands between words with the second."""
+    """The last character apart: between two words, tokenizers join it with the second."""
     return before_name[:-1], before_name[-1]
 
 

@@ -1,7 +1,7 @@
 """The formats of tool calls by name, and which one a model writes.
 
 Owns each format's markers and tags, its ids, and the detection from a chat template. Must not know
-how a format is read: its own file does.
+how a format is read: that is in a file per format.
 """
 
 import re
@@ -24,9 +24,9 @@ def _short_id(draw: Callable[[int], bytes]) -> str:
 class ToolFormat:
     """How a family of models writes calls.
 
-    `markers` begin a section and share their first character, which each has once; a `bare` one
-    counts only where an answer begins. `ends` are tags that may be cut off behind a call. `tags`
-    are all that it writes.
+    `markers` begin a section; they share their first character, which each has once. A `bare`
+    marker counts only at the start of an answer. `ends` are tags that may be cut off behind a call.
+    `tags` are all tags of the format.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ToolFormat:
         return self._pattern.search(text) if self.first in text else None
 
     def overlap(self, text: str) -> int:
-        """How many last characters of `text` could be the start of a marker."""
+        """How many of the last characters of `text` could be the start of a marker."""
         if self.first not in text:
             return 0
         return max(tag_overlap(text, marker) for marker in self.markers)
@@ -135,12 +135,12 @@ _SIGNS: Final = (
     ("<|python_tag|>", "llama3_json"),
     ('"parameters": ', "llama3_json"),
 )
-"""What templates contain, in the order of how telling it is."""
+"""What templates contain, the clearest signs first."""
 
 
 def detect_tool_format(template: str) -> ToolFormat:
-    """The format of the model with this chat template: Hermes' where nothing tells, since it is
-    what models without a format of their own are prompted for most.
+    """The format of the model with this chat template; Hermes' if it shows no sign of any, because
+    models without a format of their own are mostly prompted for that.
     """
     name = next((name for sign, name in _SIGNS if sign in template), "hermes")
     return TOOL_FORMATS[name]

@@ -1,13 +1,14 @@
 """GLM 4.5 to 4.7: `<tool_call>name<arg_key>x</arg_key><arg_value>value</arg_value></tool_call>`,
 with line breaks between the parts in 4.5.
 
-Values are typed by the tool's schema. It is a call once a name is followed by a key or by the end
-tag. Text between the parts is left out.
+Values have the types of the tool's schema. A block is a call once its name is followed by a key or
+by the end tag. Text between the parts is left out.
 """
 
 from typing import Final
 
 from gateway.output.tags import TagScan
+from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -17,7 +18,6 @@ from gateway.output.tools.grammar import (
     one_of,
     skip_space,
 )
-from gateway.output.tools.object_text import ObjectText
 from gateway.output.tools.schema import types_of
 
 OPEN: Final = "<tool_call>"
@@ -34,7 +34,7 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     if char == "\n" and (yield from skip_space()) != "<":
         raise NotACall
     tag = yield from one_of((KEY, CLOSE), "<")
-    arguments = ObjectText(calls, name)
+    arguments = ArgumentsWriter(calls, name)
     while tag == KEY:
         key, tag = yield from _until(END_KEY, CLOSE)
         if tag == CLOSE:

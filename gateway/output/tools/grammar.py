@@ -1,15 +1,15 @@
-"""What grammars of tool calls are made of: coroutines that are sent one character at a time.
+"""Grammars of tool calls: generators that are sent one character at a time.
 
-Owns the contract between a grammar and the parser that drives it, and the readers that all share.
-A grammar yields to get the next character, returns where its section ends, and raises `NotACall`
-for text that is no call. Because it sees single characters, it reads the same however a stream was
-cut. Must not know events or markers in text.
+Owns the contract between a grammar and the parser that drives it, and the readers that all formats
+share. A grammar yields to get the next character, returns where its section ends, and raises
+`NotACall` for text that is not a call. Because it sees single characters, it reads the same however
+a stream was cut. Must not know events or markers in text.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol, TypeVar
 
-from gateway.output.tools.json_text import JsonText
+from gateway.output.tools.json_repair import JsonRepair
 
 _T = TypeVar("_T")
 Read = Generator[None, str, _T]
@@ -19,7 +19,7 @@ _NOT_IN_NAMES: Final = frozenset("<>{}[]\"'\\`,;=| \t\r\n")
 
 
 class NotACall(Exception):
-    """The text since the last call is plain. The last `again` characters may begin a marker."""
+    """The text since the last call is text. Its last `again` characters may begin a marker."""
 
     def __init__(self, again: int = 1) -> None:
         super().__init__(again)
@@ -27,48 +27,48 @@ class NotACall(Exception):
 
 
 STRING_MARKS: Final = frozenset("\"'\\") | {chr(code) for code in range(0x20)}
-"""What may mean something within a string of JSON, or is escaped there."""
+"""Characters that end a JSON string, or are escaped in it."""
 
 
-class TakesRuns(Protocol):
-    """What a grammar reads faster than one character at a time, with the same result."""
+class RunReader(Protocol):
+    """Reads runs of characters at once, with the same result as one at a time."""
 
     @property
     def is_quiet(self) -> bool:
         """Whether text without `STRING_MARKS` and without first characters of tags, if it comes
-        next, is all arguments' text as it is.
+        next, is part of the arguments unchanged.
         """
         ...
 
     def feed_plain(self, text: str, at: int) -> int:
-        """Take the plain characters at `at`; where they end."""
+        """Take the plain characters at `at`; return where they end."""
         ...
 
     def take(self) -> str:
-        """The arguments' text that became certain since the last call."""
+        """The text of arguments that became certain since the last call."""
         ...
 
 
 class CallSink(Protocol):
     """Where a grammar writes the calls that it reads."""
 
-    runs: "TakesRuns | None"
-    """Set while something is read that takes many characters at once."""
+    runs: "RunReader | None"
+    """Set while a value is read that takes many characters at once."""
 
     def start(self, name: str, close: Callable[[], str], call_id: str = "") -> None:
-        """A call begins; `close()` gives what is left of its arguments at the end of the output."""
+        """Begin a call; `close()` gives the rest of its arguments at the end of the output."""
         ...
 
     def write(self, arguments: str) -> None:
-        """More of its arguments, as JSON text."""
+        """Add to its arguments, as JSON text."""
         ...
 
     def end(self, left: str = "") -> None:
-        """It is complete; `left` of what was read is no part of it."""
+        """End it; `left` was read but is not part of it."""
         ...
 
     def drop(self) -> None:
-        """What was read since the last call of this section is markup, if there was one."""
+        """If this section had a call, what was read since is markup."""
         ...
 
     def is_tool(self, name: str) -> bool:
@@ -81,7 +81,7 @@ class CallSink(Protocol):
 
 
 def skip_space() -> Read[str]:
-    """The first character that is no white space."""
+    """The first character that is not white space."""
     while (char := (yield)).isspace():
         pass
     return char
@@ -127,7 +127,7 @@ def is_name(name: str) -> bool:
 
 def read_arguments(calls: CallSink, name: str, stop: str, call_id: str = "") -> Read[str]:
     """A whole call whose arguments' `{` was just read; the stop if that ended it, else ""."""
-    reader = JsonText("{", stop)
+    reader = JsonRepair("{", stop)
     calls.start(name, reader.close, call_id)
     calls.runs = reader
     calls.write(reader.take())

@@ -1,7 +1,7 @@
 """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-What is no call there stays text up to the character that shows it. Several objects in one block are
-several calls. A forgotten end tag is forgiven.
+A block that is not a call becomes text at the first character that shows it. Several objects in one
+block are several calls. A missing end tag is forgiven.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ def objects(calls: CallSink, first: str) -> Read[None]:
     while char != "<":
         if char == "{":
             char = yield from read_call(calls, "<")
-        elif char not in ",}":  # one brace too many is forgiven
+        elif char not in ",}":  # one extra brace is forgiven
             raise NotACall
         else:
             char = ""

@@ -1,8 +1,8 @@
 """Kimi K2: `<|tool_calls_section_begin|><|tool_call_begin|>functions.name:0
 <|tool_call_argument_begin|>{...}<|tool_call_end|><|tool_calls_section_end|>`.
 
-The model numbers its calls through the conversation and its template shows their ids again, so its
-ids are kept. The outer tags may be missing.
+The model numbers its calls throughout the conversation and its template shows their ids again, so
+the ids are kept. The outer tags may be missing.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ def _tag(calls: CallSink, first: str = "") -> Read[str]:
 
 
 def _call(calls: CallSink) -> Read[str]:
-    """One call behind its tag; the first character of the next tag if its end is forgotten."""
+    """One call behind its tag; the first character of the next tag if its end is missing."""
     call_id = ""
     while (char := (yield)) != "<":
         call_id += char

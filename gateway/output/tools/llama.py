@@ -1,9 +1,9 @@
-"""Llama 3: `{"name": ..., "parameters": {...}}`, alone or behind `<|python_tag|>`, several apart by
-semicolons.
+"""Llama 3: `{"name": ..., "parameters": {...}}`, alone or behind `<|python_tag|>`; semicolons
+separate several.
 
-An answer may also be JSON for other reasons, so without the tag it is a call only if it begins the
-answer, names a tool of the request and has parameters. Behind the tag anything but JSON (the
-built-in tools' code) is text.
+An answer may be JSON for other reasons, so without the tag it is a call only if it begins the
+answer, names a tool of the request and has parameters. Behind the tag, anything but JSON (code for
+the built-in tools) is text.
 """
 
 from typing import Final

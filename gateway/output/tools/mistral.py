@@ -1,7 +1,8 @@
 """Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, and since version 11 of its
 tokenizer `[TOOL_CALLS]name[ARGS]{...}` (or without `[ARGS]`), with `[CALL_ID]id` in between.
 
-Its templates want ids of nine letters and digits: those of the model are kept, others drawn so.
+Its templates want ids of nine letters and digits: the model's own are kept, others are drawn in
+that form.
 """
 
 from typing import Final
@@ -24,7 +25,7 @@ ID_CHARS: Final = 9
 
 
 def read(calls: CallSink, _marker: str) -> Read[None]:
-    """What is behind the marker."""
+    """The calls behind the marker."""
     char = yield from skip_space()
     if char in "[{":
         yield from _array(calls, char)

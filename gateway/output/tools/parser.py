@@ -1,28 +1,30 @@
-"""The text of one choice -> text and tool calls, whatever the format.
+"""The text of one choice -> text and tool calls, in any format.
 
-Owns the search for markers, what is held back, white space beside calls (it belongs to them), ids
-and numbers of calls. Plain text passes without a look at its characters. Held back are at most a
-marker's beginning, white space, and `MAX_HELD` characters of what may become a call. Must not know
-formats (`formats.py` names them) nor tokens.
+Owns the search for markers, what is held back, white space beside calls (it belongs to them), and
+the ids and numbers of calls. Plain text passes without a look at its characters. At most the
+beginning of a marker, white space, and `MAX_HELD` characters of what may become a call are held
+back. Must not know formats (`formats.py` names them) or tokens.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.api import TextDelta
+from gateway.api import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallEvent, ToolCallStart
 from gateway.output.tags import MAX_SPACE, without_end_space
-from gateway.output.tools.call_events import CallEvents, ToolEvent
 from gateway.output.tools.formats import ToolFormat
-from gateway.output.tools.grammar import NotACall, Read
+from gateway.output.tools.grammar import NotACall, Read, RunReader
+from gateway.output.tools.schema import schemas_of
 
 MAX_HELD: Final = 2**16
+
+ToolEvent = TextDelta | ToolCallEvent
 
 
 class ToolParser:
     """Tool calls of one choice.
 
     `draw(n)` returns n random bytes. `tools` are those of the request. `index` is the choice's.
-    While it `is_quiet`, text without any of `marks` that ends in no white space passes as it is.
+    While `is_quiet`, text without any of `marks` passes unchanged unless it ends in white space.
     """
 
     __slots__ = (
@@ -46,7 +48,7 @@ class ToolParser:
         index: int = 0,
     ) -> None:
         self._format = tool_format
-        self._calls = CallEvents(tool_format, draw, tools, index)
+        self._calls = _CallEvents(tool_format, draw, tools, index)
         self._index = index
         self._grammar: Read[None] | None = None
         self._pending = ""
@@ -58,7 +60,7 @@ class ToolParser:
 
     @property
     def open_string(self) -> int | None:
-        """The call into whose arguments text without `string_marks` passes as it is, if any."""
+        """The call whose arguments take text without `string_marks` unchanged now, if any."""
         calls = self._calls
         if self._grammar is None or calls.runs is None or not calls.runs.is_quiet:
             return None
@@ -66,7 +68,7 @@ class ToolParser:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is pending amid text."""
+        """Whether nothing is pending between calls."""
         return (
             self._grammar is None
             and not self._pending
@@ -76,24 +78,23 @@ class ToolParser:
 
     @property
     def num_calls(self) -> int:
-        """How many calls began."""
+        """How many calls have begun."""
         return self._calls.num_calls
 
     def begin(self, opening: str) -> None:
-        """The prompt itself ended in the beginning of a call."""
+        """Take the beginning of a call in which the prompt itself ended."""
         self._read(opening)
 
     def push(self, text: str) -> list[ToolEvent]:
-        """Take more text in; the events that are certain now."""
+        """Take more text; return the events that are certain now."""
         if self.is_quiet and self._format.first not in text and not text[-1:].isspace():
             return [TextDelta(self._index, text)] if text else []
         self._read(text)
         return self._calls.take()
 
     def flush(self, *, is_cut: bool = False) -> list[ToolEvent]:
-        """No more text comes: what was held back becomes text, and an open call ends.
-
-        Only brackets that are missing are put in, and none if the answer was cut (`is_cut`).
+        """The end of the text: what was held back becomes text, and an open call ends. Missing
+        brackets are added unless the answer was cut (`is_cut`).
         """
         if self._grammar is not None:
             self._end_call(is_cut=is_cut)
@@ -117,7 +118,7 @@ class ToolParser:
             text = self._read_text(text) if self._grammar is None else self._read_section(text)
 
     def _read_text(self, text: str) -> str:
-        """Text up to the next marker; what is behind that."""
+        """Read text up to the next marker; return what is behind it."""
         whole = self._pending + text
         self._pending = ""
         if self._is_start:
@@ -136,7 +137,7 @@ class ToolParser:
         return ""
 
     def _enter(self, marker: str) -> None:
-        """A section begins; the white space before it is held with it."""
+        """Begin a section; the white space before it is held with it."""
         self._held = [self._pending + marker]
         self._pending = ""
         self._calls.in_section = False
@@ -144,14 +145,14 @@ class ToolParser:
         next(self._grammar)
 
     def _leave(self, text: str) -> None:
-        """The section is over; `text` of it was no call."""
+        """End the section; `text` of it was not a call."""
         self._grammar = None
         self._held = []
         self._after_call = self._after_call or self._calls.in_section
         self._show(text)
 
     def _read_section(self, text: str) -> str:
-        """A section up to its end, or to where it turns out to be text; what is behind that."""
+        """Read a section up to its end, or to where it proves to be text; return what is behind."""
         grammar, calls = self._grammar, self._calls
         assert grammar is not None
         at = 0
@@ -184,7 +185,7 @@ class ToolParser:
             raise NotACall
 
     def _show(self, text: str, num_held: int = 0) -> None:
-        """Text that is no call, but for its last `num_held` characters and the space before."""
+        """Emit text except its last `num_held` characters and the white space before them."""
         whole = self._pending + text
         certain = without_end_space(whole[: len(whole) - num_held])
         self._emit(certain)
@@ -196,3 +197,82 @@ class ToolParser:
             self._after_call = not text
         if text:
             self._calls.events.append(TextDelta(self._index, text))
+
+
+class _CallEvents:
+    """The `CallSink` of one choice: what grammars read -> events.
+
+    Arguments are joined until `take`, so that a push makes one event of them. `in_section`: the
+    section has a call. `left` is set once some of what was read is certainly markup: it is the text
+    that is not.
+    """
+
+    def __init__(
+        self,
+        tool_format: ToolFormat,
+        draw: Callable[[int], bytes],
+        tools: tuple[dict[str, Any], ...],
+        index: int,
+    ) -> None:
+        self._format = tool_format
+        self._draw = draw
+        self._schemas = schemas_of(tools)
+        self._index = index
+        self._ids: set[str] = set()
+        self._arguments: list[str] = []
+        self.events: list[ToolEvent] = []
+        self.close: Callable[[], str] = str
+        self.runs: RunReader | None = None
+        self.num_calls = 0
+        self.is_open = False
+        self.in_section = False
+        self.left: str | None = None
+
+    def start(self, name: str, close: Callable[[], str], call_id: str = "") -> None:
+        """See `CallSink`. The model's own ids are kept where its template shows them again."""
+        if not self._format.keeps_ids or not call_id or call_id in self._ids:
+            call_id = self._format.draw_id(self._draw)
+        self._ids.add(call_id)
+        self.events.append(ToolCallStart(self._index, self.num_calls, call_id, name))
+        self.num_calls += 1
+        self.is_open = self.in_section = True
+        self.close = close
+        self.left = ""
+
+    def write(self, arguments: str) -> None:
+        """See `CallSink`."""
+        if arguments:
+            self._arguments.append(arguments)
+
+    def end(self, left: str = "") -> None:
+        """See `CallSink`."""
+        self._flush()
+        self.events.append(ToolCallEnd(self._index, self.num_calls - 1))
+        self.is_open = False
+        self.runs = None
+        self.left = left
+
+    def drop(self) -> None:
+        """See `CallSink`."""
+        if self.in_section:
+            self.left = ""
+
+    def is_tool(self, name: str) -> bool:
+        """See `CallSink`."""
+        return name in self._schemas
+
+    def schema(self, name: str, parameter: str) -> object:
+        """See `CallSink`."""
+        return self._schemas.get(name, {}).get(parameter)
+
+    def take(self) -> list[ToolEvent]:
+        """The events since the last call."""
+        self._flush()
+        events, self.events = self.events, []
+        return events
+
+    def _flush(self) -> None:
+        if self._arguments:
+            text = "".join(self._arguments)
+            self._arguments.clear()
+            self.events.append(ToolCallArguments(self._index, self.num_calls - 1, text))

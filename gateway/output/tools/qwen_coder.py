@@ -1,14 +1,15 @@
 """Qwen3-Coder: `<tool_call><function=name><parameter=x>value</parameter></function></tool_call>`.
 
-Values are typed by the tool's schema; one line break on either side belongs to the tags. The outer
-tags may be missing, and a parameter may be ended by the next one. Text between parameters is left
-out. JSON in the outer tag is read as Hermes' format, which the same models sometimes fall back to.
+Values have the types of the tool's schema; one line break on either side belongs to the tags. The
+outer tags may be missing, and the next parameter may end a parameter. Text between parameters is
+left out. JSON in the outer tag is read as Hermes' format, which the same models sometimes write.
 """
 
 from typing import Final
 
 from gateway.output.tags import TagScan
 from gateway.output.tools import hermes
+from gateway.output.tools.arguments_writer import ArgumentsWriter
 from gateway.output.tools.grammar import (
     MAX_NAME,
     CallSink,
@@ -18,7 +19,6 @@ from gateway.output.tools.grammar import (
     name_until,
     skip_space,
 )
-from gateway.output.tools.object_text import ObjectText
 from gateway.output.tools.schema import types_of
 
 FUNCTION: Final = "<function="
@@ -60,7 +60,7 @@ def read(calls: CallSink, marker: str) -> Read[None]:
 def _function(calls: CallSink) -> Read[str]:
     """One function behind `<function=`; the tag that ended it."""
     name, _ = yield from name_until(">")
-    arguments = ObjectText(calls, name)
+    arguments = ArgumentsWriter(calls, name)
     tag = yield from _next_tag()
     while tag == PARAMETER:
         parameter = yield from _parameter_name()

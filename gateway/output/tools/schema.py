@@ -1,6 +1,6 @@
 """Values written as plain text -> JSON, by the schema of their parameter.
 
-Owns how the types of a schema are read and how a text becomes a value of one of them. A parameter
+Owns how types are read from a schema and how a text becomes a value of one of them. A parameter
 without a known schema is a string. Must not know formats.
 """
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gateway.output.tools.json_text import JsonText
+from gateway.output.tools.json_repair import JsonRepair
 
 _INTEGER: Final = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -35,7 +35,7 @@ _SYNONYMS: Final = {
 
 
 def schemas_of(tools: tuple[dict[str, Any], ...]) -> dict[str, Mapping[str, Any]]:
-    """Per tool the schemas of its parameters; tools are in the API's shape."""
+    """The schemas of parameters by tool; `tools` are in the API's shape."""
     found: dict[str, Mapping[str, Any]] = {}
     for tool in tools:
         function = tool["function"]
@@ -46,7 +46,7 @@ def schemas_of(tools: tuple[dict[str, Any], ...]) -> dict[str, Mapping[str, Any]
 
 
 def types_of(schema: object, depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema allows; none where it does not say."""
+    """The JSON types that a schema allows; empty where it names none."""
     return frozenset(_SYNONYMS.get(name, name) for name in _types(schema, depth))
 
 
@@ -78,7 +78,7 @@ def is_text(types: frozenset[str]) -> bool:
 
 
 def to_json(text: str, types: frozenset[str]) -> str:
-    """A value in JSON; a string where `text` is no value of these types."""
+    """A value in JSON; a string if `text` is not a value of these types."""
     value = text.strip()
     if is_text(types):
         return "null" if value == "null" and "null" in types else quote(text)
@@ -105,10 +105,10 @@ def _as_type(value: str, name: str) -> str | None:
 
 
 def _container(value: str, opener: str) -> str | None:
-    """JSON as it stands, or repaired if it can be read to its end."""
+    """The JSON, repaired if need be; None if it does not end where the text ends."""
     if not value.startswith(opener):
         return None
-    reader = JsonText("{" if opener == "{" else "[")
+    reader = JsonRepair("{" if opener == "{" else "[")
     for at, char in enumerate(value[1:], 2):
         reader.feed(char)
         if reader.is_done:
@@ -117,7 +117,7 @@ def _container(value: str, opener: str) -> str | None:
 
 
 def any_json(text: str) -> str:
-    """A value that its writer declared to be JSON; a string if it is none."""
+    """A value that the model declared to be JSON; a string if it is not."""
     value = text.strip()
     for name in ("null", "boolean", "integer", "number", "object", "array"):
         if (found := _as_type(value, name)) is not None:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.api.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from gateway.output.tools import TOOL_FORMATS, ToolParser
-from gateway.output.tools.call_events import ToolEvent
-from gateway.output.tools.parser import MAX_HELD
+from gateway.output.tools.parser import MAX_HELD, ToolEvent
 from tests.fakes.tool_answers import ANSWERS, TOOLS, Answer, Call
 
 FUZZ = settings.get_profile(settings.get_current_profile_name()).max_examples

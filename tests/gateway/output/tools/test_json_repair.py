@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.output.tools.json_text import JsonText
+from gateway.output.tools.json_repair import JsonRepair
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -26,7 +26,7 @@ STYLES = st.sampled_from(
 
 def read(text: str, stop: str = "") -> tuple[str, str]:
     """What became of `text`, and what was not taken."""
-    reader = JsonText("{" if text[0] == "{" else "[", stop)
+    reader = JsonRepair("{" if text[0] == "{" else "[", stop)
     for at, char in enumerate(text[1:], 1):
         if reader.is_done:
             return reader.take(), text[at:]
@@ -90,7 +90,7 @@ SIGNS = st.text(st.sampled_from("{}[]\"':,\\ \n<u1-.eEtrueNab\x00🙂"), max_siz
 @given(st.sampled_from("{["), SIGNS | st.text(max_size=20), st.sampled_from(["", "<"]))
 def test_anything_becomes_json(first: str, text: str, stop: str) -> None:
     """There is no text that breaks the reader, and it can always be completed."""
-    reader = JsonText("{" if first == "{" else "[", stop)
+    reader = JsonRepair("{" if first == "{" else "[", stop)
     pieces = [reader.take()]
     for char in text:
         if reader.is_done or not reader.feed(char):
@@ -104,7 +104,7 @@ def test_anything_becomes_json(first: str, text: str, stop: str) -> None:
 @given(SIGNS)
 def test_runs_change_nothing(text: str) -> None:
     """Plain characters of a string may be taken at once."""
-    slow, fast = JsonText("{"), JsonText("{")
+    slow, fast = JsonRepair("{"), JsonRepair("{")
     at = 0
     while at < len(text) and not fast.is_done:
         at = fast.feed_plain(text, at)

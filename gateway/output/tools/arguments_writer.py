@@ -1,7 +1,6 @@
 """Arguments that come parameter by parameter -> the text of one JSON object.
 
-Owns the object as it grows and how single values are streamed into it: those of strings as they
-come, others once they are whole. Must not know tags.
+Strings are streamed as they come, other values are written once they are whole. Must not know tags.
 """
 
 import re
@@ -13,11 +12,11 @@ from gateway.output.tools import schema
 from gateway.output.tools.grammar import CallSink, Read
 
 MAX_VALUE: Final = 2**18
-"""A longer value that is no string in its schema becomes one, so that little is held."""
+"""A longer value becomes a string whatever its schema says, so that little is held back."""
 _MAX_NULL: Final = 16
 
 
-class ObjectText:
+class ArgumentsWriter:
     """The arguments of one call."""
 
     def __init__(self, calls: CallSink, name: str, call_id: str = "") -> None:
@@ -28,17 +27,17 @@ class ObjectText:
         calls.write("{")
 
     def end(self) -> None:
-        """No more parameters come."""
+        """End the object."""
         self._calls.write("}")
         self._calls.end()
 
     def read_value(
         self, name: str, types: frozenset[str] | None, tags: tuple[str, ...], skip: str = ""
     ) -> Read[str]:
-        """The value of a parameter up to one of the `tags`, and which one it was.
+        """Read the value of a parameter up to one of `tags`; returns which one.
 
-        `types`: those of its schema; None for a value that must be JSON itself. One `skip` at its
-        start is no part of it.
+        `types` are those of its schema; None for a value that is JSON itself. One `skip` at its
+        start is not part of it.
         """
         self._is_open = True
         comma = ", " if self._num_values else ""
@@ -62,7 +61,7 @@ class ObjectText:
 
 
 class _Value:
-    """One value as it comes, up to a tag."""
+    """One value up to a tag; a `RunReader`."""
 
     def __init__(self, types: frozenset[str] | None, tags: tuple[str, ...]) -> None:
         self.scan = TagScan(tags)
@@ -82,11 +81,11 @@ class _Value:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a string is streamed, of which nothing is pending."""
+        """Whether a string is streamed and nothing is pending."""
         return self._is_streamed and not self.scan.is_holding and not self._out
 
     def feed_plain(self, text: str, at: int) -> int:
-        """Take the characters at `at` that begin no tag, while a string is streamed."""
+        """While a string is streamed, take the characters at `at` that do not begin a tag."""
         if not self._is_streamed or self.scan.is_holding:
             return at
         run = self._plain.match(text, at)
@@ -120,7 +119,7 @@ class _Value:
             self._held.clear()
 
     def _may_be_other(self) -> bool:
-        """Whether it may still turn out to be no string: what may be null is a short wait."""
+        """Whether it may still turn out not to be a string; `null` is recognised soon."""
         if not self._is_text:
             return self._num_held <= MAX_VALUE
         if self._types is None or "null" not in self._types or self._num_held > _MAX_NULL:

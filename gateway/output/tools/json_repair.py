@@ -1,12 +1,12 @@
 """JSON as models write it -> JSON, one character at a time.
 
-Owns the incremental reader of objects and arrays that every format shares. Valid JSON passes
-unchanged. What is not is repaired, by these rules:
-- a quote inside a value that nothing of JSON follows is escaped, and so are control characters;
+An incremental reader of objects and arrays that all formats share. Valid JSON passes unchanged.
+Anything else is repaired by these rules:
+- a quote inside a value is escaped unless JSON goes on behind it, and so are control characters;
 - quotes may be single, words without quotes become strings, True/False/None are translated and
   NaN, Infinity and undefined become null;
-- missing commas, colons and values (null) are put in, superfluous punctuation is left out;
-- a closing bracket closes those that were forgotten within.
+- missing commas, colons and values (null) are added, superfluous punctuation is left out;
+- a closing bracket closes the brackets that were left open inside.
 Must not know tags, tools or events.
 """
 
@@ -15,12 +15,12 @@ import re
 from typing import Final, Literal
 
 MAX_WORD: Final = 1024
-"""A number, or a word without quotes; what is longer is cut."""
+"""A number or a word without quotes; a longer one is cut."""
 _MAX_GAP: Final = 1024
-"""White space between a comma, or a quote, and what tells how it was meant."""
+"""White space behind a comma or a quote, until the next character shows what it was."""
 
 _ITEM, _COLON, _VALUE, _AFTER, _STRING, _ESCAPE, _HEX, _QUOTE, _WORD, _DONE = range(10)
-"""What may come next. _ITEM: an item of the open container, or its end; _VALUE: that of a key;
+"""What may come next. _ITEM: an item of the open container, or its end; _VALUE: the value of a key;
 _QUOTE: a quote was read that may have closed the value."""
 
 _SPACE: Final = frozenset(" \t\n\r")
@@ -46,11 +46,11 @@ _PLAIN: Final = re.compile(r"""[^"'\\\x00-\x1f]+""")
 _ESCAPED: Final = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20)}
 
 
-class JsonText:
-    """One JSON object or array, whose `first` bracket was read already.
+class JsonRepair:
+    """One JSON object or array whose `first` bracket was read already.
 
-    `stop` is a character that ends it where JSON allows it nowhere: the first of an end tag.
-    `in_object` starts behind a value within an object instead.
+    `stop` is the first character of an end tag; it ends the value where JSON does not allow it.
+    `in_object`: start behind a value in an object instead.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class JsonText:
 
     @property
     def is_done(self) -> bool:
-        """Whether the value is complete; nothing may be fed then."""
+        """Whether the value is complete and takes no more characters."""
         return self._state == _DONE
 
     def feed(self, char: str) -> bool:
-        """Take one character; False if it is the stop, which is not taken."""
+        """Take one character; False for the stop, which is not taken."""
         is_stop = char == self._stop
         while True:
             if is_stop and self._state in {_ITEM, _COLON, _VALUE, _AFTER}:
@@ -85,11 +85,11 @@ class JsonText:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is inside a string, of which nothing is pending."""
+        """Whether it is inside a string and nothing is pending."""
         return self._state == _STRING and not self._out
 
     def feed_plain(self, text: str, at: int) -> int:
-        """Take the run of plain characters at `at`, if inside a string; where it ends."""
+        """Take the run of plain characters at `at` if inside a string; return where it ends."""
         run = _PLAIN.match(text, at) if self._state == _STRING else None
         if run is None:
             return at
@@ -104,15 +104,15 @@ class JsonText:
 
     def close(self) -> str:
         """At the end of the output: the rest of the value, completed if only brackets are missing.
-        One that breaks off within a string, a key or before a value stays so, for nobody should
-        act on half a value.
+        A value that breaks off in a string, a key or before a value stays broken: acting on half a
+        value would be wrong.
         """
         is_half_key = self._state == _WORD and self._is_key
         is_whole = self._state in {_ITEM, _AFTER, _QUOTE, _WORD} and not is_half_key
         return self.close_early() if is_whole else self.take()
 
     def close_early(self) -> str:
-        """Where the model itself went on with something else: the rest, completed."""
+        """Where the model went on with something else: the rest, completed."""
         if self._state in {_STRING, _ESCAPE, _HEX, _QUOTE}:
             self._end_string()
         elif self._state == _WORD:
@@ -125,8 +125,8 @@ class JsonText:
         self._state = _DONE
         return self.take()
 
-    # Each step takes a character; or changes the state and returns False, to have it looked at
-    # again.
+    # Each step takes a character, or changes the state and returns False: then the next step gets
+    # the same character.
 
     def _item(self, char: str) -> bool:
         if char in _SPACE:
@@ -201,7 +201,7 @@ class JsonText:
         return True
 
     def _hex(self, char: str) -> bool:
-        """Four digits after a backslash and u; else they were meant as text."""
+        """Four digits behind a backslash and u; anything else was meant as text."""
         if char not in _HEX_DIGITS:
             self._out.append("\\\\u" + self._held)
             self._state = _STRING
@@ -264,7 +264,7 @@ class JsonText:
         self._state = _COLON if self._is_key else _AFTER
 
     def _close_bracket(self, char: str) -> None:
-        """Forgotten brackets within are closed; one that closes nothing is left out."""
+        """Close the brackets left open inside; a bracket that closes nothing is left out."""
         self._gap = ""
         if char not in self._open:
             return

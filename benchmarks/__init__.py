@@ -1,1 +1,1 @@
-"""Measurements of the running product; each prints the machine that it ran on."""
+"""Measurements of the running product. Each prints the machine that it ran on."""

@@ -1,7 +1,6 @@
 """A scheduler and a runner in one process, without a wire.
 
-Owns the loop of plan, run and commit and what became of each request. Must not know what the
-tokens should have been.
+Owns the loop of plan, run and commit, and the answers. Must not know which tokens are right.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ _MAX_STEPS: Final = 100_000
 
 @dataclass
 class Answer:
-    """What became of one request."""
+    """One request and its answer."""
 
     prompt: tuple[int, ...]
     outputs: list[int] = field(default_factory=list)
@@ -33,8 +32,8 @@ class Answer:
 
 
 class Drive:
-    """Serves requests over the first `num_blocks` blocks of the runner's cache, each step
-    `token_budget` tokens; a small number of blocks forces preemption.
+    """Serves requests over the first `num_blocks` blocks of the runner's cache, `token_budget`
+    tokens per step. A small number of blocks forces preemption.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Drive:
         outputs: Sequence[int] = (),
         seed: int = 0,
     ) -> int:
-        """Hand in a request, with what an earlier attempt produced; returns its number."""
+        """Submit a request, with the outputs of an earlier attempt. Returns its number."""
         number = len(self.answers)
         self.answers[number] = Answer(tuple(prompt), list(outputs))
         packed = pack_tokens(prompt), pack_tokens(outputs)
@@ -87,11 +86,11 @@ class Drive:
         return number
 
     def abort(self, number: int) -> None:
-        """Give up a request; its blocks are free at once."""
+        """Abort a request; its blocks are free at once."""
         self._hear(self._scheduler.abort(_LINK, number.to_bytes(16, "little"), 0))
 
     def step(self) -> StepPlan | None:
-        """One step, or None if nothing lives."""
+        """Run one step. Returns None if there is no work."""
         plan = self._scheduler.plan()
         if plan is not None:
             self.num_steps += 1
@@ -99,7 +98,7 @@ class Drive:
         return plan
 
     def finish(self) -> None:
-        """Step until nothing lives. Raises `RuntimeError` if that takes for ever."""
+        """Step until there is no work. Raises `RuntimeError` if that does not happen."""
         for _ in range(_MAX_STEPS):
             if self.step() is None:
                 self.check()
@@ -107,7 +106,7 @@ class Drive:
         raise RuntimeError(f"{self._scheduler!r} still runs after {_MAX_STEPS} steps")
 
     def check(self) -> None:
-        """Raise `IntegrityError` if the books of sequences and blocks contradict each other."""
+        """Raise `IntegrityError` if the records of sequences and blocks contradict each other."""
         self._scheduler.check_integrity()
 
     def _hear(self, outgoing: Sequence[Outgoing]) -> None:
@@ -130,8 +129,8 @@ class Drive:
 
 
 def fresh_runner(runner: Runner) -> Runner:
-    """A runner without sequences on the same weights and cache, every slot of which is poisoned:
-    what is read before it was written becomes NaN.
+    """A runner without sequences on the same weights and cache. Every slot of the cache is
+    poisoned, so that a read before a write becomes NaN.
     """
     cache = runner.cache
     for keys, values in cache.layers:

@@ -1,1 +1,1 @@
-"""How fast the engine is, beside the floor that the card sets and beside its peer."""
+"""The speed of the engine, beside the card's floor and a peer."""

@@ -1,6 +1,6 @@
-"""The tests: which requests, and which number comes out of them.
+"""The tests: their requests and their figures.
 
-Owns their shapes and their way of counting: a step is the whole call divided by the tokens, prompt
+Owns the shapes and how they are counted: a step is the whole call divided by the tokens, prompt
 included, as a user would see it. Must not know the engine beyond its client.
 """
 
@@ -18,7 +18,7 @@ from benchmarks.engine.peer import Bar
 from benchmarks.engine.scale import Scale
 
 NEW_TOKENS: Final = 32
-"""What a prompt has that its cached prefix has not."""
+"""New tokens of a prompt behind its cached prefix."""
 
 _WORKLOAD_IDS: Final = 10_000
 _WARM_RUNS: Final = 1
@@ -27,7 +27,7 @@ _WARM_TOKENS: Final = 8
 
 @dataclass
 class Bench:
-    """What the tests share. `samples` collects answers that are to be checked."""
+    """Shared by the tests. `samples` collects answers to be checked."""
 
     client: Client
     scale: Scale
@@ -38,16 +38,16 @@ class Bench:
     _salts: Iterator[int] = field(default_factory=count)
 
     def salt(self) -> bytes:
-        """A prefix cache of its own: nothing that ran before is found."""
+        """A prefix cache of its own, in which nothing earlier is found."""
         return next(self._salts).to_bytes(8, "little")
 
     def prompts(self, name: str, num: int, length: int) -> list[list[int]]:
-        """Random ids, the same ones in every run of the benchmark."""
+        """Random ids, the same in every run of the benchmark."""
         rng = random.Random(name)
         return [[rng.randrange(self.vocab_size) for _ in range(length)] for _ in range(num)]
 
     def at_least(self, figure: Callable[[Floor], float]) -> float | None:
-        """What `figure` makes of the floor, on a card that has one."""
+        """The result of `figure` for the floor, on a known card."""
         return None if self.floor is None else figure(self.floor)
 
     def sample(self, answers: Sequence[Answer]) -> None:
@@ -112,7 +112,7 @@ def workload(bench: Bench) -> Iterator[Figure]:
 
 
 def first_token(bench: Bench) -> Iterator[Figure]:
-    """One request alone: milliseconds to its first token, with an empty and with a warm cache."""
+    """One request alone: milliseconds to its first token, with an empty and a warm cache."""
     for length in bench.scale.firsts:
         cold, cached = [], []
         (prompt,) = bench.prompts(f"first {length}", 1, length)
@@ -130,7 +130,7 @@ def first_token(bench: Bench) -> Iterator[Figure]:
 
 
 def turn(bench: Bench) -> Iterator[Figure]:
-    """An agent's next turn alone: milliseconds to its first token, with a past that is cached."""
+    """An agent's next turn alone: milliseconds to its first token, with a cached past."""
     for past, new in bench.scale.turns:
         (prompt,) = bench.prompts(f"turn {past}", 1, past)
         tails = bench.prompts(f"turn {past} + {new}", _WARM_RUNS + bench.scale.runs, new)
@@ -182,7 +182,7 @@ def prefill(bench: Bench) -> Iterator[Figure]:
 
 
 def long_decode(bench: Bench) -> Iterator[Figure]:
-    """Long contexts whose prompts are cached already: milliseconds per step of the whole call."""
+    """Long contexts with cached prompts: milliseconds per step of the whole call."""
     scale = bench.scale
     num, length, outputs = scale.long_sequences, scale.long_prompt, scale.long_outputs
     prompts = bench.prompts("long decode", num, length)

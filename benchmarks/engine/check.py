@@ -1,8 +1,8 @@
-"""Are the answers of the benchmark right? A failed check fails the benchmark.
+"""Checks the answers of the benchmark; a failed check fails the run.
 
-Owns the evidence: what plain torch says of the tokens of an answer. `verdict.py` has the rule. The
-score of a drawn token is its logit over the temperature plus its own Gumbel noise, which seed,
-position and vocabulary index give; so drawn tokens are held to the same rule as greedy ones.
+Owns the evidence: what plain torch computes for the tokens of an answer. `verdict.py` has the rule.
+The score of a drawn token is its logit over the temperature plus its Gumbel noise, which depends on
+seed, position and vocabulary index, so drawn tokens follow the same rule as greedy ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,24 +19,27 @@ from kernels.philox import uniform_noise
 from workers.engine.runner import Runner
 
 MAX_ROWS: Final = 64
-"""Checked tokens of one answer, spread evenly: their logits take memory."""
+"""Checked tokens of one answer, spread evenly, because their logits take memory."""
 
 LONG: Final = 4_096
-"""Tokens from which on float32 products are made of 11-bit factors on a card: they would take 5 s
-per 16k tokens of 8B otherwise. bfloat16 has 8 bits."""
+"""From this many tokens on, float32 products use 11-bit factors on a card: full ones would take 5 s
+per 16k tokens of 8B. bfloat16 has 8 bits.
+"""
 
 FEW: Final = 64
-"""Rows of a step that weights in 8 bits multiply as they are; more of them are rounded, too."""
+"""Up to this many rows are multiplied with 8-bit weights unrounded; in larger steps rows are
+rounded too.
+"""
 
 _RIVALS: Final = 32
-"""Tokens beside ours that could be the reference's choice."""
+"""Other tokens that could be the reference's choice."""
 
 _ROUNDING: Final = 1e-5
-"""Of the spread of the logits: float32 sums in another order."""
+"""Share of the logits' spread: float32 sums in another order."""
 
 
 def check_answers(runner: Runner, answers: Sequence[Answer]) -> list[Checked]:
-    """Every answer against the reference. Raises `RuntimeError` if one has not ended by itself."""
+    """Compare every answer with the reference. Raises `RuntimeError` if one was cut off."""
     for answer in answers:
         if answer.ending != "length" or len(answer.outputs) != answer.request.max_tokens:
             raise RuntimeError(f"an answer of {len(answer.outputs)} tokens ended: {answer.ending}")
@@ -52,7 +55,7 @@ def _evidence(runner: Runner, answer: Answer) -> Evidence:
     num_rounded = len(ids) if is_wide else len(answer.request.prompt)
     rough = reference_logits(model.config, model.weights, ids, rows, dtype, num_rounded)
     noise = (rough - scores).square().mean(dim=1).sqrt()
-    # A row's own noise may by chance be small in this one of many orders of additions.
+    # A row's own noise may be small by chance in this one order of additions.
     spread = scores.std()
     noise = noise.clamp(min=float(noise.median())) + _ROUNDING * spread
     share = float(noise.mean() / spread)

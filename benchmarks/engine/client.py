@@ -1,8 +1,8 @@
 """Requests to an engine in the same process, through frames as a supervisor would relay them.
 
 Owns the channel in memory and the one client at its other end. Frames are encoded and joined on
-both sides as on the socket; only what came back is decoded after the clock has stopped, because in
-production another process does that. Must not know the engine's inside.
+both sides as on the socket. Answers are decoded after the clock has stopped, because in production
+another process does that. Must not know the engine's internals.
 """
 
 import threading
@@ -40,8 +40,8 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What became of a request; times in seconds since the call, `inf` until they come. `batch`
-    requests were with the engine at the most; None if others came and went.
+    """The answer to a request. Times are seconds since the call, `inf` until they are known.
+    `batch` is the most requests in the engine at once; None if others came and went.
     """
 
     request: Request
@@ -66,7 +66,7 @@ class MemoryChannel:
         self._is_stopped = False
 
     def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
-        """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
+        """All waiting frames. Waits for the first up to `timeout_s` (None: without limit)."""
         with self._filled:
             if not self._inbox and timeout_s is None:
                 self._idle.set()
@@ -79,7 +79,7 @@ class MemoryChannel:
         return self._decoder.feed(data)
 
     def send(self, frames: list[tuple[int, bytes]]) -> None:
-        """What the engine says, with the moment at which it said so."""
+        """Take the engine's frames, with the time at which it sent them."""
         if not frames:
             return
         data = encode_frames(frames)
@@ -89,7 +89,7 @@ class MemoryChannel:
                 self._ended.release()
 
     def put(self, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Hand frames to the engine, in one go."""
+        """Pass frames to the engine as one read."""
         data = encode_frames(frames)
         with self._filled:
             self._idle.clear()
@@ -97,7 +97,7 @@ class MemoryChannel:
             self._filled.notify()
 
     def stop(self) -> None:
-        """The engine has ended: nobody waits for it any longer."""
+        """The engine has ended: wake every waiter."""
         self._is_stopped = True
         self._ended.release()
         self._idle.set()
@@ -110,11 +110,11 @@ class MemoryChannel:
         return ended
 
     def settle(self) -> None:
-        """Wait until the engine has nothing left to do."""
+        """Wait until the engine has no work."""
         self._idle.wait()
 
     def taken(self) -> list[tuple[float, int, bytes]]:
-        """What was said since the last time: moment, link, payload."""
+        """Frames since the last call: time, link, payload."""
         decoder, heard = FrameDecoder(), []
         while self._outbox:
             at, data = self._outbox.popleft()
@@ -132,7 +132,9 @@ class Client:
         self.answers: dict[int, Answer] = {}
 
     def call(self, requests: Sequence[Request]) -> tuple[list[Answer], float]:
-        """All requests at once; the answers in order, and the seconds until the last had ended."""
+        """Submit all requests at once. Returns the answers in order, and the seconds until the last
+        ended.
+        """
         self.answers = {}
         numbers = self.submit(requests)
         for _ in requests:
@@ -144,7 +146,7 @@ class Client:
         return answers, max(answer.end_s for answer in answers)
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Hand in requests without waiting; their numbers. Times count from the last submission."""
+        """Submit requests without waiting; return their numbers. Times count from the last call."""
         self._sent_at = time.perf_counter()
         frames, numbers = [], []
         for request in requests:
@@ -160,12 +162,12 @@ class Client:
         self._channel.put([(LINK, wire.encode(Abort(_id(number), 0)))])
 
     def wait(self, timeout_s: float) -> None:
-        """Until a request ends, at the most `timeout_s`; then listen."""
+        """Wait until a request ends, at most `timeout_s`, then read the frames."""
         self._channel.wait_ending(timeout_s)
         self.listen()
 
     def listen(self) -> None:
-        """Take note of what the engine has said."""
+        """Read the engine's frames."""
         for at, link, payload in self._channel.taken():
             if link == LINK:
                 self._hear(at - self._sent_at, payload)

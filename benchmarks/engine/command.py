@@ -1,4 +1,4 @@
-"""The command line's words become a run, and the run a file.
+"""`herma bench engine`: from the command line to a run and its result file.
 
 Owns which tests a name stands for. Must not know how they are made.
 """
@@ -18,7 +18,7 @@ _SMOKE_SOAK_S: Final = 1.0
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Run, print, write; 0 if every answer was right, else 1. Raises `ConfigError`."""
+    """Run, print, write. Returns 0 if every answer was right, else 1. Raises `ConfigError`."""
     options = Options(
         model=arguments.model,
         dummy=arguments.dummy,

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.engine.compiling SHAPE [--arch 90]`: what a start has to compile; no card.
+"""`python -m benchmarks.engine.compiling SHAPE [--arch 90]`: what a start compiles; needs no card.
 
-Owns the measurement of each kernel of a start: CPU seconds in a fork of its own, as the engine's
-compiler has it, and what they make of a start with so many processes. CPU seconds do not depend on
-what else the machine does, so much as clocks do.
+Owns the measurement of each kernel of a start, in CPU seconds of a fork of its own as in the
+engine's compiler, and the time of a start with N processes. CPU seconds depend less on other load
+than elapsed time does.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _PROCESSES = (1, 2, 4, 8, 16)
 
 
 class Compiled(NamedTuple):
-    """A kernel and its CPU seconds, those of Triton's own children included."""
+    """A kernel and its CPU seconds, including Triton's child processes."""
 
     kernel: RecordedKernel
     cpu_s: float
@@ -77,7 +77,7 @@ def _sum(compiled: Sequence[Compiled]) -> str:
 
 
 def _segment(compiled: Sequence[Compiled], processes: int) -> float:
-    """Until the last is done, in the order of the engine's compiler."""
+    """Seconds until the last kernel is done, in the order of the engine's compiler."""
     cpu_s = {each.kernel: each.cpu_s for each in compiled}
     free_at = [0.0] * processes
     for kernel in long_ones_first(list(cpu_s), processes // 2):

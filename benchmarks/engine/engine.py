@@ -1,7 +1,7 @@
 """An engine in this process: the real loop, scheduler and runner, driven by a client's thread.
 
-Owns their assembly, which is that of `workers.engine`, and who ends first. Must not know what is
-asked of it. The loop has the main thread, as in production.
+Owns their assembly, which is that of `workers.engine`, and the order of shutdown. The loop has the
+main thread, as in production.
 """
 
 import time
@@ -22,13 +22,13 @@ from workers.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What can be looked at while nothing runs."""
+    """The parts that can be inspected while nothing runs."""
 
     scheduler: Scheduler
     runner: Runner
 
     def check_idle(self) -> None:
-        """Raise `IntegrityError` if the books contradict each other, `RuntimeError` for a leak."""
+        """Raise `IntegrityError` if records contradict each other, `RuntimeError` for a leak."""
         self.scheduler.check_integrity()
         load = self.scheduler.load(0, 0.0, 0.0)
         if load.running or load.waiting or load.free_blocks != load.num_blocks:
@@ -37,12 +37,12 @@ class Books:
 
 @final
 class Engine:
-    """Serves one client at a time; sequences and prefix cache live on between them. `prepared_s`
-    is what the engine took for itself before clients: the capture of graphs.
+    """Serves one client at a time; sequences and prefix cache live on between them. `prepared_s` is
+    the time that the engine took to capture graphs before the first client.
     """
 
     def __init__(self, runner: Runner, *, max_waiting: int, trace: Trace | None = None) -> None:
-        """With `trace` every step is noted down in it."""
+        """With `trace` every step is recorded in it."""
         scheduler = scheduler_for(
             runner,
             MODEL,
@@ -55,8 +55,8 @@ class Engine:
         self._trace = trace
 
     def serve(self, act: Callable[[Client], None]) -> None:
-        """Run the loop until `act`, in a thread of its own, has ended. Raises what either raised;
-        the engine's own error goes first.
+        """Run the loop while `act` runs in a thread of its own. Raises the engine's error, else
+        that of `act`.
         """
         channel = MemoryChannel()
         runner = self.books.runner if self._trace is None else self._trace.over(self.books.runner)

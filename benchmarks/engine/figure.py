@@ -1,4 +1,4 @@
-"""One measured number and what stands beside it.
+"""One measured number with its floor and bars.
 
 Owns how a figure is compared. Must not know how it was measured.
 """
@@ -13,8 +13,8 @@ from benchmarks.engine.peer import NO_BAR, Bar
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`values` are the single runs, of which the median counts. `floor` is in the same unit, None
-    on a card whose ceilings are not known. More is better for rates, less for times.
+    """`values` are the single runs; the median counts. `floor` has the same unit, and is None on an
+    unknown card. Rates are better when larger, times when smaller.
     """
 
     key: str
@@ -26,29 +26,28 @@ class Figure:
 
     @property
     def value(self) -> float:
-        """The median of the runs."""
         return statistics.median(self.values)
 
     @property
     def is_rate(self) -> bool:
-        """Whether more is better."""
+        """Whether larger is better."""
         return self.unit.endswith("/s")
 
     @property
     def share(self) -> float | None:
-        """How much of the floor's speed is reached, 0 to 1."""
+        """The reached share of the floor's speed, 0 to 1."""
         if self.floor is None:
             return None
         return self.value / self.floor if self.is_rate else self.floor / self.value
 
     def reaches(self, bound: float | None) -> bool | None:
-        """Whether the value is at least as good as a bound; None without one."""
+        """Whether the value meets a bound; None without one."""
         if bound is None:
             return None
         return self.value >= bound if self.is_rate else self.value <= bound
 
     def as_json(self) -> dict[str, Any]:
-        """All that is known, for the result file."""
+        """All fields, for the result file."""
         return {
             **{name: value for name, value in asdict(self).items() if name != "bar"},
             "value": self.value,

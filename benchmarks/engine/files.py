@@ -1,6 +1,6 @@
-"""A checkpoint with the shape of a model and weights that were drawn, as one would download it.
+"""Writes a checkpoint with the shape of a model and random weights.
 
-Owns the way back from merged matrices to the published names. Must not know who loads it.
+Owns the conversion from merged matrices to the published names.
 """
 
 import json
@@ -19,11 +19,11 @@ from workers.engine.models.weights import LayerWeights
 from workers.model_dir import CONFIG_NAME, dummy_dir
 
 LAYERS_PER_FILE: Final = 8
-"""3 GB of 8B: files of the usual size, and no more than that in memory."""
+"""3 GB of 8B: files of the usual size, which bound the memory used."""
 
 
 def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: torch.dtype) -> int:
-    """Write config.json, safetensors files and their index; the bytes of all tensors.
+    """Write config.json, safetensors files and their index. Returns the bytes of all tensors.
 
     `shape` is the name of an installed shape or a directory with config.json. Raises `ConfigError`.
     """

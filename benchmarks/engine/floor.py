@@ -1,7 +1,7 @@
 """The least time that a card needs, from the shape of the model alone.
 
-Owns bytes and operations: every weight and every cached key and value of a step read once, every
-multiplication done once. Must not measure anything; whoever is faster than this has skipped work.
+Owns bytes and operations: every weight and every cached key and value of a step is read once, every
+multiplication done once. Measures nothing; a faster result would have skipped work.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from workers.engine.models.model_config import Qwen3Config
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a card was seen to do: bytes/s of a large copy (read + written), and FLOP/s of a large
-    matrix product, in 16 bits and in fp8.
+    """Ceilings of a card: bytes/s of a large copy (read + written), and FLOP/s of a large matrix
+    product in 16 bits and in fp8.
     """
 
     bandwidth: float
@@ -23,12 +23,12 @@ class Ceiling:
 
 
 CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
-"""Measured with torch 2.11 (cu130) on random data; a card that is not here has no floor."""
+"""Measured with torch 2.11 (cu130) on random data. Other cards have no floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Times in seconds for a shape on a card; `fp8`: layers in 8 bits, head and cache in 16."""
+    """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16."""
 
     config: Qwen3Config
     card: Ceiling
@@ -44,22 +44,22 @@ class Floor:
 
     @property
     def head_weights(self) -> int:
-        """Parameters of the head; an untied embedding is not read but for a few rows."""
+        """Parameters of the head. Of an untied embedding only a few rows are read."""
         return self.config.vocab_size * self.config.hidden_size
 
     @property
     def weight_bytes(self) -> int:
-        """What a step reads of the weights."""
+        """Bytes of weights that a step reads."""
         return self.layer_weights * (1 if self.fp8 else 2) + 2 * self.head_weights
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of one token in all layers."""
+        """Bytes of keys and values of one token in all layers."""
         config = self.config
         return 4 * config.num_layers * config.num_kv_heads * config.head_dim
 
     def step(self, batch: int, context_tokens: int) -> float:
-        """One decode step over `context_tokens` cached tokens of all sequences together."""
+        """One decode step over `context_tokens` cached tokens of all sequences."""
         moved = self.weight_bytes + context_tokens * self.token_bytes
         return max(moved / self.card.bandwidth, self._compute(batch, batch))
 
@@ -73,7 +73,7 @@ class Floor:
         return max(moved / self.card.bandwidth, compute)
 
     def call(self, prompts: Sequence[int], outputs: Sequence[int], cached: int = 0) -> float:
-        """All prompts at once, then steps of those that still run, until the last has ended."""
+        """All prompts at once, then decode steps until the last sequence ends."""
         total = self.prefill([length - cached for length in prompts], cached)
         for step in range(1, max(outputs)):
             live = [prompt for prompt, num in zip(prompts, outputs, strict=True) if num > step]

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.engine.loading`: how are weights brought to a card the fastest?
+"""`python -m benchmarks.engine.loading`: the fastest way to load weights onto a card.
 
 Writes one safetensors file, then reads it to the card by our stream in several settings and by the
-library's own device loading. The file is in the page cache after the first, untimed reading; every
-way is checked against the tensors that were written.
+library's own device loading. After a first, untimed read the file is in the page cache. Every way
+is compared with the written tensors.
 
 With `--start SHAPE` it writes a whole checkpoint of that shape instead (qwen3-8b: 16.4 GB) and
-measures an engine process from its start to its first answer, phase by phase: with an empty cache
-of compiled kernels, then twice with the one that this left.
+measures an engine process from its start to its first answer, phase by phase: with an empty kernel
+cache, then twice with the cache of the first start.
 """
 
 import argparse
@@ -63,9 +63,9 @@ def main() -> None:
 
 
 def measure_starts(shape: str, device: torch.device, directory: Path | None) -> None:
-    """Print the phases of starts with real files, which lie in the page cache as just written."""
+    """Print the phases of starts with real files, which are in the page cache from writing."""
     with TemporaryDirectory(dir=directory) as home, TemporaryDirectory() as kernels:
-        # In a process of its own: what it took of the card is given back with it.
+        # A process of its own returns its memory of the card when it ends.
         with ProcessPoolExecutor(1, get_context("spawn")) as writers:
             written = writers.submit(write_checkpoint, shape, Path(home), device, torch.bfloat16)
             num_bytes = written.result()

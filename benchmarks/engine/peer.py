@@ -1,17 +1,17 @@
-"""What the peer reached, and what we must and want to reach, as data.
+"""The peer's figures and our bars, as data.
 
 Peer: vLLM 0.26.0 on one NVIDIA H200 (driver 580.159.04, torch 2.11.0+cu130, triton 3.6.0, Python
 3.12.3), with its defaults (FlashAttention 3, async scheduling, CUDA graphs, prefix caching), dummy
 weights, token-id prompts, no tokenizer, max_num_seqs 256, max_num_batched_tokens 16384,
-max_model_len 40960, memory fraction 0.9. One run each (two of the workload, of which the mean
-stands here). Owns the numbers; must not know how ours are measured.
+max_model_len 40960, memory fraction 0.9. One run each, except the workload: the mean of two. Must
+not know how ours are measured.
 """
 
 from typing import Final, NamedTuple
 
 
 class Bar(NamedTuple):
-    """Peer, must and goal in the figure's own unit; None where there is none."""
+    """Peer, must and goal in the figure's own unit; None if there is none."""
 
     peer: float | None = None
     must: float | None = None
@@ -78,5 +78,5 @@ _BARS: Final = {
 
 
 def bar(model: str, *, fp8: bool, key: str) -> Bar:
-    """The bars of a figure, empty for models and tests that the peer did not run."""
+    """The bars of a figure; empty for models and tests that the peer did not run."""
     return _BARS.get((model, fp8), {}).get(key, NO_BAR)

@@ -1,6 +1,6 @@
 """Throughput and latency over the batch size as a picture.
 
-Owns the drawing. matplotlib is wanted here alone, and only if a picture is asked for.
+Owns the drawing. matplotlib is needed only here, and only for a picture.
 """
 
 from importlib import import_module
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def plot_decode(report: dict[str, Any], path: Path) -> bool:
-    """Draw a report's decode figures as a PNG; False, with a line, where matplotlib is missing or
-    the report has none.
+    """Draw a report's decode figures as a PNG. Prints why and returns False if matplotlib or the
+    figures are missing.
     """
     figures = [one for one in report["figures"] if one["key"].startswith("decode-")]
     if not figures:
@@ -42,7 +42,7 @@ def plot_decode(report: dict[str, Any], path: Path) -> bool:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.grid(visible=True, which="both", alpha=0.3)
         axes.legend()
-    # Times differ by less than a decade, in which only this names what lies between.
+    # The times span less than a decade, so the minor ticks need labels.
     latency.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
     figure.suptitle(f"{report['model']}, {report['machine']['device']}: decode, prompt included")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""How far the benchmark is, on the terminal.
+"""The progress of the benchmark on the terminal.
 
-Owns one line on stderr, drawn over itself; nothing where no terminal looks. Must not time anything.
+Owns one line on stderr, redrawn in place; nothing without a terminal.
 """
 
 import sys
@@ -18,11 +18,11 @@ class Progress:
         self._done = 0
 
     def begin(self, name: str) -> None:
-        """`name` runs now."""
+        """Show `name` as the running test."""
         self._draw(self._done, name)
 
     def end(self) -> None:
-        """One step more is done."""
+        """One more step is done."""
         self._done += 1
         self._draw(self._done, "")
 

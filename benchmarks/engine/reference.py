@@ -1,8 +1,8 @@
-"""The network once more, in plain torch over whole sequences, without any kernel of ours.
+"""The network again, in plain torch over whole sequences, without our kernels.
 
-Owns the forward pass that answers are checked against. Must not share code with the engine: only
-its weights, each converted when it is used. What grows with the sequence is computed in parts, so
-that an 8B model and 32k tokens take about 3 GB in float32.
+Owns the forward pass that answers are checked against. Shares only the weights with the engine,
+each converted when it is used. What grows with the sequence is computed in parts, so that an 8B
+model and 32k tokens take about 3 GB in float32.
 """
 
 import torch
@@ -80,8 +80,8 @@ def _attention(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention [heads, T, D] by its definition; torch's own takes heads x T x T numbers in
-    float32 on some devices.
+    """Causal attention [heads, T, D] by its definition. torch's own allocates heads x T x T float32
+    numbers on some devices.
     """
     heads, length, width = query.shape
     step = max(1, _MAX_SCORES // (heads * length))
@@ -115,7 +115,7 @@ def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = N
 
 
 def _widened(weight: Fp8Weight) -> Tensor:
-    """Values by scales, in float32."""
+    """Values times scales, in float32."""
     scales = weight.scales
     if weight.is_blocked:
         rows, columns = weight.shape
@@ -126,7 +126,7 @@ def _widened(weight: Fp8Weight) -> Tensor:
 
 
 def _rounded_rows(x: Tensor) -> Tensor:
-    """To 8-bit floats and back, one scale per row."""
+    """Round to 8-bit floats and back, one scale per row."""
     scales = x.float().abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / _FP8_MAX
     return ((x.float() / scales).to(torch.float8_e4m3fn).float() * scales).to(x.dtype)
 

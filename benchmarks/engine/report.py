@@ -1,7 +1,7 @@
-"""What a run has found, kept in a file from its first result on.
+"""The results of a run, in a file from the first result on.
 
-Owns the file: a run that a time limit or a fault ends leaves what it knew, marked as unfinished.
-Must not know what the parts mean.
+Owns the file: a run ended by a time limit or a fault leaves its results so far, marked as
+unfinished.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, final
 
 @final
 class Report:
-    """Named parts, in the order in which they came; None for `path` keeps them in memory only."""
+    """Named parts in the order of arrival. None for `path` keeps them in memory only."""
 
     def __init__(self, path: Path | None) -> None:
         self.parts: dict[str, Any] = {"finished": False}
@@ -23,7 +23,7 @@ class Report:
         """Add or replace parts. Raises `OSError`."""
         self.parts |= parts
         if self._path is not None:
-            # Never half a file, whenever the end comes.
+            # The rename makes the file complete at any moment.
             fresh = self._path.with_name(f".{self._path.name}.part")
             fresh.write_text(f"{json.dumps(self.parts, indent=2)}\n", encoding="utf-8")
             fresh.replace(self._path)

@@ -1,6 +1,6 @@
 """One run of the benchmark: start, tests, check, report.
 
-Owns the order and what the report holds. Must not know how a test measures.
+Owns the order and the content of the report. Must not know how a test measures.
 """
 
 import gc
@@ -66,10 +66,10 @@ class Options:
 
 
 def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
-    """Whether every answer was right; what was found is in the report. Prints as it goes.
+    """Measure and print. Returns whether every answer was right; the report has the results.
 
-    With `trace` the steps of each test are noted down, and summed up beside its figures.
-    Raises `ConfigError`.
+    With `trace` the steps of each test are recorded and summed up beside its figures. Raises
+    `ConfigError`.
     """
     began_at = time.perf_counter()
     config = worker_config(options)
@@ -86,7 +86,7 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     runner = load_runner(config, lambda _phase, _fraction, _detail: None)
     progress.end()
     report.note(machine=_machine(runner), engine=_facts(runner))
-    gc.freeze()  # as an engine process does
+    gc.freeze()  # as in an engine process
     engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace)
     wrong: list[str] = []
     bench = _tests(options, engine, figures, progress, report, trace)
@@ -130,7 +130,7 @@ def worker_config(options: Options) -> WorkerConfig:
 
 
 def floor_of(shape: Qwen3Config, device: str, *, fp8: bool) -> Floor | None:
-    """The floor of a shape on a card whose ceilings are known."""
+    """The floor of a shape on a known card."""
     ceiling = CEILINGS.get(device)
     return None if ceiling is None else Floor(shape, ceiling, fp8)
 
@@ -138,7 +138,7 @@ def floor_of(shape: Qwen3Config, device: str, *, fp8: bool) -> Floor | None:
 def _starts(
     options: Options, config: WorkerConfig, figures: list[Figure], progress: Progress
 ) -> list[dict[str, Any]]:
-    """With an empty cache of compiled kernels, then with the one that this left."""
+    """With an empty kernel cache, then with the cache of that start."""
     starts: list[Started] = []
     with tempfile.TemporaryDirectory() as cache:
         for name in ("no kernels cached", "kernels cached"):
@@ -201,7 +201,7 @@ def _soak(options: Options, engine: Engine, progress: Progress, report: Report) 
 
 
 def _facts(runner: Runner) -> dict[str, Any]:
-    """What the engine says of itself, without the digest of files it has not."""
+    """The engine's facts, without the digest of files, which it does not have here."""
     facts = runner.facts
     names = ("device", "dtype", "context_length", "block_size", "kv_tokens", "max_seqs")
     return {name: getattr(facts, name) for name in (*names, "token_budget")}

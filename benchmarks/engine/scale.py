@@ -1,7 +1,7 @@
 """The sizes of the tests.
 
-Owns one set for a card, with which the peer was measured too, and one that a CPU computes in
-seconds, with which the benchmark itself is tested. Lengths are in tokens.
+Owns one set for a card, which the peer was measured with too, and one that a CPU computes in
+seconds, which tests the benchmark itself. Lengths are in tokens.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`runs` of each test, of which the median counts; `workload_runs` of the longest. Outputs of
-    `checked` requests of each kind are held against the reference, which needs what `kv_tokens`
-    leave of a card. `turns` are cached and new tokens. `soak_kv_tokens` are too few for
-    `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names what
-    must have happened in a soak, or it was none.
+    """`runs` of each test, of which the median counts; `workload_runs` of the longest. The outputs
+    of `checked` requests of each kind are compared with the reference, which needs the memory that
+    `kv_tokens` leave. `turns` are cached and new tokens. `soak_kv_tokens` are too few for
+    `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names the events that
+    a valid soak must have had.
     """
 
     max_seqs: int

@@ -1,8 +1,8 @@
-"""Minutes of mixed random load: does anything break, leak or change?
+"""Minutes of mixed random load, to find errors, leaks and changed answers.
 
-Owns the mix (lengths, shared prefixes, ways of sampling, cancels, bursts) and what must hold after
-it. Must not measure speed. Greedy answers of the crowd are computed again alone, and both are held
-against the reference: equal tokens are expected only as far as the dtype's noise allows.
+Owns the mix (lengths, shared prefixes, ways of sampling, cancels, bursts) and the checks after it.
+Must not measure speed. Greedy answers of the crowd are computed again alone, and both are compared
+with the reference: equal tokens are expected only as far as the dtype's noise allows.
 """
 
 import random
@@ -19,22 +19,24 @@ from benchmarks.engine.engine import Engine
 from benchmarks.engine.scale import Scale
 
 _CROWD: Final = 1.25
-"""Times `max_seqs`: some wait, and the blocks of those who run are too few now and then."""
+"""Times `max_seqs`: some requests wait, and blocks run out now and then."""
 
 _ABORT_SHARE: Final = 0.15
 _GREEDY_KEPT: Final = 12
-"""Each is asked once more, and checked with that: some 10 s of an H200 for one of 30k tokens."""
+"""Each is repeated once, and checked with that: some 10 s of an H200 for one of 30k tokens."""
 
 _MAX_GROWN_BYTES: Final = 16 * 2**20
-"""In use while idle, from the second quarter on: by then every graph has been captured."""
+"""In use while idle, from the second quarter on, when every graph has been captured."""
 
 _MAX_RESERVED: Final = 1.02
-"""What the allocator holds, against the second quarter: the largest step comes when it comes."""
+"""Reserved by the allocator, compared with the second quarter; the largest step may come late."""
 
 
 @dataclass
 class Soak:
-    """What happened. `memory` holds the device's bytes (in use, reserved) in each idle moment."""
+    """The events of a soak. `memory` holds the device's bytes (in use, reserved) at each idle
+    moment.
+    """
 
     num_requests: int = 0
     num_aborted: int = 0
@@ -49,7 +51,7 @@ class Soak:
     load_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """All but the answers, for the result file."""
+        """All fields but the answers, for the result file."""
         known = {name: value for name, value in vars(self).items() if name not in ("kept", "alone")}
         return {**known, "load_s": round(self.load_s, 1), "greedy_again": len(self.alone)}
 
@@ -57,9 +59,9 @@ class Soak:
 def soak(
     engine: Engine, scale: Scale, seconds: float, seed: int, look: Callable[[str, Soak], None]
 ) -> Soak:
-    """Load for `seconds`, in four parts, at the end of each of which all cancel what they still
-    wait for, with an idle moment; then the greedy answers once more, one at a time and without a
-    cached prefix. `look` gets a line, and what there is so far, at each end.
+    """Load for `seconds` in four parts. After each all waiting requests are cancelled and the
+    engine becomes idle. Then the greedy answers are repeated one at a time without a cached prefix.
+    `look` gets a line and the results so far after each part.
     """
     result, rng = Soak(), random.Random(seed)
     for part in range(4):
@@ -78,7 +80,7 @@ def soak(
 
 
 def _told(what: str, result: Soak) -> str:
-    """For whoever sees no end of it."""
+    """Progress for the terminal."""
     memory = f", device memory {result.memory[-1]}" if result.memory else ""
     return (
         f"{what}: {result.num_requests} requests, {result.num_aborted} cancelled, "
@@ -115,7 +117,7 @@ def _load(
 
 
 def _request(rng: random.Random, engine: Engine, scale: Scale) -> Request:
-    """Lengths spread evenly over their logarithm: mostly short, some as long as can be."""
+    """Lengths spread evenly over their logarithm: mostly short, some of the maximum."""
     vocab_size = engine.books.runner.model.config.vocab_size
     length = int(scale.soak_longest ** rng.random())
     shared = random.Random(rng.randrange(scale.soak_prefixes))
@@ -133,7 +135,7 @@ def _end(answer: Answer, was_aborted: bool, result: Soak) -> None:
     whole = answer.ending == "length" and len(answer.outputs) == answer.request.max_tokens
     if not whole and not (was_aborted and answer.ending == "abort"):
         result.wrong.append(f"{len(answer.outputs)} tokens, then {answer.ending}")
-    # Early, late and in between: each greedy answer may take the place of an earlier one.
+    # Early, late and in between: each greedy answer may replace an earlier one.
     if whole and answer.request.temperature == 0:
         if len(result.kept) < _GREEDY_KEPT:
             result.kept.append(answer)
@@ -151,7 +153,7 @@ def _again(client: Client, result: Soak) -> None:
 
 
 def _look(engine: Engine, result: Soak) -> None:
-    """The books, and the device's memory, while nothing runs."""
+    """Check the records and the device's memory while nothing runs."""
     engine.books.check_idle()
     device = engine.books.runner.model.weights.embedding.device
     if device.type == "cuda":
@@ -165,7 +167,7 @@ def _judge(engine: Engine, result: Soak, needs: tuple[str, ...]) -> None:
         (used, reserved), (used_last, reserved_last) = result.memory[1], result.memory[-1]
         if used_last > used + _MAX_GROWN_BYTES or reserved_last > _MAX_RESERVED * reserved:
             result.wrong.append(f"device memory grew: {result.memory}")
-    # It learns of endings with its next step, so those of the last steps may still be there.
+    # The device frees with its next step, so the last steps may still hold memory.
     left = engine.books.runner.num_sequences
     if left > 1:
         result.wrong.append(f"the runner still keeps {left} sequences")

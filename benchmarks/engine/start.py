@@ -1,7 +1,7 @@
-"""From nothing to the first answer of an engine process of its own.
+"""An engine process of its own, from its start to its first answer.
 
-Owns the process and its clock, which begins before the process does. Must not import torch: what
-is measured includes that. The engine is started as its supervisor starts it.
+Owns the process and its clock, which starts before the process does. Must not import torch, because
+the time includes that import. The engine is started as by its supervisor.
 """
 
 import os
@@ -40,8 +40,8 @@ _LONGEST_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Seconds until the health probe was answered; `phases` holds what each phase took, in order,
-    and `details` the last word of each.
+    """Seconds until the health probe was answered. `phases` holds the seconds of each phase in
+    order, `details` its last report.
     """
 
     seconds: float
@@ -50,7 +50,7 @@ class Started:
 
 
 def measure_start(config: WorkerConfig, environ: dict[str, str]) -> Started:
-    """Start an engine with `config`, have it generate, end it. Raises `ConfigError` if it fails."""
+    """Start an engine with `config`, let it generate, end it. Raises `ConfigError` if it fails."""
     moments: list[tuple[str, float]] = []
     details: dict[str, str] = {}
     started_at = time.perf_counter()
@@ -71,7 +71,7 @@ def measure_start(config: WorkerConfig, environ: dict[str, str]) -> Started:
                         moments.append(("health probe", now))
                         end.sendall(encode_frame(_LINK, wire.encode(_health_probe(config.serves))))
                     case _:
-                        pass  # beats
+                        pass  # heartbeats
             elif link == _LINK and wire.peek_tag(payload) == wire.tag_of(Finished):
                 break
         ended_at = time.perf_counter()
@@ -94,7 +94,7 @@ def _engine(environ: dict[str, str]) -> Iterator[socket.socket]:
         try:
             yield ours
         finally:
-            ours.close()  # ends the process, if nothing else has
+            ours.close()  # ends the process if it still runs
             process.wait()
 
 

@@ -1,8 +1,8 @@
 """`python -m benchmarks.engine.starts SHAPE [--fp8]`: starts with and without compiling ahead.
 
-Owns the comparison: an engine process from its start to its first answer, phase by phase, in
-alternation, so that a host's bad minute meets both. Every start but the last has an empty kernel
-cache of its own; the last finds all kernels. Weights are drawn, not read.
+Owns the comparison: an engine process from its start to its first answer, phase by phase. Both
+kinds alternate, so that a slow minute of the host affects both. Every start but the last has an
+empty kernel cache of its own; the last finds all kernels. Weights are random.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _ROUNDS: Final = 2
 
 
 def main() -> None:
-    """Print a line per start, and what was said of the kernels."""
+    """Print a line per start, and its report on the kernels."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine.starts")
     parser.add_argument("shape", nargs="?", default="qwen3-8b")
     parser.add_argument("--fp8", action="store_true")

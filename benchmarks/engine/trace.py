@@ -1,7 +1,7 @@
-"""Where the time of every step goes: `--trace FILE`.
+"""The parts of every step's time: `--trace FILE`.
 
-Owns the stop-watch around a runner's two calls, and the tables made of it. Only a traced run has
-it, because it adds two events to a step. Must not know why a step was planned.
+Owns the timers around a runner's two calls, and their tables. Only a traced run has them, because
+they add two events to a step.
 
 A turn of the loop is cut where the runner is entered and left, so its parts add up to the time from
 one result to the next:
@@ -24,7 +24,7 @@ from workers.engine.runner import InFlight, Runner
 from workers.scheduler.plan import StepPlan, StepResult
 
 _BOUNDS: Final = (0, 1, 8, 16, 32, 64, 128, 192, 256, 1 << 30)
-"""Rows of decode steps that are summed up together."""
+"""Upper bounds of the row counts by which decode steps are grouped."""
 
 _LONGEST: Final = 5
 
@@ -32,15 +32,14 @@ _PARTS: Final = ("host", "launch", "send", "wait", "prepare")
 
 
 class Step(NamedTuple):
-    """One step as it was collected; milliseconds.
+    """One collected step, in milliseconds.
 
-    `step_ms` goes from the result before to this one, or from the launch if nothing was in flight.
-    `launch_ms` is the launch in that time, usually that of the next step; `prepare_ms` what the
-    runner did in it for later steps: the capture of a graph, between two turns. `card_ms` goes from
-    the begin to the end of this step in the card's stream, `idle_ms` from the end of the step
-    before: that long the card waited for the CPU. Both are 0 without a card. Where `launch_ms` is
-    as long as `card_ms`, launching the kernels is what took it. `graph` says whether it replayed a
-    graph.
+    `step_ms` is the time from the previous result to this one, or from the launch if nothing was in
+    flight. `launch_ms` is the launch within it, usually that of the next step; `prepare_ms` the
+    capture of a graph between two turns. `card_ms` is the time from the begin to the end of this
+    step in the card's stream, `idle_ms` from the end of the previous step: how long the card waited
+    for the CPU. Both are 0 without a card. If `launch_ms` is as long as `card_ms`, the launches are
+    the limit. `graph`: it replayed a graph.
     """
 
     rows: int
@@ -90,12 +89,10 @@ class TracedRunner:
 
     @property
     def lookahead(self) -> int:
-        """The runner's."""
         return self._runner.lookahead
 
     @property
     def has_pending_captures(self) -> bool:
-        """As the runner's own."""
         return self._runner.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
@@ -106,9 +103,9 @@ class TracedRunner:
         return did
 
     def launch(self, plan: StepPlan) -> InFlight:
-        """Raises what the runner raises; such a step is not in the trace."""
+        """Raises the runner's errors; such a step is not traced."""
         if not self._flying:
-            # What came before was idleness.
+            # The time before was idle.
             self._parts, self._last_end = {}, None
             self._cut_at = time.perf_counter()
         self._cut("host")
@@ -146,8 +143,8 @@ class TracedRunner:
 
 @final
 class Trace:
-    """Steps by the test in which they were collected. The one that may run ahead of the last
-    answer of a test counts to the next.
+    """Steps by the test in which they were collected. A step that runs ahead of the last answer of
+    a test counts to the next one.
     """
 
     def __init__(self) -> None:
@@ -155,26 +152,26 @@ class Trace:
         self._collected: list[_Collected] = []
 
     def over(self, runner: Runner) -> TracedRunner:
-        """The runner, watched."""
+        """The runner with timers."""
         return TracedRunner(runner, self)
 
     def add(self, collected: _Collected) -> None:
-        """One step more; its marks are read later, when nobody counts the time."""
+        """Record a step. Its events are read later, outside the measured time."""
         self._collected.append(collected)
 
     def end(self, test: str) -> str:
-        """All steps since the last time belong to `test`; their table."""
+        """Assign all steps since the last call to `test`. Returns their table."""
         collected, self._collected = self._collected, []
         steps = self.steps[test] = [_step(one) for one in collected]
         return step_table(steps)
 
     @property
     def has_steps(self) -> bool:
-        """Whether there are some that belong to no test yet."""
+        """Whether some steps belong to no test yet."""
         return bool(self._collected)
 
     def as_json(self) -> dict[str, Any]:
-        """Columns, and rows of them for every test."""
+        """Columns, and their rows for every test."""
         return {
             "columns": list(Step._fields),
             "tests": {
@@ -185,7 +182,7 @@ class Trace:
 
 
 def step_table(steps: Sequence[Step]) -> str:
-    """Medians by kind of step, and the longest steps, as a markdown table."""
+    """Medians by kind of step, and the longest steps, as a Markdown table."""
     columns = [name for name in Step._fields if name.endswith("_ms")]
     heads = ("steps", "number", "sum s", *(name.removesuffix("_ms") for name in columns))
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]

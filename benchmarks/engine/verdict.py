@@ -1,17 +1,17 @@
-"""The rule by which an answer is right, in units of the noise of its dtype.
+"""The rule by which an answer is right, in units of its dtype's noise.
 
 Owns numbers only. Must not know networks or devices.
 
-The noise of a token is what plain torch makes of the same prefix in the weights' dtype: the root
-mean square, over the vocabulary, of its difference from float32. Ours may be `RULE` times as large,
-as in `tests/gpu_parity`: it comes from another order of additions, but is not of another size.
-From that follows by how much another token may lead ours in the float32 scores:
+A token's noise is the difference of plain torch in the weights' dtype from float32, for the same
+prefix, as root mean square over the vocabulary. Ours may be `RULE` times as large, as in
+`tests/gpu_parity`: another order of additions gives other noise of the same size. It bounds how far
+another token may lead ours in the float32 scores:
 
-- no lead is larger than `WIDEST` of that noise allows; so where the reference is surer than that,
-  ours is the reference's own token;
+- no lead is larger than `WIDEST` of that noise allows; where the reference is surer than that, our
+  token is the reference's own;
 - the leads of an answer, and those of all answers, add up to no more than such noise makes of the
-  gaps that the scores have. This is the sharp one: noise that is k times as large turns k times as
-  many tokens around, and by k times as much.
+  scores' gaps. This is the sharper test: k times the noise changes k times as many tokens, by k
+  times as much.
 """
 
 import math
@@ -25,21 +25,22 @@ from torch import Tensor
 RULE: Final = 1.5
 
 WIDEST: Final = 4.0
-"""Standard deviations; one token in 30,000 by chance, and a run checks 900."""
+"""Standard deviations: one token in 30,000 by chance, and a run checks 900."""
 
 MAX_BLIND: Final = 0.5
-"""A check says nothing if noise may lead away as far as blind choice among the best tokens does,
-or half as far."""
+"""A check has no power if noise may lead as far as a blind choice among the best tokens, or half as
+far.
+"""
 
 _SIGMA: Final = math.sqrt(2) * RULE
-"""Of the difference between the errors of two scores, of which each is 1 in plain torch."""
+"""Of the difference between the errors of two scores, each of which is 1 in plain torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Of one answer, for n checked tokens, in units of each token's noise: `leads` float32 [n] of
-    the reference's best score over ours, `gaps` [n, rivals] of the best over the next ones.
-    `noise` is that unit over the spread of the logits.
+    """One answer with n checked tokens, in units of each token's noise: `leads` float32 [n] of the
+    reference's best score over ours, `gaps` [n, rivals] of the best over the next ones. `noise` is
+    that unit over the spread of the logits.
     """
 
     prompt_tokens: int
@@ -51,8 +52,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One answer, all in units of its noise. `lead` is the largest and `leads` the sum; `expected`
-    and `variance` are those of the sum, if the noise is as large as it may be; `blind` is the sum
+    """The verdict on one answer, in units of its noise. `lead` is the largest and `leads` the sum;
+    `expected` and `variance` are those of the sum at the largest allowed noise; `blind` is the sum
     if each token were any of the rivals. `decided` tokens have no rival within the largest lead.
     """
 
@@ -69,29 +70,27 @@ class Checked:
 
     @property
     def bound(self) -> float:
-        """Of the sum."""
+        """The bound on the sum."""
         return _bound(self.expected, self.variance)
 
     @property
     def is_right(self) -> bool:
-        """Whether every token is right, and all of them together; NaN is not."""
+        """Whether every token is right, and all of them together. NaN is not."""
         return self.lead <= WIDEST * _SIGMA and self.leads <= self.bound
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, and the judgement."""
+        """All fields and the judgement."""
         return {**asdict(self), "bound": self.bound, "is_right": self.is_right}
 
 
 def _bound(expected: float, variance: float) -> float:
-    """Of a sum of leads: most tokens have none, so few large ones make it, and one may come at any
-    time.
-    """
+    """Quantile of a sum of leads: most tokens have none, so a few large ones make it."""
     return expected + WIDEST * math.sqrt(variance) + WIDEST * _SIGMA
 
 
 def judge(evidence: Evidence) -> Checked:
-    """One answer by its evidence."""
-    # The chance that noise hides a gap, summed over rivals: no less than that of any of them.
+    """Judge one answer by its evidence."""
+    # The chance that noise hides a gap, summed over rivals: an upper bound for any of them.
     chances = 0.5 * torch.erfc(evidence.gaps / (_SIGMA * math.sqrt(2)))
     expected = (chances * evidence.gaps).sum(dim=1)
     variance = (chances * evidence.gaps.square()).sum(dim=1)
@@ -110,7 +109,7 @@ def judge(evidence: Evidence) -> Checked:
 
 
 def failures(checked: Sequence[Checked]) -> list[str]:
-    """What is wrong, in lines; nothing if all is right."""
+    """The errors as lines; empty if all is right."""
     lines = [f"wrong tokens: {one}" for one in checked if not one.is_right]
     leads, expected, variance, blind = (
         sum(getattr(one, key) for one in checked)
@@ -125,7 +124,7 @@ def failures(checked: Sequence[Checked]) -> list[str]:
 
 
 def summary(checked: Sequence[Checked]) -> str:
-    """How sharp the check was, in a line."""
+    """The power of the check in a line."""
     tokens, decided, leads, expected, blind = (
         sum(getattr(one, key) for one in checked)
         for key in ("num_tokens", "decided", "leads", "expected", "blind")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gateway`: as `herma bench gateway`."""
+"""`python -m benchmarks.gateway`: the same as `herma bench gateway`."""
 
 import sys
 

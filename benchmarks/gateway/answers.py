@@ -1,8 +1,8 @@
-"""Whether an answer is right, as its bytes come.
+"""Checks an answer while its bytes arrive.
 
-Owns the reading of chunked bodies and of events, and the comparison with what must come. Must not
-know sockets or clocks; costs a few microseconds per read, because it shares the cores with what is
-measured.
+Owns the parsing of chunked bodies and events, and the comparison with the expected ones. Must not
+know sockets or clocks. It costs a few microseconds per read, because it shares the cores with what
+is measured.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _SHOWN_BYTES: Final = 200
 
 
 class WrongAnswer(Exception):
-    """An answer is not what it must be; the text says how."""
+    """An answer is wrong; the text says how."""
 
 
 class Check(Protocol):
-    """Takes the body's bytes in order and raises `WrongAnswer` at the first that is wrong."""
+    """Takes a body's bytes in order and raises `WrongAnswer` at the first wrong one."""
 
     def feed(self, data: bytes) -> int:
-        """Bytes of the body; how many tokens (or events of an upstream) they complete."""
+        """Take bytes of the body; return how many tokens or upstream events they complete."""
 
     def end(self) -> None:
-        """There are no more."""
+        """The body has ended."""
 
 
 @final
 class Dechunker:
-    """The body of a chunked response. `is_over` after its last chunk."""
+    """The body of a chunked response. `is_over` is set after its last chunk."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -60,7 +60,7 @@ class Dechunker:
 
 @final
 class StreamCheck:
-    """A stream of the synthetic engine's words: each in its place, none missing, one end."""
+    """A stream of the synthetic engine's words: all of them in order, and one end."""
 
     def __init__(self, expected: bytes, num_tokens: int) -> None:
         self._expected = expected
@@ -72,7 +72,7 @@ class StreamCheck:
         self._last = b""
 
     def feed(self, data: bytes) -> int:
-        """Count the words in it, which must be the next ones."""
+        """Count the words in it, which must be the next expected ones."""
         if self._pending:
             data = self._pending + data
         end = data.rfind(b"\n\n") + 2
@@ -93,7 +93,7 @@ class StreamCheck:
         return num_new
 
     def end(self) -> None:
-        """All words, the count in the usage, one [DONE] as the last event."""
+        """Check for all words, the count in the usage, and one [DONE] as the last event."""
         if self._num_seen != self._num_tokens or self._at != len(self._expected):
             count = f"{self._num_seen} of {self._num_tokens} tokens came"
             raise WrongAnswer(f"{count}, and at the end {self._last!r}")
@@ -106,7 +106,7 @@ class StreamCheck:
 
 @final
 class BytesCheck:
-    """A body that must be exactly these bytes, however it is cut."""
+    """A body that must be exactly these bytes, in any chunks."""
 
     def __init__(self, expected: bytes) -> None:
         self._expected = expected
@@ -121,14 +121,14 @@ class BytesCheck:
         return data.count(b"\n\n")
 
     def end(self) -> None:
-        """All of them."""
+        """Check for all of them."""
         if self._at != len(self._expected):
             raise WrongAnswer(f"{self._at} of {len(self._expected)} bytes came")
 
 
 @final
 class WholeCheck:
-    """An answer in one piece: its text and its count."""
+    """An answer in one piece: its text and its usage."""
 
     def __init__(self, expected: bytes, num_tokens: int) -> None:
         self._expected = expected
@@ -136,12 +136,12 @@ class WholeCheck:
         self._body = b""
 
     def feed(self, data: bytes) -> int:
-        """Nothing is counted before the end."""
+        """Counts nothing before the end."""
         self._body += data
         return 0
 
     def end(self) -> None:
-        """Raises `WrongAnswer`."""
+        """Check the whole. Raises `WrongAnswer`."""
         text, counted = _WHOLE.search(self._body), _COUNTED.search(self._body)
         if text is None or text[1] != self._expected:
             raise WrongAnswer(f"not the text {self._expected[:80]!r}: {self._body[:600]!r}")

@@ -1,4 +1,4 @@
-"""What a test is given: how much to ask, where to put the figures, and processes to ask.
+"""The environment of a test: how much to request, where to put the figures, and the processes.
 
 Owns the runs, the figures and which processes are shared. Must not know what is measured.
 """
@@ -17,37 +17,37 @@ from benchmarks.gateway.yardstick import yardstick_ms
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is asked. `share` of the full number of requests; `runs` of each test."""
+    """The amount of requests: `share` of the full number, `runs` of each test."""
 
     runs: int = 5
     share: float = 1.0
     way: Way = field(default_factory=Way)
 
     def of(self, count: int, least: int) -> int:
-        """So many of `count`."""
+        """The share of `count`."""
         return max(least, round(count * self.share))
 
 
 @dataclass(slots=True)
 class Figures:
-    """The values of each key, run by run, and every wrong answer."""
+    """The values of each key, run by run, and all wrong answers."""
 
     runs: dict[str, list[float]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     def add(self, key: str, value: float) -> None:
-        """One run's."""
+        """Add the figures of one run."""
         self.runs.setdefault(key, []).append(value)
 
     def medians(self) -> dict[str, float]:
-        """Of each key; the largest for the memory."""
+        """The median of each key; the largest for the memory."""
         return {
             key: max(values) if key == "rss_mb" else statistics.median(values)
             for key, values in self.runs.items()
         }
 
     def hear(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
-        """Every answer must have come, with all its tokens."""
+        """Record an outcome's errors and missing tokens."""
         if outcome.num_errors:
             self.errors.append(f"{name}: {outcome.num_errors} wrong: {outcome.errors[0]}")
         elif (outcome.answers, outcome.tokens) != (answers, tokens):
@@ -59,8 +59,8 @@ class Figures:
 
 @dataclass(slots=True)
 class Bench:
-    """One call of the benchmark. `tell` shows what is done. A small run shares one gateway, with
-    all that any test needs behind it, and one floor.
+    """One call of the benchmark. `tell` shows progress. A small run shares one gateway, with all
+    that any test needs behind it, and one floor.
     """
 
     size: Size
@@ -73,7 +73,7 @@ class Bench:
         self.figures.hear(name, outcome, answers=answers, tokens=tokens)
 
     def runs(self, name: str, *, is_warmed: bool = True) -> Iterator[bool]:
-        """False for a run that warms up, then True for each that counts."""
+        """False for the run that warms up, then True for each that counts."""
         if is_warmed:
             self.tell(f"{name}, warming up")
             yield False
@@ -84,7 +84,7 @@ class Bench:
 
     @contextmanager
     def gateway(self, fleet: Fleet, *, is_own: bool = False) -> Iterator[Gateway]:
-        """A gateway with `fleet` behind it, whose peak of memory is noted at the end."""
+        """A gateway with `fleet` behind it. Its peak memory is recorded at the end."""
         if self.shared is not None and not is_own:
             yield self.shared[0]
             self.figures.add("rss_mb", self.shared[0].memory_mb("VmHWM"))

@@ -1,6 +1,6 @@
-"""What is measured, one function per test.
+"""The tests, one function each.
 
-Owns the size of every run and which figures come of it. Must not know how they are shown.
+Owns the size of every run and its figures. Must not know how they are shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STEP_MS: Final = 20.0
 
 
 def whole_job(port: int, numbers: Iterator[int], count: int, connections: int) -> Job:
-    """`count` chats that are answered in one piece, with one token: what a request costs."""
+    """`count` chats with one token, answered in one piece: the cost of a request."""
     asks = [Ask(request(next(numbers), seed, 1, stream=False), seed) for seed in seeds(count)]
     expected = [answer_text(seed, 1).encode() for seed in range(NUM_SEEDS)]
     return Job(port, connections, asks, expected, 1, "whole")
@@ -35,25 +35,25 @@ def stream_job(port: int, count: int, connections: int, num_tokens: int, num_dea
 
 
 def relay_job(port: int, count: int, connections: int, num_tokens: int) -> Job:
-    """`count` streams of the floor's server, whose bytes must not be changed."""
+    """`count` streams of the floor's server, whose bytes must arrive unchanged."""
     body = request(0, 0, num_tokens, stream=True, model=CLOUD_MODEL)
     expected = b"".join(stream_events(num_tokens))
     return Job(port, connections, [Ask(body, 0)] * count, [expected], num_tokens, "bytes")
 
 
 def upstream_job(port: int, count: int, connections: int) -> Job:
-    """`count` answers of the floor's server in one piece, through whoever listens there."""
+    """`count` answers of the floor's server in one piece, through the server at `port`."""
     body = request(0, 0, 1, stream=False, model=CLOUD_MODEL)
     return Job(port, connections, [Ask(body, 0)] * count, [whole_body(1)], 1, "bytes")
 
 
 def repeated(bench: Bench) -> None:
-    """The same prompts again and again, 32 at a time."""
+    """The same prompts repeated, 32 at a time."""
     _requests(bench, "cpu_us_per_request_repeated", is_fresh=False)
 
 
 def fresh(bench: Bench) -> None:
-    """A new text of the user in each request, 32 at a time."""
+    """A new user text in each request, 32 at a time."""
     _requests(bench, "cpu_us_per_request_fresh", is_fresh=True)
 
 
@@ -70,7 +70,7 @@ def _requests(bench: Bench, key: str, *, is_fresh: bool) -> None:
 
 
 def paced(bench: Bench) -> None:
-    """32 streams of 50 tokens/s: what a token costs, and how evenly it comes."""
+    """32 streams of 50 tokens/s: the cost of a token, and the gaps between tokens."""
     num_tokens, count = 100, bench.size.of(64, 32)
     with bench.gateway(Fleet(STEP_MS)) as gateway:
         for is_warm in bench.runs("paced"):
@@ -91,7 +91,7 @@ def paced(bench: Bench) -> None:
 
 
 def wide(bench: Bench) -> None:
-    """256 streams that each get a token every 20 ms, all in one frame of the engine."""
+    """256 streams that get a token every 20 ms, all in one frame of the engine."""
     num_tokens, count = bench.size.of(256, 20), bench.size.of(256, 32)
     with bench.gateway(Fleet(STEP_MS, 256)) as gateway:
         for is_warm in bench.runs("cpu_us_per_token_256"):
@@ -103,7 +103,7 @@ def wide(bench: Bench) -> None:
 
 
 def provider(bench: Bench) -> None:
-    """32 streams of 50 events/s from an HTTP upstream, whose bytes come unchanged."""
+    """32 streams of 50 events/s from an HTTP upstream, whose bytes must arrive unchanged."""
     num_tokens, count = 100, bench.size.of(64, 32)
     with bench.floor() as port, bench.gateway(Fleet(provider_port=port)) as gateway:
         for is_warm in bench.runs("provider_us_per_event"):
@@ -116,8 +116,8 @@ def provider(bench: Bench) -> None:
 
 
 def added(bench: Bench) -> None:
-    """One request at a time: what the gateway, the supervisor and the engine's step add to the
-    same exchange with a server that answers at once.
+    """One request at a time: what the gateway, the supervisor and the engine's step add to the same
+    exchange with a server that answers at once.
     """
     count = bench.size.of(500, 32)
     with bench.floor() as port, bench.gateway(Fleet()) as gateway:
@@ -153,7 +153,7 @@ CASES: Final[dict[str, Callable[[Bench], None]]] = {
 
 
 def _numbers(*, is_fresh: bool) -> Iterator[int]:
-    """The numbers of prompts: ever new ones, or a few in turn."""
+    """The numbers of prompts: new ones, or a few in turn."""
     number = 0
     while True:
         yield number if is_fresh else number % NUM_SEEDS

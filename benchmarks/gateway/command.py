@@ -1,6 +1,6 @@
-"""`herma bench gateway`: from the command line's words to a table and a file.
+"""`herma bench gateway`: from the command line to a table and a result file.
 
-Owns which tests a name stands for and the exit status. Must not know how they are made.
+Owns which tests a name stands for, and the exit status. Must not know how they are made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SMOKE_SHARE: Final = 0.01
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Run, print, write; 0 if every answer was right, else 1. Raises `ConfigError`."""
+    """Run, print, write. Returns 0 if every answer was right, else 1. Raises `ConfigError`."""
     names = named_tests(arguments.tests)
     is_smoke = "smoke" in arguments.tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
@@ -64,7 +64,7 @@ def named_tests(text: str) -> tuple[str, ...]:
 
 
 def _run(bench: Bench, names: tuple[str, ...], progress: Progress) -> dict[str, Any]:
-    """Each test in turn; what the long ones tell."""
+    """Run each test in turn. Returns the lines of the long ones."""
     told: dict[str, Any] = {}
     for name in names:
         progress.begin(name)

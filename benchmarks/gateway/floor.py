@@ -1,11 +1,10 @@
-"""`python -m benchmarks.gateway.floor`: an HTTP server of a hundred lines, to compare with.
+"""`python -m benchmarks.gateway.floor`: an HTTP server of a hundred lines, for comparison.
 
-Owns the least that an upstream can be: it answers at once, or sends an event every 20 ms to all
-streams at the same absolute times. Serves as the direct run's other end and as a cloud provider.
-Must not know gateways.
+Owns the cheapest possible upstream: it answers at once, or sends an event every 20 ms to all
+streams at the same absolute times. It is the other end of the direct run and a cloud provider. Must
+not know gateways.
 
-Prints its port. A request's `max_tokens` says how many words it gets; whoever looks whether it is
-alive gets one.
+Prints its port. A request's `max_tokens` is the number of its words; a liveness probe gets one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _STREAM_HEAD: Final = (
 
 
 class Floor:
-    """All connections, and the streams that are due at the next tick."""
+    """All connections, and the streams due at the next tick."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -92,7 +91,7 @@ class Floor:
             return
         role, *words = stream_events(num_tokens)
         self._send(number, _STREAM_HEAD + _chunk(role))
-        # The last ones in one piece: nobody waits for an end that is known.
+        # The last ones in one write: nothing waits for a known end.
         self._streams[number] = [b"".join(map(_chunk, words[num_tokens:])) + b"0\r\n\r\n"]
         self._streams[number] += map(_chunk, reversed(words[:num_tokens]))
         if len(self._streams) == 1:

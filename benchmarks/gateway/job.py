@@ -1,4 +1,4 @@
-"""What the load generator is told, and what it answers.
+"""A job for the load generator, and its outcome.
 
 Owns both forms and their encoding. Must not know sockets.
 """
@@ -9,8 +9,8 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """One request: its JSON body, and which of the job's `expected` it must be answered with. With
-    `leave_after_bytes` the client is gone once it has read so many.
+    """One request: its JSON body, and the index of its answer in the job's `expected`. With
+    `leave_after_bytes` the client disconnects after that many bytes.
     """
 
     body: bytes
@@ -19,10 +19,10 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """`asks` over `connections` that each send the next one when the last is done. `num_tokens` per
-    answer; `check` says what `expected` are: words of a stream, those of an answer in one piece, or
-    all bytes of a body. `num_deaf` connections more send one request and read nothing. The first
-    requests are spread over `ramp_s`.
+    """`asks` over `connections`, each of which sends the next request when the last one is done.
+    `num_tokens` per answer. `check` is the kind of `expected`: words of a stream, words of an
+    answer in one piece, or all bytes of a body. `num_deaf` more connections send one request and
+    read nothing. The first requests are spread over `ramp_s`.
     """
 
     port: int
@@ -37,7 +37,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Of many times, in milliseconds."""
+    """Percentiles of many times, in milliseconds."""
 
     count: int
     p50: float
@@ -46,9 +46,9 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`tokens` counts tokens, or an upstream's events. `gaps` are between reads of one stream, and
-    `latencies` from a request to the last byte of its answer. `num_left` answers were left by the
-    client; `deaf_cut` of the deaf were cut off.
+    """`tokens` counts tokens, or an upstream's events. `gaps` are between reads of one stream,
+    `latencies` from a request to the last byte of its answer. Clients left `num_left` answers;
+    `deaf_cut` of the deaf connections were closed by the server.
     """
 
     seconds: float

@@ -3,8 +3,8 @@
 Owns the sockets, the clock and the order of requests. It is cheap (one thread, epoll, no HTTP
 library) because it shares the cores with what it measures. Must not know processes.
 
-A job comes on stdin; `ready` goes out when all connections stand, the asking begins with the next
-byte, and the outcome is the last line.
+It reads a job from stdin, prints `ready` when all connections stand, starts at the next byte, and
+prints the outcome as the last line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _DEAF_BYTES: Final = 4096
 
 
 class Connection:
-    """One keep-alive connection and the answer that is on its way."""
+    """One keep-alive connection and its current answer."""
 
     def __init__(self, job: Job, *, is_deaf: bool = False) -> None:
         self.sock = socket.socket()
         self.sock.settimeout(job.patience_s)
-        if is_deaf:  # a small window, so that the other side feels the silence soon
+        if is_deaf:  # A small window, so that the server notices the missing reads soon.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _DEAF_BYTES)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.connect(("127.0.0.1", job.port))
@@ -65,7 +65,7 @@ class Connection:
         self.sock.sendall(head.encode() + ask.body)
 
     def take(self, data: bytes) -> tuple[int, bool]:
-        """The tokens that `data` brings, and whether the answer is complete.
+        """The number of tokens that `data` completes, and whether the answer is complete.
 
         Raises `WrongAnswer`.
         """
@@ -88,7 +88,7 @@ class Connection:
         return num_tokens, is_over
 
     def has_read_enough(self, num_bytes: int) -> bool:
-        """Whether these were the last bytes that this client wants."""
+        """Whether this client wants no more bytes."""
         if self.left_bytes is None:
             return False
         self.left_bytes -= num_bytes
@@ -123,7 +123,7 @@ class Load:
             self._connect()
 
     def run(self) -> Outcome:
-        """Ask all and hear all."""
+        """Send all requests and read all answers."""
         began_at = time.monotonic()
         self._ask_deaf(began_at)
         self._waiting = deque(self._live.values())
@@ -148,7 +148,7 @@ class Load:
         )
 
     def _ask_waiting(self, began_at: float) -> float:
-        """Send the first requests that are due; seconds to wait for something to happen."""
+        """Send the first requests that are due. Returns the seconds to wait for an event."""
         gap_s = self._job.ramp_s / self._job.connections
         num_due = self._job.connections
         if gap_s > 0:
@@ -168,8 +168,8 @@ class Load:
         return connection
 
     def _next(self, connection: Connection) -> None:
-        """Send the next request, or leave if there is none. Who goes without a word has to dial
-        again.
+        """Send the next request, or close if there is none. A client that disconnected has to
+        connect again.
         """
         while (ask := next(self._asks, None)) is not None:
             connection.ask(ask, time.monotonic())
@@ -228,7 +228,7 @@ def _check(job: Job, ask: Ask) -> Check:
 
 
 def _is_cut(sock: socket.socket) -> bool:
-    """Whether the other side has ended the connection; reads what it had sent before."""
+    """Whether the server has closed the connection; reads what it had sent before."""
     sock.settimeout(1.0)
     try:
         while sock.recv(_READ_BYTES):

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.gateway.peers`: what others' gateways cost, in turns with ours.
+"""`python -m benchmarks.gateway.peers`: the cost of other gateways, in turns with ours.
 
-Owns the turns and the table. A machine that others use too is fast one minute and slow the next, so
-a figure by itself says little; here all gateways meet the same minutes. Must not know how a peer
-works: it is a command, with `{port}`, `{upstream}` (a port) and `{folder}` to be filled in.
+Owns the turns and the table. A shared machine is fast one minute and slow the next, so a figure by
+itself says little; in turns all gateways run in the same minutes. A peer is a command with the
+placeholders `{port}`, `{upstream}` (a port) and `{folder}`.
 
 Every gateway relays the floor's answers, whose bytes are checked. `herma, own worker` does its
-whole job instead: the template, the tokens, the place, and the text of the tokens that come back.
+whole job instead: template, tokens, placement, and the text of the returned tokens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Runs = dict[str, dict[str, list[float]]]
 
 
 class Case(NamedTuple):
-    """A process and what it is asked: so much of it, as a job."""
+    """A process and its job, of a given share of the full size."""
 
     process: Process
     count: int
@@ -61,14 +61,14 @@ class Case(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A gateway that runs, and its cases by name."""
+    """A running gateway and its cases by name."""
 
     name: str
     cases: Mapping[str, Case]
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run, print, write; 0 if every answer was right, else 1."""
+    """Run, print, write. Returns 0 if every answer was right, else 1."""
     arguments = _arguments(words)
     progress = Progress(arguments.runs + 1)
     runs: Runs = {}
@@ -106,7 +106,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def table(runs: Runs) -> str:
-    """Medians, and the median of what each gateway took over what the last one took in its turn."""
+    """Medians, and the median of each gateway's cost over the last one's in its turn."""
     names = list(runs)
     cases = list(runs[names[0]])
     rows = [["CPU us", *(head for case in cases for head in (case, f"over {names[-1]}"))]]
@@ -123,7 +123,7 @@ def table(runs: Runs) -> str:
 def _take_turn(
     contender: Contender, runs: Runs, errors: list[str], share: float, *, is_warm: bool
 ) -> None:
-    """One run of each case, of that share of its size; what it cost, if it counts."""
+    """One run of each case at that share of its size. Returns the costs if the run counts."""
     for name, case in contender.cases.items():
         count = max(CONNECTIONS, round(case.count * share))
         job = case.job(count)

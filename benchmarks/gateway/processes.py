@@ -1,7 +1,7 @@
-"""The processes of one measurement: a gateway, perhaps a worker, perhaps the floor's server.
+"""The processes of one measurement: a gateway, optionally a worker and the floor's server.
 
-Owns starting them on loopback in a folder of their own, reading what the kernel says of them, and
-ending them by their ids. Must not know what is asked.
+Starts them on loopback in a folder of their own, reads the kernel's accounts of them, and ends them
+by their ids.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ READY_S: Final = 60.0
 STOP_S: Final = 20.0
 _POLL_S: Final = 0.002
 _CPU_CLOCK: Final = 2
-"""CPUCLOCK_SCHED of `clock_getcpuclockid`: all threads of a process, those that ended included."""
+"""CPUCLOCK_SCHED of `clock_getcpuclockid`: all threads of a process, including ended ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What stands behind the gateway: a synthetic worker of that pace; perhaps a provider too."""
+    """What is behind the gateway: a synthetic worker of that pace, optionally a provider."""
 
     step_ms: float = 0.0
     max_seqs: int = 64
@@ -49,12 +49,12 @@ class Way:
     link: str = "ipc"
 
     def worker_bind(self, folder: Path) -> str:
-        """The address at which the gateway waits for the worker."""
+        """The address where the gateway waits for the worker."""
         return f"ipc://{folder}/workers" if self.link == "ipc" else f"tcp://127.0.0.1:{free_port()}"
 
 
 class Process:
-    """A child whose output is kept in a file, and ended at the end."""
+    """A child whose output goes to a file. It is ended at the end of the block."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self.log = log
@@ -73,9 +73,7 @@ class Process:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """The CPU time, to the nanosecond, that it and those have used that it started and that
-        live: a gateway may do its work in processes of its own.
-        """
+        """CPU time of the process and its descendants, including ended ones."""
         return sum(time.clock_gettime((~pid << 3) | _CPU_CLOCK) for pid in _family(self.pid))
 
     def memory_mb(self, field: str) -> float:
@@ -90,7 +88,7 @@ class Process:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def wait_for(self, probe: Callable[[], bool]) -> None:
-        """Return once `probe` holds. Raises `RuntimeError` if the process ends or time runs out."""
+        """Wait until `probe` succeeds. Raises `RuntimeError` at the process's end or a timeout."""
         deadline = time.monotonic() + READY_S
         while not probe():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -103,7 +101,7 @@ class Process:
         return None if found is None else found[1]
 
     def stop(self) -> None:
-        """Ask it to leave, and make sure that it has."""
+        """Terminate it, then kill it if necessary."""
         self._process.terminate()
         try:
             self._process.wait(STOP_S)
@@ -127,7 +125,7 @@ class Gateway(Process):
         """From exec to the first 200."""
 
     def get(self, path: str) -> bytes | None:
-        """The body of a 200; None for anything else."""
+        """The body of a 200; None for any other answer."""
         try:
             with urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
                 body: bytes = reply.read()
@@ -136,14 +134,14 @@ class Gateway(Process):
             return None
 
     def is_serving(self) -> bool:
-        """Whether the model can be asked."""
+        """Whether the model is served."""
         body = self.get("/health")
         return body is not None and msgspec.json.decode(body)["models"].get(MODEL) == "ready"
 
 
 @contextmanager
 def running(fleet: Fleet, way: Way) -> Iterator[Gateway]:
-    """A gateway with `fleet` behind it, ready; all of it is gone after the block."""
+    """A ready gateway with `fleet` behind it. All processes end with the block."""
     with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
         folder = Path(text)
         gateway = Gateway(folder, fleet, way)
@@ -168,9 +166,9 @@ def running_floor() -> Iterator[int]:
 
 
 def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
-    """Let a load generator do `job`; the outcome, and the CPU seconds that `process` used.
+    """Run `job` in a load generator. Returns the outcome and the CPU seconds that `process` used.
 
-    Raises `RuntimeError` if the generator breaks off.
+    Raises `RuntimeError` if the generator fails.
     """
     payload = msgspec.msgpack.encode(job)
     child = subprocess.Popen(
@@ -196,7 +194,7 @@ def drive(job: Job, process: Process | None = None) -> tuple[Outcome, float]:
 
 
 def _family(pid: int) -> Iterator[int]:
-    """That process and all below it."""
+    """The process and its descendants."""
     yield pid
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text(encoding="ascii").split():
@@ -208,7 +206,7 @@ def _module(*words: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A port that nobody has at the moment."""
+    """A currently free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

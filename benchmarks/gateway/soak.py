@@ -1,7 +1,7 @@
-"""The long runs: a thousand streams for a minute, begun within seconds or in one instant, and a
-hundred thousand requests of which most are left by their clients.
+"""The long runs: a thousand streams for a minute, begun within seconds or at one instant, and a
+hundred thousand requests of which clients leave most.
 
-Owns their sizes and what must hold at their ends. Must not know how that is shown.
+Owns their sizes and the checks at their ends. Must not know how they are shown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NUM_REQUESTS: Final = 100_000
 NUM_PARTS: Final = 10
 LEAK_TOKENS: Final = 4
 _SETTLE_S: Final = 60.0
-"""Answers that were left before their first token live on for `disconnect_grace_s`."""
+"""Answers left before their first token live on for `disconnect_grace_s`."""
 
 
 class MemoryWatch(threading.Thread):
@@ -48,7 +48,7 @@ class MemoryWatch(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Sample until `stop`."""
         while not self._over.wait(_SAMPLE_S):
             self.values_mb.append(self._process.memory_mb("VmRSS"))
 
@@ -62,8 +62,8 @@ class MemoryWatch(threading.Thread):
 
 
 def streams(bench: Bench, *, name: str, ramp_s: float) -> dict[str, Any]:
-    """1,000 streams of 20 tokens/s for a minute on one process, beside 50 clients that read
-    nothing. The first requests come within `ramp_s`.
+    """1,000 streams of 20 tokens/s for a minute in one process, beside 50 clients that read
+    nothing. The first requests arrive within `ramp_s`.
     """
     load = os.getloadavg()[0]
     count, num_deaf = bench.size.of(NUM_STREAMS, 20), bench.size.of(NUM_DEAF, 2)
@@ -110,8 +110,8 @@ def streams(bench: Bench, *, name: str, ramp_s: float) -> dict[str, Any]:
 
 
 def leak(bench: Bench) -> dict[str, Any]:
-    """100,000 requests, of which two thirds are left by their clients at any byte; then tasks,
-    descriptors and memory must be what they were.
+    """100,000 requests. Clients leave two thirds of them at any byte. Afterwards tasks, descriptors
+    and memory must be as before.
     """
     part = bench.size.of(NUM_REQUESTS // NUM_PARTS, 60)
     with bench.gateway(Fleet(1.0)) as gateway:
@@ -165,7 +165,7 @@ def _leave_many(bench: Bench, gateway: Gateway, count: int, seed: int) -> int:
 
 
 def _settled(gateway: Gateway) -> dict[str, float]:
-    """The books once nothing is asked any more: the same twice running, for nobody announces it."""
+    """The counts after the load, once two samples in a row agree: nothing announces that moment."""
     deadline = time.monotonic() + _SETTLE_S
     last: dict[str, float] = {}
     while time.monotonic() < deadline:
@@ -179,7 +179,7 @@ def _settled(gateway: Gateway) -> dict[str, float]:
 
 
 def _books(gateway: Gateway) -> dict[str, float]:
-    # Counted first: the gateway may still be closing the connection that brings the samples.
+    # Counted first: the gateway may still be closing the connection of the samples.
     num_descriptors = gateway.num_descriptors()
     samples = _samples(gateway)
     return {

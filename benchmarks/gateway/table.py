@@ -1,6 +1,6 @@
 """The figures beside their bars.
 
-Owns what must hold, what is wished for, and what the best peer reaches. Must not measure.
+Owns the bars, the goals and the best peer's figures. Must not measure.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 
 class Bar(NamedTuple):
-    """Of one key; `peer` is the best of the Rust routers on the same kind of machine, `litellm`
-    LiteLLM. None: unknown.
+    """The bars of one key. `peer` is the best of the Rust routers on the same kind of machine,
+    `litellm` LiteLLM. None: unknown.
     """
 
     what: str
@@ -38,7 +38,7 @@ BARS: Final[dict[str, Bar]] = {
 
 
 def with_derived(figures: Mapping[str, float]) -> dict[str, float]:
-    """And what follows from two of them."""
+    """Add the figures that are differences of two others."""
     derived = dict(figures)
     if "gap_ms_p99" in figures and "gap_direct_ms_p99" in figures:
         gap_ms = figures["gap_ms_p99"] - figures["gap_direct_ms_p99"]
@@ -55,7 +55,7 @@ def verdict(key: str, value: float) -> str:
 
 
 def table(figures: Mapping[str, float]) -> str:
-    """A line for each key that was measured and has a bar."""
+    """A line for each measured key with a bar."""
     rows = [("", "measured", "must", "goal", "best Rust peer", "LiteLLM", "")]
     for key, bar in BARS.items():
         if (value := with_derived(figures).get(key)) is not None:
@@ -65,7 +65,7 @@ def table(figures: Mapping[str, float]) -> str:
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+    """The first column left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

@@ -1,4 +1,4 @@
-"""What the benchmark's own HTTP server says: the bytes of an OpenAI-style upstream.
+"""The answers of the benchmark's own HTTP server: the bytes of an OpenAI-style upstream.
 
 Owns those bytes. Must not know sockets.
 """
@@ -11,8 +11,8 @@ _HEAD = '{"id":"chatcmpl-upstream","object":"chat.completion.chunk","created":1,
 
 @cache
 def stream_events(num_tokens: int) -> tuple[bytes, ...]:
-    """The events of a stream in order: a role, a word for each token, the end, usage, [DONE]. Each
-    has a field that no gateway knows.
+    """The events of a stream in order: a role, a word per token, the end, usage, [DONE]. Each has a
+    field that no gateway knows.
     """
     deltas = [
         '"delta":{"role":"assistant","content":""},"finish_reason":null',

@@ -1,7 +1,7 @@
-"""What is asked and what must come back.
+"""The requests of the benchmark and the expected answers.
 
-Owns the requests of the benchmark and the text that the synthetic engine answers them with. Must
-not know sockets or processes.
+Owns the bodies and the text with which the synthetic engine answers them. Must not know sockets or
+processes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from workers.replay.synthetic import read_vocabulary
 MODEL_DIR: Final = "builtin:herma-tiny"
 MODEL: Final = "m"
 CLOUD_MODEL: Final = "cloud"
-"""What the gateway has from a provider."""
+"""The model that the gateway gets from a provider."""
 
 PROMPT_CHARS: Final = 900
-"""Of the user's text; the load generators of other gateways take as much."""
+"""Characters of the user's text; the load generators of other gateways use as many."""
 
 NUM_SEEDS: Final = 8
-"""Streams differ, so that words in a wrong stream are seen, and their texts are made once."""
+"""Different seeds per stream reveal mixed-up streams; few of them keep the texts cached."""
 
 _SYSTEM: Final = "You are a helpful assistant."
 
 
 def answer_text(seed: int, num_tokens: int) -> str:
-    """What the synthetic engine says to `seed`: a word for each token."""
+    """The synthetic engine's answer to `seed`: a word for each token."""
     return "".join(answer_words(seed, num_tokens))
 
 
 @cache
 def answer_words(seed: int, num_tokens: int) -> tuple[str, ...]:
-    """The same, word by word, each with the space before it."""
+    """The same word by word, each with its leading space."""
     model_dir = builtin_dir(MODEL_DIR)
     vocabulary = read_vocabulary(model_dir)
     tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
@@ -47,7 +47,7 @@ def answer_words(seed: int, num_tokens: int) -> tuple[str, ...]:
 
 
 def prompt(number: int) -> str:
-    """A user's text of English words, another one for each number."""
+    """A user's text of English words, different for each number."""
     rng = random.Random(number)
     words = answer_words(0, 400)
     text = "".join(rng.choices(words, k=PROMPT_CHARS // 3))
@@ -55,7 +55,7 @@ def prompt(number: int) -> str:
 
 
 def request(number: int, seed: int, num_tokens: int, *, stream: bool, model: str = MODEL) -> bytes:
-    """The JSON body of a chat with `prompt(number)`, for so many tokens."""
+    """The JSON body of a chat with `prompt(number)` and that many output tokens."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [

@@ -1,7 +1,7 @@
-"""How fast the machine is at the moment.
+"""The current speed of the machine.
 
-Owns a fixed piece of work. Neighbours on the same cores make even CPU time longer (they share
-caches and, often, the core itself), so each run says how long this took beside it.
+Owns a fixed piece of work. Other programs on the same cores lengthen even CPU time (they share
+caches and, often, the core itself), so each run reports how long this work took.
 """
 
 from __future__ import annotations

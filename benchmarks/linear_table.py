@@ -1,9 +1,9 @@
-"""From a sweep to data: `python -m benchmarks.linear_table FILE...` prints a new `tuned.py`.
+"""Writes data from a sweep: `python -m benchmarks.linear_table FILE...` prints a new `tuned.py`.
 
-FILE is what `python -m benchmarks.kernels linear_sweep --json FILE` wrote, or `wide_sweep`; a later
-file's figures replace an earlier one's. A case's entry is its fastest variant, or None where that
-is the library.
-With `--fp8` first it takes what `fp8_sweep` wrote and prints a new `tuned_fp8.py`.
+FILE is the output of `python -m benchmarks.kernels linear_sweep --json FILE` or `wide_sweep`;
+figures of a later file replace earlier ones. A case's entry is its fastest variant, or None if that
+is the library. With `--fp8` first it reads the output of `fp8_sweep` and prints a new
+`tuned_fp8.py`.
 """
 
 import json

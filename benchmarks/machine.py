@@ -1,7 +1,4 @@
-"""Which machine a figure was measured on.
-
-Owns the line that stands beside every table. Must not measure anything itself.
-"""
+"""The machine that a figure was measured on, as printed beside every table."""
 
 import os
 import platform

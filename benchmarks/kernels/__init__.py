@@ -1,1 +1,1 @@
-"""How fast the kernels are on a GPU, beside the libraries' and beside the card's ceilings."""
+"""The speed of the kernels on a GPU, beside libraries and the card's ceilings."""

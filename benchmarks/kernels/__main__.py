@@ -1,10 +1,10 @@
-"""`python -m benchmarks.kernels [names]`: are the kernels right on this card, and how fast?
+"""`python -m benchmarks.kernels [names]`: checks the kernels on this card and times them.
 
 Every module of this package with `cases(device)` is a benchmark. First all variants of all cases
-are compiled and held against what is expected, in `--jobs` processes at once (Triton keeps what
-they compile on disk; what crashes there is out and disturbs nothing). Then those that passed are
-timed here, one after the other. With `--device cpu` the cases are small, the kernels run in
-Triton's interpreter, and nothing is timed. Ends with 1 if any check failed.
+are compiled and compared with the expected answer, in `--jobs` processes at once (Triton keeps
+compiled kernels on disk, and a crash ends only its process). Then the variants that passed are
+timed in this process, one after the other. With `--device cpu` the cases are small, the kernels run
+in Triton's interpreter, and nothing is timed. Ends with 1 if any check failed.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def _names() -> list[str]:
 def _check_in_processes(
     arguments: argparse.Namespace, names: list[str]
 ) -> dict[tuple[str, str], str]:
-    """(case, variant) -> what is wrong with it, or ""; those that crashed are missing."""
+    """(case, variant) -> its error, or "". Variants whose process crashed are missing."""
     verdicts: dict[tuple[str, str], str] = {}
     with tempfile.TemporaryDirectory() as directory:
         outputs = [Path(directory, f"shard{index}") for index in range(arguments.jobs)]

@@ -1,6 +1,6 @@
-"""Attention over the paged cache at Qwen3's sizes: decodes, segments, and what prepares segments.
+"""Attention over the paged cache at Qwen3's sizes: decodes, extend segments, and their preparation.
 
-Owns the sizes and the swept configurations; what wins goes to `kernels.attention.choose`.
+Owns the sizes and the swept configurations. The fastest are entered in `kernels.attention.choose`.
 """
 
 import itertools
@@ -79,15 +79,15 @@ PREFILL_TILES = [
     (64, 32, 4, 4),
 ]
 OURS = "CUDA C++"
-"""With which the names of its variants begin."""
+"""Prefix of the names of its variants."""
 
 SMALL_MODEL_CASES = {"1 x 256", "1 x 8k", "64 x 256", "256 x 500", "8k cold", "32 behind 8k"}
-"""Of the 0.6B; its keys and values are the 8B's."""
+"""Cases of the 0.6B, whose keys and values are those of the 8B."""
 
 FLOAT8_CASES = {"1 x 256", "8 x 16k", "256 x 500"}
 
 LONG_TILES = PREFILL_TILES[:4]
-"""What is worth its seconds at thousands of rows."""
+"""The tiles that are worth their compile time at thousands of rows."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -157,7 +157,7 @@ def _decode_case(
 
     def variant(config: DecodeConfig) -> Variant:
         @cache
-        def shares() -> Tensor:  # once per step, so no part of a layer's time
+        def shares() -> Tensor:  # once per step, so not part of a layer's time
             return decode_shares(positions, rows, KV, config)
 
         def run(qkv: Tensor, norm: Tensor, keys: Tensor, values: Tensor, tables: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def _decode_configs(rows: int, tokens: int, device: torch.device) -> list[Decode
         return [DecodeConfig(tile=16, warps=4, stages=2, target=16, rows=capacity)]
     few = rows * KV <= MULTIPROCESSORS
     targets = [MULTIPROCESSORS * n for n in ((1, 2, 4, 8) if few else (4, 8, 16, 32))]
-    # Beyond one piece per tile, targets are all the same.
+    # Beyond one piece per tile all targets are equal.
     return [
         DecodeConfig(tile, warps, stages, target, rows=capacity)
         for (tile, warps, stages), target in itertools.product(DECODE_TILES, targets)

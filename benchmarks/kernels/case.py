@@ -1,7 +1,7 @@
-"""What a benchmark of a kernel says: inputs, variants, what is right, what is the least work.
+"""The description of a kernel benchmark: inputs, variants, the right answer, the least work.
 
-Owns the data that a module of this package yields from `cases(device)`, and how answers are held
-against what is expected. Must not know any kernel.
+Owns the data that a module of this package yields from `cases(device)`, and the comparison of
+answers. Must not know any kernel.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 Accept = Callable[[Any, Any], str | None]
-"""(answer, expected) -> what is wrong with the answer, or None."""
+"""(answer, expected) -> the error of the answer, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to do it: a configuration of ours, or a peer (a library's operation).
+    """One implementation: a configuration of ours, or a peer (a library's operation).
 
-    A peer that does something else, of which the time matters all the same, is not `checked`; one
-    that rounds in its own way has an `accept` of its own.
+    A peer that computes something else, but whose time is of interest, is not `checked`; one that
+    rounds differently has an `accept` of its own.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Case:
     """One operation at one size.
 
     `make()` draws fresh random inputs on the device; `expected(*inputs)` is the answer in float64
-    or float32, `run(*inputs)` that of a variant. A run may overwrite its inputs: checks give each
-    a copy. `moved_bytes` are the fewest bytes that one call must read and write, `flops` the
-    matrix operations (counted as bf16's, at 2 per multiply and add).
+    or float32, `run(*inputs)` that of a variant. A run may overwrite its inputs: checks give each a
+    copy. `moved_bytes` are the fewest bytes that one call must read and write, `flops` the matrix
+    operations (counted as bf16's, at 2 per multiply and add).
     """
 
     name: str
@@ -68,7 +68,7 @@ def within(tolerance: float) -> Accept:
 
 
 def equal(answer: Any, expected: Any) -> str | None:  # noqa: ANN401
-    """Accept the very numbers, of a tensor or of each of several."""
+    """Accept only equal numbers, of a tensor or of each of several."""
     for part, right in zip(_parts(answer), _parts(expected), strict=True):
         if not torch.equal(part, right):
             return f"{int((part != right).sum())} of {right.numel()} differ"

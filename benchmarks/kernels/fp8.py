@@ -1,9 +1,9 @@
-"""The products of Qwen3's layers with weights in 8 bits: what is chosen, beside the libraries.
+"""The products of Qwen3's layers with weights in 8 bits: the chosen configuration beside libraries.
 
 "library" is `torch._scaled_mm` with the pass that quantises x before it (by block: the weight
 widened for cuBLAS), "bf16" the same operation by cuBLAS with a weight in 16 bits, "_scaled_mm" the
-bare product of rows that are quantised already, "blockwise" torch's own product with scales by
-block, if it has one for this card. Not all of them round alike: those are not held to our bound.
+bare product of already quantised rows, "blockwise" torch's own product with scales by block, if it
+has one for this card. Variants that round differently are not held to our bound.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,14 +25,14 @@ SHAPES = [shape for shape in LAYERS if shape[1] < 151936]
 """All but the heads, which stay in 16 bits."""
 
 WIDENED_ERROR = 1e-2
-"""x as it is; its products are rounded to bfloat16."""
+"""x unquantised; its products are rounded to bfloat16."""
 
 QUANTISED_ERROR = 6e-2
-"""x in 8 bits as well: 2.7 % per product, 3.6 % behind a gate of two."""
+"""x in 8 bits too: 2.7 % per product, 3.6 % behind a gate of two."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """What is chosen for 1 to 4096 rows; by block for 1 to 256 rows of one shape."""
+    """The choice for 1 to 4096 rows; by block for 1 to 256 rows of one shape."""
     if device.type == "cpu":
         yield case(Op.LINEAR_ADD, 2, 64, 96, [choose(Op.LINEAR_ADD, 2, 64, 96, torch.float16, 1)])
         return
@@ -59,7 +59,7 @@ def case(
     """One operation at one size, by each of `configs` (None: the library's way) and by peers."""
     device = device or torch.device("cpu")
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
-    # Interpreted `tl.dot` takes bfloat16 for integers.
+    # Interpreted `tl.dot` reads bfloat16 as integers.
     dtype = torch.float16 if device.type == "cpu" else torch.bfloat16
 
     def make() -> tuple[Any, ...]:
@@ -80,7 +80,7 @@ def case(
         variants=[*ours, *_peers(op, device, by_block=by_block, every=peers)],
         expected=partial(_expected, op),
         moved_bytes=num_weight_rows * depth + 2 * columns,
-        # Counted at the rate of 16 bits: by row many rows have twice that.
+        # At the 16-bit rate; scaled by row, many rows have twice that.
         flops=2 * num_rows * num_weight_rows * depth // (1 if by_block else 2),
         accept=within(WIDENED_ERROR),
     )
@@ -145,7 +145,7 @@ def _blockwise(x: Tensor, weight: Fp8Weight, _: Tensor, __: Tensor, rows: Tensor
 
 
 def _by_block(weight: Tensor) -> Fp8Weight:
-    """Of a weight whose sides 128 divides."""
+    """Quantise by block a weight whose sides are multiples of 128."""
     num_rows, depth = weight.shape
     tiles = weight.float().view(num_rows // BLOCK, BLOCK, depth // BLOCK, BLOCK)
     scales = tiles.abs().amax((1, 3)) / 448

@@ -1,7 +1,7 @@
-"""Which configuration of `kernels.linear` is best for weights in 8 bits, scaled by row.
+"""Finds the best configuration of `kernels.linear` for weights in 8 bits, scaled by row.
 
-`python -m benchmarks.kernels fp8_sweep --jobs 14 --json FILE`, then
-`python -m benchmarks.linear_table --fp8 FILE > kernels/linear/tuned_fp8.py`.
+`python -m benchmarks.kernels fp8_sweep --jobs 14 --json FILE`, then `python -m
+benchmarks.linear_table --fp8 FILE > kernels/linear/tuned_fp8.py`.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 SMS = 132
 _SHARED_BYTES = 227 * 1024
 
-# block_n, block_k, warps, stages, by padded rows. For x as it is: what won somewhere on an H200.
+# block_n, block_k, warps, stages, by padded rows. For unquantised x: winners on an H200.
 _TILES = {
     16: [(64, 128, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3)],
     32: [(64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 8, 4)],
@@ -44,7 +44,7 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """8 to 64 KB per program, a program or more per SM; for two rows, of 4 warps only."""
+    """8 to 64 KB per program, at least one program per SM; for two rows only 4 warps."""
     for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
         for block_n in (1, 2, 4, 8, 16):
             num_bytes = block_n * depth
@@ -60,9 +60,9 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
 
 
 def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """All programs on the card at once, or half as many of twice the length.
+    """As many programs as the card holds at once, or half as many of twice the length.
 
-    x as it is with a norm, fused or of its own: widened weights leave few registers for it.
+    Unquantised x with a norm, fused or separate: widened weights leave few registers for it.
     """
     rows = max(16, num_rows)
     has_norm = op in {Op.NORM_LINEAR, Op.NORM_SWIGLU}

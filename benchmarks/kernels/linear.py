@@ -1,7 +1,7 @@
-"""The products of Qwen3's layers: what `kernels.linear` chooses, beside the library.
+"""The products of Qwen3's layers: the choice of `kernels.linear` beside the library.
 
-Weights, x and what else an operation reads rotate through more than the L2 cache. "library" is the
-whole operation by cuBLAS with our norm and gate around it; for the bare product that is `F.linear`.
+Weights, x and other inputs rotate through more than the L2 cache. "library" is the whole operation
+by cuBLAS with our norm and gate around it; for the bare product that is `F.linear`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,11 +36,13 @@ LAYERS = [
 BARE = [(Op.LINEAR, 12288, 4096), (Op.LINEAR, 4096, 12288)]
 
 _DOUBLE_MAX_WEIGHTS = 2**28
-"""Beyond it the answer is computed in float32: 5 GB of float64 in each process are too many."""
+"""Above this size the answer is computed in float32: 5 GB of float64 in each process are
+too many.
+"""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """What is chosen for 1 to 256 rows."""
+    """The choice for 1 to 256 rows."""
     shapes = BARE + LAYERS if device.type == "cuda" else [(Op.NORM_SWIGLU, 64, 96)]
     for op, num_weight_rows, depth in shapes:
         for num_rows in (1, 4, 8, 16, 64, 256):
@@ -58,7 +60,7 @@ def case(
 ) -> Case:
     """One operation at one size, by each of `configs` and by the library."""
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
-    # Interpreted `tl.dot` takes bfloat16 for integers.
+    # Interpreted `tl.dot` reads bfloat16 as integers.
     dtype = torch.float16 if device.type == "cpu" else torch.bfloat16
     random = partial(torch.randn, device=device, dtype=dtype)
 
@@ -84,7 +86,7 @@ def case(
 
 
 def written(config: Config) -> str:
-    """As it stands in `kernels.linear.tuned`: defaults at the end are left out."""
+    """As written in `kernels.linear.tuned`: defaults at the end are left out."""
     values, defaults = list(config), config._field_defaults
     for name in reversed(config._fields):
         if name not in defaults or values[-1] != defaults[name]:

@@ -1,7 +1,7 @@
-"""Which configuration of `kernels.linear` is best for which shape.
+"""Finds the best configuration of `kernels.linear` for each shape.
 
-`python -m benchmarks.kernels linear_sweep --jobs 16 --json FILE`, then
-`python -m benchmarks.linear_table FILE > kernels/linear/tuned.py`.
+`python -m benchmarks.kernels linear_sweep --jobs 16 --json FILE`, then `python -m
+benchmarks.linear_table FILE > kernels/linear/tuned.py`.
 """
 
 import itertools
@@ -41,7 +41,7 @@ _TILES_OF_MANY = [
 ]
 _MANY_ROWS = 128
 _FULL_ENOUGH = 0.85
-"""Share of the card that is busy while the last programs run."""
+"""Share of the card that must be busy while the last programs run."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
@@ -58,7 +58,7 @@ def cases(device: torch.device) -> Iterator[Case]:
 
 
 def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """4 to 64 KB per program, a program or more per SM; for several rows, of 4 warps only."""
+    """4 to 64 KB per program, at least one program per SM; for several rows only 4 warps."""
     for num_warps in (2, 4, 8) if num_rows == 1 else (4,):
         for block_n in (1, 2, 4, 8, 16, 32):
             num_bytes = block_n * depth * 2
@@ -74,9 +74,9 @@ def _gemvs(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[
 
 
 def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """All programs on the card at once, or half as many of twice the length.
+    """As many programs as the card holds at once, or half as many of twice the length.
 
-    For comparison also with a norm of its own, and without a prefetch.
+    For comparison also with a separate norm, and without a prefetch.
     """
     rows = max(16, num_rows)
     for block_n, block_k, num_warps, num_stages in _TILES[rows]:
@@ -95,7 +95,9 @@ def _skinnies(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterat
 
 
 def _of_many_rows(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> Iterator[Config]:
-    """Each tile whole, and cut along K into as few parts as make nearly full rounds of the card."""
+    """Each tile uncut, and cut along K into the fewest parts that nearly fill whole rounds of the
+    card.
+    """
     fuses_norm = op not in {Op.NORM_LINEAR, Op.NORM_SWIGLU}
     for block_n, block_k, num_warps, num_stages, block_rows in _TILES_OF_MANY:
         if block_rows >= 2 * num_rows:

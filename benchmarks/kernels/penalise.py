@@ -10,7 +10,7 @@ from kernels.penalise import Penalties, kernel, reference
 VOCAB_SIZE = 151_936
 TILES = [(1024, 4), (2048, 4), (4096, 4), (4096, 8), (8192, 8)]
 PROMPT = 4000
-"""Tokens, of which many come again."""
+"""Tokens of a prompt, many of them repeated."""
 
 KINDS = {"presence": (1.0, 0.0, 1.5), "repetition": (1.1, 0.3, 1.5)}
 """Repetition, frequency and presence; a repetition penalty of 1 is not calculated."""
@@ -36,7 +36,7 @@ def _penalise(num_rows: int, vocab_size: int, kind: str, device: torch.device) -
     def make() -> tuple[torch.Tensor, ...]:
         logits = torch.randn(num_rows, vocab_size, device=device).mul_(3).bfloat16()
         counts = _counts(num_rows, vocab_size, device)
-        # As they were kept for one row at a time: numbers, and whether there are any.
+        # The form for one row at a time: counts, and whether there are any.
         outputs, seen = (counts & reference.MAX_OUTPUTS).float(), counts != 0
         return logits, counts, outputs, seen
 
@@ -83,7 +83,7 @@ def _variant(penalties: Penalties, tile: int, num_warps: int) -> Variant:
 
 
 def _counts(num_rows: int, vocab_size: int, device: torch.device) -> torch.Tensor:
-    """Of prompts and of a few outputs."""
+    """Counts of prompts and of a few outputs."""
     counts = torch.zeros(num_rows, vocab_size, dtype=torch.int16, device=device)
     prompt = torch.randint(vocab_size, (num_rows, PROMPT), device=device)
     counts.scatter_(1, prompt, reference.IN_PROMPT)
@@ -120,7 +120,7 @@ def _count(num_rows: int, vocab_size: int, device: torch.device) -> Case:
         make=make,
         variants=[
             Variant("one launch", run),
-            # Two tables, here one and the same: what is timed are the launches.
+            # Two tables, here the same one: the launches are timed.
             Variant("torch, row by row", by_row, peer=True, checked=False),
         ],
         expected=expected,

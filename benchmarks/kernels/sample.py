@@ -1,4 +1,4 @@
-"""Picking tokens from the logits of a real vocabulary, beside torch's argmax and the reference."""
+"""Choosing tokens from the logits of a real vocabulary, beside torch's argmax and the reference."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ def _case(
 
     variants = [_variant(tile, num_warps) for tile, num_warps in TILES]
     if filtered:
-        # Drawn from everything: what the filters cost is the difference.
+        # A draw without filters: the difference is the filters' cost.
         variants.append(Variant("without filters", _unfiltered, peer=True, checked=False))
     else:
         variants.append(Variant("argmax", lambda logits, *_: logits.argmax(1), True, False))

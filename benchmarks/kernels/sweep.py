@@ -1,4 +1,4 @@
-"""Checking and timing every variant of every case, and the table that comes of it.
+"""Checks and times every variant of every case, and prints the table.
 
 Owns the order of work and the results' format: one dictionary per case with `case`, `floor_us`,
 `times_us` by variant (peers among them), `best`, `peers` and `wrong` by variant.
@@ -27,7 +27,7 @@ FAILURES = (
     ArithmeticError,
     AssertionError,
 )
-"""How a configuration says that it does not fit the card, or its kernel: one line of the table."""
+"""The errors of a configuration that does not fit the card or its kernel: one line of the table."""
 
 _NEVER_ENDED = "crashed, or stands behind one that did"
 _ERROR_CHARS = 160
@@ -42,7 +42,7 @@ def load(name: str, device: str) -> list[Case]:
 
 
 def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tuple[str, str], str]]:
-    """((case, variant), what is wrong or "") of every `shards`-th variant from `shard`."""
+    """((case, variant), its error or "") of every `shards`-th variant from `shard` on."""
     number = 0
     for case in cases:
         mine = [v for i, v in enumerate(case.variants, number) if i % shards == shard]
@@ -63,14 +63,14 @@ def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tupl
 
 
 def check_and_tell(cases: Sequence[Case], shard: int, shards: int) -> None:
-    """`check`, as lines of JSON for the process that reads them."""
+    """`check`, as lines of JSON for the parent process."""
     for (case, variant), wrong in check(cases, shard, shards):
         print(json.dumps([case, variant, wrong]))
         sys.stdout.flush()
 
 
 def measure(cases: Sequence[Case], verdicts: Verdicts, *, timed: bool) -> list[dict[str, Any]]:
-    """Time what is right, print a line per case and one per wrong variant."""
+    """Time the variants that passed. Prints a line per case and one per wrong variant."""
     results = []
     for case in cases:
         said = {v.name: verdicts.get((case.name, v.name), _NEVER_ENDED) for v in case.variants}
@@ -93,7 +93,7 @@ def measure(cases: Sequence[Case], verdicts: Verdicts, *, timed: bool) -> list[d
 
 
 def _times_us(case: Case, wrong: dict[str, str]) -> dict[str, float]:
-    """By variant; what fails only when it is timed joins `wrong`."""
+    """By variant; variants that fail only while timed are added to `wrong`."""
     floor = timing.floor_us(case)
     torch.manual_seed(1)
     sets = timing.rotating_inputs(case)
@@ -130,6 +130,6 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def machine(device: str) -> str:
-    """The card and the versions that matter."""
+    """The card and the relevant versions."""
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU, interpreted"
     return f"{name}, torch {torch.__version__}, triton {version('triton')}"

@@ -1,4 +1,4 @@
-"""How long one call takes inside a CUDA graph, on inputs that no cache holds.
+"""The time of one call inside a CUDA graph, on inputs that no cache holds.
 
 Owns the method and the card's ceilings. Must not know any kernel.
 """
@@ -27,12 +27,12 @@ _REPLAYS = 7
 
 
 def floor_us(case: Case) -> float:
-    """What the card's ceilings allow: the larger of the bytes' time and the arithmetic's."""
+    """The time at the card's ceilings: the larger of the bytes' time and the arithmetic's."""
     return max(case.moved_bytes / BYTES_PER_S, case.flops / FLOPS_PER_S) * 1e6
 
 
 def rotating_inputs(case: Case) -> list[tuple[Any, ...]]:
-    """Input sets that together pass the cache by far, or `_MAX_SETS` of small ones."""
+    """Input sets that together far exceed the cache, or `_MAX_SETS` of small ones."""
     num_sets = 1 + -(-_CACHE_BYTES // max(1, case.moved_bytes))
     return [case.make() for _ in range(min(num_sets, _MAX_SETS))]
 

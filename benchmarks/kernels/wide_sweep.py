@@ -1,5 +1,5 @@
-"""Which configuration of `kernels.linear.wide` is best for which shape, beside the library and what
-`linear_sweep` found best.
+"""Finds the best configuration of `kernels.linear.wide` for each shape, beside the library and the
+winners of `linear_sweep`.
 
 `python -m benchmarks.kernels wide_sweep --jobs 16 --json FILE`; see `linear_sweep` for the table.
 """
@@ -16,11 +16,11 @@ from kernels.linear.tuned import TUNED
 
 _FEWEST_ROWS = 64
 _CLUSTERS = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (3, 3))
-"""Groups and splits; at most 30 clusters of 4 programs are on an H200 at once."""
+"""Groups and splits. At most 30 clusters of 4 programs fit on an H200 at once."""
 
 
 def cases(device: torch.device) -> Iterator[Case]:
-    """Every candidate of every shape from 64 rows on; none where it does not run."""
+    """Every candidate of every shape from 64 rows on; none off CUDA."""
     if device.type != "cuda":
         return
     for op, num_weight_rows, depth in LAYERS:

@@ -1,1 +1,1 @@
-"""Routing policies on request traces, in virtual time, on the gateway's own core."""
+"""Routing policies on request traces in virtual time, with the gateway's own dispatcher."""

@@ -1,7 +1,6 @@
 """`herma bench routing`: from the command line to the table.
 
-Owns the arguments, what they mean and the order of the report. Must not know how anything is
-simulated.
+Owns the arguments and the order of the report. Must not know how anything is simulated.
 """
 
 import argparse
@@ -27,8 +26,9 @@ from protocol.errors import ConfigError
 FLEET: Final = "fleet"
 
 KV_TOKENS: Final = 400_000
-"""Per worker. A card of 141 GB with Qwen3-8B in bf16 has room for about 730k (147 KB each); this
-is about half of it, so that caches are short of room within traces that are quick to simulate."""
+"""Per worker. A card of 141 GB with Qwen3-8B in bf16 holds about 730k tokens (147 KB each); about
+half of that fills the caches within traces that are quick to simulate.
+"""
 
 MAX_SEQS: Final = 64
 TOKEN_BUDGET: Final = 8192
@@ -37,8 +37,8 @@ _T = TypeVar("_T")
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Simulate and report; an experiment fails under its bars, a table is for the reader to judge.
-    Raises `HermaError`.
+    """Simulate and report. An experiment returns 1 under its bars; a table is not judged. Raises
+    `HermaError`.
     """
     if arguments.experiment is not None:
         return _experiment(arguments.experiment)
@@ -47,7 +47,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     plan = plan_of(arguments)
     planned = tasks(plan)
     for source in {task.source for task in planned if task.source.file is not None}:
-        read_source(source, plan.spec)  # what is wrong with a file is said before anything runs
+        read_source(source, plan.spec)  # An invalid file is reported before anything runs.
     progress = Progress(len(planned))
     progress.begin("")
     done = []
@@ -76,7 +76,7 @@ def _experiment(name: str) -> int:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """The plan of the arguments. Raises `ConfigError` naming the one that is wrong."""
+    """The plan of the arguments. Raises `ConfigError` that names a wrong one."""
     names = tuple(POLICIES) if arguments.policies == "all" else _names(arguments.policies)
     workers = _numbers("--workers", arguments.workers, int, least=2)
     kv_tokens = KV_TOKENS if arguments.kv_tokens is None else arguments.kv_tokens

@@ -1,13 +1,13 @@
-"""How long the steps of a worker take.
+"""The time of a worker's steps.
 
-Owns the arithmetic of one engine: a step costs a constant, a little per sequence, the reading of
+Owns the arithmetic of one engine: a step costs a constant, an amount per sequence, the reading of
 all contexts, and its prefill chunks, whose attention grows with their position. Must not know
 queues or caches.
 
 The default is Qwen3-8B in bf16 on one H200 under vLLM 0.26, as measured: first token of 2,048,
 8,192 and 32,768 cold tokens after 51.6, 216 and 1,254 ms (here 51.5, 215 and 1,254); a decode step
-of 1, 64 and 256 short sequences 5.25, 7.03 and 14.83 ms (5.2, 7.5 and 14.3), of 8 sequences of
-16k context 10.04 ms (9.8).
+of 1, 64 and 256 short sequences 5.25, 7.03 and 14.83 ms (5.2, 7.5 and 14.3), of 8 sequences of 16k
+context 10.04 ms (9.8).
 """
 
 from dataclasses import dataclass
@@ -27,23 +27,21 @@ class CostModel:
     attention_s: float
 
     def chunk_s(self, start: int, length: int) -> float:
-        """To prefill positions [start, start + length)."""
+        """Seconds to prefill positions [start, start + length)."""
         return self.prefill_s * length + self.attention_s * length * (2 * start + length)
 
     def decode_s(self, num_sequences: int, context_tokens: int) -> float:
-        """One step of `num_sequences` that have `context_tokens` tokens together."""
+        """Seconds of one step of `num_sequences` with `context_tokens` tokens in all."""
         return self.step_s + self.sequence_s * num_sequences + self.context_s * context_tokens
 
     def stretch_s(self, num_sequences: int, context_tokens: int, num_steps: int) -> float:
-        """`num_steps` decode steps in a row; each lengthens every context by one token."""
+        """Seconds of `num_steps` decode steps in a row; each adds one token to every context."""
         growth = num_sequences * (num_steps * (num_steps - 1) // 2)
         first_s = self.decode_s(num_sequences, context_tokens)
         return num_steps * first_s + self.context_s * growth
 
     def steps_within(self, num_sequences: int, context_tokens: int, span_s: float) -> int:
-        """The decode steps, begun one after the other, that are over after `span_s` or contain
-        that moment: at least one.
-        """
+        """The number of decode steps that end within `span_s` or contain its end: at least one."""
         first_s = self.decode_s(num_sequences, context_tokens)
         slope = self.context_s * num_sequences / 2
         if slope > 0:

@@ -1,7 +1,7 @@
-"""Two questions that a table of means does not answer.
+"""Two experiments on questions that a table of means does not answer.
 
-Owns the experiments and their bars. Fairness: one key with 40 requests at once beside three keys
-with two each, on a worker that takes eight; do the small keys wait for the big one? Collapse: 16
+Owns the experiments and their bars. Fairness: one key with 40 concurrent requests beside three keys
+with two each, on a worker of eight places; do the small keys wait for the large one? Collapse: 16
 new sessions with one long prefix on two workers at once; does one worker get them all?
 """
 
@@ -32,7 +32,7 @@ NUM_SESSIONS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Of one policy: waits of the small keys before they have a place, and what all got done."""
+    """Results of one policy: the small keys' waits for a place, and the throughput."""
 
     policy: str
     small_p90_wait_s: float
@@ -41,12 +41,12 @@ class Fairness:
 
 
 def fairness() -> tuple[Fairness, Fairness]:
-    """First come first served, then ours."""
+    """FIFO, then ours."""
     return _fairness("fifo", Fifo), _fairness(OURS, POLICIES[OURS])
 
 
 def fairness_lines(fifo: Fairness, ours: Fairness) -> tuple[list[str], bool]:
-    """The report and whether every bar holds."""
+    """The report, and whether every bar holds."""
     bars = (
         ("at most half a mean service time", ours.small_p90_wait_s <= ours.mean_service_s / 2),
         ("at most a fifth of FIFO's", ours.small_p90_wait_s <= fifo.small_p90_wait_s / 5),
@@ -66,7 +66,7 @@ def fairness_lines(fifo: Fairness, ours: Fairness) -> tuple[list[str], bool]:
 
 
 def collapse(policy: str) -> list[float]:
-    """The share of the work that each of two workers gets."""
+    """The share of the work on each of two workers."""
     chains, turns = Chains(), []
     prefix = list(range(PREFIX_TOKENS // BLOCK))
     for number in range(NUM_SESSIONS):
@@ -80,7 +80,7 @@ def collapse(policy: str) -> list[float]:
 
 
 def collapse_lines(names: Iterable[str]) -> tuple[list[str], bool]:
-    """The report and whether ours gives no worker more than 60 %."""
+    """The report, and whether ours gives no worker more than 60 %."""
     text = [f"{NUM_SESSIONS} new sessions with one prefix of {PREFIX_TOKENS} tokens, two workers"]
     most = {}
     for name in names:
@@ -111,7 +111,7 @@ def _fairness(name: str, make: Maker) -> Fairness:
 
 
 def _crowd() -> Trace:
-    """Every key keeps its number of requests at work, each following one of its own."""
+    """Every key keeps its number of requests running, each following one of its own."""
     chance, chains = Random(0), Chains()
     turns: list[Turn] = []
     lanes = [(BIG, lane) for lane in range(NUM_BIG)]

@@ -1,13 +1,13 @@
-"""Traces of agent fleets, generated.
+"""Generated traces of agent fleets.
 
-Owns two kinds of fleet, after what operators report: a prefix of 12k tokens of system text and
-tools that everybody shares, sessions of 10 to 40 turns that grow by 0.5k to 4k tokens a turn, tool
-pauses of 0.1 to 60 s, about 28 prompt tokens for each token of an answer, 90 to 96 % of the prompt
-tokens cached on one worker with room for all. Must not know policies.
+Owns two kinds of fleet, after operators' reports: a prefix of 12k tokens of system text and tools
+that all share, sessions of 10 to 40 turns that grow by 0.5k to 4k tokens a turn, tool pauses of 0.1
+to 60 s, about 28 prompt tokens per answer token, 90 to 96 % of the prompt tokens cached on one
+worker with memory for all. Must not know policies.
 
-    agents   every session has the fleet's prefix and lives for itself
-    forks    sessions also fork two or three subagents at a time, which share a smaller prefix of
-             their own; the parent waits for them
+- agents: every session has the fleet's prefix and no relation to others.
+- forks: sessions also fork two or three subagents at a time, which share a smaller prefix of their
+  own; the parent waits for them.
 
 Sessions start at random over one unit of time; the simulation scales that to the load. Pauses and
 turns keep their own time. An answer is not found again in the next prompt, because agents send it
@@ -23,8 +23,9 @@ from benchmarks.routing.trace import Chains, Trace, Turn
 
 BLOCK: Final = 512
 KINDS: Final = {"agents": 36, "forks": 20}
-"""Sessions per worker in a table: each lasts about ten minutes, and they must go on starting for
-much longer than that, or the load is never reached."""
+"""Sessions per worker in a table: each lasts about ten minutes, and sessions must keep starting for
+much longer, or the load is never reached.
+"""
 
 _FLEET_PREFIX_TOKENS: Final = 12_288
 _SUBAGENT_PREFIX_TOKENS: Final = 6_144
@@ -39,7 +40,7 @@ _PROMPT_PER_ANSWER: Final = 28
 
 @dataclass(slots=True)
 class _Plan:
-    """The turns of a fleet while it is made; numbers are places in `turns`."""
+    """The turns of a fleet under construction; numbers are indexes of `turns`."""
 
     chance: Random
     turns: list[Turn] = field(default_factory=list)
@@ -54,7 +55,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Session:
-    """One conversation: `ids` name the blocks that its text fills so far."""
+    """One conversation. `ids` name the blocks that its text fills so far."""
 
     name: str
     starts_at: float
@@ -64,7 +65,7 @@ class _Session:
 
 
 def fleet_trace(kind: str, num_sessions: int, seed: int) -> Trace:
-    """A fleet of `num_sessions` sessions, subagents not counted."""
+    """A fleet of `num_sessions` sessions, not counting subagents."""
     plan = _Plan(Random(f"{kind}/{num_sessions}/{seed}"))
     shared = plan.fresh(_FLEET_PREFIX_TOKENS // BLOCK)
     subagents = plan.fresh(_SUBAGENT_PREFIX_TOKENS // BLOCK)
@@ -79,7 +80,7 @@ def fleet_trace(kind: str, num_sessions: int, seed: int) -> Trace:
 def _live(
     plan: _Plan, session: _Session, num_turns: tuple[int, int], subagents: list[int] | None
 ) -> None:
-    """All turns of a session, and those of its subagents."""
+    """All turns of a session and of its subagents."""
     chance = plan.chance
     _grow(plan, session, _log_uniform(chance, _FIRST_TOKENS))
     for turn in range(chance.randint(*num_turns)):
@@ -91,7 +92,7 @@ def _live(
 
 
 def _fork(plan: _Plan, parent: _Session, number: int, subagents: list[int]) -> tuple[int, ...]:
-    """Two or three subagents start after a turn; returns their last turns."""
+    """Start two or three subagents after a turn. Returns their last turns."""
     ends: list[int] = []
     for child in range(plan.chance.randint(2, 3)):
         session = _Session(
@@ -107,7 +108,7 @@ def _fork(plan: _Plan, parent: _Session, number: int, subagents: list[int]) -> t
 
 
 def _ask(plan: _Plan, session: _Session, *, first: bool) -> int:
-    """One turn with all the text so far; its number."""
+    """Add a turn with all the text so far. Returns its number."""
     number = len(plan.turns)
     chance = plan.chance
     pause_s = 0.0 if first else math.exp(chance.uniform(*map(math.log, _PAUSE_S)))
@@ -128,7 +129,7 @@ def _ask(plan: _Plan, session: _Session, *, first: bool) -> int:
 
 
 def _grow(plan: _Plan, session: _Session, num_tokens: int) -> None:
-    """Text is added: an answer with the tool's result, or the first question."""
+    """Add text: an answer with the tool's result, or the first question."""
     session.num_tokens += num_tokens
     num_new = session.num_tokens // BLOCK - len(session.ids)
     session.ids += plan.fresh(num_new)
@@ -139,7 +140,7 @@ def _log_uniform(chance: Random, bounds: tuple[int, int]) -> int:
 
 
 def _in_order(turns: list[Turn]) -> tuple[Turn, ...]:
-    """By the start of their sessions; the numbers follow, also those in `after`."""
+    """Order by the start of sessions and renumber, also in `after`."""
     order = sorted(turns, key=lambda turn: (turn.arrival_s, turn.number))
     place = {turn.number: new for new, turn in enumerate(order)}
     return tuple(

@@ -1,6 +1,6 @@
 """The table as a picture: time to first token over load, one panel per trace and fleet size.
 
-Owns the drawing. matplotlib is wanted here alone, and only if a picture is asked for.
+Owns the drawing. matplotlib is needed only here, and only for a picture.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _COLOURS: Final = (
 
 
 def plot_rows(rows: Sequence[Row], path: Path) -> bool:
-    """Draw a PNG; False, with a line, where matplotlib is missing."""
+    """Draw a PNG. Prints a line and returns False without matplotlib."""
     try:
         drawing: Any = import_module("matplotlib.figure")
     except ImportError:

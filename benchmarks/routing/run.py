@@ -1,9 +1,9 @@
 """One row of the table: a policy on a trace, for one fleet and load.
 
 Owns the definition of load and of every figure of a row. Load is the time that one worker with an
-endless cache needs for the whole trace when it always has enough to do, divided by workers times
-span; arrivals are scaled in time to reach it. So 1.0 is what no fleet can exceed, and a fleet that
-caches badly is over its limit earlier.
+endless cache needs for the whole trace without idling, divided by workers times span; arrivals are
+scaled in time to reach it. So no fleet can exceed 1.0, and a fleet that caches badly is overloaded
+earlier.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ENDLESS = frozenset({"bound_infinite"})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is simulated. `busy_s` is the trace's work, from `busy_time_s`."""
+    """One simulation. `busy_s` is the trace's work, from `busy_time_s`."""
 
     policy: str
     trace: Trace
@@ -35,7 +35,9 @@ class Case:
 
 
 def busy_time_s(trace: Trace, spec: WorkerSpec) -> float:
-    """How long one worker with an endless cache is busy with all turns, in order, at once."""
+    """The busy time of one worker with an endless cache that computes all turns in order,
+    at once.
+    """
     size = trace.block_size
     worker = SimWorker(0, spec, EndlessCache(spec.kv_tokens // size, set()), size)
     for turn in trace.turns:
@@ -51,7 +53,7 @@ def simulate(case: Case) -> Row:
     setting = Setting(case.num_workers, case.spec, trace.block_size, case.seed, workers)
     policy = POLICIES[case.policy](setting)
     wanted_s = case.busy_s / (case.num_workers * case.load)
-    # A single session has no span: its turns set its pace.
+    # A single session has no span: its turns set the pace.
     scale = wanted_s / trace.span_s if trace.span_s > 0 else 1.0
     simulation = Simulation(trace, policy, workers, scale)
     simulation.run()
@@ -66,7 +68,7 @@ def simulate(case: Case) -> Row:
 
 
 def make_workers(case: Case) -> list[SimWorker]:
-    """The fleet: caches of their own, or one endless one for the bound that asks for it."""
+    """The workers: with caches of their own, or one endless one for the bound that needs it."""
     size = case.trace.block_size
     known: set[BlockDigest] = set()
     num_blocks = case.spec.kv_tokens // size
@@ -80,7 +82,7 @@ def make_workers(case: Case) -> list[SimWorker]:
 
 
 def figures(trace: Trace, outcomes: list[Outcome], workers: list[SimWorker]) -> Row:
-    """The figures of a row. `imbalance` is the longest busy time over the mean one."""
+    """The figures of a row. `imbalance` is the longest busy time over the mean."""
     ttfts_ms = sorted(1e3 * (one.first_token_at - one.arrived_at) for one in outcomes)
     span_s = max(o.finished_at for o in outcomes) - min(o.arrived_at for o in outcomes)
     num_prompt = sum(turn.prompt_tokens for turn in trace.turns)

@@ -1,7 +1,7 @@
 """One trace, one policy, one fleet, in virtual time.
 
-Owns the heap of events and the clock. Reports of workers reach the policy after a delay; what the
-policy places reaches its worker at once. Must not know what a policy thinks or a worker computes.
+Owns the heap of events and the clock. Reports of workers reach the policy after a delay; placements
+reach their worker at once. Must not know a policy's reasons or a worker's work.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,12 @@ from benchmarks.routing.trace import Trace, Turn
 from benchmarks.routing.worker import Report, SimWorker
 
 REPORT_DELAY_S: Final = 0.002
-"""From the end of a step to the gateway's knowledge: a frame on a local network."""
+"""From the end of a step to the gateway: a frame on a local network."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one turn; times in seconds of virtual time."""
+    """The times of one turn, in seconds of virtual time."""
 
     arrived_at: float = 0.0
     placed_at: float = 0.0
@@ -34,7 +34,7 @@ _ARRIVE, _REPORT, _STEP, _TICK = range(4)
 
 
 class Simulation:
-    """`scale` multiplies the times between arrivals; pauses stay as they are. The first turn comes
+    """`scale` multiplies the times between arrivals; pauses are not scaled. The first turn arrives
     at 0.
     """
 
@@ -99,7 +99,7 @@ class Simulation:
 
     def _step(self, worker: SimWorker, now: float) -> None:
         if worker.next_at != now:
-            return  # a stretch that was cut, or ended before
+            return  # The stretch was cut, or ended earlier.
         report = worker.step(now)
         self._expect(worker)
         for number, cached_tokens in report.admitted:

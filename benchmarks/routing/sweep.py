@@ -1,7 +1,8 @@
 """All rows of a table: traces x fleets x loads x policies.
 
-Owns the list of cases and their way over processes. Every policy of a cell sees the same arrivals.
-A process reads a trace and measures its work once, because cases of one trace follow each other.
+Owns the list of cases and their distribution over processes. Every policy of a cell sees the same
+arrivals. A process reads a trace and measures its work once, because cases of one trace follow each
+other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from benchmarks.routing.worker import WorkerSpec
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a trace comes from: a file, or a kind of fleet with so many sessions."""
+    """The source of a trace: a file, or a kind of fleet with a number of sessions."""
 
     file: Path | None
     kind: str
@@ -31,7 +32,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to simulate. `sources` are files, or None for the generated fleets."""
+    """The sweep. `sources` are files, or None for the generated fleets."""
 
     sources: tuple[Path | None, ...]
     workers: tuple[int, ...]
@@ -54,7 +55,7 @@ class Task:
 
 
 def tasks(plan: Plan) -> list[Task]:
-    """All rows, those of one trace together. A file is what it is, so it has one seed."""
+    """All rows, those of one trace together. A file does not depend on the seed, so it has one."""
     found: list[Task] = []
     for source, num_workers in product(plan.sources, plan.workers):
         for trace in _sources(plan, source, num_workers):
@@ -66,7 +67,7 @@ def tasks(plan: Plan) -> list[Task]:
 
 
 def rows(planned: Sequence[Task], num_processes: int) -> Iterator[Row]:
-    """The rows in the order of `planned`. Raises `TraceError` if a trace cannot be used."""
+    """The rows in the order of `planned`. Raises `TraceError` if a trace is unusable."""
     if num_processes == 1:
         yield from map(run_task, planned)
         return
@@ -75,7 +76,6 @@ def rows(planned: Sequence[Task], num_processes: int) -> Iterator[Row]:
 
 
 def run_task(task: Task) -> Row:
-    """Simulate it."""
     trace, busy_s = load_trace(task.source, task.spec)
     return simulate(
         Case(
@@ -98,7 +98,7 @@ def load_trace(source: Source, spec: WorkerSpec) -> tuple[Trace, float]:
 
 
 def read_source(source: Source, spec: WorkerSpec) -> Trace:
-    """The trace, which fits the workers. Raises `TraceError`."""
+    """The trace, which the workers can hold. Raises `TraceError`."""
     if source.file is not None:
         trace = read_trace(source.file, source.limit, source.seed)
     else:

@@ -1,7 +1,7 @@
-"""What the rows say: ours beside the best of the others, cell by cell.
+"""The comparison of the rows: ours beside the best of the others, cell by cell.
 
-Owns the comparison and its verdict. A cell is a trace with a number of workers and a load, its
-figures the mean over seeds. Bounds are shown and never compared.
+Owns the comparison and its verdict. A cell is a trace with a number of workers and a load; its
+figures are means over seeds. Bounds are shown and never compared.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from benchmarks.routing.run import Row
 
 METRICS: Final = ("ttft_mean_ms", "ttft_p90_ms")
 TAIL: Final = "ttft_p99_ms"
-"""Reported, not judged: who serves short prompts first pays here."""
+"""Reported, not judged: a policy that serves short prompts first pays here."""
 COMPARED_LOAD: Final = 0.95
 """Above it no fleet keeps up; such cells are shown, not judged."""
 PUBLISHED: Final = ("smg_cache_aware", "llmd_precise", "dynamo_kv", "aibrix_prefix")
@@ -37,22 +37,20 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For people."""
         return f"{self.trace} x{self.workers} at {self.load:g}"
 
     def best(self, metric: str) -> tuple[str, float]:
-        """The best baseline; raises `ValueError` if none was run."""
+        """The best baseline. Raises `ValueError` if none was run."""
         others = {name: self.figures[name][metric] for name in BASELINES if name in self.figures}
         name = min(others, key=others.__getitem__)
         return name, others[name]
 
     def ratio(self, metric: str) -> float:
-        """Ours over the best baseline."""
         return self.figures[OURS][metric] / self.best(metric)[1]
 
 
 def cells(rows: Iterable[Row]) -> list[Cell]:
-    """The cells in the order of the rows, seeds averaged."""
+    """The cells in the order of the rows, averaged over seeds."""
     grouped: dict[tuple[str, int, float], dict[str, list[Row]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -65,7 +63,7 @@ def cells(rows: Iterable[Row]) -> list[Cell]:
 
 
 def compared(found: Sequence[Cell]) -> list[Cell]:
-    """The cells that are judged: ours and a baseline ran, at a load that a fleet can carry."""
+    """The judged cells: ours and a baseline ran, at a load that a fleet can carry."""
     return [
         cell
         for cell in found
@@ -76,7 +74,7 @@ def compared(found: Sequence[Cell]) -> list[Cell]:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers; raises `ZeroDivisionError` if there are none."""
+    """Of positive numbers. Raises `ZeroDivisionError` if there are none."""
     return exp(sum(map(log, values)) / len(values))
 
 
@@ -156,7 +154,7 @@ def _against_published(judged: Sequence[Cell]) -> list[str]:
 
 
 def _against_bound(judged: Sequence[Cell]) -> list[str]:
-    """How far the hit rate is below what an endless shared cache gives."""
+    """The hit rate's distance from an endless shared cache."""
     gaps = {
         cell.name: cell.figures["bound_infinite"]["hit_rate"] - cell.figures[OURS]["hit_rate"]
         for cell in judged

@@ -1,13 +1,13 @@
 """Request traces in the Mooncake format, one JSON object a line.
 
-Owns what a turn is and the strict reading of a file. Blocks are named by the chained digests that
-the gateway and the engines use, so equal ids count as equal only where all ids before them are.
-Must not know workers or policies.
+Owns the turn and the strict parsing of a file. Blocks are named by the chained digests of the
+gateway and the engines, so equal ids match only where all ids before them match. Must not know
+workers or policies.
 
 `timestamp` (ms), `input_length` and `output_length` (tokens) and `hash_ids` (one per block of 512
 prompt tokens, the last one may be partial) are the format of kvcache-ai/Mooncake; `session_id` and
-`pause_ms` may be added: a turn of a session comes at its timestamp, but no earlier than the end of
-the one before it plus the pause.
+`pause_ms` are optional: a turn of a session arrives at its timestamp, but not before the end of the
+previous one plus the pause.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,13 +29,13 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TraceError(HermaError):
-    """A trace cannot be used; the text names the file, the line and the cause."""
+    """A trace is unusable; the text names the file, the line and the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request. `digests` name the full blocks of its prompt. It comes at `arrival_s`, but no
-    earlier than `pause_s` after the last of the turns `after`. `key` is the API key that sends it.
+    """One request. `digests` name the full blocks of its prompt. It arrives at `arrival_s`, but not
+    before `pause_s` after the last of the turns `after`. `key` is the API key that sends it.
     """
 
     number: int
@@ -59,12 +59,12 @@ class Trace:
 
     @property
     def span_s(self) -> float:
-        """Between the first and the last arrival."""
+        """The time between the first and the last arrival."""
         return self.turns[-1].arrival_s - self.turns[0].arrival_s
 
     @property
     def longest_tokens(self) -> int:
-        """Prompt and answer of the largest turn."""
+        """Prompt and answer of the largest turn, in tokens."""
         return max(turn.prompt_tokens + turn.output_tokens for turn in self.turns)
 
 
@@ -78,18 +78,17 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def block_name(seed: bytes) -> BlockDigest:
-    """A name for what `seed` stands for; uniform like a real digest, on which indexes rely."""
+    """A digest from `seed`, uniform like a real one, as indexes require."""
     return BlockDigest(xxhash.xxh3_128_digest(seed))
 
 
 class Chains:
-    """Digests of block chains: the same ids after the same ids are the same block."""
+    """Digests of block chains: equal ids after equal ids are the same block."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[BlockDigest | None, int], BlockDigest] = {}
 
     def digests(self, ids: Iterable[int]) -> tuple[BlockDigest, ...]:
-        """The digests of a prompt's blocks."""
         parent: BlockDigest | None = None
         chain: list[BlockDigest] = []
         for block_id in ids:
@@ -105,8 +104,8 @@ class Chains:
 def read_trace(path: Path, limit: int | None = None, seed: int = 0) -> Trace:
     """The first `limit` requests of a file. Raises `TraceError`.
 
-    The clock of a trace may tick slowly (every 3 s in Mooncake's); requests of one tick come at
-    random moments of it, by `seed`, because together they would be a crowd that never was.
+    The clock of a trace may tick slowly (every 3 s in Mooncake's); requests of one tick arrive at
+    random moments of it, by `seed`, because at one moment they would be an unreal burst.
     """
     try:
         text = path.read_bytes()
@@ -165,7 +164,7 @@ def _lines(path: Path, text: bytes, limit: int | None) -> list[_Line]:
 
 
 def _spread(stamps: Sequence[float], chance: Random) -> list[float]:
-    """Spread equal stamps at random, in order, over the time until the next one."""
+    """Spread equal timestamps at random, in order, over the time until the next one."""
     spread: list[float] = []
     start = 0
     while start < len(stamps):

@@ -1,13 +1,12 @@
 """One simulated worker: an engine's scheduler in virtual time.
 
-Owns the running and waiting sequences of one engine. Steps follow
-`workers/scheduler/planning.py`: one
-token for each decode, prompts in progress and newcomers share the rest of the budget, newcomers
-that fit take up to half of it, the latest arrived is preempted when blocks run out. A step that
-prefills is simulated by itself; decode steps between two events are one stretch, summed in closed
-form. With blocks of the engine's size it gives every first and last token, hit and preemption at
-the very step at which the engine's scheduler does (a test holds one against the other). Must not
-know policies or who else works.
+Owns the running and waiting sequences of one engine. Steps follow `workers/scheduler/planning.py`:
+one token for each decode; prompts in progress and new sequences share the rest of the budget; new
+sequences that fit take up to half of it; the latest arrived is preempted when blocks run out. A
+step that prefills is simulated by itself; decode steps between two events are one stretch, summed
+in closed form. With blocks of the engine's size every first and last token, hit and preemption
+falls on the same step as in the engine's scheduler (a test compares them). Must not know policies
+or other workers.
 
 Two simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the reserve
 of one small block per running sequence is rounded up to whole large ones; and a step that is
@@ -30,12 +29,12 @@ from workers.scheduler.meters import StepMeter
 
 ENGINE_BLOCK: Final = 32
 _STEP_MEMORY: Final = 0.9
-"""Of the average step time, kept at each step: the engine's meter, in closed form."""
+"""The weight of the average step time that each step keeps: the engine's meter in closed form."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What an engine can do; a pool of `kv_tokens`, in blocks of the trace."""
+    """The engine's limits; a pool of `kv_tokens`, in blocks of the trace."""
 
     cost: CostModel
     kv_tokens: int
@@ -45,8 +44,8 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker tells after a step. `started` have their first token, `finished` their last;
-    `admitted` pairs turns that run now with the prompt tokens that were cached.
+    """A worker's report after a step. `started` have their first token, `finished` their last;
+    `admitted` pairs newly running turns with their cached prompt tokens.
     """
 
     worker: int
@@ -59,7 +58,7 @@ class Report:
 
 
 class Running:
-    """One sequence on a worker. `num_tokens` are known: prompt and answer so far."""
+    """One sequence on a worker. `num_tokens`: prompt and answer so far."""
 
     __slots__ = (
         "arrival",
@@ -95,14 +94,14 @@ class Running:
         return self.turn.prompt_tokens + self.turn.output_tokens - self.num_tokens
 
     def digest(self, index: int) -> BlockDigest:
-        """The name of a full block; with part of the answer in it, one that nobody else has."""
+        """The name of a full block; a block with a part of the answer has a unique one."""
         if index < len(self.turn.digests):
             return self.turn.digests[index]
         return block_name(b"%d/%d" % (self.turn.number, index))
 
 
 class SimWorker:
-    """`next_at` is when its step or stretch is over, None while it is idle."""
+    """`next_at` is the end of its step or stretch, None while it is idle."""
 
     def __init__(self, number: int, spec: WorkerSpec, cache: Cache, block_size: int) -> None:
         self.number = number
@@ -135,7 +134,7 @@ class SimWorker:
         return len(self.prefilling) + len(self.decoding)
 
     def uncached_ahead_s(self) -> float:
-        """The prefill work that is admitted or waits, as the cache is now."""
+        """The prefill work of admitted and waiting turns, with the present cache."""
         cost, size = self.spec.cost, self.block_size
         ahead_s = sum(cost.chunk_s(one.computed, one.num_left) for one in self.prefilling)
         for one in self.waiting:
@@ -151,22 +150,22 @@ class SimWorker:
         )
 
     def submit(self, turn: Turn, now: float) -> None:
-        """A turn comes in: it joins at the end of the current step."""
+        """Add a turn, which joins at the end of the current step."""
         self.waiting.append(Running(turn, self._num_arrivals))
         self._num_arrivals += 1
         if self.next_at is None:
             self._begin(now)
         elif self._stretch > 1 and len(self.waiting) == 1:
-            self._cut(now)  # who waits longer could not start, and only an end makes room
+            self._cut(now)  # A turn that waits longer could not start, and only an end makes room.
 
     def step(self, now: float) -> Report:
-        """The step or stretch is over: what it brought; the next one begins."""
+        """End the step or stretch: return its report and begin the next one."""
         duration_s = now - self._began_at
         self.busy_s += duration_s
         self._measure(duration_s, now)
         num_steps = self._stretch or 1
         self._num_steps += num_steps
-        # Before the chunks: who completes its prompt in this step did not decode in it.
+        # Before the chunks: a prompt completed in this step did not decode in it.
         self._context += num_steps * len(self.decoding)
         for sequence, length in self._chunks:
             self._computed(sequence, length)
@@ -176,10 +175,10 @@ class SimWorker:
         return self._report(now)
 
     def _begin(self, now: float) -> None:
-        """Plan and start what comes next."""
+        """Plan and start the next step or stretch."""
         num_preempted = self._grow_those_due()
         self.num_preemptions += num_preempted
-        # Whoever needs one token gets it, as a decode does; the others share what is left.
+        # A sequence that needs one token gets it, as a decode does; the others share the rest.
         self._chunks = [(one, 1) for one in self.prefilling if one.num_left == 1]
         longer = [one for one in self.prefilling if one.num_left > 1]
         budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
@@ -215,8 +214,8 @@ class SimWorker:
         self.next_at = self._began_at + stretch_s
 
     def _start_waiting(self, budget: int, num_prefill: int) -> int:
-        """Let newcomers run, in order, beside prompts in progress of `num_prefill` tokens; returns
-        the tokens that they take of `budget`.
+        """Admit waiting turns in order, beside prompts in progress of `num_prefill` tokens. Returns
+        the tokens of `budget` that they take.
         """
         spare = max(0, budget - num_prefill)
         room = max(spare, budget // 2)
@@ -271,7 +270,7 @@ class SimWorker:
         self._expect(sequence)
 
     def _expect(self, sequence: Running) -> None:
-        """When it needs attention: its end, or a step for which it lacks a block."""
+        """The time of its next event: its end, or a step for which it lacks a block."""
         num_fit = sequence.num_blocks * self.block_size - sequence.num_tokens + 1
         sequence.due_at = sequence.joined_at + min(sequence.num_outputs_left, max(0, num_fit))
         heappush(self._due, (sequence.due_at, sequence.arrival, sequence))
@@ -292,7 +291,7 @@ class SimWorker:
         return taken
 
     def _catch_up(self, sequence: Running) -> None:
-        """Bring its own counters to the present."""
+        """Update its counters to the present."""
         sequence.num_tokens += self._num_steps - sequence.joined_at
         sequence.joined_at = self._num_steps
         sequence.computed = sequence.num_tokens - 1
@@ -309,8 +308,8 @@ class SimWorker:
                 self._expect(sequence)
 
     def _grow_those_due(self) -> int:
-        """Give a block to each decode whose next token needs one, the oldest first; returns how
-        many sequences were preempted for it.
+        """Give a block to each decode whose next token needs one, the oldest first. Returns the
+        number of sequences preempted for it.
         """
         num_preempted = 0
         for sequence in sorted(self._take_due(), key=lambda one: one.arrival):

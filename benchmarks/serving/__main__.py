@@ -1,8 +1,8 @@
-"""`python -m benchmarks.serving`: what a newcomer's first minute is like, in figures.
+"""`python -m benchmarks.serving`: a newcomer's first minute in figures.
 
 Starts `make up` on an installed environment, waits for `ready`, then streams answers of the
 built-in model at concurrency 1, 8 and 32. Every request has its own prompt (no prefix hits) and
-asks for the same number of tokens; a request that fails ends the benchmark.
+asks for the same number of tokens; a failed request ends the benchmark.
 """
 
 import argparse

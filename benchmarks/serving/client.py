@@ -1,7 +1,7 @@
 """Streams of chat completions, timed at the client.
 
-Owns the requests and the clock. Must not share a prompt between requests: a prefix hit would
-measure something else.
+Owns the requests and the clock. No two requests share a prompt, because a prefix hit would measure
+something else.
 """
 
 import json
@@ -20,8 +20,9 @@ TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer: seconds to its first text or thought, tokens by the server's own usage, and when
-    it began and ended by the clock of `time.perf_counter`."""
+    """One answer: seconds to its first text or reasoning, tokens by the server's usage, and its
+    start and end by `time.perf_counter`.
+    """
 
     first_token_s: float
     prompt_tokens: int
@@ -45,8 +46,8 @@ async def run_streams(
     prompt_words: int = PROMPT_WORDS,
     run: str = "",
 ) -> list[Sample]:
-    """Answer `num_requests` streams, `concurrency` at a time; runs of another name have other
-    prompts. Any failure raises.
+    """Answer `num_requests` streams, `concurrency` at a time. Runs of different names have
+    different prompts. Any failure raises.
     """
     samples: list[Sample] = []
     numbers = iter(range(num_requests))
@@ -94,12 +95,12 @@ async def _stream(client: httpx.AsyncClient, base_url: str, prompt: str, tokens:
 
 
 def says_something(delta: dict[str, Any]) -> bool:
-    """Whether a stream's event holds text, a thought or a call."""
+    """Whether a stream's event holds text, reasoning or a call."""
     return any(delta.get(key) for key in ("content", "reasoning_content", "tool_calls"))
 
 
 def _prompt(name: str, num_words: int) -> str:
-    """Text that differs from its first words on, so that no block of it is shared."""
+    """Text that differs from its first words on, so that no block is shared."""
     start = sum(map(ord, name))
     words = (WORDS[(start + i * i) % len(WORDS)] for i in range(num_words))
     return f"Story {name}: {' '.join(words)}"

@@ -1,7 +1,4 @@
-"""`make up`, from the keystroke to `ready`.
-
-Owns the process that is measured. Must not know what is asked of it.
-"""
+"""`make up` as a process, from its start to `ready`."""
 
 import os
 import signal
@@ -21,10 +18,10 @@ STOP_S = 30
 def running_herma() -> Iterator[tuple[str, float]]:
     """Yield the base URL and the seconds from `make up` to its `ready` line.
 
-    The environment is the one that runs this benchmark, so nothing is installed on the way.
-    Raises `RuntimeError` if it ends before it is ready.
+    It uses the environment of this benchmark, so nothing is installed. Raises `RuntimeError` if it
+    ends before it is ready.
     """
-    with NamedTemporaryFile() as stamp:  # newer than what it is made from: installed
+    with NamedTemporaryFile() as stamp:  # newer than pyproject.toml, so make takes it as installed
         argv = ["make", "--no-print-directory", "up", f"VENV_DIR={sys.prefix}"]
         argv += [f"STAMP={stamp.name}", "ARGS=--port 0"]
         started_at = time.perf_counter()

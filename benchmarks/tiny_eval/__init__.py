@@ -1,1 +1,1 @@
-"""How well the built-in model answers, measured as a client sees it."""
+"""The quality of the built-in model's answers, as a client sees them."""

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.tiny_eval`: held-out cases of each skill, asked over HTTP.
+"""`python -m benchmarks.tiny_eval`: held-out cases of each skill over HTTP.
 
-The words and the tools were never seen in training, nor were the seeds. Prints a table by skill and
-ends with 1 when a bar does not hold. `--outside` asks instead prompts that the model has not
-learned to answer, and counts the answers that come to an end by themselves. `--both` asks each case
-twice, whole and streamed: the answers must be the same to the letter.
+Words, tools and seeds were not in the training. Prints a table by skill and ends with 1 if a bar is
+missed. `--outside` sends prompts that the model has not learned to answer, and counts the answers
+that end by themselves. `--both` sends each case twice, whole and streamed: the answers must be
+equal.
 """
 
 import argparse
@@ -48,7 +48,7 @@ SEED = 2026
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Ask, judge, print; 1 if a bar does not hold."""
+    """Ask, judge, print. Returns 1 if a bar is missed."""
     arguments = _parser().parse_args(argv)
     measure = _outside if arguments.outside else _both_forms if arguments.both else _skills
     with running_herma() if arguments.serve else nullcontext((arguments.url, 0.0)) as (url, _):

@@ -1,6 +1,6 @@
 """Chat completions over HTTP, many at a time.
 
-Owns the requests and what came back. Must not know what a right answer is.
+Owns the requests and the answers. Must not know which answer is right.
 """
 
 import json
@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 3600
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where to ask: `url` ends in /v1."""
+    """The server: `url` ends in /v1."""
 
     url: str
     model: str
@@ -27,7 +27,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One choice; `tool_calls` as in the OpenAI API. `finish_reason` "length": it was cut."""
+    """One choice; `tool_calls` as in the OpenAI API. `finish_reason` "length": it was cut off."""
 
     text: str
     tool_calls: tuple[dict[str, Any], ...]

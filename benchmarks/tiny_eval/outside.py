@@ -1,7 +1,7 @@
-"""Prompts from outside of the model's world, to see that each answer comes to an end.
+"""Prompts unlike the model's training, to check that each answer ends.
 
 Owns more than 500 of them: outside.txt (written by hand, none of it in the training data), agents'
-requests of up to 50 KB with 17 tools, and signs without sense. Must not judge answers.
+requests of up to 50 KB with 17 tools, and nonsense symbols. Must not judge answers.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.tiny_eval.parity`: the engine says what `transformers` says.
+"""`python -m benchmarks.tiny_eval.parity`: the engine's answers equal those of `transformers`.
 
 The same weights, float32, greedy, on the evaluation's own cases, some of each skill: the rendered
 prompts must be equal and so must every token of the answers. The engine answers many at a time, in
-chunks and out of its prefix cache, `transformers` one after the other. Ends with 1 if an answer
-differs. Owns the comparison. Must not judge whether an answer is right.
+chunks and with its prefix cache, `transformers` one after the other. Ends with 1 if an answer
+differs. Must not judge whether an answer is right.
 """
 
 import argparse
@@ -36,15 +36,16 @@ CASES: Final = 12
 
 AT_ONCE: Final = 32
 TOKEN_BUDGET: Final = 256
-"""Smaller than many prompts, so that these are computed in chunks."""
+"""Smaller than many prompts, so that they are computed in chunks."""
 
 _GREEDY: Final = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two answers part: after `num_equal` tokens, where `transformers`' logits of its own and
-    of the engine's token are `margin` apart (None: one answer only ends sooner)."""
+    """The difference of two answers: after `num_equal` tokens the logits of `transformers` for its
+    own and for the engine's token differ by `margin` (None: one answer only ends earlier).
+    """
 
     skill: str
     asked: str
@@ -54,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared, and what was not equal."""
+    """The number of comparisons, and the differences."""
 
     num_cases: int
     num_tokens: int
@@ -63,7 +64,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One answer without the token that ends it, and whether there was one."""
+    """One answer without its end token, and whether it had one."""
 
     ids: tuple[int, ...]
     has_ended: bool
@@ -79,7 +80,7 @@ class Theirs:
         )
 
     def prompt(self, case: Example) -> tuple[str, list[int]]:
-        """The text that its own chat template makes of the case, and the ids of that."""
+        """The text of its own chat template for the case, and its ids."""
         text = self.tokenizer.apply_chat_template(
             list(case.prompt),
             tools=list(case.tools) or None,
@@ -102,7 +103,7 @@ class Theirs:
         return Said(tuple(ids[:-1] if has_ended else ids), has_ended)
 
     def margin(self, ids: Sequence[int], own: int, other: int) -> float:
-        """How much likelier `own` is than `other` after `ids`, in logits."""
+        """How much larger the logit of `own` is than that of `other` after `ids`."""
         with torch.inference_mode():
             logits = self.model(torch.tensor([ids])).logits[0, -1]
         return float(logits[own] - logits[other])
@@ -142,7 +143,7 @@ def compare(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Compare and print; 1 if anything differs."""
+    """Compare and print. Returns 1 if anything differs."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tiny_eval.parity", description=__doc__
     )

@@ -1,15 +1,13 @@
-"""How far a long measurement is.
-
-Owns the line in the terminal. Must not know what is measured.
-"""
+"""The progress line of a long measurement."""
 
 import sys
 from collections.abc import Callable
 
 
 def progress_bar(name: str, total: int) -> Callable[[int], None]:
-    """To be called with what is done: a bar that grows in a terminal, elsewhere one line at the
-    end."""
+    """A function that takes the number of finished items: it draws a bar in a terminal, elsewhere
+    one line at the end.
+    """
 
     def show(done: int) -> None:
         if not sys.stdout.isatty() and done < total:

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.tiny_eval.quantised`: what 8 bits cost the built-in model.
+"""`python -m benchmarks.tiny_eval.quantised`: the cost of 8 bits in the built-in model's quality.
 
-The evaluation's own cases, some of each skill, greedy, in one process: with weights as they are,
-with weights in 8 bits, with keys and values in 8 bits, and with both. Ends with 1 if any of them
-loses more than `MOST_LOST` of the mean share of right answers. Owns the comparison.
+The evaluation's own cases, some of each skill, greedy, in one process: with 16-bit weights, with
+weights in 8 bits, with keys and values in 8 bits, and with both. Ends with 1 if any of them loses
+more than `MOST_LOST` of the mean share of right answers.
 """
 
 import argparse
@@ -38,14 +38,14 @@ VARIANTS: Final[dict[str, dict[str, str]]] = {
     "keys and values": {"kv_dtype": "fp8"},
     "both": {"quantization": "fp8", "kv_dtype": "fp8"},
 }
-"""Keys of a worker's configuration; the first is what the others are held against."""
+"""Keys of a worker's configuration. The others are compared with the first."""
 
 _AT_ONCE: Final = 32
 _GREEDY: Final = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Answer, judge, print; 1 if 8 bits lose too much."""
+    """Answer, judge, print. Returns 1 if 8 bits lose too much."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tiny_eval.quantised", description=__doc__
     )
@@ -105,7 +105,7 @@ def right_shares(
 
 
 def lost(shares: dict[str, dict[str, float]]) -> dict[str, float]:
-    """By how much the mean share of each variant lies below the first one's."""
+    """How far the mean share of each variant is below the first one's."""
     first, *others = shares
     return {name: _mean(shares[first]) - _mean(shares[name]) for name in others}
 

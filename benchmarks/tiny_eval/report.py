@@ -1,4 +1,4 @@
-"""Shares of right answers by skill, of answers that end, and the bars that they are held against.
+"""Shares of right answers by skill, of answers that end, and their bars.
 
 Owns the bars and the tables. Must not ask anything.
 """
@@ -20,8 +20,9 @@ SHOWN_CHARS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One skill: counts of cases, of right ones, of calls tried and valid, of tools asked for and
-    right, and of answers that came to an end."""
+    """One skill: the numbers of cases, of right ones, of calls tried and valid, of tools asked for
+    and right, and of answers that ended.
+    """
 
     skill: str
     num_cases: int
@@ -34,14 +35,14 @@ class Score:
 
     @property
     def right(self) -> float:
-        """The share of right answers."""
         return self.num_right / self.num_cases
 
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Answers to one kind of prompts from outside; `endless` are the prompts whose answer was cut
-    off, each by its first `SHOWN_CHARS`."""
+    """Answers to one kind of outside prompts. `endless` are the prompts whose answer was cut off,
+    each by its first `SHOWN_CHARS`.
+    """
 
     kind: str
     num_cases: int
@@ -49,14 +50,15 @@ class Endings:
 
     @property
     def num_ended(self) -> int:
-        """Answers that came to an end by themselves."""
+        """Answers that ended by themselves."""
         return self.num_cases - len(self.endless)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One skill asked twice, whole and streamed: how many answers were the same to the letter, and
-    how many right in each form."""
+    """One skill asked twice, whole and streamed: the number of equal answers, and of right ones in
+    each form.
+    """
 
     skill: str
     num_cases: int
@@ -67,7 +69,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure that must not be under `least`; None if no case asked for it."""
+    """A figure that must not be under `least`; None if no case applies."""
 
     name: str
     value: float | None
@@ -75,7 +77,6 @@ class Bar:
 
     @property
     def holds(self) -> bool:
-        """Whether it does."""
         return self.value is None or self.value >= self.least
 
 
@@ -96,7 +97,7 @@ def score(skill: str, verdicts: Sequence[Verdict], ended: Sequence[bool]) -> Sco
 
 
 def bars(scores: Sequence[Score]) -> list[Bar]:
-    """What must hold. The mean is of the skills' shares."""
+    """The bars. The mean is of the skills' shares."""
     tried = sum(one.num_tried for one in scores)
     asked = sum(one.num_tool_cases for one in scores)
     valid = sum(one.num_valid for one in scores)
@@ -111,7 +112,6 @@ def bars(scores: Sequence[Score]) -> list[Bar]:
 
 
 def skills_table(scores: Sequence[Score]) -> str:
-    """A Markdown table, a line for each skill."""
     lines = [
         "| skill | cases | right | valid calls | right tool | ends |",
         "|---|---:|---:|---:|---:|---:|",
@@ -128,7 +128,6 @@ def skills_table(scores: Sequence[Score]) -> str:
 
 
 def bars_table(held: Sequence[Bar]) -> str:
-    """A Markdown table of the bars."""
     lines = ["| bar | value | at least | holds |", "|---|---:|---:|---|"]
     for bar in held:
         value = "" if bar.value is None else f"{bar.value:.1%}"
@@ -137,20 +136,18 @@ def bars_table(held: Sequence[Bar]) -> str:
 
 
 def endings(kind: str, texts: Sequence[str], ended: Sequence[bool]) -> Endings:
-    """Which of the prompts of one kind got an answer that ends."""
+    """Count the answers to one kind of prompts that end."""
     endless = [text for text, has_ended in zip(texts, ended, strict=True) if not has_ended]
     return Endings(kind, len(texts), tuple(text[:SHOWN_CHARS] for text in endless))
 
 
 def ends_bar(kinds: Sequence[Endings]) -> Bar:
-    """The share of all prompts whose answer ends."""
     num_cases = sum(one.num_cases for one in kinds)
     num_ended = sum(one.num_ended for one in kinds)
     return Bar(f"ends by itself ({num_ended} of {num_cases})", num_ended / num_cases, ENDS_BAR)
 
 
 def endings_table(kinds: Sequence[Endings]) -> str:
-    """A Markdown table, a line for each kind."""
     rows = [
         f"| {one.kind} | {one.num_cases} | {_share(one.num_ended, one.num_cases)} |"
         for one in kinds
@@ -159,14 +156,13 @@ def endings_table(kinds: Sequence[Endings]) -> str:
 
 
 def same_bar(skills: Sequence[Comparison]) -> Bar:
-    """The share of all answers that are the same in both forms: none may differ."""
+    """The share of equal answers, which must be 1."""
     num_cases = sum(one.num_cases for one in skills)
     num_same = sum(one.num_same for one in skills)
     return Bar(f"same in both forms ({num_same} of {num_cases})", num_same / num_cases, SAME_BAR)
 
 
 def comparisons_table(skills: Sequence[Comparison]) -> str:
-    """A Markdown table, a line for each skill."""
     rows = []
     for one in skills:
         counts = (one.num_same, one.num_right_whole, one.num_right_streamed)
@@ -177,22 +173,18 @@ def comparisons_table(skills: Sequence[Comparison]) -> str:
 
 
 def as_json(held: Sequence[Bar]) -> dict[str, Any]:
-    """The bars as plain objects."""
     return {"bars": [asdict(bar) | {"holds": bar.holds} for bar in held]}
 
 
 def skills_as_json(scores: Sequence[Score]) -> dict[str, Any]:
-    """The skills as plain objects."""
     return {"skills": [asdict(one) | {"right": one.right} for one in scores]}
 
 
 def comparisons_as_json(skills: Sequence[Comparison]) -> dict[str, Any]:
-    """The comparisons as plain objects."""
     return {"both_forms": [asdict(one) for one in skills]}
 
 
 def endings_as_json(kinds: Sequence[Endings]) -> dict[str, Any]:
-    """The kinds of prompts as plain objects."""
     return {"outside": [asdict(one) | {"num_ended": one.num_ended} for one in kinds]}
 
 

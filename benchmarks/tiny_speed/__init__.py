@@ -1,1 +1,1 @@
-"""What the built-in model's speed is held against."""
+"""The built-in model's speed and its bars."""

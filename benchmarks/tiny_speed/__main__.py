@@ -1,9 +1,9 @@
-"""`python -m benchmarks.tiny_speed`: is the built-in model fast enough on this machine?
+"""`python -m benchmarks.tiny_speed`: whether the built-in model is fast enough on this machine.
 
-Starts `make up` on an installed environment some times, then asks: prompts of 500 tokens one at a
-time, one stream and sixteen of them, an agent's prompt of 49 KB with 17 tools. No two prompts share
-a prefix but the agent's, which is asked twice. Times are the slowest of all tries, rates are of all
-tokens over the wall time, prefills included. Ends with 1 when a bar does not hold.
+Starts `make up` on an installed environment several times, then sends prompts of 500 tokens one at
+a time, one stream and sixteen of them, and an agent's prompt of 49 KB with 17 tools. No two prompts
+share a prefix except the agent's, which is sent twice. Times are the slowest of all tries, rates
+are of all tokens over the wall time, prefills included. Ends with 1 if a bar is missed.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PROMPT_WORDS = 245
 
 
 def main() -> int:
-    """Measure, print, and write JSON if asked; 1 if a bar does not hold."""
+    """Measure, print, and write JSON if asked. Returns 1 if a bar is missed."""
     arguments = _parser().parse_args()
     load_before = os.getloadavg()
     ready_s = [_start_only() for _ in range(arguments.starts - 1)]
@@ -106,7 +106,7 @@ def _figures(
 
 
 def _agent_figures(agents: list[AgentSample]) -> list[Figure]:
-    """Without bars of time; that both were answered has been seen to."""
+    """Without time bars; both were answered at this point."""
     cold, warm = agents
     rate = (cold.output_tokens - 1) / (cold.total_s - cold.first_token_s)
     return [

@@ -1,7 +1,4 @@
-"""An agent's first call to the built-in model: 49 KB with 17 tools, twice.
-
-Owns the request and its clock. Must not hold it against a bar.
-"""
+"""An agent's first call to the built-in model: 49 KB with 17 tools, twice."""
 
 import json
 import time
@@ -32,7 +29,7 @@ class AgentSample:
 
 
 def ask_agent(base_url: str) -> AgentSample:
-    """Raises `RuntimeError` unless the stream ends as an answer does."""
+    """Raises `RuntimeError` unless the stream ends as a complete answer."""
     body = json.dumps(_body()).encode()
     first_token_s, usage, reason = 0.0, None, None
     started_at = time.perf_counter()

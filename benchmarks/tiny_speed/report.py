@@ -1,4 +1,4 @@
-"""The figures of speed and the bars that they are held against.
+"""The figures of speed and their bars.
 
 Owns the bars and the table. Must not measure.
 """
@@ -15,7 +15,7 @@ SIXTEEN_STREAMS_MIN: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value; `at_most` or `at_least` is its bar, both None: it is only told."""
+    """One measured value. `at_most` or `at_least` is its bar; with neither it is only reported."""
 
     name: str
     value: float
@@ -25,14 +25,12 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether the bar does."""
         if self.at_most is not None and self.value > self.at_most:
             return False
         return self.at_least is None or self.value >= self.at_least
 
 
 def figures_table(figures: Sequence[Figure]) -> str:
-    """A Markdown table."""
     lines = ["| what | value | bar | holds |", "|---|---:|---:|---|"]
     for one in figures:
         verdict = ("yes" if one.holds else "NO") if _bar(one) else ""
@@ -41,7 +39,6 @@ def figures_table(figures: Sequence[Figure]) -> str:
 
 
 def as_json(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    """Plain objects."""
     return [asdict(one) | {"holds": one.holds} for one in figures]
 
 

@@ -1,7 +1,6 @@
-"""The policies by name.
+"""The policies by name: ours, the published ones and the bounds.
 
-Owns the list: ours, the published ones and the bounds. A bound knows what no router can know; it
-is reported and never compared.
+A bound uses knowledge that no router can have; it is reported and never compared.
 """
 
 from collections.abc import Callable

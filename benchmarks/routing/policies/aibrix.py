@@ -19,14 +19,14 @@ TABLE_TOKENS: Final = 200_000 * 16
 
 
 class AibrixPrefix(Baseline):
-    """Affinity among those that are not busier than usual."""
+    """Affinity among workers that are not busier than usual."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._table = RoutedBlocks(setting.num_workers, TABLE_TOKENS // setting.block_size)
 
     def route(self, turn: Turn) -> int:
-        """The rule of the docstring; the prompt is remembered in any case."""
+        """The rule of the module's docstring; the prompt is remembered in any case."""
         worker = self._choose(turn)
         self._table.insert(turn.digests, worker)
         return worker

@@ -1,8 +1,8 @@
-"""What a routing policy is, and what the baselines share.
+"""The interface of a routing policy, and the baselines' common parts.
 
-Owns the doors of a policy: a turn arrives, a worker reports, time passes. A baseline places every
-turn at once and lets it queue at the worker; a policy that holds turns back answers later. Must
-not know how workers compute.
+A policy is called when a turn arrives, a worker reports, or time passes. A baseline places every
+turn at once and lets it queue at the worker; a policy that holds turns back answers later. Must not
+know how workers compute.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class Placed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Setting:
     """The fleet that a policy routes for. `workers` are for bounds, and for the counters that a
-    policy scrapes: nobody else may look into an engine.
+    policy scrapes; other policies must not look into an engine.
     """
 
     num_workers: int
@@ -37,15 +37,15 @@ class Setting:
 
 
 class Policy(Protocol):
-    """`tick_s`: how often `tick` wants to be called, None for never."""
+    """`tick_s`: the period of `tick`, None for never."""
 
     tick_s: float | None
 
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
-        """A client asks."""
+        """A turn has arrived."""
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """A worker's report has come."""
+        """A worker's report has arrived."""
 
     def tick(self, now: float) -> Sequence[Placed]:
         """Time has passed."""
@@ -65,27 +65,26 @@ class Baseline(ABC):
         """The worker for this turn."""
 
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
-        """Place it at once."""
+        """Place the turn at once."""
         worker = self.route(turn)
         self.in_flight[worker] += 1
         return (Placed(turn.number, worker),)
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """Count who is done; nobody waits here."""
+        """Count finished requests; no turn waits here."""
         self.in_flight[report.worker] -= len(report.finished)
         return ()
 
     def tick(self, now: float) -> Sequence[Placed]:
-        """Nothing happens by itself."""
         return ()
 
     def least_loaded(self) -> int:
-        """The worker with the fewest requests in flight, the first of equals."""
+        """The worker with the fewest requests in flight, the first among equals."""
         return min(range(len(self.in_flight)), key=self.in_flight.__getitem__)
 
 
 class EventFed(Baseline):
-    """A baseline that is told of every block and counter: the same knowledge as ours."""
+    """A baseline that receives all block events and counters: the same knowledge as ours."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -93,7 +92,7 @@ class EventFed(Baseline):
         self.loads: list[Load | None] = [None] * setting.num_workers
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """Take in block events and counters."""
+        """Apply block events and counters."""
         held = self.held[report.worker]
         for event in report.events:
             packed = event.digests
@@ -108,11 +107,11 @@ class EventFed(Baseline):
         return super().heard(report, now)
 
     def matched(self, turn: Turn) -> list[int]:
-        """How many leading blocks of the prompt each worker holds."""
+        """The number of leading blocks of the prompt that each worker holds."""
         return [_run(held, turn.digests) for held in self.held]
 
     def uncached(self, turn: Turn) -> list[int]:
-        """How many tokens of the prompt each worker would have to compute."""
+        """The number of prompt tokens that each worker would have to compute."""
         size = self.setting.block_size
         return [max(1, turn.prompt_tokens - size * blocks) for blocks in self.matched(turn)]
 

@@ -1,9 +1,9 @@
-"""Bounds: policies that know what no router can know.
+"""Bounds: policies with knowledge that no router can have.
 
 Owns two of them, reported and never compared. `bound_infinite`: all workers share one cache that
-never forgets, and each turn goes where the least prompt work is ahead. `bound_oracle`: real caches,
-but the router sees into the engines without delay and knows how long every answer will be; it goes
-where its first token comes earliest, at the least cost to others.
+never evicts, and each turn goes where the least prompt work waits. `bound_oracle`: real caches, but
+the router sees into the engines without delay and knows the length of every answer; it chooses the
+earliest first token at the least cost to others.
 """
 
 from benchmarks.routing.policies.base import Baseline
@@ -12,10 +12,10 @@ from benchmarks.routing.worker import SimWorker
 
 
 class BoundInfinite(Baseline):
-    """Every block that anybody ever computed is everywhere."""
+    """Every block ever computed is on every worker."""
 
     def route(self, turn: Turn) -> int:
-        """The least prompt work ahead, then the fewest sequences."""
+        """The least waiting prompt work, then the fewest sequences."""
 
         def ahead(worker: SimWorker) -> tuple[float, int]:
             return worker.uncached_ahead_s(), worker.num_running + len(worker.waiting)
@@ -24,10 +24,10 @@ class BoundInfinite(Baseline):
 
 
 class BoundOracle(Baseline):
-    """Knows caches, queues and answers as they are."""
+    """Knows caches, queues and answer lengths exactly."""
 
     def route(self, turn: Turn) -> int:
-        """The least of own delay plus that of those who run there."""
+        """The least sum of its own delay and the delay of the sequences that run there."""
         return min(self.setting.workers, key=lambda worker: self._cost_s(turn, worker)).number
 
     def _cost_s(self, turn: Turn, worker: SimWorker) -> float:
@@ -40,7 +40,7 @@ class BoundOracle(Baseline):
         return worker.uncached_ahead_s() + self._room_s(turn, worker, step_s) + own_s + harm_s
 
     def _room_s(self, turn: Turn, worker: SimWorker, step_s: float) -> float:
-        """How long until the worker has a place and blocks for it and for those who wait."""
+        """The time until the worker has a place and blocks for it and for the turns ahead of it."""
         size = self.setting.block_size
         num_blocks = sum(-(-one.num_tokens // size) for one in worker.waiting)
         lack = num_blocks + -(-turn.prompt_tokens // size) - worker.cache.num_free

@@ -1,11 +1,11 @@
 """`dynamo_kv`: NVIDIA Dynamo's KV router with its defaults.
 
-Owns the cost of ai-dynamo/dynamo (KV router documentation): prompt blocks still to be computed on
-the worker, this request's uncached ones included, times the overlap weight 1.0, plus the blocks
-that its sequences hold; the least wins (temperature 0), equals by chance. Load is the router's own
-book: blocks of a request count from routing to its end, its prompt work until its first token.
-The router's queue (16 x 8,192 prompt tokens on every worker) is left out: waiting here or there is
-the same to a request.
+The cost of ai-dynamo/dynamo (KV router documentation): prompt blocks still to be computed on the
+worker, this request's uncached ones included, times the overlap weight 1.0, plus the blocks that
+its sequences hold; the least wins (temperature 0), equals by chance. Load is the router's own
+count: blocks of a request from routing to its end, its prompt work until its first token. The
+router's queue (16 x 8,192 prompt tokens on every worker) is left out: to a request, waiting here or
+there is the same.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class DynamoKv(EventFed):
         self._booked: dict[int, tuple[int, int]] = {}
 
     def route(self, turn: Turn) -> int:
-        """The least cost; it is booked there."""
+        """The least cost, which is added to the worker's load."""
         size, uncached = self.setting.block_size, self.uncached(turn)
         blocks = -(-turn.prompt_tokens // size)
         costs = [
@@ -47,7 +47,7 @@ class DynamoKv(EventFed):
         return worker
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """Prompts done and sequences over are taken out of the book."""
+        """Remove finished prompts and ended sequences from the load."""
         for number in report.started:
             self._prefill_tokens[report.worker] -= self._booked[number][0]
         for number in report.finished:

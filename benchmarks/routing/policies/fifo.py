@@ -1,6 +1,6 @@
 """First come, first served: one queue before the places of one worker.
 
-Owns the yardstick of the fairness experiment. Must not be in a table: it serves one worker.
+The baseline of the fairness experiment. It serves one worker, so it is in no table.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,21 @@ from benchmarks.routing.worker import Report
 
 
 class Fifo(Baseline):
-    """One queue before a worker's places, first come first served."""
+    """One queue before a worker's places."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._waiting: list[int] = []
 
     def route(self, turn: Turn) -> int:
-        """There is one worker."""
         return 0
 
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
-        """Last in the queue."""
         self._waiting.append(turn.number)
         return self._fill()
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """Whoever is first takes the place of whoever is done."""
+        """The first in the queue takes the place of each finished turn."""
         super().heard(report, now)
         return self._fill()
 

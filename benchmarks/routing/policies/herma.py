@@ -1,7 +1,7 @@
-"""Herma's own policy: the gateway's core itself, driven by messages as data.
+"""Herma's own policy: the gateway's dispatcher itself, driven by messages as data.
 
-Owns the translation between the simulation and `gateway.routing.dispatch.Dispatch`. Nothing of the
-policy is here. Clients leave the length of the answer open, so the core knows only the averages
+Translates between the simulation and `gateway.routing.dispatch.Dispatch`; nothing of the policy is
+here. Clients do not announce the length of an answer, so the dispatcher knows only the averages
 that it learns.
 """
 
@@ -24,7 +24,7 @@ NO_LIMIT: Final = 1_000_000
 
 
 class Herma:
-    """The dispatcher's core."""
+    """The dispatcher's state."""
 
     tick_s: float | None = TICK_S
 
@@ -70,7 +70,7 @@ class Herma:
         return self._placed(self._dispatch.tickets.ask(request, now))
 
     def heard(self, report: Report, now: float) -> Sequence[Placed]:
-        """Pass on what a worker tells, in the order in which a worker sends it."""
+        """Pass on a worker's messages in the order in which a worker sends them."""
         dispatch, worker_id = self._dispatch, self._ids[report.worker]
         placed: list[Placed] = []
         for number in report.started:
@@ -83,7 +83,6 @@ class Herma:
         return placed
 
     def tick(self, now: float) -> Sequence[Placed]:
-        """Expiries."""
         return self._placed(self._dispatch.tick(now))
 
     def _placed(self, effects: Effects) -> list[Placed]:

@@ -1,10 +1,10 @@
 """`llmd_precise`: llm-d's scheduler with precise prefix-cache scoring, as its guide configures it.
 
-Owns the profile of llm-d's guide "precise prefix cache aware routing": scorers for the prefix held
-(weight 3, block events), KV-cache utilisation (2) and queue length (2), the highest sum wins,
-equals by chance. Prefix and queue are scaled between the least and the most of the workers, a
-worker without any block scores 0. Engine counters are scraped every 50 ms; `speculativeIndexing`
-is off by default.
+The profile of llm-d's guide "precise prefix cache aware routing": scorers for the prefix held
+(weight 3, block events), KV-cache utilisation (2) and queue length (2); the highest sum wins,
+equals by chance. Prefix and queue are scaled between the workers' minimum and maximum; a worker
+without any block scores 0. Engine counters are scraped every 50 ms; `speculativeIndexing` is off by
+default.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class LlmdPrecise(EventFed):
         self._free: list[float] = []
 
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
-        """Place it at once, by counters of at most 50 ms ago."""
+        """Place it at once, by counters at most 50 ms old."""
         if self._scraped_at < 0 or now - self._scraped_at >= SCRAPE_S:
             self._scraped_at = now
             loads = [worker.load() for worker in self.setting.workers]
@@ -40,7 +40,6 @@ class LlmdPrecise(EventFed):
         return super().arrived(turn, now)
 
     def route(self, turn: Turn) -> int:
-        """The highest score."""
         most, least = max(self._waiting), min(self._waiting)
         scores = [
             PREFIX_WEIGHT * prefix
@@ -55,7 +54,7 @@ class LlmdPrecise(EventFed):
 
 
 def _scaled(matched: Sequence[int]) -> list[float]:
-    """Between the least and the most of those that hold anything; equals all get 1."""
+    """Scale between the minimum and maximum of workers with any value; equals all get 1."""
     hits = [blocks for blocks in matched if blocks]
     if not hits:
         return [0.0] * len(matched)

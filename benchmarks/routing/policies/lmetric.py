@@ -1,8 +1,8 @@
 """`lmetric`: uncached prompt tokens times batch size, the least wins.
 
-Owns the score of LMetric (Zhang et al., "Simple is Better: Multiplication May Be All You Need for
-LLM Request Scheduling", arXiv 2603.15202). The batch is the requests in flight on the worker, this
-one included, so that idle workers are told apart by their caches.
+The score of LMetric (Zhang et al., "Simple is Better: Multiplication May Be All You Need for LLM
+Request Scheduling", arXiv 2603.15202). The batch is the requests in flight on the worker, this one
+included, so that caches distinguish idle workers.
 """
 
 from benchmarks.routing.policies.base import EventFed
@@ -10,10 +10,10 @@ from benchmarks.routing.trace import Turn
 
 
 class LMetric(EventFed):
-    """No weights."""
+    """The product, without weights."""
 
     def route(self, turn: Turn) -> int:
-        """The least product; of equals the least busy."""
+        """The least product; the least busy among equals."""
         uncached = self.uncached(turn)
 
         def score(worker: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Who was sent which prefix: what a router knows that hears nothing from engines.
+"""The prefixes that were routed to each worker: an approximate index without engine events.
 
-Owns the approximate prefix tree of SMG, sglang-router and AIBrix, in blocks of the trace instead of
-characters: the prompts that were routed to each worker, least recently used tails forgotten first.
-Evictions of the engine are invisible to it, and so is what it answered.
+The approximate prefix tree of SMG, sglang-router and AIBrix, in blocks of the trace instead of
+characters: the prompts that were routed to each worker, least recently used tails evicted first. It
+does not see the engine's evictions or answers.
 """
 
 from collections import OrderedDict
@@ -13,15 +13,13 @@ from protocol.ids import BlockDigest
 
 
 class Match(NamedTuple):
-    """The longest known prefix and the worker that was sent it last; None if there is none."""
+    """The longest known prefix and the worker that last received it; None if there is none."""
 
     num_blocks: int
     worker: int | None
 
 
 class RoutedBlocks:
-    """At most `max_blocks` per worker."""
-
     def __init__(self, num_workers: int, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._by_worker: list[OrderedDict[BlockDigest, None]] = [
@@ -33,11 +31,11 @@ class RoutedBlocks:
         return sum(map(len, self._by_worker))
 
     def size(self, worker: int) -> int:
-        """How many blocks the worker is thought to hold."""
+        """The assumed number of blocks of the worker."""
         return len(self._by_worker[worker])
 
     def longest(self, digests: Sequence[BlockDigest]) -> Match:
-        """The longest prefix that anybody was sent."""
+        """The longest prefix that was sent to any worker."""
         num_blocks, worker = 0, None
         for digest in digests:
             holders = self._holders.get(digest)
@@ -47,7 +45,7 @@ class RoutedBlocks:
         return Match(num_blocks, worker)
 
     def matched(self, digests: Sequence[BlockDigest]) -> list[int]:
-        """How many leading blocks each worker was sent."""
+        """The number of leading blocks that each worker received."""
         counts = [0] * len(self._by_worker)
         alive = list(range(len(counts)))
         for digest in digests:
@@ -60,7 +58,7 @@ class RoutedBlocks:
         return counts
 
     def insert(self, digests: Sequence[BlockDigest], worker: int) -> None:
-        """The prompt was sent there."""
+        """Record that the prompt was sent there."""
         known = self._by_worker[worker]
         for digest in reversed(digests):
             known[digest] = None

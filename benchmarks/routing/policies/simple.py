@@ -1,7 +1,7 @@
-"""Policies that know nothing of caches.
+"""Policies without knowledge of caches.
 
-Owns round robin, chance, fewest requests and power of two choices: what every load balancer offers
-(nginx, Envoy, LiteLLM's weighted random), by their textbook definitions.
+Round robin, random, fewest requests and power of two choices, as in every load balancer (nginx,
+Envoy, LiteLLM's weighted random), by their textbook definitions.
 """
 
 from random import Random
@@ -18,21 +18,19 @@ class RoundRobin(Baseline):
         self._next = 0
 
     def route(self, turn: Turn) -> int:
-        """The next one."""
         worker = self._next
         self._next = (worker + 1) % self.setting.num_workers
         return worker
 
 
 class Chance(Baseline):
-    """Any, with equal probability."""
+    """Any worker, with equal probability."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._chance = Random(setting.seed)
 
     def route(self, turn: Turn) -> int:
-        """Whoever is drawn."""
         return self._chance.randrange(self.setting.num_workers)
 
 
@@ -44,7 +42,6 @@ class LeastRequests(Baseline):
         self._last = -1
 
     def route(self, turn: Turn) -> int:
-        """The next of those with the fewest."""
         num_workers = self.setting.num_workers
         order = [(self._last + 1 + step) % num_workers for step in range(num_workers)]
         self._last = min(order, key=self.in_flight.__getitem__)
@@ -52,13 +49,12 @@ class LeastRequests(Baseline):
 
 
 class PowerOfTwo(Baseline):
-    """Two are drawn, the one with fewer requests in flight takes it (Mitzenmacher 2001)."""
+    """Two are drawn; the one with fewer requests in flight wins (Mitzenmacher 2001)."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._chance = Random(setting.seed)
 
     def route(self, turn: Turn) -> int:
-        """The less busy of two."""
         drawn = self._chance.sample(range(self.setting.num_workers), 2)
         return min(drawn, key=self.in_flight.__getitem__)

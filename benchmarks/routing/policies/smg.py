@@ -1,6 +1,6 @@
 """`smg_cache_aware`: the SGLang and SMG gateways' `cache_aware` with its command line's defaults.
 
-Owns the policy of sgl-project/sglang's model gateway and of SMG for workers over HTTP
+The policy of sgl-project/sglang's model gateway and of SMG for workers over HTTP
 (`cache_aware.rs`): cache threshold 0.3, balance thresholds 64 requests and 1.5 times, a prefix tree
 of 2^26 characters. When requests in flight are out of balance, the least busy worker; else the
 worker of the longest routed prefix if more than 0.3 of the prompt matches, else the least busy one.
@@ -28,7 +28,7 @@ class SmgCacheAware(Baseline):
         self._tree = RoutedBlocks(setting.num_workers, max_tokens // setting.block_size)
 
     def route(self, turn: Turn) -> int:
-        """The rule of the docstring; the prompt is remembered in any case."""
+        """The rule of the module's docstring; the prompt is remembered in any case."""
         worker = self._choose(turn)
         self._tree.insert(turn.digests, worker)
         return worker

@@ -1,1 +1,1 @@
-"""Is the simulator honest? The same trace in virtual time and on real workers."""
+"""Validation of the simulator: the same trace in virtual time and on real workers."""

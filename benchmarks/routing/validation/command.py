@@ -2,12 +2,12 @@
 
 Owns the scaled traces, the measured cost model and the verdict over a few rounds: mean hit rates
 within 3 points, and the same order of policies by the mean time to the first token where the
-simulation tells them apart. Sessions ask with token ids, so both worlds see the same blocks. Our
-policy is a real gateway; the others route here, with the very objects of the simulation, between
-gateways of one worker each.
+simulation separates them. Sessions send token ids, so both worlds see the same blocks. Our policy
+is a real gateway; the others route here, with the simulation's own objects, between gateways of one
+worker each.
 
-Each round has a trace of its own and measures the machine anew: which block is evicted a moment
-before it is wanted again is a draw, in both worlds, and a policy that evicts much draws most.
+Each round has a trace of its own and measures the machine anew: whether a block is evicted just
+before it is needed again is chance in both worlds, and most so for a policy that evicts much.
 """
 
 import time
@@ -36,12 +36,12 @@ from protocol.tokens import pack_tokens
 NUM_WORKERS: Final = 2
 LIMITS: Final = Limits(kv_tokens=4_096, max_seqs=8, token_budget=512)
 VALIDATED: Final = (OURS, "session_hash", "round_robin")
-"""They need no news from engines but the ends of answers, which a client sees."""
+"""Policies that need only the ends of answers, which a client sees."""
 MAX_GAP: Final = 0.03
 _TOLD_APART: Final = 0.1
 ROUNDS: Final = 5
 _SAMPLES: Final = 5
-"""Of a worker's speed before each round; the median counts."""
+"""Measurements of a worker's speed before each round; the median counts."""
 
 _NUM_SESSIONS: Final = 10
 _NUM_TURNS: Final = 5
@@ -59,7 +59,7 @@ _NO_LOAD: Final = Load(1, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one policy in one world."""
+    """The results of one policy in one world."""
 
     hit_rate: float
     ttft_mean_s: float
@@ -74,7 +74,7 @@ class Scaled:
 
 
 def run_validation() -> int:
-    """Play traces in both worlds; 0 if the bars hold, else 1. Wants an idle machine."""
+    """Play traces in both worlds. Returns 0 if the bars hold, else 1. Needs an idle machine."""
     theory: dict[str, list[Figures]] = {name: [] for name in VALIDATED}
     practice: dict[str, list[Figures]] = {name: [] for name in VALIDATED}
     for number in range(ROUNDS):
@@ -94,7 +94,7 @@ def run_validation() -> int:
 
 
 def judged(theory: dict[str, Figures], practice: dict[str, Figures]) -> int:
-    """Say whether the bars hold; 0 if they do, else 1."""
+    """Print whether the bars hold. Returns 0 if they do, else 1."""
     print("all rounds:")
     for name, figures in theory.items():
         print(f"  {name:16} {_said(figures, practice[name])}")
@@ -141,7 +141,7 @@ def scaled_fleet(turn_s: float, seed: int = 0) -> Scaled:
 
 
 def measured_cost(seed: int = 0) -> CostModel:
-    """How fast one worker is here: cold prompts of two lengths and long answers, in turns."""
+    """The speed of one worker here: cold prompts of two lengths and long answers, in turns."""
     chance = Random(seed)
 
     def text(num_tokens: int) -> list[int]:
@@ -197,7 +197,7 @@ def _router(name: str) -> Policy:
 
 
 async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> list[Heard]:
-    """Every session asks turn by turn, at its times; what each turn heard."""
+    """Every session sends its turns at their times. Returns the results of each turn."""
     turns, began_at = scaled.trace.turns, time.monotonic()
     heard: dict[int, Heard] = {}
 
@@ -238,7 +238,9 @@ def _said(theory: Figures, practice: Figures) -> str:
 
 
 def same_order(theory: dict[str, Figures], practice: dict[str, Figures]) -> bool:
-    """Whether each policy that is faster in theory, by more than chance, is faster in practice."""
+    """Whether each policy that is faster in the simulation, by more than chance, is faster in
+    reality.
+    """
     return all(
         practice[one].ttft_mean_s < practice[other].ttft_mean_s
         for one, other in permutations(theory, 2)

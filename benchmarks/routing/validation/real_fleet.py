@@ -1,8 +1,8 @@
 """Real workers: `herma up` with the built-in model on this machine's CPU.
 
-Owns the processes and the requests. A policy of ours is one gateway with two workers; a published
-policy is two gateways with one worker each, and the caller's router between them. Must not know
-which policy is better.
+Owns the processes and the requests. Our policy is one gateway with two workers; a published policy
+is two gateways with one worker each, and the caller's router between them. Must not know which
+policy is better.
 """
 
 import os
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a client saw of one answer, in seconds since it asked."""
+    """A client's view of one answer, in seconds since its request."""
 
     first_token_s: float
     finished_s: float
@@ -67,7 +67,7 @@ class Heard:
 
 @contextmanager
 def gateways(num_workers: Sequence[int], limits: Limits) -> Iterator[list[str]]:
-    """The base URLs of gateways with so many workers each, all ready."""
+    """The base URLs of gateways with that many workers each, all ready."""
     with ExitStack() as stack:
         urls = [stack.enter_context(_herma_up(number, limits)) for number in num_workers]
         for url, number in zip(urls, num_workers, strict=True):
@@ -144,7 +144,7 @@ def _ready_url(process: "subprocess.Popen[str]") -> str:
 
 
 def _wait_for_workers(url: str, num_workers: int) -> None:
-    """`ready` says that one worker is."""
+    """`ready` is printed for one worker; wait for the others."""
     wanted = f'herma_workers{{model="{MODEL}",state="ready"}} {float(num_workers)}'
     deadline = time.monotonic() + READY_S
     while wanted not in httpx.get(f"{url.removesuffix('/v1')}/metrics").text:

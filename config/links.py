@@ -12,12 +12,13 @@ from config.mistakes import Mistake, Place
 from config.model import Config, GatewayConfig, WorkerConfig
 from protocol.addresses import (
     ADDRESS_FORM,
+    CURVE_KEY_FORM,
+    is_curve_key,
     is_host,
     is_local_address,
     is_loopback_host,
     is_well_formed,
 )
-from protocol.public_key import KEY_FORM, has_key_form
 
 _EVERY_HOST: Final = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 (compared, never bound)
 
@@ -51,7 +52,7 @@ def _host_mistakes(config: Config) -> Iterator[Mistake]:
 
 def _bind_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     place, bind = ("gateway", "worker_bind"), gateway.worker_bind
-    if not is_well_formed(bind, may_pick=True):
+    if not is_well_formed(bind, allows_wildcard=True):
         yield Mistake(place, f"[gateway] worker_bind `{bind}` is no address: {ADDRESS_FORM}")
     elif not is_local_address(bind) and gateway.curve_secret_file is None:
         yield Mistake(
@@ -104,8 +105,8 @@ def _worker_key_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     if gateway.curve_worker_keys and gateway.curve_secret_file is None:
         yield Mistake(place, "[gateway] curve_worker_keys need a curve_secret_file beside them")
     for name, key in gateway.curve_worker_keys.items():
-        if not has_key_form(key):
-            text = f"[gateway] curve_worker_keys: the key of `{name}` must be {KEY_FORM}"
+        if not is_curve_key(key):
+            text = f"[gateway] curve_worker_keys: the key of `{name}` must be {CURVE_KEY_FORM}"
             yield Mistake((*place, name), text)
 
 
@@ -114,15 +115,15 @@ def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mi
     if (worker.curve_secret_file is None) != (worker.curve_server_key is None):
         text = f"worker `{worker.name}`: curve_secret_file and curve_server_key belong together"
         yield Mistake(place, text)
-    if worker.curve_server_key is not None and not has_key_form(worker.curve_server_key):
-        text = f"worker `{worker.name}`: curve_server_key must be {KEY_FORM}"
+    if worker.curve_server_key is not None and not is_curve_key(worker.curve_server_key):
+        text = f"worker `{worker.name}`: curve_server_key must be {CURVE_KEY_FORM}"
         yield Mistake((*place, "curve_server_key"), text)
     place = (*place, "gateways")
     if not worker.gateways:
         text = f"worker `{worker.name}` dials nobody: name a gateway, or leave `gateways` out"
         yield Mistake(place, text)
     for index, address in enumerate(worker.gateways):
-        if not is_well_formed(address, may_pick=False):
+        if not is_well_formed(address, allows_wildcard=False):
             text = f"worker `{worker.name}` cannot dial `{address}`: {ADDRESS_FORM} in `gateways`"
             yield Mistake((*place, index), text)
         elif worker.curve_server_key is None and _takes_keys(config.gateway, address):

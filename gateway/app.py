@@ -39,7 +39,7 @@ from gateway.turn import (
     preview_route,
 )
 from protocol.ids import ID_BYTES
-from protocol.stopping import stopping
+from protocol.signals import graceful_stop
 from protocol.transport import load_curve_server
 from protocol.version import VERSION
 
@@ -174,7 +174,7 @@ async def run_gateway(
     """
     services = build_services(config, environ, gateway_index=gateway_index)
     root = trio.CancelScope()
-    with stopping(services.draining.set, lambda _number: root.cancel()):
+    with graceful_stop(services.draining.set, lambda _number: root.cancel()):
         async with running(services) as address:
             with root:
                 await _serve(root, services, gateway_index, address, announce)

@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from herma import EXIT_EXPLAINED
-from protocol.stopping import stopping
+from protocol.signals import graceful_stop
 
 GRACE_S: Final = 5.0
 """How much longer than its drain time a process may take to end."""
@@ -114,7 +114,7 @@ async def keep_running(children: Sequence[Child]) -> int:
             child.hurry()
 
     stop = trio.Event()
-    with stopping(stop.set, hurry):
+    with graceful_stop(stop.set, hurry):
         return await _run_all(children, stop)
 
 

@@ -38,7 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.parent is not None:
         import signal
 
-        from protocol.lifeline import die_with_parent
+        from protocol.signals import die_with_parent
 
         die_with_parent(arguments.parent, signal.SIGTERM)
     match arguments.command:

@@ -1,1 +1,1 @@
-"""What both sides of the wire share: messages, frames, hashes, errors."""
+"""What gateway and workers share: messages, frames, hashes, errors, and the transport."""

@@ -1,7 +1,7 @@
-"""What ZeroMQ addresses say: who can reach them, and where the neighbours are.
+"""The forms of what an operator writes for links: addresses and CURVE keys.
 
-Owns the rule behind "a public bind needs keys", and how several processes share out one address.
-Must not open sockets or resolve names: a host name other than `localhost` counts as public.
+Owns the rule behind "a public bind needs keys", and how several gateway processes divide one
+address. Must not open sockets or resolve names: a host name other than `localhost` is public.
 """
 
 import ipaddress
@@ -12,13 +12,20 @@ from protocol.errors import ConfigError
 
 MAX_PORT: Final = 65_535
 ADDRESS_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
+CURVE_KEY_FORM: Final = "the 40 characters that `herma keys curve` printed"
 
 _HOST_NAME: Final = re.compile(r"\w([\w.-]*[\w.])?")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
+_Z85: Final = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+
+def is_curve_key(text: str) -> bool:
+    """Whether `text` has the form of a CURVE key, public or secret: 40 characters of Z85."""
+    return _Z85.fullmatch(text) is not None
 
 
 def is_host(host: str) -> bool:
-    """Whether `host` is the form of an IP address, bare or in brackets, or of a name."""
+    """Whether `host` has the form of an IP address, bare or in brackets, or of a name."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -26,9 +33,9 @@ def is_host(host: str) -> bool:
     return True
 
 
-def is_well_formed(address: str, *, may_pick: bool) -> bool:
-    """Whether an address has the form of one to bind, which may leave the port or the host to be
-    picked (`*`, port 0), or of one to dial, which may not.
+def is_well_formed(address: str, *, allows_wildcard: bool) -> bool:
+    """Whether `address` can be bound, which allows wildcards (host or port `*`, port 0), or
+    dialled, which does not.
     """
     scheme, _, rest = address.partition("://")
     if scheme == "ipc":
@@ -36,13 +43,13 @@ def is_well_formed(address: str, *, may_pick: bool) -> bool:
     host, _, port = rest.rpartition(":")
     if scheme != "tcp" or not host:
         return False
-    if not may_pick and (host == "*" or port in {"*", "0"}):
+    if not allows_wildcard and (host == "*" or port in {"*", "0"}):
         return False
     return port == "*" or (_PORT.fullmatch(port) is not None and int(port) <= MAX_PORT)
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether `host` can be reached from this machine only."""
+    """Whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
@@ -52,16 +59,16 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_local_address(address: str) -> bool:
-    """Whether a ZeroMQ address (`tcp://HOST:PORT`, `ipc://PATH`) stays on this machine."""
+    """Whether only this machine can reach `address` (`tcp://HOST:PORT` or `ipc://PATH`)."""
     scheme, _, rest = address.partition("://")
     return scheme == "ipc" or (scheme == "tcp" and is_loopback_host(rest.rpartition(":")[0]))
 
 
 def nth_address(address: str, index: int) -> str:
-    """The address of process `index` of those that share out `address`: the port counts up, a
-    path gets the number at its end, and process 0 has the address itself.
+    """The address of gateway process `index`, where `address` is that of process 0: the port plus
+    `index`, or the path with `-index` appended.
 
-    Raises `ConfigError` if one cannot count from it.
+    Raises `ConfigError` if `address` has no port to count from, or the port is too high.
     """
     scheme, _, rest = address.partition("://")
     if scheme == "ipc" and rest:
@@ -69,7 +76,7 @@ def nth_address(address: str, index: int) -> str:
     host, _, port = rest.rpartition(":")
     if scheme != "tcp" or not (port.isascii() and port.isdigit() and int(port)):
         raise ConfigError(
-            f"several gateway processes cannot share out {address}; name a port, "
+            f"several gateway processes cannot divide {address}; name a port, "
             "tcp://HOST:PORT, or a path, ipc://PATH ([gateway] worker_bind, --worker-bind)"
         )
     if int(port) + index > MAX_PORT:
@@ -80,9 +87,9 @@ def nth_address(address: str, index: int) -> str:
     return f"tcp://{host}:{int(port) + index}"
 
 
-def neighbour_address(address: str, dialled: str) -> str:
-    """How whoever has dialled one process of a gateway reaches the one that listens on `address`:
-    they share a host, and what it is called from here only the dialled address tells.
+def sibling_address(address: str, dialled: str) -> str:
+    """The address at which a worker that dialled one gateway process as `dialled` reaches another
+    that listens on `address`: both run on one host, whose name here is the dialled one.
     """
     scheme, _, rest = address.partition("://")
     dialled_scheme, _, dialled_rest = dialled.partition("://")

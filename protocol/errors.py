@@ -3,7 +3,7 @@
     HermaError                 everything that we raise on purpose
     ├── WireError              a frame is not a message of the protocol (the peer's fault)
     ├── LinkError              a link cannot carry a message now
-    │   ├── PeerUnknown        nobody with that identity is connected
+    │   ├── PeerUnknown        no peer with that identity is connected
     │   └── LinkFull           the bounded queue of the link is full; the link is dropped
     ├── HttpError              an exchange of the HTTP client failed
     │   ├── ConnectError       no connection: refused, unresolved, no TLS; nothing was sent
@@ -21,7 +21,7 @@ Owns the tree. Must not know HTTP statuses: `gateway/http/errors.py` maps those.
 
 
 class HermaError(Exception):
-    """Base of every error that Herma raises on purpose; its text is for people."""
+    """Base of every error that Herma raises on purpose; people read its text."""
 
 
 class WireError(HermaError):

@@ -1,7 +1,6 @@
-"""The names of things on the wire.
+"""Identifiers on the wire.
 
-Owns the distinct types of identifiers and how fresh ones are shaped.
-Must not know who draws the random bytes: chance is the caller's argument.
+Owns their types and their length. Must not draw random bytes: callers do.
 """
 
 from typing import Final, NewType
@@ -14,7 +13,5 @@ WorkerId = NewType("WorkerId", bytes)
 
 BlockDigest = NewType("BlockDigest", bytes)
 """16 bytes: the chained hash of a block of tokens and of all blocks before it."""
-
-TokenId = int
 
 ID_BYTES: Final = 16

@@ -1,6 +1,6 @@
-"""Frames behind their lengths, cut out of a stream of bytes.
+"""Splits a stream of bytes into frames, each of which follows its length.
 
-Owns what came of a frame that is not whole yet. Must not know what a frame says, nor who reads.
+Owns the part of a frame that has come so far. Must not know what a frame contains, nor do I/O.
 """
 
 import struct
@@ -12,8 +12,8 @@ from protocol.wire import MAX_FRAME_BYTES
 
 @final
 class LengthDecoder:
-    """Incremental: `feed` takes any bytes and returns the frames that they complete. Before each
-    stands `header`, whose first field is the frame's length.
+    """Incremental: `feed` takes any bytes and returns the frames that they complete. `header` comes
+    before each frame; its first field is the frame's length.
     """
 
     def __init__(self, header: struct.Struct) -> None:
@@ -22,7 +22,7 @@ class LengthDecoder:
 
     def feed(self, data: bytes | bytearray) -> list[tuple[tuple[int, ...], bytes]]:
         """The fields of each header and its frame. Raises `WireError` for a length over the frame
-        limit: the stream is lost then.
+        limit; the stream cannot be used after that.
         """
         header, num_header_bytes = self._header, self._header.size
         if self._pending:
@@ -40,7 +40,7 @@ class LengthDecoder:
                 break
             frames.append((fields, bytes(data[begin:end])))
             start = end
-        # Mostly nothing is left over, and then nothing is copied twice.
+        # Usually nothing is left over, and nothing is copied twice.
         if data is self._pending:
             del self._pending[:start]
         elif start < size:

@@ -1,8 +1,8 @@
-"""The two closed unions of protocol v3.
+"""The messages of protocol v3, as two closed unions.
 
-Owns what a gateway may say to a worker and a worker to a gateway. Values are plain (int, str,
-bytes, tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets,
-engines or HTTP. A `match` over a union ends in `assert_never`.
+Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
+tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
+or HTTP. A `match` over a union ends in `assert_never`.
 """
 
 from typing import Annotated, Final, Literal
@@ -24,14 +24,14 @@ PackedDigests = bytes
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Frozen and encoded as an array whose first element is the tag."""
+    """Encoded as an array whose first element is the tag."""
 
 
 # Gateway to worker.
 
 
 class Welcome(_Message, frozen=True, tag=1):
-    """The gateway's answer to `Register`: the worker may serve it, and should dial its siblings."""
+    """The gateway accepts the worker that sent `Register`, which should dial `gateways` as well."""
 
     protocol_version: int
     gateway_id: Id16
@@ -40,8 +40,8 @@ class Welcome(_Message, frozen=True, tag=1):
 
 
 class Submit(_Message, frozen=True, tag=2):
-    """Generate one sequence. `output_ids` are tokens that an earlier attempt already produced:
-    they count for penalties and limits, and the next token continues after them.
+    """Generate one sequence. `output_ids` are tokens that an earlier attempt produced: they count
+    for penalties and limits, and generation continues after them.
 
     `deadline_s` is relative to arrival. `salt` separates prefix caches.
     """
@@ -66,16 +66,17 @@ class Abort(_Message, frozen=True, tag=3):
 
 
 class Drain(_Message, frozen=True, tag=4):
-    """Take no new sequences; say `Bye` when the running ones are done or after `deadline_s`."""
+    """Take no new sequences; send `Bye` when the running ones are done or after `deadline_s`."""
 
     deadline_s: Amount
 
 
 class Ping(_Message, frozen=True, tag=5):
-    """Answered by the supervisor's own loop, since libzmq answers heartbeats even when stuck.
+    """The supervisor's loop answers with `Pong`: libzmq answers heartbeats even for a stuck
+    process.
 
-    `heard` is the nonce of the newest `Pong` that the gateway has taken, 0 before the first: what
-    the worker said before it is no longer unread.
+    `heard` is the nonce of the newest `Pong` that the gateway has handled, 0 before the first. It
+    acknowledges all that the worker sent before that `Pong`.
     """
 
     nonce: Count
@@ -93,8 +94,8 @@ class GetFiles(_Message, frozen=True, tag=7):
 
 
 class Dismiss(_Message, frozen=True, tag=8):
-    """The gateway has given the worker up, and what ran for it is lost; or it does not take the
-    worker that registers. A worker that still lives registers anew, and tells its operator why.
+    """The gateway has given up on the worker, whose sequences are lost, or refuses its `Register`.
+    A worker that is alive logs the reason and registers again.
     """
 
     reason: str
@@ -121,7 +122,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Register(_Message, frozen=True, tag=32):
-    """Who the worker is. Sent on connecting and again whenever `engine` changes: None while the
+    """The worker's description. Sent on connecting and whenever `engine` changes: None while the
     engine starts, its facts once a health probe has generated tokens. `epoch` counts engine starts.
     """
 
@@ -143,7 +144,7 @@ class Files(_Message, frozen=True, tag=33):
 
 
 class Progress(_Message, frozen=True, tag=34):
-    """How far a start is. Only lack of progress is a failure, never elapsed time."""
+    """The progress of a start. Only lack of progress is a failure, never elapsed time."""
 
     epoch: Count
     phase: str
@@ -169,8 +170,8 @@ class TokenLogprobs(
 
 
 class TokenItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """New output tokens of one sequence. `offset` is the index of the first among its outputs. It
-    refers to nothing that could refer to it, so the collector need not look at thousands a second.
+    """New output tokens of one sequence; `offset` is the index of the first among its outputs.
+    Without `gc`, as it cannot be part of a cycle and there are thousands a second.
     """
 
     request_id: Id16
@@ -194,7 +195,7 @@ class Finished(_Message, frozen=True, tag=37):
     """The sequence is over and its blocks are free. Sent after its last tokens.
 
     `matched` is the stop token that ended it, if one did. `output_tokens` counts the outputs of all
-    attempts, and `matched` although it is never sent. `detail` explains an error.
+    attempts, including `matched`, which is never sent. `detail` explains an error.
     """
 
     request_id: Id16
@@ -211,7 +212,7 @@ RejectReason = Literal["busy", "too_long", "draining", "unknown_model", "invalid
 
 
 class Rejected(_Message, frozen=True, tag=38):
-    """The sequence was not taken. `busy`, `draining` and `not_ready` are load, not failure."""
+    """The sequence was refused. `busy`, `draining` and `not_ready` are load, not failure."""
 
     request_id: Id16
     attempt: Count
@@ -283,12 +284,13 @@ FaultKind = Literal[
     "port_taken",
     "unknown",
 ]
-"""What an engine died of, in one word: closed, because it becomes a label of a metric."""
+"""Why an engine died. The set is closed because it becomes a metric's label."""
 
 
 class Fault(_Message, frozen=True, tag=44):
-    """The engine of this epoch is gone: every sequence on it is lost. `exit_code` as of a shell.
-    `is_final`: it is not started again until somebody corrects the cause and restarts the worker.
+    """The engine of this epoch is gone, and every sequence on it is lost. `exit_code` as in a
+    shell. `is_final`: it is not started again until an operator removes the cause and restarts the
+    worker.
     """
 
     worker: str
@@ -307,11 +309,11 @@ class Bye(_Message, frozen=True, tag=45):
 
 
 class Bundle(_Message, frozen=True, tag=46):
-    """Frames of the engine that came at one moment, in order; none is a bundle.
+    """Frames of the engine that came together, in order; none is a bundle.
 
-    A frame that comes alone costs a gateway a wake-up of three threads, as much as it takes to
-    handle twenty messages. Each part is a whole frame, so that the supervisor joins them unread
-    and one that is garbage takes no other along.
+    Each frame on its own would cost the gateway a wake-up of three threads, as much as handling
+    twenty messages. Each part is a whole frame, so the supervisor joins them without decoding, and
+    garbage in one does not affect the others.
     """
 
     frames: tuple[bytes, ...]

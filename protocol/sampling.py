@@ -1,7 +1,6 @@
-"""How the next token is chosen.
+"""Sampling parameters of one sequence.
 
-Owns the sampling parameters of one sequence and their bounds.
-Must not know tokenizers, HTTP or torch.
+Owns the parameters and their bounds. Must not know tokenizers, HTTP or torch.
 """
 
 import math
@@ -14,11 +13,11 @@ MAX_STOP_IDS: Final = 64
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Sampling of one sequence; every default is the neutral value.
+    """Every default is neutral. `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are
+    off. Presence and frequency penalties count output tokens; the repetition penalty counts prompt
+    and output. `logprobs` is None for none, else the number of alternatives (0 to 20) beside the
+    chosen token.
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. Presence and
-    frequency penalties count output tokens; the repetition penalty counts prompt and output.
-    `logprobs` is None for none, else how many alternatives (0 to 20) beside the chosen token.
     Raises `ValueError` for a value outside its bounds (`msgspec.ValidationError` on decode).
     """
 
@@ -35,7 +34,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        # Per request: one expression for what is nearly always so. A NaN is in no bounds.
+        # Once per request, so the usual case is one expression. A NaN is outside all bounds.
         if not (
             1 <= self.max_tokens <= 2**31 - 1
             and 0.0 <= self.temperature <= 100.0

@@ -1,8 +1,7 @@
 """Token ids as packed little-endian u32.
 
-Owns the one representation of token ids on the wire: 15k ids decode in 1.3 us as an
-array and in 306 us as a list of MessagePack integers (docs/decisions/0002-wire.md).
-Must not know what the ids mean.
+Owns the representation of token ids on the wire: 15k ids decode in 1.3 us as an array and in 306 us
+as a list of MessagePack integers (docs/decisions/0002-wire.md). Must not know what the ids mean.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def pack_tokens(ids: Iterable[int]) -> bytes:
 
 
 def pack_token(token_id: int) -> bytes:
-    """What `pack_tokens` makes of one id, in a fifth of the time: an engine does this per token.
+    """`pack_tokens` of one id, in a fifth of the time: engines pack every token by itself.
 
     Raises `OverflowError` for an id that does not fit.
     """

@@ -1,7 +1,7 @@
 """The version of the distribution.
 
-Owns the one place where it stands: the build reads it here, and a source tree that is not
-installed knows it too.
+Owns the only definition: the build reads it here, and it exists in a source tree that is not
+installed.
 """
 
 from typing import Final

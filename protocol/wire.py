@@ -1,8 +1,8 @@
-"""Message <-> frame.
+"""Encodes messages as frames and decodes them.
 
 Owns the encoding (MessagePack arrays by msgspec), the frame limit and the translation of every
 decoding fault into `WireError`. Must not know sockets. A frame starts with a MessagePack array
-header and the message's tag, so a relay can tell messages apart without decoding them.
+header and the message's tag, so a relay can distinguish messages without decoding them.
 """
 
 from typing import Final
@@ -22,8 +22,8 @@ _from_worker: Final[msgspec.msgpack.Decoder[FromWorker]] = msgspec.msgpack.Decod
 # msgspec reports bad UTF-8, deep nesting and __post_init__ failures as different exceptions.
 _DECODE_FAULTS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 
-# MessagePack has longer spellings of the same header; a relay must see what we decode. Looked up
-# whole, since to ask byte by byte costs three calls per frame.
+# MessagePack has longer encodings of the same header, which are refused: a relay must see the tag
+# that we decode. One look-up of both bytes; testing each would cost three calls per frame.
 _STARTS: Final = frozenset(bytes((0x90 | size, tag)) for size in range(16) for tag in range(128))
 
 

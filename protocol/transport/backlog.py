@@ -1,6 +1,6 @@
-"""Frames that a link could not take yet.
+"""Frames that wait because a link is busy.
 
-Owns the bound on what waits for one link. Must not know sockets.
+Owns the bound on them, for one link. Must not know sockets.
 """
 
 from collections import deque
@@ -25,9 +25,9 @@ class Backlog:
         return len(self._frames)
 
     def push(self, frame: bytes) -> None:
-        """Append. Raises `LinkFull` over 8 MiB, and keeps what it had.
+        """Append `frame`. Raises `LinkFull` over 8 MiB and keeps the earlier frames.
 
-        One frame alone may be larger: a model's files (32 MiB) must pass.
+        One frame alone may be larger, because a model's files take 32 MiB.
         """
         if self._frames and self.num_bytes + len(frame) > MAX_BACKLOG_BYTES:
             raise LinkFull(
@@ -42,11 +42,11 @@ class Backlog:
         return self._frames[0]
 
     def pop(self) -> None:
-        """Forget the oldest frame: the link took it."""
+        """Remove the oldest frame, once the link has accepted it."""
         self.num_bytes -= len(self._frames.popleft())
 
     def clear(self) -> int:
-        """Forget all; how many there were."""
+        """Remove all frames and return their number."""
         num_dropped = len(self._frames)
         self._frames.clear()
         self.num_bytes = 0
@@ -54,6 +54,6 @@ class Backlog:
 
 
 def check_frame_size(frame: bytes) -> None:
-    """Raise `WireError` for a frame that the peer would answer by closing the connection."""
+    """Raise `WireError` for a frame so large that the peer would close the connection."""
     if len(frame) > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {len(frame)} bytes is over the limit of {MAX_FRAME_BYTES}")

@@ -1,8 +1,8 @@
-"""CURVE keys: who may talk to whom.
+"""CURVE keys: which peers may connect.
 
-Owns key files and the key options of a socket. A key file holds one pair; the secret never
-leaves it, the public half goes into the other side's configuration. Must not know workers'
-messages.
+Owns key files, the key options of a socket, and the handler that accepts public keys (ZeroMQ RFC
+27, ZAP). A key file holds one pair; the secret never leaves it, the public key goes into the other
+side's configuration. Must not know workers' messages.
 """
 
 import os
@@ -10,14 +10,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 import zmq
+from zmq.utils import z85
 
+from protocol.addresses import CURVE_KEY_FORM, is_curve_key
 from protocol.errors import ConfigError
-from protocol.public_key import KEY_FORM, has_key_form
+from protocol.transport.pump import Pump
+from protocol.transport.sockets import NOBLOCK
 
 ZAP_DOMAIN: Final = b"herma"
+
+_ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
+_ZAP_VERSION: Final = b"1.0"
+_NUM_ZAP_PARTS: Final = 7
+"""Version, request id, domain, address, identity, mechanism, and for CURVE one credential."""
 
 _LINES: Final = re.compile(r"public (\S+)\nsecret (\S+)\n")
 _HEADER: Final = (
@@ -37,7 +45,7 @@ class CurvePair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CurveServer:
-    """The gateway's pair and the public keys of the workers that it lets in, by worker name."""
+    """The gateway's pair and the public keys of the accepted workers, by worker name."""
 
     public: str
     secret: str = field(repr=False)
@@ -45,11 +53,11 @@ class CurveServer:
 
     @property
     def public_keys(self) -> frozenset[str]:
-        """All public keys that may connect."""
+        """All accepted public keys."""
         return frozenset(self.worker_keys.values())
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Make `socket` refuse every peer that ZAP does not let in, also while ZAP is missing."""
+        """Make `socket` refuse every peer that ZAP does not accept, also while ZAP is missing."""
         socket.set(zmq.CURVE_SERVER, 1)
         socket.set(zmq.CURVE_SECRETKEY, self.secret.encode())
         socket.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -65,22 +73,68 @@ class CurveClient:
     server_key: str
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Make `socket` speak only to the holder of `server_key`."""
+        """Make `socket` talk only to the holder of `server_key`."""
         socket.set(zmq.CURVE_SERVERKEY, self.server_key.encode())
         socket.set(zmq.CURVE_PUBLICKEY, self.public.encode())
         socket.set(zmq.CURVE_SECRETKEY, self.secret.encode())
 
 
+@final
+class ZapHandler:
+    """Answers the CURVE handshakes of all sockets of one context. The answer carries the public key
+    as User-Id, which every later frame of the connection carries as well.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], public_keys: frozenset[str]
+    ) -> None:
+        self._public_keys = public_keys
+        self._socket = context.socket(zmq.REP)
+        self._socket.set(zmq.LINGER, 0)
+        self._socket.bind(_ZAP_ENDPOINT)
+        self._pump = Pump(self._socket, self._receive)
+        self.num_refused = 0
+
+    async def run(self) -> None:
+        """Answer until cancelled or closed."""
+        await self._pump.run()
+
+    def close(self) -> None:
+        """Close the socket; later handshakes fail."""
+        self._pump.close()
+
+    def _receive(self) -> None:
+        request = self._socket.recv_multipart(NOBLOCK)
+        key = self._accepted_key(request)
+        if key is None:
+            self.num_refused += 1
+            status, text = b"400", b"this public key is not configured"
+        else:
+            status, text = b"200", b"OK"
+        self._socket.send_multipart(
+            [_ZAP_VERSION, request[1], status, text, (key or "").encode(), b""], NOBLOCK
+        )
+
+    def _accepted_key(self, request: list[bytes]) -> str | None:
+        if len(request) != _NUM_ZAP_PARTS:
+            return None
+        version, _, domain, _, _, mechanism, credential = request
+        if (version, domain, mechanism) != (_ZAP_VERSION, ZAP_DOMAIN, b"CURVE"):
+            return None
+        key = z85.encode(credential).decode("ascii")
+        return key if key in self._public_keys else None
+
+
 def make_pair() -> CurvePair:
-    """A fresh pair."""
+    """Generate a pair."""
     public, secret = zmq.curve_keypair()
     return CurvePair(public.decode(), secret.decode())
 
 
 def write_curve_pair(path: str | Path) -> str:
-    """Write a fresh pair to a new file that only its owner can read; returns the public key.
+    """Write a new pair to a new file that only its owner can read; returns the public key.
 
-    Raises `ConfigError` if the file exists (a lost secret cannot be had back) or cannot be made.
+    Raises `ConfigError` if the file exists (a lost secret is gone for good) or cannot be created.
     """
     pair = make_pair()
     try:
@@ -113,7 +167,7 @@ def read_curve_pair(path: str | Path) -> CurvePair:
     if match is None:
         raise ConfigError(_not_a_key_file(path))
     pair = CurvePair(*match.groups())
-    if not has_key_form(pair.secret) or _public_of(pair.secret) != pair.public:
+    if not is_curve_key(pair.secret) or _public_of(pair.secret) != pair.public:
         raise ConfigError(_not_a_key_file(path))
     return pair
 
@@ -134,8 +188,8 @@ def load_curve_client(secret_file: str | Path, server_key: str) -> CurveClient:
 
 
 def _check_public_key(key: str, what: str) -> None:
-    if not has_key_form(key):
-        raise ConfigError(f"{what} must be {KEY_FORM}")
+    if not is_curve_key(key):
+        raise ConfigError(f"{what} must be {CURVE_KEY_FORM}")
 
 
 def _public_of(secret: str) -> str | None:

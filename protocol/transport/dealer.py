@@ -1,7 +1,7 @@
 """A worker's end of its link to one gateway.
 
-Owns one DEALER socket, what waits for the gateway, and dialling until it answers. Frames are
-opaque here. Must not know messages.
+Owns one DEALER socket, the frames that wait for the gateway, and dialling until it answers. Frames
+are opaque here. Must not know messages.
 """
 
 from collections.abc import Callable
@@ -15,18 +15,39 @@ from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import sockets
 from protocol.transport.backlog import Backlog, check_frame_size
 from protocol.transport.curve import CurveClient
-from protocol.transport.monitor import LinkMonitor
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, receive_rest
 
 _RECONNECT_MS: Final = 50
 _REDIAL_CHECK_S: Final = 0.25
 
+_DIALLING: Final = frozenset(
+    {zmq.Event.CONNECT_DELAYED, zmq.Event.CONNECT_RETRIED, zmq.Event.CONNECTED}
+)
+_FAILURES: Final[dict[int, str]] = {
+    zmq.Event.HANDSHAKE_FAILED_AUTH: "the gateway does not accept this worker's public key",
+    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: (
+        "only one side has CURVE keys, or the other side is no gateway"
+    ),
+    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: (
+        "the handshake broke off: wrong gateway key, keys on one side only, or no gateway"
+    ),
+}
+_WATCHED: Final = (
+    zmq.Event.CONNECT_DELAYED
+    | zmq.Event.CONNECT_RETRIED
+    | zmq.Event.CONNECTED
+    | zmq.Event.HANDSHAKE_SUCCEEDED
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.DISCONNECTED
+)
+
 
 class DealerStatistics(NamedTuple):
-    """Counters since the start, and what waits now. `malformed`: messages of several frames.
-
-    `last_failure` says why the last handshake failed, None once one succeeded.
+    """Counters since the start, and the frames that wait now. `malformed`: messages of several
+    frames. `last_failure`: why the last handshake failed, None once one succeeded.
     """
 
     received: int
@@ -40,13 +61,60 @@ class DealerStatistics(NamedTuple):
 
 
 @final
+class LinkMonitor:
+    """Follows the events of one dialled connection, by libzmq's monitor socket.
+
+    `on_change(is_up)` is synchronous. `is_idle`: libzmq neither is connected nor dials.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], on_change: Callable[[bool], None]) -> None:
+        # Imported here because it imports asyncio, which no gateway needs.
+        from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415
+
+        self._parse = parse_monitor_message
+        self._dealer = socket
+        self._on_change = on_change
+        self._socket = socket.get_monitor_socket(_WATCHED)
+        self._pump = Pump(self._socket, self._receive)
+        self.is_up = False
+        self.is_idle = False
+        self.last_failure: str | None = None
+
+    async def run(self) -> None:
+        """Follow events until cancelled or closed."""
+        await self._pump.run()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._dealer.disable_monitor()
+        self._pump.close()
+
+    def _receive(self) -> None:
+        event = self._parse(self._socket.recv_multipart(NOBLOCK))["event"]
+        if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+            self.last_failure = None
+            self._change(is_up=True)
+        elif event == zmq.Event.DISCONNECTED:
+            self.is_idle = True
+            self._change(is_up=False)
+        elif event in _DIALLING:
+            self.is_idle = False
+        else:
+            self.last_failure = _FAILURES.get(event, self.last_failure)
+
+    def _change(self, *, is_up: bool) -> None:
+        if is_up != self.is_up:
+            self.is_up = is_up
+            self._on_change(is_up)
+
+
+@final
 class DealerSocket:
     """Carries frames to and from one gateway.
 
     `on_frame(frame)` and `on_link(is_up)` are synchronous and must not block; they may call
-    `send`. `on_link` tells when the connection is made or lost, which a frame cannot tell;
-    `on_pause()` is called after the frames that came together.
-    `run` owns the socket and closes it when it ends.
+    `send`. `on_link` is called when the connection is made or lost, `on_pause()` after the frames
+    that came together. `run` owns the socket and closes it when it ends.
     """
 
     def __init__(
@@ -68,8 +136,8 @@ class DealerSocket:
         self._socket = sockets.open_socket(self._context, zmq.DEALER)
         self._socket.set(zmq.ROUTING_ID, identity)
         self._socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        # Nothing is handed to a connection that does not exist yet, so a restarted gateway does
-        # not get what libzmq kept for its predecessor.
+        # Without a connection libzmq accepts nothing, so a restarted gateway does not get frames
+        # that were meant for its predecessor.
         self._socket.set(zmq.IMMEDIATE, 1)
         if keys is not None:
             keys.secure(self._socket)
@@ -93,10 +161,10 @@ class DealerSocket:
         self._pump.touched()
 
     def send(self, frame: bytes) -> None:
-        """Hand `frame` to the link now, or queue it while the link is busy or down; never blocks.
+        """Send `frame` now, or queue it while the link is busy or down; never blocks.
 
-        Raises `LinkFull` if over 8 MiB wait already (the frame was not taken, the earlier ones
-        are kept), `PeerUnknown` after `close`, `WireError` over the frame limit.
+        Raises `LinkFull` if over 8 MiB wait already (this frame is refused, the earlier ones stay),
+        `PeerUnknown` after `close`, `WireError` over the frame limit.
         """
         check_frame_size(frame)
         if self._socket.closed:
@@ -110,7 +178,7 @@ class DealerSocket:
         self._pump.touched()
 
     def drop_waiting(self) -> int:
-        """Forget what waits for a gateway that went away; how many frames that was."""
+        """Drop the frames that wait for a gateway that is gone and return their number."""
         return self._backlog.clear()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -126,7 +194,7 @@ class DealerSocket:
             self.close()
 
     def close(self, *, linger_s: float = 0.0) -> None:
-        """Close; up to `linger_s` are spent (blocking) on frames that the link has taken."""
+        """Close, after up to `linger_s` (blocking) for frames that the link has accepted."""
         if self._socket.closed:
             return
         self._socket.set(zmq.LINGER, int(linger_s * 1000))

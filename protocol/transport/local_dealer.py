@@ -1,7 +1,7 @@
 """A worker's end of its link to a gateway of the same machine.
 
-Owns one stream at a time, what waits while there is none, and dialling until the gateway answers.
-Frames are opaque here. Must not know messages.
+Owns one stream at a time, the frames that wait while there is none, and dialling until the gateway
+answers. Frames are opaque here. Must not know messages.
 """
 
 import socket
@@ -70,7 +70,7 @@ class LocalDealer:
             self._backlog.push(frame)
 
     def drop_waiting(self) -> int:
-        """Forget what waits for a gateway that went away; how many frames that was."""
+        """As `DealerSocket.drop_waiting`."""
         num_dropped = self._backlog.clear()
         if self._stream is not None:
             num_dropped += self._stream.drop_waiting()
@@ -88,7 +88,7 @@ class LocalDealer:
             self.close()
 
     def close(self, *, linger_s: float = 0.0) -> None:
-        """Close; up to `linger_s` are spent (blocking) on frames that the link has taken."""
+        """As `DealerSocket.close`."""
         self._is_closed = True
         self._backlog.clear()
         self._dialled.set()

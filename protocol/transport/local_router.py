@@ -20,13 +20,13 @@ from protocol.transport.frame_stream import FrameStream
 from protocol.transport.router import RouterStatistics
 
 _ACCEPT_AGAIN_S: Final = 0.1
-"""Out of descriptors: somebody else's connections must end first."""
+"""When the process is out of descriptors, until other connections end."""
 
 
 @final
 class LocalRouter:
-    """As `RouterSocket`, for `ipc://` addresses without keys. That a peer is gone is known at once,
-    and told by `on_unroutable`.
+    """As `RouterSocket`, for `ipc://` addresses without keys. It notices at once that a peer is
+    gone, and calls `on_unroutable`.
     """
 
     def __init__(
@@ -46,9 +46,7 @@ class LocalRouter:
         return f"<LocalRouter {self._address} {self.statistics()}>"
 
     def bind(self, address: str) -> str:
-        """Listen on `address`, which is returned. Raises `ConfigError` if it is taken or
-        malformed.
-        """
+        """Listen on `address` and return it. Raises `ConfigError` if it is taken or malformed."""
         self._listener, self._address = local_socket.listen(address), address
         return address
 
@@ -57,7 +55,7 @@ class LocalRouter:
         self.send_all(peer, [frame])
 
     def send_all(self, peer: WorkerId, frames: list[bytes]) -> None:
-        """As `RouterSocket.send_all`, in as few pieces as possible."""
+        """As `RouterSocket.send_all`, in few writes."""
         if (stream := self._streams.get(peer)) is None:
             raise PeerUnknown(f"no worker with identity {peer.hex()} is connected")
         stream.send_all(frames)
@@ -68,12 +66,12 @@ class LocalRouter:
         return stream.waiting_bytes if stream is not None else 0
 
     def disconnect_peer(self, peer: WorkerId) -> int:
-        """Forget what waits for `peer`; how many frames that was."""
+        """As `RouterSocket.disconnect_peer`."""
         stream = self._streams.get(peer)
         return stream.drop_waiting() if stream is not None else 0
 
     def is_behind(self) -> bool:
-        """Whether frames have come that `on_frame` has not seen yet, of whomever."""
+        """As `RouterSocket.is_behind`."""
         poll = select.poll()
         for stream in self._streams.values():
             if stream.is_delivering:
@@ -82,7 +80,7 @@ class LocalRouter:
         return bool(poll.poll(0))
 
     def may_use_name(self, peer: WorkerId, worker_name: str) -> bool:  # noqa: ARG002 - the seam's
-        """Always: only this machine can connect."""
+        """Always True: only this machine can connect."""
         return True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -96,7 +94,7 @@ class LocalRouter:
             self.close()
 
     def close(self) -> None:
-        """Close all and drop what waits; later sends raise `PeerUnknown`."""
+        """Close all streams and drop waiting frames; later sends raise `PeerUnknown`."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -105,9 +103,9 @@ class LocalRouter:
             stream.close()
         self._streams.clear()
         if self._listener is not None:
-            with suppress(RuntimeError):  # closed outside a loop: nobody waits for it
+            with suppress(RuntimeError):  # closed outside a loop: no task waits for it
                 trio.lowlevel.notify_closing(self._listener)
-            # First the file: once nobody listens, it may be a successor's.
+            # The file first: after the close it may belong to a successor.
             local_socket.unlink(self._address)
             self._listener.close()
 
@@ -157,7 +155,7 @@ class LocalRouter:
     async def _carry(self, peer: WorkerId, connection: socket.socket) -> None:
         stream = FrameStream(connection, partial(self._on_frame, peer))
         if (former := self._streams.pop(peer, None)) is not None:
-            # It has dialled anew before we have seen the end of its last connection.
+            # The peer dialled again before the end of its last connection was noticed.
             self._forget(former)
             former.close()
         self._streams[peer] = stream

@@ -15,10 +15,10 @@ from protocol.errors import ConfigError, WireError
 from protocol.transport.sockets import check_ipc_is_free, taken
 
 MAGIC: Final = b"herma/1\n"
-"""Each side says it first: who does not, a stranger or ZeroMQ, is not one of ours."""
+"""Each side sends it first; a peer that does not is a stranger, or ZeroMQ."""
 
 HELLO_S: Final = 5.0
-"""How long the other side may take for it."""
+"""How long the peer may take to send it."""
 
 _PREFIX: Final = "ipc://"
 _NUM_PENDING: Final = 128
@@ -26,7 +26,7 @@ _MAX_NAME_BYTES: Final = 107
 
 
 def is_local(address: str) -> bool:
-    """Whether `address` names a socket of this machine, which needs no ZeroMQ."""
+    """Whether `address` names a Unix socket, which needs no ZeroMQ."""
     return address.startswith(_PREFIX)
 
 
@@ -37,7 +37,7 @@ def listen(address: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
         if not name.startswith("\0") and Path(name).is_socket():
-            Path(name).unlink()  # nobody answers there: a killed process has left it
+            Path(name).unlink()  # left behind by a killed process: no one answers
         listener.bind(name)
         listener.listen(_NUM_PENDING)
     except OSError as error:
@@ -50,20 +50,20 @@ def listen(address: str) -> socket.socket:
 
 
 def unlink(address: str) -> None:
-    """Remove the file of a listener that is closed."""
+    """Remove the file of a closed listener."""
     name = _name(address, "bind")
     if not name.startswith("\0"):
         Path(name).unlink(missing_ok=True)
 
 
 def check_dialled(address: str) -> None:
-    """Raise `ConfigError` if `address` can never be dialled."""
+    """Raise `ConfigError` if `address` cannot be dialled, ever."""
     if len(_name(address, "dial").encode()) > _MAX_NAME_BYTES:
         raise ConfigError(f"cannot dial {address}: the path is too long; {ADDRESS_FORM}")
 
 
 def dial(address: str) -> socket.socket | None:
-    """A connection; None if nobody listens there now."""
+    """A connection, or None if no process listens there now."""
     connection = socket.socket(socket.AF_UNIX)
     connection.setblocking(False)
     try:
@@ -75,8 +75,8 @@ def dial(address: str) -> socket.socket | None:
 
 
 async def receive_hello(connection: socket.socket, num_bytes: int) -> bytes | None:
-    """What follows the magic, `num_bytes` of it; None if the other side leaves, or says too little
-    for 5 s. Raises `WireError` if it is not one of ours.
+    """The `num_bytes` after the magic; None if the peer closes, or does not send them within 5 s.
+    Raises `WireError` if the peer sends something else.
     """
     hello = b""
     due = len(MAGIC) + num_bytes
@@ -98,7 +98,7 @@ async def receive_hello(connection: socket.socket, num_bytes: int) -> bytes | No
 
 
 def _name(address: str, verb: str) -> str:
-    """The path, or for `@NAME` the abstract one, which has no file."""
+    """The path, or the abstract name for `@NAME`, which has no file."""
     path = address.removeprefix(_PREFIX)
     if not path or not is_local(address):
         raise ConfigError(f"cannot {verb} `{address}`: {ADDRESS_FORM}")

@@ -1,11 +1,11 @@
 """trio <-> zmq: the one task that waits for a socket.
 
-The law of this package: `ZMQ_FD` is edge-triggered. It says only that the state may have changed,
-and any touch of the socket (send, recv, connect, reading `EVENTS`) may consume the edge. Whoever
-touches a socket therefore calls `Pump.touched` afterwards, which reads `EVENTS` and wakes the
-pump; the pump itself reads `EVENTS` after its last operation and only then waits. Waiting for the
-FD with other tasks sending inline left messages unread in 20 of 20 timed rounds, and never
-under this law (tests/protocol/transport/test_edge.py).
+The rule of this package: `ZMQ_FD` is edge-triggered. It says only that the state may have changed,
+and any operation on the socket (send, recv, connect, reading `EVENTS`) may consume the edge. After
+an operation outside the pump, its caller therefore calls `Pump.touched`, which reads `EVENTS` and
+wakes the pump; the pump itself reads `EVENTS` after its last operation and only then waits. Waiting
+for the FD while other tasks send left messages unread in 20 of 20 timed rounds, and never under
+this rule (tests/protocol/transport/test_edge.py).
 
 Owns the wait. Must not know what a message is.
 """
@@ -18,13 +18,13 @@ import zmq
 
 BURST_LIMIT: Final = 256
 BURST_S: Final = 0.002
-"""Messages, and time, per turn. Small messages take 3 us each; a frame of tokens for hundreds of
-clients takes milliseconds, and the other tasks must not wait for a queue of them.
+"""Messages, and time, before other tasks run. Small messages take 3 us each, but a frame of tokens
+for hundreds of clients takes milliseconds.
 """
 
 RETRY_S: Final = 0.005
-"""How often a ROUTER with a backlog retries. Its POLLOUT speaks for all peers together, so no
-event names the one peer that was full, and another touch may have consumed the edge."""
+"""How often a ROUTER with a backlog retries. Its POLLOUT stands for all peers together, so no event
+names the one peer that was full, and another operation may have consumed the edge."""
 
 _POLLIN: Final = int(zmq.POLLIN)
 _POLLIN_OUT: Final = int(zmq.POLLIN | zmq.POLLOUT)
@@ -36,8 +36,8 @@ class Pump:
 
     `receive` takes one message off the socket and delivers it synchronously: between dequeue
     and delivery there is no checkpoint, so cancellation loses nothing. It raises `zmq.Again` on
-    an empty socket. `send_backlog` sends what it can and says whether something is left;
-    `retries` says that POLLOUT cannot tell when to go on.
+    an empty socket. `send_backlog` sends what it can and returns whether something is left.
+    `retries`: POLLOUT does not show when the backlog can be sent, so it is tried every 5 ms.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Pump:
                 await self._wait()
 
     def touched(self) -> None:
-        """Re-read `EVENTS` after an operation outside the pump and wake the pump for work. A pump
-        that does not wait reads them itself before it does.
+        """Read `EVENTS` after an operation outside the pump, and wake the pump if there is work. A
+        pump that does not wait reads them itself before it does.
         """
         if self._is_waiting and not self._socket.closed and self._has_work():
             self.kick()
 
     def is_behind(self) -> bool:
-        """Whether messages wait that were not received yet."""
+        """Whether messages wait to be received."""
         if self._socket.closed or not self._may_receive():
             return False
         self.kick()
@@ -81,16 +81,16 @@ class Pump:
     def kick(self) -> None:
         """End the wait. Nothing is dequeued while the pump waits, so nothing is lost."""
         if self._is_waiting:
-            # What the wait ends in is caught there; a cancel scope around each would cost 10 us.
+            # The wait catches the error that this raises there; a cancel scope would cost 10 us.
             trio.lowlevel.notify_closing(self._fd)
 
     def close(self) -> None:
-        """Close the socket; `run` returns. The wait goes first: epoll must not hold a dead FD."""
+        """Close the socket; `run` returns. The wait ends first: epoll must not hold a closed FD."""
         self.kick()
         self._socket.close()
 
     def _turn(self) -> bool:
-        """Receive and send until neither goes on; True if there may be more work now."""
+        """Receive and send as far as possible; True if there may be more work now."""
         may_have_more = self._drain()
         if self._socket.closed:
             return False
@@ -103,7 +103,7 @@ class Pump:
         """Deliver messages within the limits of a burst; True if it stopped at one."""
         ends_at = trio.current_time() + BURST_S
         for _ in range(BURST_LIMIT):
-            # Asking first costs 1 us, the exception that says the same costs 5.
+            # Asking first costs 1 us, the exception costs 5.
             if not self._may_receive():
                 return False
             try:

@@ -1,6 +1,6 @@
 """The gateway's end of all worker links.
 
-Owns one ROUTER socket and what waits for each peer. Frames are opaque here. Must not know
+Owns one ROUTER socket and the frames that wait for each peer. Frames are opaque here. Must not know
 messages, workers' names or what a lost link means.
 """
 
@@ -15,21 +15,20 @@ from protocol.errors import PeerUnknown
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import sockets
 from protocol.transport.backlog import Backlog, check_frame_size
-from protocol.transport.curve import CurveServer
+from protocol.transport.curve import CurveServer, ZapHandler
 from protocol.transport.pump import Pump
 from protocol.transport.sockets import NOBLOCK, NOBLOCK_MORE, receive_rest
-from protocol.transport.zap import ZapDoor
 
 _MAX_PINNED_KEYS: Final = 4096
-"""Identities whose key is remembered; a fleet has at most hundreds of living ones."""
+"""Identities whose key is remembered; a fleet has hundreds of live ones at most."""
 
 
 class RouterStatistics(NamedTuple):
-    """Counters since the start, and what waits now.
+    """Counters since the start, and the frames that wait now.
 
     `malformed`: messages that were not one frame. `foreign`: identities that are not 16 bytes,
-    or that came with another key than before. `unroutable`: queued frames whose peer went away.
-    `refused_keys`: handshakes that ZAP turned down.
+    or that came with another key than before. `unroutable`: queued frames whose peer is gone.
+    `refused_keys`: handshakes that ZAP refused.
     """
 
     received: int
@@ -47,7 +46,7 @@ class RouterSocket:
     """Carries frames to and from every worker that dialled in.
 
     `on_frame(peer, frame)` and `on_unroutable(peer)` are synchronous and must not block; they may
-    call `send`. With `keys` only peers whose public key is configured get in.
+    call `send`. With `keys`, only peers with a configured public key can connect.
     `run` owns the socket and closes it when it ends.
     """
 
@@ -68,10 +67,10 @@ class RouterSocket:
         # mark); without HANDOVER a restarted peer is ignored while its old connection lingers.
         self._socket.set(zmq.ROUTER_MANDATORY, 1)
         self._socket.set(zmq.ROUTER_HANDOVER, 1)
-        self._intake_queue: ZapDoor | None = None
+        self._zap: ZapHandler | None = None
         receive = self._receive
         if keys is not None:
-            self._intake_queue = ZapDoor(self._context, keys.public_keys)
+            self._zap = ZapHandler(self._context, keys.public_keys)
             keys.secure(self._socket)
             receive = self._receive_with_key
         self._pump = Pump(self._socket, receive, self._send_backlogs, retries=True)
@@ -91,11 +90,11 @@ class RouterSocket:
         return sockets.bind(self._socket, address, has_keys=self._keys is not None)
 
     def send(self, peer: WorkerId, frame: bytes) -> None:
-        """Hand `frame` to the peer's link now, or queue it if the link is busy; never blocks.
+        """Send `frame` now, or queue it while the peer's link is busy; never blocks.
 
-        Raises `PeerUnknown` if nobody with that identity is connected, `LinkFull` if over 8 MiB
-        wait for it already (the frame was not taken, the earlier ones are kept), `WireError` over
-        the frame limit.
+        Raises `PeerUnknown` if no peer with that identity is connected, `LinkFull` if over 8 MiB
+        wait for it already (this frame is refused, the earlier ones stay), `WireError` over the
+        frame limit.
         """
         check_frame_size(frame)
         if self._socket.closed:
@@ -113,17 +112,17 @@ class RouterSocket:
             self._pump.kick()
 
     def send_all(self, peer: WorkerId, frames: list[bytes]) -> None:
-        """`send` each in order; what raises was not taken, nor what comes after it."""
+        """`send` each in order. The frame that raises is refused, and so are those after it."""
         for frame in frames:
             self.send(peer, frame)
 
     def waiting_bytes(self, peer: WorkerId) -> int:
-        """What `peer`'s link has not taken yet, 0 if there is none."""
+        """The bytes that wait for `peer`, 0 if it has no link."""
         backlog = self._backlogs.get(peer)
         return backlog.num_bytes if backlog is not None else 0
 
     def disconnect_peer(self, peer: WorkerId) -> int:
-        """Forget what waits for `peer`; how many frames that was.
+        """Drop the frames that wait for `peer` and return their number.
 
         libzmq cannot close one connection of a ROUTER: the caller stops talking to the peer, and
         the peer notices the silence.
@@ -133,11 +132,11 @@ class RouterSocket:
         return len(backlog) if backlog is not None else 0
 
     def is_behind(self) -> bool:
-        """Whether frames have come that `on_frame` has not seen yet, of whomever."""
+        """Whether frames of any peer have arrived that `on_frame` has not been called with."""
         return self._pump.is_behind()
 
     def may_use_name(self, peer: WorkerId, worker_name: str) -> bool:
-        """Whether the key with which `peer` came in belongs to `worker_name`.
+        """Whether the key with which `peer` connected belongs to `worker_name`.
 
         Always True without keys: then only this machine can connect.
         """
@@ -150,8 +149,8 @@ class RouterSocket:
         """Pump frames until cancelled or closed; closes the socket at the end."""
         try:
             async with trio.open_nursery() as nursery:
-                if self._intake_queue is not None:
-                    nursery.start_soon(self._intake_queue.run)
+                if self._zap is not None:
+                    nursery.start_soon(self._zap.run)
                 task_status.started()
                 await self._pump.run()
                 nursery.cancel_scope.cancel()
@@ -159,12 +158,12 @@ class RouterSocket:
             self.close()
 
     def close(self) -> None:
-        """Close the socket and drop what waits; later sends raise `PeerUnknown`."""
+        """Close the socket and drop waiting frames; later sends raise `PeerUnknown`."""
         if self._socket.closed:
             return
         self._pump.close()
-        if self._intake_queue is not None:
-            self._intake_queue.close()
+        if self._zap is not None:
+            self._zap.close()
         self._backlogs.clear()
         self._context.term()
 
@@ -176,7 +175,7 @@ class RouterSocket:
             malformed=self._malformed,
             foreign=self._foreign,
             unroutable=self._unroutable,
-            refused_keys=self._intake_queue.num_refused if self._intake_queue is not None else 0,
+            refused_keys=self._zap.num_refused if self._zap is not None else 0,
             waiting_peers=len(self._backlogs),
             waiting_bytes=sum(backlog.num_bytes for backlog in self._backlogs.values()),
         )
@@ -204,7 +203,9 @@ class RouterSocket:
             self._foreign += 1
 
     def _pin_key(self, peer: WorkerId, key: str) -> bool:
-        """Whether `peer` still comes with its first key: HANDOVER alone would let another in."""
+        """Whether `peer` has the key of its first frame: with HANDOVER alone, another peer could
+        take its identity over.
+        """
         if (pinned := self._key_of.get(peer)) is not None:
             return pinned == key
         if len(self._key_of) >= _MAX_PINNED_KEYS:
@@ -235,7 +236,8 @@ class RouterSocket:
 
     def _send_backlogs(self) -> bool:
         for peer, backlog in list(self._backlogs.items()):
-            # on_unroutable of an earlier peer may have disconnected this one, or closed us.
+            # `on_unroutable` of an earlier peer may have disconnected this one or closed the
+            # socket.
             if peer in self._backlogs:
                 self._send_backlog(peer, backlog)
         return bool(self._backlogs)

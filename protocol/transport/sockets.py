@@ -1,7 +1,7 @@
-"""How every socket of ours is set up, bound and dialled.
+"""ZeroMQ sockets: options, binding and dialling.
 
-Owns the socket options and the translation of address faults into `ConfigError`. Must not know
-messages or tasks.
+Owns the options that all of ours share and the translation of address faults into `ConfigError`.
+Must not know messages or tasks.
 """
 
 import errno
@@ -15,17 +15,17 @@ from protocol.addresses import ADDRESS_FORM, is_local_address, is_well_formed
 from protocol.errors import ConfigError
 from protocol.wire import MAX_FRAME_BYTES
 
-# A stopped peer was EHOSTUNREACH after 0.8 s with these, inside the bound of 1 s for a lost link.
+# With these a stopped peer was EHOSTUNREACH after 0.8 s; a lost link must be known within 1 s.
 _HEARTBEAT_EVERY_MS: Final = 200
 _HEARTBEAT_TIMEOUT_MS: Final = 600
 
-# libzmq waits 30 s for a greeting by default; a port scanner would hold the descriptor as long.
+# libzmq's default is 30 s, for which a port scanner could hold a descriptor.
 _HANDSHAKE_MS: Final = 5_000
 
 # Frames that libzmq itself holds per connection, beside our own backlog. Few to send, because it
-# counts frames and not bytes. No limit to receive: at a full queue libzmq stops reading, heartbeats
-# too, and takes a loop that lags for a peer that died. What may wait unread is the senders' to
-# bound: workers by what their gateway has acknowledged, the gateway by giving silent workers up.
+# counts frames and not bytes. No limit to receive: with a full queue libzmq stops reading, even
+# heartbeats, and mistakes a loop that lags for a dead peer. The senders bound what waits unread:
+# workers by what their gateway has acknowledged, the gateway by giving up on silent workers.
 _SEND_HWM_FRAMES: Final = 128
 _RECEIVE_HWM_FRAMES: Final = 0
 
@@ -35,7 +35,7 @@ NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
 def receive_rest(socket: zmq.Socket[bytes]) -> int:
-    """Discard the further parts of the message being received; how many there were."""
+    """Discard the further parts of the message being received and return their number."""
     num_parts = 0
     while socket.get(zmq.RCVMORE):
         socket.recv(NOBLOCK)
@@ -44,7 +44,7 @@ def receive_rest(socket: zmq.Socket[bytes]) -> int:
 
 
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """A socket with the options that all of ours share."""
+    """A socket with the shared options."""
     socket = context.socket(kind)
     socket.set(zmq.LINGER, 0)
     socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
@@ -57,7 +57,7 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
 
 
 def bind(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> str:
-    """Bind and return the bound address, with the port that `*` was given.
+    """Bind and return the bound address, with the port in place of `*`.
 
     Raises `ConfigError` for an address that is taken, malformed, or public without keys.
     """
@@ -74,7 +74,7 @@ def bind(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> str:
 
 
 def connect(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> None:
-    """Start dialling, and again after every loss.
+    """Start dialling; libzmq dials again after every loss.
 
     Raises `ConfigError` for an address that is malformed, or public without keys.
     """
@@ -87,7 +87,7 @@ def connect(socket: zmq.Socket[bytes], address: str, *, has_keys: bool) -> None:
 
 
 def _check_address(address: str, verb: str, *, has_keys: bool) -> None:
-    if not is_well_formed(address, may_pick=verb == "bind"):
+    if not is_well_formed(address, allows_wildcard=verb == "bind"):
         raise ConfigError(f"cannot {verb} `{address}`: {ADDRESS_FORM}")
     if not has_keys and not is_local_address(address):
         raise ConfigError(
@@ -97,7 +97,7 @@ def _check_address(address: str, verb: str, *, has_keys: bool) -> None:
 
 
 def check_ipc_is_free(address: str) -> None:
-    """Raise `ConfigError` if someone answers there: a path is unlinked before it is bound."""
+    """Raise `ConfigError` if a process answers there: a path is unlinked before it is bound."""
     scheme, _, path = address.partition("://")
     if scheme != "ipc" or not Path(path).is_socket():
         return
@@ -118,7 +118,7 @@ def _explain_bind(address: str, error: zmq.ZMQError) -> str:
 
 
 def taken(address: str) -> str:
-    """What to say of an address that somebody has."""
+    """The error text for an address that is in use."""
     return f"cannot bind {address}: it is already taken; stop the other process or change the port"
 
 

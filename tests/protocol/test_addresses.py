@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.addresses import is_local_address, neighbour_address, nth_address
+from protocol.addresses import is_local_address, nth_address, sibling_address
 from protocol.errors import ConfigError
 
 
@@ -87,4 +87,4 @@ def test_a_neighbour_is_on_the_host_that_was_dialled(
     address: str, dialled: str, expected: str
 ) -> None:
     """What a process binds is no address for others: 0.0.0.0 is everybody's own host."""
-    assert neighbour_address(address, dialled) == expected
+    assert sibling_address(address, dialled) == expected

@@ -22,7 +22,7 @@ from setproctitle import setproctitle
 
 from config import WorkerConfig
 from protocol.errors import ConfigError, WireError
-from protocol.lifeline import die_with_parent
+from protocol.signals import die_with_parent
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.ipc import (
     SUPERVISOR,

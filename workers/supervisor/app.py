@@ -16,7 +16,7 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.messages import Bye
-from protocol.stopping import stopping
+from protocol.signals import graceful_stop
 from protocol.transport import CurveClient, load_curve_client
 from protocol.version import VERSION
 from workers.ipc import Answer, Ask, AskRestart, AskStatus, Done
@@ -180,7 +180,7 @@ async def run_worker(
 
     worker = Worker(config, log, engine_command, reread)
     worker.dial()
-    with stopping(lambda: worker.drain(config.drain_s), leave_now), served:
+    with graceful_stop(lambda: worker.drain(config.drain_s), leave_now), served:
         await worker.run()
     return status
 

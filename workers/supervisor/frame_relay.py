@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final, Protocol, final
 
 from protocol import wire
-from protocol.addresses import neighbour_address
+from protocol.addresses import sibling_address
 from protocol.errors import WireError
 from protocol.messages import (
     PROTOCOL_VERSION,
@@ -206,7 +206,7 @@ class FrameRelay:
             number = number % MAX_LINK + 1
         self._last_number = link.number = number
         self._links[number] = link
-        self._on_siblings(neighbour_address(one, link.address) for one in welcome.gateways)
+        self._on_siblings(sibling_address(one, link.address) for one in welcome.gateways)
 
     def leave(self, link: GatewayLink) -> None:
         """Abort what the gateway had running."""

@@ -27,7 +27,7 @@ import msgspec
 from setproctitle import setproctitle
 
 from config import WorkerConfig
-from protocol.lifeline import die_with_parent
+from protocol.signals import die_with_parent
 from workers.engine.compile.compiler_messages import Listed, Ready, Word, line_of
 from workers.engine.compile.compute_capability import LIBRARY
 from workers.engine.compile.kernel_cache import hash_compiler, mark_complete, watch_kernel_cache

@@ -1,4 +1,4 @@
-"""A child does not outlive its parent, whenever that dies."""
+"""Signals that end processes, and children that end with their parent."""
 
 import os
 import signal
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from protocol.lifeline import die_with_parent
+from protocol.signals import die_with_parent
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
 
 BOUND_S = 30.0
 CHILD = """
 import os, sys, time
-from protocol.lifeline import die_with_parent
+from protocol.signals import die_with_parent
 die_with_parent(int(sys.argv[1]), int(sys.argv[2]))
 print("alive", flush=True)
 time.sleep(600)
@@ -29,6 +29,7 @@ time.sleep(600)
 """
 
 
+@linux
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_parent_takes_its_child_along(number: signal.Signals) -> None:
     """By the signal that was asked for."""
@@ -45,6 +46,7 @@ def test_a_killed_parent_takes_its_child_along(number: signal.Signals) -> None:
     wait_gone(pid)
 
 
+@linux
 def test_a_parent_that_died_before_the_call_is_noticed() -> None:
     """The race of prctl(2): without the parent's number the child would live for ever."""
     done = subprocess.run(
@@ -56,6 +58,7 @@ def test_a_parent_that_died_before_the_call_is_noticed() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"")
 
 
+@linux
 def test_a_signal_that_is_none_is_refused() -> None:
     """The kernel says no, and so do we."""
     with pytest.raises(OSError, match="prctl"):
@@ -74,3 +77,53 @@ def wait_gone(pid: int) -> None:
             return  # where nobody reaps orphans
         time.sleep(0.01)
     raise AssertionError(f"{pid} lives on")
+
+
+SERVER = """
+import sys, trio
+from protocol.signals import graceful_stop
+
+async def serve():
+    stop = trio.Event()
+    with graceful_stop(stop.set, lambda number: print("force", number, flush=True)):
+        print("up", flush=True)
+        await stop.wait()
+        print("draining", flush=True)
+        await trio.to_thread.run_sync(sys.stdin.readline)
+
+trio.run(serve)
+print("closing", flush=True)
+sys.stdin.readline()
+sys.exit(3)
+"""
+
+
+def test_the_first_signal_stops_and_the_same_again_forces() -> None:
+    """Afterwards signals do nothing: the exit status is the process's own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "draining\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == f"force {int(signal.SIGINT)}\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == f"force {int(signal.SIGTERM)}\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "closing\n"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(BOUND_S) == 3
+        assert process.stderr.read() == ""

@@ -1,0 +1,66 @@
+"""When processes end: by SIGINT or SIGTERM in good order, and never later than their parent.
+
+Owns these two signals in the processes that serve, and the Linux call that binds a child to its
+parent. Must not know what a process has to finish.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def die_with_parent(parent_pid: int, number: int) -> None:
+    """Have the kernel send this process signal `number` when its parent dies; on Linux only.
+
+    `parent_pid` is the parent's own statement of its number. Linux sends the signal when the
+    parent's thread that forked ends, so parents fork in their main thread; see prctl(2). If the
+    parent died before this call, this process ends at once, by the same signal. Raises `OSError`
+    if the kernel refuses.
+    """
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), number)
+
+
+@contextmanager
+def graceful_stop(stop: Callable[[], None], force: Callable[[int], None]) -> Iterator[None]:
+    """Within the block the first SIGINT or SIGTERM calls `stop` in trio's loop, and the same signal
+    again calls `force` with its number. The same one, because Ctrl-C sends both to a child process:
+    one from the terminal, one from its parent.
+
+    After the block both are ignored: the process is on its way out, its exit status is decided, and
+    a signal could only interrupt what is being closed.
+    """
+    import trio  # noqa: PLC0415 (engines bind themselves to their parent without it)
+
+    token = trio.lowlevel.current_trio_token()
+    seen: set[int] = set()
+
+    def on_signal(number: int) -> None:
+        if number in seen:
+            force(number)
+        seen.add(number)
+        stop()
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        token.run_sync_soon(on_signal, number)
+
+    for each in _SIGNALS:
+        signal.signal(each, handler)
+    try:
+        yield
+    finally:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)

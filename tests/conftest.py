@@ -22,7 +22,12 @@ os.environ["HERMA_RUNTIME_DIR"] = f"{_state.name}/run"
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
-    "test", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_SLOW_IS_FINE
+    "test",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    print_blob=True,
+    suppress_health_check=_SLOW_IS_FINE,
 )
 settings.register_profile(
     "fuzz", deadline=None, max_examples=20_000, suppress_health_check=_SLOW_IS_FINE

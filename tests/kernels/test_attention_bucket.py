@@ -65,7 +65,6 @@ def _laid_out(segments: Sequence[tuple[int, int]], first_row: int) -> list[Exten
 
 
 @given(LIVES, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(1, 8), st.integers(0, 5))
-@settings(max_examples=500)
 def test_a_bucket_holds_the_work_of_any_segments(
     segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
 ) -> None:

@@ -98,7 +98,7 @@ class CacheAgainstManager(RuleBasedStateMachine):
 
 
 TestCacheAgainstManager = CacheAgainstManager.TestCase
-TestCacheAgainstManager.settings = settings(max_examples=40, stateful_step_count=40)
+TestCacheAgainstManager.settings = settings(stateful_step_count=40)
 
 
 def test_an_endless_cache_never_forgets_and_is_shared() -> None:

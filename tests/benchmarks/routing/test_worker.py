@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from benchmarks.routing.cache import BlockCache
 from benchmarks.routing.cost_model import QWEN3_8B_H200, CostModel
@@ -58,7 +58,6 @@ asked = st.builds(
 )
 
 
-@settings(max_examples=60)
 @given(
     st.lists(asked, min_size=1, max_size=10, unique_by=lambda one: one.arrival_s),
     st.integers(16, 40),

@@ -4,14 +4,13 @@
 """
 
 import json
-import os
 from datetime import UTC, datetime
 from functools import cache
 from random import Random
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.chat_parser import chat_request, parse_chat_request
@@ -27,7 +26,6 @@ from tests.fakes.mutations import mutated, spliced
 from tests.fakes.text_files import SPECIALS, make_text_files
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-EXAMPLES = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 2_000
 TOOL = {
     "type": "function",
     "function": {
@@ -112,7 +110,6 @@ def _harmless(value: Any) -> Any:
             return value
 
 
-@settings(max_examples=EXAMPLES)
 @given(st.randoms(use_true_random=True))
 def test_a_mutated_chat_is_rendered_or_refused(random: Random) -> None:
     """Nothing but a 400 comes out of parsing, sampling and rendering; the prompt has exactly the
@@ -128,7 +125,6 @@ def test_a_mutated_chat_is_rendered_or_refused(random: Random) -> None:
     _check_nothing_forged(request, ids)
 
 
-@settings(max_examples=EXAMPLES)
 @given(st.randoms(use_true_random=True))
 def test_control_tokens_in_content_forge_nothing(random: Random) -> None:
     """Wherever a request has text of its sender: messages, calls, tools, schemas, variables."""
@@ -151,7 +147,6 @@ def _check_nothing_forged(request: ChatRequest, ids: list[int]) -> None:
     assert ids == list(_text().encode_chat(*_rendered(request)))
 
 
-@settings(max_examples=EXAMPLES)
 @given(st.randoms(use_true_random=True))
 def test_a_mutated_completion_is_encoded_or_refused(random: Random) -> None:
     """Nothing but a 400 comes out, and never an id that the model does not know."""
@@ -167,7 +162,6 @@ def test_a_mutated_completion_is_encoded_or_refused(random: Random) -> None:
         _check(error)
 
 
-@settings(max_examples=EXAMPLES // 10)
 @given(st.randoms(use_true_random=True))
 def test_a_mutated_chat_is_counted_or_refused(random: Random) -> None:
     """What /tokenize reads of it is a request, or a 400."""

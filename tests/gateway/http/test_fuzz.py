@@ -17,7 +17,7 @@ from tests.fakes.whole_gateway import whole_gateway
 from tests.fakes.worker import FakeWorker
 from tests.gateway.api.test_request_fuzz import CHATS, TEXTS
 
-EXAMPLES = 3_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 300
+EXAMPLES = 3_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 60
 CALL = '<think>Hm.</think>So:<tool_call>{"name": "terminal", "arguments": {"command": "ls"'
 PATIENCE_S = 1200.0
 ONE_S = 20.0

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.api_format import AnswerHead
@@ -75,7 +75,6 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(sorted(TOOL_FORMATS)), PIECES, st.lists(st.integers(1, 40), max_size=20))
 def test_streamed_or_not_it_is_the_same_message(
     form: str, pieces: list[str], sizes: list[int]

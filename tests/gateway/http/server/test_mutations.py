@@ -3,20 +3,17 @@
 `make fuzz` tries a hundred times as many.
 """
 
-import os
 from typing import Final
 
 import h11
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from gateway.http.server.parser import Limits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines
 from tests.fakes.wired import Echo, statuses, wired
-
-NUM_EXAMPLES: Final = 200_000 if os.environ.get("HYPOTHESIS_PROFILE") == "fuzz" else 2_000
 
 NUM_AT_ONCE: Final = 50
 """Connections in one event loop, whose start and whose idle time cost more than a request."""
@@ -62,7 +59,6 @@ def damaged(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(max_examples=NUM_EXAMPLES // NUM_AT_ONCE)
 @given(
     cases=st.lists(
         st.tuples(damaged(), st.integers(0, 200)), min_size=NUM_AT_ONCE, max_size=NUM_AT_ONCE
@@ -93,7 +89,6 @@ async def _send_damaged(data: bytes, cut: int) -> None:
     assert set(final[:-1]) <= {200}, (told, data, cut)
 
 
-@settings(max_examples=NUM_EXAMPLES // 4)
 @given(data=damaged())
 def test_nothing_is_read_otherwise_than_by_h11(data: bytes) -> None:
     """Where both of two independent parsers take a request, it is the same one, at the same place:

@@ -4,17 +4,13 @@ import json
 from itertools import count, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from gateway.output.tools import TOOL_FORMATS, ToolParser
 from gateway.output.tools.parser import MAX_HELD, ToolEvent
 from tests.fakes.tool_answers import ANSWERS, TOOLS, Answer, Call
-
-FUZZ = settings.get_profile(settings.get_current_profile_name()).max_examples
-EXAMPLES = 2_000 if settings.get_current_profile_name() == "test" else max(FUZZ, 100_000)
-"""2,000 of a kind in `make test`, 100,000 in `make fuzz`."""
 
 
 def parser_of(form: str) -> ToolParser:
@@ -118,7 +114,6 @@ PIECES = st.lists(st.one_of(FRAGMENTS, st.text(max_size=5)), max_size=8)
 FORMS = st.sampled_from(sorted(TOOL_FORMATS))
 
 
-@settings(max_examples=EXAMPLES)
 @given(FORMS, PIECES, st.lists(st.integers(0, 400), max_size=6), st.booleans())
 def test_any_text_reads_the_same_in_any_pieces(
     form: str, pieces: list[str], cuts: list[int], is_cut: bool

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.output.tools.json_repair import JsonRepair
@@ -86,7 +86,6 @@ def test_a_stop_ends_what_was_forgotten_to_be_ended() -> None:
 SIGNS = st.text(st.sampled_from("{}[]\"':,\\ \n<u1-.eEtrueNab\x00🙂"), max_size=40)
 
 
-@settings(max_examples=500)
 @given(st.sampled_from("{["), SIGNS | st.text(max_size=20), st.sampled_from(["", "<"]))
 def test_anything_becomes_json(first: str, text: str, stop: str) -> None:
     """There is no text that breaks the reader, and it can always be completed."""

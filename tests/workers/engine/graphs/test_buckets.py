@@ -1,7 +1,7 @@
 """Which buckets there are for mixed steps, and what a step needs of one."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.engine.graphs.buckets import GraphBucket, graph_buckets, need_of
@@ -72,7 +72,6 @@ def test_a_budget_takes_no_step_its_bucket(case: tuple[int, int, GraphBucket]) -
 
 
 @given(max_seqs=st.integers(1, 300), budget=st.integers(2, 1100))
-@settings(max_examples=50)
 def test_every_bucket_serves_a_step(max_seqs: int, budget: int) -> None:
     """The smallest that holds a step serves it, and none of them is never that."""
     found = graph_buckets(max_seqs, budget, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from torch import Tensor
@@ -56,7 +56,6 @@ LIVES = st.lists(
 
 
 @given(lives=LIVES)
-@settings(max_examples=40)
 def test_random_lives_say_the_same(host: Runner, lives: list[Life]) -> None:
     """Whatever meets in a step, padded and one step ahead of the host."""
     plans = plans_of_lives(lives, 16)

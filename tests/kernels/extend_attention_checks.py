@@ -3,7 +3,6 @@
 Run as a program, without the interpreter: the test's own process has Triton interpret.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ import torch
 
 from kernels.attention import ExtendSegment, PagedPlan, attend, extend_attention, prepared
 from kernels.recorder import pretend_device, record_launches
+from tests.fakes.uninterpreted import run_checks
 from tests.kernels.attention_cases import EPS, Shape
 
 H200, A100, BLACKWELL = 90, 80, 100
@@ -86,4 +86,4 @@ def check_compiler() -> None:
 
 if __name__ == "__main__":
     with patch("kernels.cuda.hopper.has_compiler", lambda: True):
-        globals()[sys.argv[1]]()
+        run_checks(globals())

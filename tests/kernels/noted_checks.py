@@ -5,7 +5,6 @@ Run as a program, without the interpreter: the test's own process has Triton int
 
 # ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
 
-import sys
 from collections.abc import Iterator
 
 import torch
@@ -23,6 +22,7 @@ from kernels.recorder import (
     record_launches,
 )
 from tests.fakes.triton_card import TritonCard
+from tests.fakes.uninterpreted import run_checks
 
 H200 = 90
 DTYPES = (torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.float8_e4m3fn)
@@ -111,4 +111,4 @@ def check_the_hook() -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    run_checks(globals())

@@ -42,12 +42,10 @@ on_hopper = [
 ]
 
 
-@pytest.mark.parametrize(
-    "check", ["check_shapes", "check_ampere", "check_blackwell", "check_compiler"]
-)
-def test_what_it_serves(check: str) -> None:
+def test_what_it_serves() -> None:
     """In a process of its own, where Triton compiles; see `extend_attention_checks`."""
-    run_uninterpreted("tests.kernels.extend_attention_checks", check)
+    checks = "check_shapes", "check_ampere", "check_blackwell", "check_compiler"
+    run_uninterpreted("tests.kernels.extend_attention_checks", *checks)
 
 
 def test_a_program_fits_the_card() -> None:

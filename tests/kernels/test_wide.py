@@ -55,10 +55,9 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert not serves(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
 
 
-@pytest.mark.parametrize("check", ["check_features", "check_addresses"])
-def test_what_it_cannot_compute_goes_elsewhere(check: str) -> None:
+def test_what_it_cannot_compute_goes_elsewhere() -> None:
     """In a process of its own, where Triton compiles; see `wide_checks`."""
-    run_uninterpreted("tests.kernels.wide_checks", check)
+    run_uninterpreted("tests.kernels.wide_checks", "check_features", "check_addresses")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Run as a program, without the interpreter: the test's own process has Triton interpret.
 """
 
-import sys
 from collections.abc import Callable
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from kernels.cuda import hopper
 from kernels.linear import linear, linear_add, norm_swiglu, wide
 from kernels.recorder import pretend_device, record_launches
+from tests.fakes.uninterpreted import run_checks
 
 H200 = 90
 META = torch.device("meta")
@@ -51,4 +51,4 @@ def check_addresses() -> None:
 if __name__ == "__main__":
     hopper.has_compiler = lambda: True
     pretend_device(H200)
-    globals()[sys.argv[1]]()
+    run_checks(globals())

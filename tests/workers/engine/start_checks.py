@@ -6,7 +6,6 @@ on the CPU and the code takes that for a card; kernels do not run, so tokens are
 
 import json
 import os
-import sys
 from array import array
 from collections.abc import Iterator
 from itertools import product
@@ -34,6 +33,7 @@ from kernels.recorder import RecordedKernel, pretend_device, record_launches  # 
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
+from tests.fakes.uninterpreted import run_checks  # noqa: E402
 from tests.kernels.attention_cases import Shape  # noqa: E402
 from tests.kernels.extend_attention_checks import attend_alone  # noqa: E402
 from tests.workers.engine.load.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
@@ -56,6 +56,8 @@ from workers.scheduler.plan import Chunk, SequenceStart, StepPlan  # noqa: E402
 H200 = 90
 CPU = torch.device("cpu")
 META = torch.device("meta")
+PAIRS = ((1.0, 0.0, None), (1.0, 0.5, 2), (0.5, 0.0, 2), (0.5, 0.5, None))
+"""Each two values of `top_p`, penalty and logprobs meet once."""
 LARGE = Path(__file__).parents[3] / "config" / "dummy" / "qwen3-8b"
 
 
@@ -84,7 +86,7 @@ def _start(config: WorkerConfig) -> Runner:
 
 def _serve(runner: Runner) -> None:
     """Requests of all kinds, alone and a few at once, with and without graphs."""
-    for seq, (top_p, penalty, logprobs) in enumerate(product((1.0, 0.5), (0.0, 0.5), (None, 2))):
+    for seq, (top_p, penalty, logprobs) in enumerate(PAIRS):
         sampling = SamplingParams(9, top_p=top_p, presence_penalty=penalty, logprobs=logprobs)
         for plan in warm_up_plans(runner.facts, sampling):
             runner.run(plan)
@@ -211,7 +213,8 @@ def _multiply(num_rows: int) -> None:
 def check_compiled_ahead() -> None:
     """The compiler's kernels are those that the start finds: it compiles none."""
     room = Path(os.environ["TRITON_CACHE_DIR"])
-    config = _worker(write_tiny_model(room / "model"))
+    # In float32 a start needs half as many kernels.
+    config = _worker(write_tiny_model(room / "model"), dtype="float32")
     ahead = CompileAhead(compiler_command(H200), config)
     ahead.model_is_at(Path(config.model))
     driver.set_active(TritonCard())
@@ -231,4 +234,4 @@ def check_compiled_ahead() -> None:
 if __name__ == "__main__":
     _zero_tokens()
     knobs.runtime.jit_cache_hook = None
-    globals()[sys.argv[1]]()
+    run_checks(globals())

@@ -36,34 +36,27 @@ BOUND_S = 60.0
 KERNELS = [RecordedKernel("kernels", name, "{}") for name in ("first", "second", "third")]
 
 
-def _checked(check: str, room: Path) -> str:
+def _checked(room: Path, *checks: str) -> str:
     """In a process of its own, where Triton compiles; see `start_checks`."""
-    return run_uninterpreted("tests.workers.engine.start_checks", check, cache=room)
+    return run_uninterpreted("tests.workers.engine.start_checks", *checks, cache=room)
 
 
-def test_a_start_launches_what_its_rehearsal_launched(tmp_path: Path) -> None:
+def test_a_start_launches_what_its_dry_run_launched(tmp_path: Path) -> None:
     """Nothing else: no kernel of the largest step, the warm-up or the first graph is missing."""
-    _checked("check_rehearsal", tmp_path)
+    _checked(tmp_path, "check_rehearsal")
 
 
-def test_steps_of_all_sizes_launch_what_the_rehearsal_launched(tmp_path: Path) -> None:
-    """Wide products are compiled for each 16 rows, of which graphs hold some only."""
-    _checked("check_products_of_all_rows", tmp_path)
-
-
-def test_segments_of_all_lengths_launch_what_the_rehearsal_launched(tmp_path: Path) -> None:
-    """In CUDA C++ one kernel, and a merge of pieces, whatever lies before them."""
-    _checked("check_segments", tmp_path)
-
-
-def test_the_rehearsal_knows_long_segments(tmp_path: Path) -> None:
-    """A large budget leaves them to the library."""
-    _checked("check_long_segments", tmp_path)
+def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:
+    """Wide products are compiled for each 16 rows, of which graphs hold some only; segments are one
+    kernel in CUDA C++ and a merge of pieces, and a large budget leaves long ones to the library.
+    """
+    checks = "check_long_segments", "check_products_of_all_rows", "check_segments"
+    _checked(tmp_path, *checks)
 
 
 def test_a_start_beside_its_compiler_compiles_nothing(tmp_path: Path) -> None:
     """For a whole start every kernel is found in the cache, and then the cache is complete."""
-    num_found, num_compiled = json.loads(_checked("check_compiled_ahead", tmp_path))
+    num_found, num_compiled = json.loads(_checked(tmp_path, "check_compiled_ahead"))
     assert num_compiled >= num_found
 
 

@@ -1,4 +1,4 @@
-"""What `make chaos` asks, in a minute: a selection of its faults, each once. No time is judged."""
+"""A selection of what `make chaos` asks, each fault once, in half a minute. No time is judged."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ PEACE_S = 0.5
 @pytest.mark.parametrize(
     ("num_workers", "names"),
     [
-        (2, ("exit-127", "cut-link", "garbage-stream", "out-of-memory")),
-        (1, ("kill-supervisor", "stop-supervisor")),
+        (2, ("exit-127", "cut-link", "out-of-memory")),
+        (1, ("kill-supervisor",)),
     ],
 )
 async def test_streams_survive_what_happens_to_a_worker(

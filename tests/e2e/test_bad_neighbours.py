@@ -12,7 +12,6 @@ import zmq
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.text_files import make_text_files
-from tests.fakes.text_models import write_text_model
 from tests.fakes.tiny_models import write_tiny_model
 
 GARBAGE_BYTES = 4096
@@ -31,7 +30,9 @@ name = "broken"
 
 [[workers]]
 name = "g1"
-model = "{good}"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+step_ms = 5
 serves = "good"
 
 [[workers]]
@@ -56,9 +57,8 @@ def fleet(worker_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name, content in make_text_files().items():
         (broken / name).write_bytes(content)
     next(iter(sorted(broken.glob("*-of-*.safetensors")))).unlink()
-    good = write_text_model(folder / "good")
     config = folder / "herma.toml"
-    config.write_text(FLEET.format(port=worker_port, good=good, broken=broken))
+    config.write_text(FLEET.format(port=worker_port, broken=broken))
     with herma_up(config) as herma:
         yield herma
 

@@ -75,7 +75,8 @@ def test_different_conversations_spread_over_the_workers(client: OpenAI) -> None
             *parts, next_best = [
                 int(number) for number in re.findall(r"(\d+)(?= ms| \+)", routes[-1])
             ]
-            assert sum(parts) <= next_best + len(parts), routes  # each is rounded
+            # Costs within 5 % are a tie, and each number is rounded.
+            assert sum(parts) <= 1.05 * next_best + len(parts), routes
             if next_best > 2 * sum(parts):
                 most = 12
 
@@ -101,9 +102,12 @@ def test_the_second_call_of_a_turn_reuses_the_first(fleet: HermaProcess) -> None
 def _ask(fleet: HermaProcess, body: dict[str, Any]) -> dict[str, Any]:
     """POST `body` as an agent's HTTP client does, and return the usage of the answer.
 
-    The huge `max_tokens` is lowered: what the answer says is no matter here.
+    The huge `max_tokens` is lowered, since any answer will do, and most tools are left out, since
+    a CPU reads all sixteen for ten seconds.
     """
     body["max_tokens"] = AGENT_OUTPUT_TOKENS
+    if "tools" in body:
+        body["tools"] = body["tools"][:3]
     with checked_client(fleet.base_url, timeout_s=120) as client:
         reply = client.post("/chat/completions", content=msgspec.json.encode(body))
     assert reply.status_code == 200, reply.text

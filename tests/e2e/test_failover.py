@@ -13,7 +13,6 @@ import trio
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.provider import FakeProvider, open_provider
-from tests.fakes.text_models import write_text_model
 
 BOUND_S = 120.0
 
@@ -31,12 +30,15 @@ name = "alone"
 
 [[workers]]
 name = "i1"
-model = "{folder}/model"
+model = "builtin:herma-tiny"
+engine = "synthetic"
 serves = "insured"
 
 [[workers]]
 name = "s1"
-model = "{folder}/model"
+model = "builtin:herma-tiny"
+engine = "synthetic"
+step_ms = 10
 serves = "alone"
 
 [providers.cloud]
@@ -57,7 +59,6 @@ async def test_a_killed_engine_is_covered_by_the_provider_and_comes_back(
     """kill -9 of the only engine: the provider answers and is named; then it is local again. A
     model without a provider holds its requests and streams over the restart instead.
     """
-    write_text_model(tmp_path / "model")
     config = tmp_path / "herma.toml"
     config.write_text(TWO_MODELS.format(folder=tmp_path, provider=provider.base_url))
     manager = herma_up(config)
@@ -106,7 +107,7 @@ async def _held_over_the_restart(herma: HermaProcess, client: httpx.AsyncClient)
 
 
 async def _resumed_mid_stream(herma: HermaProcess, client: httpx.AsyncClient) -> None:
-    body = _body("alone", max_tokens=400, temperature=0, ignore_eos=True)
+    body = _body("alone", max_tokens=400, seed=1, ignore_eos=True)
     undisturbed = (await client.post("/chat/completions", json=body)).json()
     text, is_killed = "", False
     async with client.stream("POST", "/chat/completions", json={**body, "stream": True}) as reply:

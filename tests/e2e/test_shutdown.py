@@ -20,6 +20,8 @@ name = "m"
 [[workers]]
 name = "w"
 model = "builtin:herma-tiny"
+engine = "synthetic"
+step_ms = 10
 serves = "m"
 drain_s = 1.0
 """

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.http.auth import Gatekeeper
 from gateway.http.edge import Edge
 from gateway.http.responses import SSE_HEADERS
-from gateway.telemetry import Listener, Told
+from gateway.telemetry import Listener, PublishedEvent
 
 HEARTBEAT_S: Final = 10.0
 """Gap between comments, by which both sides notice that the other is gone."""
@@ -54,8 +54,8 @@ async def _send_events(listener: Listener, send: Send) -> None:
         chunk = _lost(num_lost) + b"".join(map(_event, events))
 
 
-def _event(told: Told) -> bytes:
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (told.number, told.kind.encode(), told.json)
+def _event(event: PublishedEvent) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.number, event.kind.encode(), event.json)
 
 
 def _lost(count: int) -> bytes:

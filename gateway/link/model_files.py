@@ -16,7 +16,7 @@ from protocol.errors import ConfigError
 
 MAX_FILES_BYTES: Final = 32 * 2**20
 MAX_DIGESTS: Final = 64
-"""Models of one fleet; beyond it those are forgotten that were not used for longest."""
+"""Models of one fleet; beyond it the least recently used are forgotten."""
 WAIT_S: Final = 10.0
 LOOK_AGAIN_S: Final = 0.25
 
@@ -90,7 +90,7 @@ class ModelFiles:
         return text
 
     async def text_while(self, digest: bytes, is_coming: Callable[[], bool]) -> ModelText | None:
-        """As `text`; None once nobody is there any more who would send them."""
+        """As `text`; None once `is_coming` says that no worker will send them any more."""
         entry = self._entry(digest)
         with trio.move_on_after(WAIT_S):
             while not entry.built.is_set():
@@ -108,6 +108,6 @@ class ModelFiles:
         entry = self._entries.pop(digest, None) or _Entry()
         if len(self._entries) >= MAX_DIGESTS:
             del self._entries[next(iter(self._entries))]
-        # A dict keeps the order of insertion: the first one was not used for longest.
+        # A dict keeps the order of insertion: the first is the least recently used.
         self._entries[digest] = self._latest = entry
         return entry

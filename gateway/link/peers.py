@@ -1,7 +1,6 @@
-"""The workers behind the link, and since when nothing was heard of each.
+"""The workers behind the link, and when each was last heard.
 
-Owns the judgement of silence. Must not know clocks (`now` is an argument), frames, nor what follows
-for who is given up.
+Owns the judgement of silence. Must not know clocks (`now` is an argument) or frames.
 """
 
 import math
@@ -28,7 +27,7 @@ class Peers(dict[WorkerId, Peer]):
     """By their identity."""
 
     def silent_at(self) -> float:
-        """When the first of them will have been silent for `SILENCE_S`, unless it speaks."""
+        """When the first of them will have been silent for `SILENCE_S`."""
         return min([peer.heard_at for peer in self.values()], default=math.inf) + SILENCE_S
 
     def silent(self, now: float) -> list[tuple[WorkerId, float]]:
@@ -40,6 +39,6 @@ class Peers(dict[WorkerId, Peer]):
         ]
 
     def excuse(self, late_s: float, now: float) -> None:
-        """We could not have heard anybody for so long: that is nobody's silence."""
+        """This process could hear no worker for so long: do not count that time as silence."""
         for peer in self.values():
             peer.heard_at = min(now, peer.heard_at + late_s)

@@ -1,17 +1,18 @@
 """Work on its way to the workers.
 
-Owns what the turns of one moment hand over, until it is sent. Must not know sockets, nor what the
-frames say.
+Owns the frames of submitted work until they are sent. Must not know sockets or what the frames
+mean.
 
-Requests that came together are placed one after the other in one turn of the loop. What they submit
-leaves behind them, at its end, for each worker in one piece: it wakes once for all of it. A turn
-that is over by then has nothing to be aborted.
+Requests that came together are placed one after the other in one cycle of trio's loop. What they
+submit is sent at the end of the cycle, all frames of a worker in one call, so that the worker wakes
+once. A request that is over by then needs no abort.
 
-The end is told by trio's instruments: a task that sends would have its turn after it, which is a
-hundred function calls more between a request and its worker. It is woken for what could not leave.
+The end of a cycle comes through a trio instrument: a task that sends would run in the next cycle,
+which is a hundred function calls more between a request and its worker. The task is woken for
+frames that could not be sent.
 
-More than a link bears can come at once: all that a worker had moves to another when it dies. What
-there is no room for waits here, lest its heir be lost for it too.
+More than a link can take may come at once: all that a worker had moves to another when it dies. The
+rest waits here; otherwise the worker that takes over would overflow its link as well.
 """
 
 from collections.abc import Callable
@@ -26,15 +27,15 @@ from protocol.ids import WorkerId
 from protocol.transport import MAX_BACKLOG_BYTES
 
 ROOM_BYTES: Final = MAX_BACKLOG_BYTES // 2
-"""What may wait on a worker's link before more is held back; a larger frame goes alone."""
+"""Bytes that may wait on a worker's link before more is held back; a larger frame goes alone."""
 LOOK_AGAIN_S: Final = 0.002
 
 
 @final
 class Submissions(trio.abc.Instrument):
-    """`send` is called for each worker with those that still wait for it, in order, and no more at
-    once than there is room for; it tells whether the worker is lost by that. `waiting_bytes` tells
-    how much its link has not taken yet.
+    """`send` is called for each worker with its waiting frames, in order, and no more at once than
+    there is room for; it returns whether that lost the worker. `waiting_bytes` returns how much its
+    link has not taken yet.
     """
 
     def __init__(
@@ -50,11 +51,11 @@ class Submissions(trio.abc.Instrument):
         self._has_some = Wakeup()
 
     def add(self, attempt: Attempt, frame: bytes) -> None:
-        """Send it at the end of this turn of the loop."""
+        """Send it at the end of this cycle of the loop."""
         self._waiting[attempt] = frame
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Whether it was not sent yet, and will not be."""
+        """Do not send it. Returns whether it was still waiting."""
         return self._waiting.pop(attempt, None) is not None
 
     async def run(self) -> None:
@@ -74,7 +75,7 @@ class Submissions(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - trio's
-        """All tasks of a turn of the loop have run."""
+        """All tasks of a cycle of the loop have run."""
         if self._is_held or not self._waiting:
             return
         # trio would log what an instrument raises, and never call it again.
@@ -84,12 +85,12 @@ class Submissions(trio.abc.Instrument):
         elif result.value:
             return
         self._is_held = True
-        # The loop has settled how long it sleeps, and must not sleep on what is left to do.
+        # The loop has already decided how long it sleeps; it must wake for the rest.
         trio.lowlevel.current_trio_token().run_sync_soon(self._has_some.ring)
 
     def _send_all(self) -> bool:
-        """Send all that there is room for; the rest goes on waiting. Whether nothing waits, and no
-        worker was lost.
+        """Send all that there is room for; the rest goes on waiting. Returns whether nothing waits
+        and no worker was lost.
         """
         by_worker: dict[WorkerId, list[Attempt]] = {}
         for attempt in [*self._waiting]:
@@ -101,8 +102,7 @@ class Submissions(trio.abc.Instrument):
         for worker_id, due in by_worker.items():
             leaving = self._leaving(due, ROOM_BYTES - self._waiting_bytes(worker_id))
             if leaving:
-                # Not told by those that leave: a health probe hears of nothing, others have work
-                # there.
+                # The attempts do not show that: a health probe's lease is never lost.
                 frames = [self._waiting[attempt] for attempt in leaving]
                 is_lost |= bool(self._send(worker_id, frames))
                 for attempt in leaving:
@@ -110,7 +110,7 @@ class Submissions(trio.abc.Instrument):
         return not self._waiting and not is_lost
 
     def _leaving(self, due: list[Attempt], room: int) -> list[Attempt]:
-        """Those of one worker that there is room for; nobody overtakes who has to wait."""
+        """Those of one worker that there is room for, in order: none overtakes one that waits."""
         num_leaving = 0
         for attempt in due:
             num_bytes = len(self._waiting[attempt])

@@ -1,10 +1,10 @@
 """The link to all workers.
 
-Owns the ROUTER socket, who is alive behind it, and the way of each frame: tokens to the attempts
-that wait for them, fleet reports to the dispatcher. Must not know text or HTTP.
+Owns the ROUTER socket, the judgement of which workers are alive, and the way of each frame: tokens
+to the attempts that wait for them, reports to the dispatcher. Must not know text or HTTP.
 
-A frame is decoded once and its items are pushed on synchronously: no task wakes per token, and what
-they make a client's connection say leaves at the end of the frame, in one piece.
+A frame is decoded once and its items are pushed on synchronously: no task wakes per token, and all
+that a frame makes the gateway write to clients leaves at its end, one write per connection.
 """
 
 import itertools
@@ -54,27 +54,27 @@ from protocol.wire import decode_from_worker, encode
 
 PING_S: Final = 0.2
 REST_PING_S: Final = 0.4
-"""While no work is under way: a ping and its answer wake a process that rests twice, for 0.4 ms of
-CPU each. One that is not answered at once has the rest of `SILENCE_S` for it."""
+"""While no work is under way: a ping and its answer wake an idle process twice, for 0.4 ms of CPU
+each. A late answer has the rest of `SILENCE_S` to come."""
 CATCH_UP_S: Final = 0.02
-"""How long nobody's silence is judged once frames are found that wait unread."""
+"""How long silence is not judged after unread frames were found waiting."""
 MAX_REFUSED: Final = 256
-"""Refused workers that are remembered, so that each is logged once though it asks every second."""
+"""Refused workers that are kept, so that each is logged once although it asks every second."""
 MAX_NAME_CHARS: Final = 128
 MAX_REASON_CHARS: Final = 400
-"""Both hold what a worker said, which has no bound but a frame's."""
+"""Both bound text that workers send; otherwise only the frame size limits it."""
 MAX_GARBAGE_LOGGED: Final = 8
 
 _BlockEvent = BlocksStored | BlocksDropped | BlocksSnapshot
 _Rare = Register | Rejected | Pong | Progress | _BlockEvent | Load | Fault | Bye | Files
 _ENDED_THERE: Final = (Finished, Rejected)
-"""Outcomes after which a worker has nothing of the sequence left."""
+"""Outcomes after which the worker has already forgotten the sequence."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Now(AbstractContextManager[float]):
-    """A step at whose end nothing is left to do."""
+    """A step without anything to do at its end."""
 
     def __enter__(self) -> float:
         return trio.current_time()
@@ -84,9 +84,9 @@ class _Now(AbstractContextManager[float]):
 
 
 class WorkerLink:
-    """Everything between the gateway and its workers. `run` owns the socket. `step` is entered
-    around the taking apart of each frame, and gives the time on trio's clock. `gateways`: where
-    workers find the other processes.
+    """All links between the gateway and its workers. `run` owns the socket. `step` is entered
+    around the processing of each frame, and gives the time on trio's clock. `gateways`: the
+    addresses of the other gateway processes, for workers.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class WorkerLink:
         self._router.close()
 
     def worker_name(self, worker_id: WorkerId) -> str:
-        """The name under which the worker registered; its identity if it is gone."""
+        """The name under which the worker registered; hex digits of its identity if it is gone."""
         peer = self._peers.get(worker_id)
         return peer.name if peer is not None else worker_id.hex()[:8]
 
@@ -153,17 +153,17 @@ class WorkerLink:
     # Work of turns.
 
     def submit(self, attempt: Attempt, message: Submit) -> None:
-        """Send the work; the attempt hears of everything from now on until `forget`.
+        """Send the work; messages for it reach the attempt until `forget`.
 
-        A worker that cannot be reached ends the attempt as lost. Raises `WireError` for what no
-        frame can hold.
+        A worker that cannot be reached ends the attempt as lost. Raises `WireError` for a message
+        that is too large for a frame.
         """
         frame = encode(message)
         self._attempts.add(attempt)
         self._submissions.add(attempt, frame)
 
     def forget(self, attempt: Attempt) -> None:
-        """The turn no longer waits; the work is aborted unless the worker ended it."""
+        """The attempt is not waited for any more; abort its work unless the worker ended it."""
         self._attempts.remove(attempt)
         if isinstance(attempt.outcome, _ENDED_THERE) or self._submissions.withdraw(attempt):
             return
@@ -185,8 +185,8 @@ class WorkerLink:
         self._send(worker_id, self._welcome)
 
     def refuse(self, worker_id: WorkerId, reason: str) -> None:
-        """See `FleetPort`. The worker asks again every second and is told each time: its operator
-        may not see this log.
+        """See `FleetPort`. The worker asks again every second and gets the reason each time: its
+        operator may not see this log.
         """
         reason = reason[:MAX_REASON_CHARS]
         peer = self._peers.pop(worker_id, None)
@@ -225,11 +225,11 @@ class WorkerLink:
             self._count_garbage(worker_id, str(error))
             return
         if worker_id not in self._peers and not isinstance(message, Register):
-            # It will notice our silence and register. One may be lost by a part of a bundle.
+            # It will notice the silence and register. An earlier part of a bundle may have lost it.
             self._counters.frames_from_strangers += 1
             return
         gap: str | None = None
-        # The frequent ones here: to call a function for each would cost more than the rest.
+        # Frequent messages are dispatched here: a call for each would cost more than the rest.
         match message:
             case Tokens():
                 gap = self._attempts.tokens(worker_id, message.items)
@@ -261,14 +261,14 @@ class WorkerLink:
                 self._fault(worker_id, message)
             case Bye():
                 self._dispatcher.heard(worker_id, message)
-                self._lose(worker_id, f"left: {message.reason}", is_told=True)
+                self._lose(worker_id, f"left: {message.reason}", has_left=True)
             case Files():
                 self._take_files(worker_id, message)
             case _:
                 assert_never(message)
 
     def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
-        """Each part as if it had come alone: garbage takes no other along."""
+        """Take each part as if it had come alone: garbage in one does not affect the others."""
         if is_part:
             self._count_garbage(worker_id, "a bundle in a bundle")
             return
@@ -282,7 +282,7 @@ class WorkerLink:
 
     def _fault(self, worker_id: WorkerId, message: Fault) -> None:
         self._counters.engine_faults += 1
-        # What the event must not hold: the engine's own words.
+        # The event must not hold the engine's own text; the log may.
         _log.warning(
             "engine of %s (epoch %d): %s%s",
             message.worker,
@@ -307,7 +307,7 @@ class WorkerLink:
         """An engine that is gone answers no request for files any more."""
         self._requested_files = {one for one in self._requested_files if one[0] != worker_id}
 
-    # Who is there.
+    # Workers that come and go.
 
     def _register(self, worker_id: WorkerId, message: Register) -> None:
         name = message.worker[:MAX_NAME_CHARS]
@@ -326,9 +326,9 @@ class WorkerLink:
             self._counters.peers_unroutable += 1
         self._lose(worker_id, "its connection is gone")
 
-    def _lose(self, worker_id: WorkerId, why: str, *, is_told: bool = False) -> None:
-        """Give the worker up, and tell it unless it has told us. Its turns learn it from the
-        dispatcher, and ask again.
+    def _lose(self, worker_id: WorkerId, why: str, *, has_left: bool = False) -> None:
+        """Give the worker up, and send it the reason unless it `has_left`. Its turns learn it from
+        the dispatcher, and ask for new places.
         """
         peer = self._peers.pop(worker_id, None)
         if peer is None:
@@ -336,12 +336,14 @@ class WorkerLink:
         self._counters.workers_lost += 1
         self._router.disconnect_peer(worker_id)
         self._forget_requests(worker_id)
-        if not is_told:
+        if not has_left:
             self._dismiss(worker_id, why)
         self._dispatcher.lost(worker_id, why)
 
     def _dismiss(self, worker_id: WorkerId, why: str) -> None:
-        """Tell a worker that may be alive; one that cannot be told finds its connection closed."""
+        """Send the reason to a worker that may be alive; if that fails, it finds its connection
+        closed.
+        """
         with suppress(LinkError):
             self._router.send(worker_id, encode(Dismiss(why)))
 
@@ -350,7 +352,7 @@ class WorkerLink:
         self._send_frames(worker_id, [encode(message)])
 
     def _send_frames(self, worker_id: WorkerId, frames: list[bytes]) -> bool:
-        """Whether the worker is lost by it."""
+        """Returns whether that lost the worker."""
         try:
             self._router.send_all(worker_id, frames)
         except LinkFull as error:
@@ -368,9 +370,9 @@ class WorkerLink:
     # Time.
 
     async def _watch(self) -> None:
-        """Ping every worker, and give up those that are silent: in the moment in which they have
-        been for `SILENCE_S`, not at the next ping. Who is silent cannot be told while frames wait
-        unread: a loop that lags would take its own lag for the death of its workers.
+        """Ping every worker and give up those that have been silent for `SILENCE_S`, at that moment
+        and not at the next ping. Silence is not judged while frames wait unread: otherwise a loop
+        that lags would take its own lag for the death of its workers.
         """
         ping_at = judge_at = trio.current_time()
         while True:
@@ -378,8 +380,8 @@ class WorkerLink:
             await trio.sleep_until(due)
             now = trio.current_time()
             if now - due > PING_S:
-                # This process was held up (a long step of our own, a suspended machine), perhaps
-                # libzmq's thread too: nobody's silence may be judged by that time.
+                # This process was held up (a long step of its own, a suspended machine), perhaps
+                # libzmq's thread too: that time counts as no worker's silence.
                 self._peers.excuse(now - due, now)
             silent = self._peers.silent(now)
             if silent and self._router.is_behind():

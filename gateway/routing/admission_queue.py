@@ -1,4 +1,4 @@
-"""Who waits, in which order, and for how long to tell others to stay away.
+"""The admission queue: which requests wait, in which order, and when a refused client may retry.
 
 Owns the waiting requests of one model. Must not know workers' caps (`worker_view.py`) or which
 worker is best (`placement_cost.py`).
@@ -19,10 +19,10 @@ MAX_RETRY_AFTER_S: Final = 60
 
 
 class Waiting(msgspec.Struct, eq=False):
-    """A ticket without a place. `due`: its turn among the sessions of its key. `first`: its answer
-    began already, or a worker was too busy for it. `held_since`: since when nothing can serve its
-    model; None while something can. `is_on_probation`: no other such request may run beside it
-    until it is `proven`, since engines died under it.
+    """A ticket without a place. `due`: its turn among the sessions of its key. `first`: it goes
+    before others, because its answer began already or a worker was too busy for it. `held_since`:
+    since when nothing can serve its model; None while something can. `is_on_probation`: no other
+    such request may run beside it until it is `proven`, since engines died under it.
     """
 
     request: RouteRequest
@@ -39,9 +39,9 @@ _Line = list[tuple[float, int, Waiting]]
 
 class AdmissionQueue:
     """Tickets by number, in lines that are kept in order: one for each key, one for those that had
-    a place before, both once more for auxiliary requests. Which line is next is found when somebody
-    may leave. `by_ticket` is there for others to look at: who nearly always finds it empty need not
-    call for that. `is_any_held`: somebody's `held_since` is set.
+    a place before, both once more for auxiliary requests. Which line is next is found when a ticket
+    may leave. `by_ticket` is public for reading: it is nearly always empty, and looking costs no
+    call. `is_any_held`: some ticket's `held_since` is set.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class AdmissionQueue:
         return self.by_ticket[ticket]
 
     def pop(self, ticket: int) -> Waiting:
-        """The ticket waits no more."""
+        """Remove the ticket, which must wait."""
         waiting = self.by_ticket.pop(ticket)
         name = _line_of(waiting)
         line = self._lines[name]
@@ -110,7 +110,7 @@ def _entry_of(waiting: Waiting) -> tuple[float, int, Waiting]:
 
 
 def retry_after_s(num_waiting: int, num_places: int, service_s: float) -> int:
-    """Whole seconds until a newcomer would find the queue drained: each place is free again every
+    """Whole seconds until a new request would find the queue empty: each place becomes free every
     `service_s` (a moving average).
     """
     wait_s = (num_waiting + 1) * service_s / max(1, num_places)
@@ -118,7 +118,7 @@ def retry_after_s(num_waiting: int, num_places: int, service_s: float) -> int:
 
 
 def start_retry_after_s(elapsed_s: float, fraction: float) -> int:
-    """Whole seconds until a start that came so far in so long should be over."""
+    """Whole seconds until a start should be over that got to `fraction` in `elapsed_s`."""
     if fraction <= 0.0:
         return 5
     left_s = elapsed_s * (1.0 - fraction) / fraction

@@ -1,10 +1,11 @@
-"""Who has failed lately.
+"""Circuit breakers: which workers and providers have failed lately.
 
-Owns the judgement of one worker or provider from what came of its requests. Must not know requests.
+Owns the judgement of one worker or provider from the results of its requests. Must not know
+requests.
 
-A breaker never refuses by itself: who is open is asked last, not never, so that a fleet whose
-breakers are all open still answers (peers refused 24 of 24 requests after one outage). Only a
-provider that names a time (429 with Retry-After) is left alone until then.
+A breaker never refuses by itself: an open target is asked last, not never, so that a fleet whose
+breakers are all open still answers (other gateways refused 24 of 24 requests after one outage).
+Only a provider that names a time (429 with Retry-After) is left alone until then.
 
     closed --`FAILURES` in a row--> open --`open_s` over--> trial, one request --success--> closed
                                      ^--------- failure, twice as long ---------'
@@ -17,14 +18,14 @@ FAILURES: Final = 3
 FIRST_OPEN_S: Final = 5.0
 LONGEST_OPEN_S: Final = 60.0
 TRIAL_S: Final = 60.0
-"""A trial whose end nobody tells (its client left) does not block the next one for longer."""
+"""A trial whose end is never reported (its client left) blocks the next one for no longer."""
 
 T = TypeVar("T")
 
 
 class Breaker:
-    """Times are on the caller's clock. Busy answers are no failures and must not be told to it.
-    `is_open`: it has failed and not yet answered again.
+    """Of one target. Times are on the caller's clock. Busy answers are no failures: report them
+    with `refused`. `is_open`: the target has failed and not yet answered again.
     """
 
     __slots__ = ("_cool_until", "_failures", "_open_until", "_trial_until", "is_open", "open_s")
@@ -38,11 +39,11 @@ class Breaker:
         self._cool_until = float("-inf")
 
     def cooling_s(self, now: float) -> float:
-        """How long it must be left alone; 0 if it may be asked."""
+        """Seconds for which the target must not be asked; 0 if it may be."""
         return max(0.0, self._cool_until - now)
 
     def is_good(self, now: float) -> bool:
-        """Whether it may be asked in its turn: closed, or open for long enough and not tried."""
+        """Whether it may be asked in its turn: closed, or open for long enough without a trial."""
         if now < self._cool_until:
             return False
         return not self.is_open or now >= max(self._open_until, self._trial_until)
@@ -52,12 +53,12 @@ class Breaker:
         return max(self._cool_until, self._open_until if self.is_open else now)
 
     def asked(self, now: float) -> None:
-        """A request goes there; of an open one it is the trial."""
+        """A request goes there; if the breaker is open, it is the trial."""
         if self.is_open and now >= self._open_until:
             self._trial_until = now + TRIAL_S
 
     def succeeded(self) -> bool:
-        """It has answered. True if that closed it."""
+        """The target has answered. True if that closed the breaker."""
         was_open = self.is_open
         self.is_open = False
         self._failures = 0
@@ -65,25 +66,25 @@ class Breaker:
         return was_open
 
     def failed(self, now: float) -> bool:
-        """It has failed. True if that opened it, for `open_s`."""
+        """The target has failed. True if that opened the breaker, for `open_s`."""
         self._failures += 1
         if not self.is_open:
             if self._failures < FAILURES:
                 return False
             self._open(now)
             return True
-        # Requests sent before it opened fail late and say nothing new.
+        # Requests that were sent before it opened fail late: no new information.
         if now >= self._open_until:
             self.open_s = min(LONGEST_OPEN_S, 2 * self.open_s)
             self._open(now)
         return False
 
     def refused(self) -> None:
-        """It was busy: a trial that it has sent away told nothing, and the next one may come."""
+        """The target was busy: a refused trial proves nothing, and the next one may come."""
         self._trial_until = float("-inf")
 
     def cool(self, now: float, seconds: float) -> bool:
-        """It has asked to be left alone for so long. True if that is news."""
+        """The target asked for a pause of so long. True unless it was pausing already."""
         was_cooling = bool(self.cooling_s(now))
         self._cool_until = max(self._cool_until, now + seconds)
         return not was_cooling
@@ -97,9 +98,9 @@ class Breaker:
 def in_order(
     targets: Sequence[T], breaker_of: Callable[[T], Breaker], now: float
 ) -> tuple[list[T], float | None]:
-    """Whom to ask, in order: the good ones as configured, then, as a last resort, the one of the
-    others that is due soonest. Second: seconds until the first of those that asked to be left alone
-    may be asked again; None unless all of them did.
+    """The targets to ask, in order: the good ones as configured, then, as a last resort, the one of
+    the others that is due soonest. Second: if all of them asked for a pause, seconds until the
+    first may be asked again; else None.
     """
     awake = [target for target in targets if not breaker_of(target).cooling_s(now)]
     if targets and not awake:

@@ -1,8 +1,8 @@
 """Many chains of block digests, with what they share stored once.
 
-Owns a compressed tree: a node is a run of blocks that the same chains pass, so that entering,
-leaving and asking cost a few comparisons per fork and one bisection, whatever the length. Must not
-know what the chains are: prompts that run on a worker, or recent ones of conversations.
+Owns a radix tree: a node is a run of blocks that the same chains pass, so that adding, removing and
+asking cost a few comparisons per fork and one bisection, whatever the length. Must not know what
+the chains are: prompts that run on a worker, or recent prompts of conversations.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class _Node(msgspec.Struct, gc=False):
         self.children, self.end, self.last = {self.chain[at]: rest}, at, self.chain[at - 1]
 
     def absorb_only_child(self) -> None:
-        """Undo a split that no chain needs any more."""
+        """Join with the only child, if no chain ends between them."""
         (child,) = self.children.values()
         if child.num_chains == self.num_chains:
             self.chain, self.end, self.last = child.chain, child.end, child.last
@@ -65,17 +65,15 @@ class _Node(msgspec.Struct, gc=False):
 
 
 class ChainTree:
-    """A multiset of chains.
-
-    Its ways down do without a function of their own: that would be a call per node, a third of
-    what a short walk costs.
+    """A multiset of chains. Each walk down the tree is written out: a function for it would be a
+    call per node, a third of what a short walk costs.
     """
 
     def __init__(self) -> None:
         self._root: Final = _Node((), 0, 0, None, 0)
 
     def enter(self, chain: Sequence[BlockDigest]) -> int:
-        """Add the chain; the number of its blocks that no other one has."""
+        """Add the chain. Returns how many of its blocks no other chain has."""
         children, position, length = self._root.children, 0, len(chain)
         while position < length:
             first = chain[position]
@@ -90,8 +88,8 @@ class ChainTree:
         return 0
 
     def leave(self, chain: Sequence[BlockDigest]) -> int:
-        """Take back one `enter`; the number of blocks that nobody has any more. Raises `KeyError`
-        for a chain that is not here.
+        """Undo one `enter`. Returns how many blocks no chain has any more. Raises `KeyError` for a
+        chain that is not here.
         """
         node, position, freed, length = self._root, 0, 0, len(chain)
         while position < length:
@@ -121,7 +119,7 @@ class ChainTree:
 
     def spans(self, chain: Sequence[BlockDigest]) -> list[tuple[int, int]]:
         """Along the chain: (end, number of chains that share the blocks up to there), from the
-        start on, until nobody shares any.
+        start to the last shared block.
         """
         spans: list[tuple[int, int]] = []
         children, position, length = self._root.children, 0, len(chain)

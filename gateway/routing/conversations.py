@@ -1,12 +1,12 @@
 """Which requests belong to one conversation.
 
-Owns the recognition of conversations that bring no session key, their last worker and the
-prefixes that they share. All memories are bounded; forgetting one costs a cache hit, never an
+Owns the recognition of conversations without a session key, the last worker of each and the
+prefixes that they share. All tables are bounded; what they forget costs a cache hit, never an
 answer. Must not know costs.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.routing.chain_tree import ChainTree
@@ -14,7 +14,7 @@ from protocol.ids import BlockDigest, WorkerId
 
 MAX_CONVERSATIONS: Final = 4096
 MAX_RECENT: Final = 64
-"""Conversations whose whole prompt is remembered: 0.2 MB each at 100k tokens."""
+"""Conversations whose whole prompt is kept: 0.2 MB each at 100k tokens."""
 
 RECENT_S: Final = 300.0
 
@@ -26,7 +26,7 @@ _Chain = Sequence[BlockDigest]
 
 
 class Conversations:
-    """The conversations of one model."""
+    """The conversations of one model. `homes`: the worker that served each last, by its name."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, tuple[_Chain, float]] = OrderedDict()
@@ -36,9 +36,7 @@ class Conversations:
         self._walked: tuple[_Chain, list[tuple[int, int]]] = (), []
         self._tails: OrderedDict[str, tuple[BlockDigest, BlockDigest]] = OrderedDict()
         self._by_tail: dict[BlockDigest, dict[BlockDigest, str]] = {}
-        self._homes: OrderedDict[str, WorkerId] = OrderedDict()
-        self.home: Final[Callable[[str], WorkerId | None]] = self._homes.get
-        """The worker that served the conversation of that name last."""
+        self.homes: OrderedDict[str, WorkerId] = OrderedDict()
 
     def recognise(self, key: str, session: str | None, digests: _Chain, ticket: int) -> str:
         """The name of the conversation, unique over keys.
@@ -61,7 +59,7 @@ class Conversations:
 
     def record(self, name: str, digests: _Chain, worker_id: WorkerId, now: float) -> None:
         """This conversation was given a place."""
-        homes = self._homes
+        homes = self.homes
         if name in homes:
             homes.move_to_end(name)
         elif len(homes) >= MAX_CONVERSATIONS:
@@ -77,7 +75,7 @@ class Conversations:
         """
         if now - self._none_before > RECENT_S:
             self._forget_old(now)
-        # Of a prompt without a session it was asked for the name just now.
+        # For a prompt without a session `recognise` has walked just now.
         spans = self._walked[1] if self._walked[0] is digests else self._walk(digests)
         if name not in self._recent:
             return spans
@@ -98,8 +96,8 @@ class Conversations:
         return spans
 
     def sweep(self) -> None:
-        """Free the prompts that were forgotten; call it from time to time. The 3,125 digests of
-        100k tokens take 35 us, half as long as a decision, which therefore leaves them.
+        """Free the forgotten prompts; call it from time to time. Freeing the 3,125 digests of 100k
+        tokens takes 35 us, half as long as a decision, which therefore leaves it to this.
         """
         self._forgotten.clear()
 
@@ -133,8 +131,8 @@ class Conversations:
             self._forget_chain(recent.popitem(last=False)[1][0])
 
     def _forget_old(self, now: float) -> None:
-        """Forget those that are recent no more. `_none_before` is as old as the eldest, or older:
-        nearly always that suffices to know that there is nothing to forget.
+        """Forget prompts that are not recent any more. `_none_before` is as old as the oldest, or
+        older: that nearly always suffices to know that there is nothing to forget.
         """
         recent = self._recent
         while recent:

@@ -1,7 +1,7 @@
-"""The whole fleet state: who serves what, who holds which blocks, who waits.
+"""The whole fleet state: workers, models, cached blocks, tickets and quarantine.
 
-Owns every decision about places. Its sole caller is the dispatcher actor, which passes the time
-in and carries the returned effects out, in order. Must not know sockets, tokens or HTTP.
+Owns every decision about places. Its only caller is the dispatcher actor, which passes the time in
+and carries the returned effects out, in order. Must not know sockets, tokens or HTTP.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,7 +47,7 @@ from protocol.messages import (
 )
 
 FULL_AT_MOST_S: Final = 1.0
-"""A busy worker whose `Load` does not come (it sends one per change of state) is tried again."""
+"""After this, a full worker without a new `Load` (it sends one per change) is tried again."""
 
 FleetMessage = Progress | BlocksStored | BlocksDropped | BlocksSnapshot | Load | Fault | Bye
 
@@ -68,7 +68,9 @@ class DispatchStatistics:
 
 
 class Dispatch:
-    """Fleet, index, queues and policy in one synchronous state machine."""
+    """Fleet, index, queues and policy in one synchronous state machine. Its parts `fleet`,
+    `tickets` and `quarantine` are called directly for what concerns them alone.
+    """
 
     def __init__(
         self,
@@ -79,9 +81,9 @@ class Dispatch:
         rejoin_s: float = 0.0,
         recovery_probes: int = RECOVERY_PROBES,
     ) -> None:
-        """`rejoin_s`: how long requests wait for a worker that has vanished without a word, and
-        after `start` for those that have not dialled in yet; so long, too, a model is kept that the
-        configuration does not name. `recovery_probes` in a row end a fallback.
+        """`rejoin_s`: how long requests wait for a worker that has vanished without a `Bye`, and
+        after `start` for those that have not dialled in yet; a model that the configuration does
+        not name is kept for as long. `recovery_probes` in a row end a fallback.
         """
         self._models = Models(models, recovery_probes)
         self.fleet = Fleet(self._models)
@@ -100,15 +102,15 @@ class Dispatch:
         self._num_gaps = 0
 
     def start(self, now: float) -> None:
-        """The gateway begins: workers of the one before it will dial in within a second."""
+        """The gateway starts: workers of its predecessor will dial in within a second."""
         for model in self._models:
             model.awaited_until = now + self._rejoin_s
 
     def register(self, worker_id: WorkerId, message: Register, now: float) -> Effects:
-        """A worker says who it is: `Accept` or `RefuseWorker` comes first.
+        """A worker registers: `Accept` or `RefuseWorker` comes first.
 
-        A worker registers when it connects and when its engine changes. Either way the sequences
-        that it had of us are gone: `Moved`.
+        It does so when it connects and when its engine changes. Either way the sequences that it
+        had of ours are gone: `Moved`.
         """
         refusal = self.fleet.refusal(worker_id, message)
         if refusal is not None:
@@ -135,7 +137,7 @@ class Dispatch:
         return *effects, *self._settle(sorted(names), now)
 
     def heard(self, worker_id: WorkerId, message: FleetMessage, now: float) -> Effects:
-        """A registered worker reports. Reports of others are counted and ignored."""
+        """A worker reports. Reports of unregistered workers are counted and ignored."""
         worker = self.fleet.get(worker_id)
         if worker is None:
             self._num_stale += 1
@@ -155,9 +157,7 @@ class Dispatch:
                 assert_never(message)
 
     def lost(self, worker_id: WorkerId, now: float, why: str = "its link is gone") -> Effects:
-        """The link to the worker is gone, and with it all that it ran. Of no engine is it known
-        that it died.
-        """
+        """The link to the worker is gone, and with it all that it ran. Its engine may live."""
         worker = self.fleet.get(worker_id)
         for name in worker.models if worker is not None else ():
             if (model := self._models.find(name)) is not None:
@@ -196,7 +196,7 @@ class Dispatch:
         return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
 
     def tick(self, now: float) -> Effects:
-        """Deadlines and expiries; call it every 50 to 250 ms, and twice as seldom `is_at_rest`."""
+        """Deadlines and expiries; call it every 50 to 250 ms, half as often when `is_at_rest`."""
         self._index.sweep()
         overdue = self._index.overdue_snapshots(now)
         for worker in self.fleet:
@@ -207,7 +207,7 @@ class Dispatch:
         return *(AskSnapshot(worker_id) for worker_id in overdue), *effects
 
     def is_missed(self, name: str, now: float) -> bool:
-        """Whether a worker of the model was here, has vanished and may dial in again."""
+        """Whether a worker of the model has vanished and may dial in again."""
         model = self._models.find(name)
         if model is None or model.files_digest is None:
             return False
@@ -228,7 +228,7 @@ class Dispatch:
 
     @property
     def is_at_rest(self) -> bool:
-        """No ticket is here and no health probe due: nothing has a deadline of less than a
+        """Whether no ticket is here and no health probe due: nothing has a deadline of less than a
         second.
         """
         if self.tickets.num_placed or self.num_waiting:
@@ -236,7 +236,7 @@ class Dispatch:
         return not any(model.fallback.is_on for model in self._models)
 
     def statistics(self) -> DispatchStatistics:
-        """What metrics read."""
+        """Counters and gauges for metrics."""
         return DispatchStatistics(
             workers=len(self.fleet),
             ready_workers=sum(worker.ready for worker in self.fleet),

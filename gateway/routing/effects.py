@@ -1,10 +1,9 @@
-"""What the dispatcher is asked and what it decides.
+"""Requests for a place, and the effects of decisions.
 
-Owns the values that cross between the pure fleet state and the shells around it. `Dispatch`
-returns effects and performs none. Must not know how a shell carries them out.
+Owns the values that cross between the pure fleet state and the code around it. `Dispatch` returns
+effects and performs none. Must not know how they are carried out.
 
-Structs, as in all that a request makes: a frozen dataclass takes 1 us or more to fill, and 1 ms to
-define.
+They are msgspec Structs: a frozen dataclass takes 1 us or more to fill, and 1 ms to define.
 """
 
 import msgspec
@@ -19,12 +18,12 @@ class RouteRequest(msgspec.Struct, frozen=True):
     """One sequence that needs a place.
 
     `digests` are those of the full blocks of the prompt (with the model's block size), in order.
-    `max_tokens` is already clamped to what the window leaves. `weight` is the key's share.
+    `max_tokens` is already clamped to what the context window leaves. `weight` is the key's share.
     `session` None: the conversation is recognised by its prompt. `auxiliary`: not streamed, no
     tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
     the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
     text was already sent, so no provider can continue it. `prefer` breaks ties. `fingerprint`:
-    equal for equal bytes of the client's body; empty if it cannot be suspected of anything.
+    equal for equal bytes of the client's body; see `quarantine.py`.
     """
 
     ticket: int
@@ -111,7 +110,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Send the worker a health probe for the model and tell what became of it, by its number."""
+    """Run a health probe for the model on the worker and report its result, by its number."""
 
     model: str
     worker_id: WorkerId
@@ -119,7 +118,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something that operators want to know."""
+    """Publish an event for operators."""
 
     event: FleetEvent
 

@@ -1,15 +1,16 @@
-"""Whose turn it is.
+"""Fair shares: the order between API keys, and between the sessions of a key.
 
 Owns virtual token counters: what each API key was served, divided by its weight, and within a key
-what each session was served. The lowest goes first. A key that comes back from idleness starts at
-the lowest of those at work, so that nobody saves up (Sheng et al., "Fairness in Serving Large
-Language Models", 2024); when nobody is at work, all is forgiven. Must not know queues or workers.
+what each session was served. The lowest goes first. A key that was idle starts at the lowest
+counter of the active keys, so that idle time earns no credit (Sheng et al., "Fairness in Serving
+Large Language Models", 2024); when no key is active, all counters start again. Must not know queues
+or workers.
 
-Within a key the order is that of the Fair Sojourn Protocol (Friedman and Henderson, 2003): who
-would be done first if all its sessions were served at the same time in equal parts goes first. A
-clock counts what each session at work would have been served by now; a request is due at its
-session's counter, or at the clock if that is later, plus its own cost. So short prompts pass long
-ones, and nobody waits longer than under equal parts: newcomers are due ever later.
+Within a key the order is that of the Fair Sojourn Protocol (Friedman and Henderson, 2003): the
+request goes first that would be done first if all sessions were served at the same time in equal
+parts. A clock counts what each active session would have been served by now; a request is due at
+its session's counter, or at the clock if that is later, plus its own cost. So short prompts pass
+long ones, and none waits longer than under equal parts: later requests are due ever later.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,8 @@ class _Member(msgspec.Struct, gc=False):
 
 
 class _Level(Generic[_M]):
-    """Members that compete with each other: those at work, and apart from them those that are idle,
-    the longest first. `clock`: what each at work has had in equal parts.
+    """Members that compete with each other: the active ones, and apart from them the idle ones, the
+    longest idle first. `clock`: what each active member would have had in equal parts.
     """
 
     __slots__ = ("_make", "clock", "idle", "members", "num_active")
@@ -90,7 +91,7 @@ class FairShares:
         self._keys = _Level(_Key)
 
     def enter(self, key: str, session: str) -> None:
-        """A sequence of theirs waits or runs from now on."""
+        """One more of their sequences waits or runs."""
         keys = self._keys
         member = keys.enter(key)
         if member.active == 1 and keys.num_active > 1:
@@ -104,7 +105,7 @@ class FairShares:
         self._keys.leave(key)
 
     def charge(self, key: str, session: str, weight: float, tokens: float) -> None:
-        """They are served `tokens` (negative: given back) while they wait or run."""
+        """They are served `tokens` (negative: a refund) while they wait or run."""
         member = self._keys.members[key]
         member.served += tokens / weight
         level = member.sessions

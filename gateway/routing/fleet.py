@@ -82,8 +82,8 @@ class Average:
 class Model:
     """Mutable; written by `Dispatch` only. Until `awaited_until` a worker that has vanished, or
     that a restarted gateway does not know yet, is expected to dial in again. `probation_ticket` is
-    the one on probation that has a place. `unserved_since`: no worker has served it, and nobody has
-    waited for one.
+    the one on probation that has a place. `unserved_since`: no worker has served it, and no
+    request has waited for one.
     """
 
     def __init__(self, config: ModelConfig, recovery_probes: int = RECOVERY_PROBES) -> None:
@@ -103,7 +103,7 @@ class Model:
         self.unserved_since: float | None = None
 
     def expected_output(self, max_tokens: int) -> int:
-        """How many tokens a sequence will generate, as far as past ones tell."""
+        """An estimate of the tokens that a sequence will generate, from past ones."""
         return max(1, min(max_tokens, round(self.output_tokens.value)))
 
     def chain(self, request: RouteRequest) -> tuple[FallbackConfig, ...]:
@@ -114,7 +114,7 @@ class Model:
 
 
 class Models:
-    """The names. Configuration has checked its own for collisions."""
+    """Models by name and alias. The configuration's own names do not collide."""
 
     def __init__(
         self, configs: Iterable[ModelConfig], recovery_probes: int = RECOVERY_PROBES
@@ -158,17 +158,17 @@ class Models:
                 self._models[name] = self._by_name[name] = self._brought[name] = model
 
     def brought(self) -> tuple[Model, ...]:
-        """Those that the configuration does not name."""
+        """The models that the configuration does not name."""
         return tuple(self._brought.values())
 
     def remove(self, model: Model) -> None:
-        """A model that workers brought is none any more."""
+        """Forget a model that the configuration does not name."""
         del self._brought[model.name], self._models[model.name], self._by_name[model.name]
 
 
 class WorkerRecord:
-    """What is remembered of a worker by its name, over its restarts. `left_at`: since when it is
-    away from `models`, and may come back; it had not given up.
+    """What is kept of a worker by its name, over its restarts. `left_at`: when it left `models`
+    without having given up, so that it may come back.
     """
 
     __slots__ = ("breaker", "left_at", "models", "was_ready")
@@ -202,7 +202,7 @@ class Fleet:
         return self._workers.get(worker_id)
 
     def put(self, worker: Worker) -> None:
-        """The worker joins, or begins anew under its identity."""
+        """The worker joins, or registers again under its identity."""
         self._workers[worker.worker_id] = worker
         record = self.record(worker)
         record.left_at = float("-inf")
@@ -229,7 +229,7 @@ class Fleet:
         self._changed()
 
     def record(self, worker: Worker) -> WorkerRecord:
-        """What is remembered of the worker; the longest gone are forgotten."""
+        """What is kept of the worker. Of workers that are gone the oldest records are dropped."""
         record = self._records.pop(worker.name, None) or WorkerRecord()
         if len(self._records) >= _RECORDS_AT_MOST:
             here = {other.name for other in self._workers.values()}
@@ -244,14 +244,14 @@ class Fleet:
         return [worker for worker in self._workers.values() if model.name in worker.models]
 
     def ready(self, model: Model) -> tuple[Worker, ...]:
-        """Those that take work."""
+        """The workers of the model that take work."""
         if model.name not in self._ready:
             self._ready[model.name] = tuple(w for w in self.serving(model) if w.ready)
         return self._ready[model.name]
 
     def judge_by_user(self, worker: Worker, *, is_well: bool) -> bool:
-        """The worker has served a user, or has failed him: all its names are of one engine. True
-        if providers answer for one of them, whose time that may end.
+        """The worker has served a user's request, or has failed it. Counts for all its models,
+        which one engine serves. True if providers answer for one of them, which this may end.
         """
         models = [model for name in worker.models if (model := self._models.find(name))]
         away = [model for model in models if model.fallback.is_on]
@@ -260,13 +260,12 @@ class Fleet:
         return bool(away)
 
     def starting(self, model: Model) -> list[Worker]:
-        """Those whose engine is on its way."""
+        """The workers of the model whose engine is starting."""
         return [worker for worker in self.serving(model) if worker.state == "starting"]
 
     def has_given_up(self, model: Model, now: float, patience_s: float) -> bool:
-        """Whether all who are known to serve the model have said that they start no more. Who has
-        left without that may be back within `patience_s`; of a model without any worker nothing is
-        known.
+        """Whether all workers of the model have reported that they stop restarting. A worker that
+        left without that may be back within `patience_s`. False for a model without workers.
         """
         here = self.serving(model)
         if not here or any(worker.state != "down" for worker in here):
@@ -318,7 +317,7 @@ class Fleet:
         return None
 
     def refresh(self, model: Model) -> None:
-        """Remember the facts of the ready workers for the time when none is."""
+        """Keep the facts of the ready workers for the time when none is ready."""
         engines = [worker.engine for worker in self.ready(model) if worker.engine is not None]
         if engines:
             model.files_digest = engines[0].files_digest
@@ -328,8 +327,8 @@ class Fleet:
             self._views.pop(model.name, None)
 
     def forget_models(self, now: float, after_s: float) -> None:
-        """Models that only workers have named, once none has served them for `after_s` and nobody
-        waits for one. A worker that vanishes is mostly back before.
+        """Remove models that only workers have named, once no worker has served them and no request
+        has waited for one for `after_s`. A worker that vanishes is mostly back before.
         """
         for model in self._models.brought():
             if self.serving(model) or model.queue.by_ticket:

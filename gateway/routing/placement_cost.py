@@ -1,17 +1,17 @@
-"""Which worker takes a sequence.
+"""The cost of a placement: which worker takes a sequence.
 
-Owns the cost, in milliseconds of delay for everybody, and the choice of its minimum. There are no
-thresholds. Must not know queues, caps or who may wait.
+Owns the cost, in milliseconds of delay for all requests, and the choice of its minimum. There are
+no thresholds. Must not know queues or caps.
 
-    cost   = wait + prefill + harm
-    wait     until the prefills ahead on that worker are over, those promised to others included; a
-             short prompt begins beside a long one
-    prefill  own uncached tokens at its learned pace. A prefix that k other recent conversations
-             share will be used there again, so this one is charged 1/(k+1) of it: a hot prefix
-             spreads over idle workers, a private history does not.
-    harm     who waits is delayed by own prefill, each on one worker of the fleet; each answer that
-             runs there pauses for as long and is slower afterwards. A pause of an answer counts
-             less than a wait for one.
+    cost          = wait + prefill + interference
+    wait          until the prefills ahead on that worker are over, those promised to waiting
+                  requests included; a short prompt begins beside a long one
+    prefill       own uncached tokens at the worker's learned rate. A prefix that k other recent
+                  conversations share will be used there again, so this one is charged 1/(k+1) of
+                  it: a hot prefix spreads over idle workers, a private history does not.
+    interference  the own prefill delays the waiting requests, each on one worker of the fleet; each
+                  answer that runs there pauses for as long and is slower afterwards. A pause of an
+                  answer counts less than a wait for one.
 
 Under load the queue makes uncached tokens dearer, so the cache counts more when work piles up, not
 less. LMetric (arXiv 2603.15202) argues for the same two factors, uncached tokens and batch size.
@@ -40,9 +40,9 @@ TIE_RATIO: Final = 0.05
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What a sequence brings. `sharing`: along its prompt, (end in blocks, how many other recent
-    conversations share the blocks up to there). `num_waiting`: sequences in the queue for each
-    worker.
+    """The sequence that is placed. `sharing`: along its prompt, (end in blocks, how many other
+    recent conversations share the blocks up to there). `num_waiting`: sequences in the queue for
+    each worker.
     """
 
     session: str
@@ -57,8 +57,8 @@ class Work(msgspec.Struct, frozen=True):
 
 class Option(msgspec.Struct, frozen=True, gc=False):
     """A worker with room. `matched_blocks` of the prompt are there; `held_blocks` in all;
-    `promised_s` of prefill there belong to others who wait. `coming_blocks` of the matched are not
-    computed yet.
+    `promised_s` of prefill there are promised to waiting requests. `coming_blocks` of the matched
+    are not computed yet.
     """
 
     worker: Worker
@@ -69,8 +69,8 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 
 
 class Score(msgspec.Struct, frozen=True, gc=False):
-    """An option and what it costs. `prefill_s` is the own prefill, undiscounted. `fresh_tokens`
-    would have to be computed if it began now, while others still compute what it shares with them.
+    """An option and its cost. `prefill_s` is the own prefill, undiscounted. `fresh_tokens` would
+    have to be computed if it began now, while its shared blocks are still being computed.
     """
 
     option: Option
@@ -106,19 +106,16 @@ class RouteDecision(msgspec.Struct, frozen=True):
 
     @property
     def worker(self) -> Worker:
-        """Who takes it."""
         return self.best.option.worker
 
     @property
     def reason(self) -> str:
-        """Why, in a line. Most choices of a full queue are weighed and not taken: nobody reads it
-        of those.
-        """
+        """Why, in a line. A property, because most decisions of a full queue are not taken."""
         work, best = self.work, self.best
         text = (
             f"{best.option.worker.name}: {best.cached_tokens} of {work.prompt_tokens} tokens "
             f"cached; wait {best.wait_ms:.0f} + prefill {best.prefill_ms:.0f} + "
-            f"harm {best.interference_ms:.0f} ms"
+            f"interference {best.interference_ms:.0f} ms"
         )
         if self.why in _IN_WORDS:
             text = f"{text}; {_IN_WORDS[self.why]}"
@@ -143,16 +140,16 @@ def choose(work: Work, options: Sequence[Option], now: float) -> RouteDecision:
 
 
 def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
-    """The options' mean prefill rate, each as far as it is trusted, and step time. Who has not
-    measured its own yet counts as its peers: a prior worse than theirs would keep a new worker
-    idle, and so unmeasured, for ever.
+    """The options' mean prefill rate, weighted by trust, and mean step time. A worker without a
+    measurement counts as its peers: a prior worse than theirs would keep it idle, and so
+    unmeasured, for ever.
     """
     rates = trusts = steps_ms = 0.0
     num_steps = 0
     for option in options:
         worker = option.worker
-        if rate := worker.pace.tokens_per_s:
-            trust = worker.pace.trust(now)
+        if rate := worker.prefill_rate.tokens_per_s:
+            trust = worker.prefill_rate.trust(now)
             rates, trusts = rates + trust * rate, trusts + trust
         if worker.load is not None and worker.load.step_ms:
             steps_ms, num_steps = steps_ms + worker.load.step_ms, num_steps + 1
@@ -163,28 +160,28 @@ def _typical(options: Sequence[Option], now: float) -> tuple[float, float]:
 
 
 def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
-    """What each option costs. One loop: it is half of a decision, a call each would be a quarter
-    more.
+    """The cost of each option. One loop, because it is half of a decision, and a call for each
+    would add a quarter.
     """
     prompt_tokens, block_size, num_waiting = work.prompt_tokens, work.block_size, work.num_waiting
     # The engine computes at least the last token, so a hit never covers the whole prompt.
     most_blocks = (prompt_tokens - 1) // block_size if block_size and prompt_tokens else 0
     typical_rate, typical_step_ms = _typical(options, now)
-    # A step of the moment tells whether a long prompt is in it, so the fleet's mean counts here.
-    # What one more sequence adds to all steps, on a worker of the typical speed.
+    # What one more sequence adds to all steps, on a worker of the typical speed. The fleet's mean
+    # counts: a worker's own latest step mostly shows whether a long prompt was in it.
     slowdown_ms = 2 * work.expected_output * typical_step_ms * DECODE_SLOWDOWN
     scores: list[Score] = []
     for option in options:
         worker = option.worker
-        pace = worker.pace
+        estimate = worker.prefill_rate
         matched = min(option.matched_blocks, most_blocks)
         cached = matched * block_size
         uncached = prompt_tokens - cached
-        if rate := pace.tokens_per_s:
-            own_s, slower = pace.seconds(cached, uncached), typical_rate / rate
+        if rate := estimate.tokens_per_s:
+            own_s, slower = estimate.seconds(cached, uncached), typical_rate / rate
             if slower != 1.0:
                 # What it measured long ago fades towards what its peers measure.
-                kept = slower ** pace.trust(now, slower)
+                kept = slower ** estimate.trust(now, slower)
                 own_s, slower = own_s * kept / slower, kept
         else:
             own_s, slower = uncached / typical_rate, 1.0
@@ -215,7 +212,7 @@ def _scores(work: Work, options: Sequence[Option], now: float) -> list[Score]:
 
 
 def _shared_discount(matched: int, sharing: Sequence[tuple[int, int]]) -> float:
-    """How many of the uncached blocks others will pay for: k/(k+1) of a block that k share."""
+    """How many of the uncached blocks others are charged for: k/(k+1) of a block that k share."""
     discount, position = 0.0, matched
     for end, num_others in sharing:
         if end > position:
@@ -225,8 +222,8 @@ def _shared_discount(matched: int, sharing: Sequence[tuple[int, int]]) -> float:
 
 
 def _break_tie(work: Work, tied: Sequence[Score]) -> Score:
-    """The worker asked for, the one the conversation knows, the emptiest; then by lot, but the
-    same lot each time for the same conversation.
+    """The preferred worker, the home of the conversation, the emptiest; then by a hash, equal each
+    time for the same conversation.
     """
     for known in (work.prefer, work.home):
         for score in tied:

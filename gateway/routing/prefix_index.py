@@ -1,4 +1,4 @@
-"""Who holds which blocks, exactly.
+"""The prefix index: which worker holds which blocks, exactly.
 
 Owns the table of blocks and one part per engine run: a bit of the table and the number of its last
 event. A gap in the numbers empties the part and asks for a snapshot, because a missed
@@ -21,12 +21,12 @@ SNAPSHOT_PATIENCE_S: Final = 5.0
 
 NUM_SHARDS: Final = 4096
 SWEPT_AT_ONCE: Final = 1024
-"""Entries that a call of `sweep` visits at most, give or take a shard: about 0.5 ms."""
+"""Entries that a call of `sweep` visits, about: 0.5 ms."""
 
 SHARDS_AT_ONCE: Final = 64
 _LOOSE_BYTES: Final = 64
-"""A dictionary that spends more per entry was left large by churn. Filled from empty it takes 27
-to 54."""
+"""A dictionary that takes more per entry was left large by churn. Filled from empty it takes 27 to
+54."""
 
 _KEY_SHIFT: Final = 4
 """Integers of up to 60 bits take 32 bytes, longer ones 48."""
@@ -43,7 +43,7 @@ _Beyond = tuple[int, int, "_Beyond"] | None
 
 
 class Heard(Enum):
-    """What became of a block event."""
+    """The result of a block event."""
 
     APPLIED = auto()
     GAP = auto()
@@ -72,7 +72,7 @@ class PrefixIndex:
         self._last: tuple[Sequence[BlockDigest], int, Mapping[WorkerId, int]] = (), -1, {}
 
     def add(self, worker_id: WorkerId, now: float) -> None:
-        """An engine run begins (or is new to us): nothing is known; ask for a snapshot."""
+        """An engine run begins, or is new here: nothing is known until a snapshot comes."""
         self.remove(worker_id)
         self._num_changes += 1
         self._parts[worker_id] = _Part(self._table.open(), now)
@@ -115,8 +115,8 @@ class PrefixIndex:
         return Heard.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
-        """How many leading blocks of the chain each worker holds. Of a request that waits it is
-        asked twice at once: by the queue and by the choice.
+        """How many leading blocks of the chain each worker holds. The last answer is kept: for a
+        request that waits, the queue and the decision ask one after the other.
         """
         chain, num_changes, match = self._last
         if chain is digests and num_changes == self._num_changes:
@@ -141,15 +141,15 @@ class PrefixIndex:
         return parts[worker_id].num_blocks if worker_id in parts else 0
 
     def num_distinct(self) -> int:
-        """How many different blocks the fleet holds, give or take those that died lately."""
+        """How many different blocks the fleet holds, about: lost workers are swept later."""
         return len(self._table)
 
     def num_bytes(self) -> int:
-        """What it takes of the process's memory."""
+        """Bytes of memory."""
         return self._table.num_bytes()
 
     def sweep(self) -> None:
-        """Clean up a bite after workers that are gone; call it from time to time."""
+        """Clean up a little after workers that are gone; call it from time to time."""
         self._table.sweep()
 
     def overdue_snapshots(self, now: float) -> tuple[WorkerId, ...]:
@@ -206,7 +206,7 @@ class BlockTable:
         self._is_churned = False
 
     def __len__(self) -> int:
-        """Distinct blocks, those of the dead that are not swept yet included."""
+        """Distinct blocks, those of closed holders that are not swept yet included."""
         return sum(map(len, self._shards))
 
     def num_bytes(self) -> int:
@@ -214,7 +214,7 @@ class BlockTable:
         return sum(map(sys.getsizeof, self._shards)) + _KEY_BYTES * len(self)
 
     def open(self) -> int:
-        """A bit for a new holder, who holds nothing."""
+        """A bit for a new holder, which holds nothing."""
         if self._free:
             bit = self._free & -self._free
             self._free ^= bit
@@ -225,12 +225,12 @@ class BlockTable:
         return bit
 
     def close(self, bit: int) -> None:
-        """The holder is gone and with it all that it held."""
+        """The holder is gone, and all that it held."""
         self._alive &= ~bit
         self._dead |= bit
 
     def store(self, bit: int, digests: bytes) -> int:
-        """The holder has these blocks (16 bytes each); how many are new to it."""
+        """The holder has these blocks (16 bytes each). Returns how many are new to it."""
         shards, same, num_new = self._shards, self._masks, 0
         alone = same.setdefault(bit, bit)
         for (word,) in _PACKED.iter_unpack(digests):
@@ -248,7 +248,7 @@ class BlockTable:
         return num_new
 
     def drop(self, bit: int, digests: bytes) -> int:
-        """The holder has these blocks no more; how many it had."""
+        """The holder has dropped these blocks. Returns how many it had."""
         shards, same, num_gone = self._shards, self._masks, 0
         for (word,) in _PACKED.iter_unpack(digests):
             shard, key = shards[word >> _SHARD_OF_WORD], word >> _KEY_SHIFT
@@ -270,7 +270,8 @@ class BlockTable:
         return self._shards[key >> _SHARD_SHIFT].get(key, 0) & self._alive
 
     def depths(self, chain: Sequence[BlockDigest]) -> dict[int, int]:
-        """How many leading blocks of the chain each holder has, by bit; nobody without any.
+        """How many leading blocks of the chain each holder has, by bit; holders of none are left
+        out.
 
         Prefixes have no holes, so the holders only grow fewer along the chain: bisecting wherever
         some are lost finds every end. 12 look-ups for 100k tokens, 12 more at most for each holder
@@ -310,7 +311,7 @@ class BlockTable:
         return found
 
     def sweep(self) -> None:
-        """Forget the dead, and tighten what churn has left loose, in a few shards."""
+        """Clear closed bits, and shrink dictionaries that churn has left large, in a few shards."""
         if not self._num_left:
             if not self._dead and not self._is_churned:
                 return

@@ -19,14 +19,14 @@ from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
 
 LOOKED_AT: Final = 16
-"""Requests that are weighed when a worker has room, from the head of the queue: those behind wait
-for the next event, at most a tick."""
+"""Requests that are weighed when a worker has room, from the head of the queue; the others wait for
+the next event, at most a tick."""
 
 NOTHING_PROMISED: Final[Mapping[WorkerId, float]] = {}
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """Who is placed and where; `expected_output` tokens were counted on."""
+    """The request that is placed, and where; the cost counted on `expected_output` tokens."""
 
     waiting: Waiting
     choice: RouteDecision
@@ -35,7 +35,7 @@ class Pick(msgspec.Struct, frozen=True):
 
 def pick_next(model: Model, ready: Sequence[Worker], index: PrefixIndex, now: float) -> Pick | None:
     """The first in the queue whose best worker can take it now."""
-    # A queue is weighed only where somebody may leave it.
+    # The queue is weighed only if some worker may take a request.
     auxiliary = model.queue.any_auxiliary()
     if not any(
         worker.has_prefill_headroom(now) and worker.open_for(auxiliary=auxiliary)
@@ -46,8 +46,8 @@ def pick_next(model: Model, ready: Sequence[Worker], index: PrefixIndex, now: fl
 
 
 def eligible(ready: Sequence[Worker], request: RouteRequest, now: float) -> Sequence[Worker]:
-    """Those that have not failed this request; of them those that have not failed lately. Who has
-    is asked last, not never.
+    """The workers that have not failed this request; of them those that have not failed lately.
+    Others are used only if there are none of these.
     """
     others = ready
     if request.excluded:
@@ -77,7 +77,7 @@ def decide(
     held = index.match(digests)
     options: list[Option] = []
     for worker in workers:
-        worker_id, expected = worker.worker_id, worker.expected_blocks(digests)
+        worker_id, expected = worker.worker_id, worker.chains.depth(digests)
         stored = held.get(worker_id, 0)
         matched, coming = (expected, expected - stored) if expected > stored else (stored, 0)
         promised = promised_s.get(worker_id, 0.0) if promised_s else 0.0
@@ -89,7 +89,7 @@ def decide(
         model.block_size or 0,
         expected_output,
         conversations.sharing(session, digests, now),
-        conversations.home(session),
+        conversations.homes.get(session),
         request.prefer,
         (len(queue) - 1) / num_ready if queue else 0.0,
     )
@@ -103,11 +103,11 @@ def first_that_fits(
     index: PrefixIndex,
     now: float,
 ) -> Pick | None:
-    """Who of `order`, one that comes while nobody waits or a queue, is placed now.
+    """The first of `order` (a queue, or one new request while the queue is empty) that is placed.
 
-    Whoever does not fit keeps the workers that it could use from those behind it: small
-    requests must not starve a large one. Whoever fits best where enough prefill is ahead waits
-    here, with its own prefill promised to it: it may be better off elsewhere by then.
+    A blocked request reserves its eligible workers so that smaller requests cannot starve it. A
+    request whose best worker has enough prefill ahead waits here, with its own prefill promised to
+    that worker: another worker may be better by then.
     """
     kept: set[WorkerId] = set()
     promised_s: dict[WorkerId, float] = {}

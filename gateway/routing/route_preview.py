@@ -1,7 +1,7 @@
-"""What would happen to a request now, and why.
+"""Preview of a routing decision, for the debug page.
 
-Owns the answer of the debug page: the decision that the dispatcher would take and the costs of
-every worker that it weighs. Changes nothing. Must not know HTTP.
+Owns the decision that the dispatcher would take for a request now, with the cost of every worker
+that it weighs. Changes nothing. Must not know HTTP.
 """
 
 from collections.abc import Sequence

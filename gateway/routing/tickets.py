@@ -1,7 +1,7 @@
 """Tickets and their places.
 
 Owns every ticket from `ask` to its end: waiting, placed or answered. Must not know how workers
-join or leave: `Dispatch` tells it.
+join or leave: `Dispatch` calls `evict`.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ DOWN_RETRY_AFTER_S: Final = 10
 
 
 class PlacementQueue:
-    """Waiting rooms and reservations; every method returns what follows from it."""
+    """Admission queues and reservations; every method returns the effects that follow from it."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class PlacementQueue:
             waiting.is_on_probation = self._quarantine.is_on_probation(identity, now)
         is_quiet = not model.queue.by_ticket and not model.fallback.is_on
         if is_quiet and (ready := self._fleet.ready(model)):
-            # Most requests find nobody else waiting and a free place: they never queue.
+            # Most requests find an empty queue and a free place: they never wait.
             if pick := first_that_fits(model, (waiting,), ready, self._index, now):
                 return (self._place(model, pick, now),)
             self._enqueue(model, waiting)
@@ -103,7 +103,7 @@ class PlacementQueue:
         return effects
 
     def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
-        """What would happen to the request now; None for a model that nobody knows."""
+        """What would happen to the request now; None for an unknown model."""
         model = self._models.find(request.model)
         if model is None:
             return None
@@ -130,8 +130,8 @@ class PlacementQueue:
         return tuple(count_failure(worker, now, reason))
 
     def proven(self, ticket: int, now: float) -> Effects:
-        """The ticket got enough tokens to be no suspect: its worker does what it should, and the
-        next suspect may be tried. Unknown tickets are ignored.
+        """The ticket got enough tokens to clear its request and its worker; the next request on
+        probation may run. Unknown tickets are ignored.
         """
         if ticket not in self._placed:
             return ()
@@ -151,8 +151,8 @@ class PlacementQueue:
     ) -> Effects:
         """The turn is over with this ticket, running or waiting. Unknown tickets are ignored.
 
-        `output_tokens` settles the key's account; without it the estimate stands. `is_proven`: its
-        end was its proof; see `proven`.
+        `output_tokens` settles the key's account; without it the estimate stands. `is_proven`: see
+        `proven`.
         """
         if ticket not in self._model_of:
             return ()
@@ -168,7 +168,7 @@ class PlacementQueue:
         self._vacate(model, reservation, now)
         worker = reservation.worker
         if is_proven and worker.breaker.succeeded():
-            # Before others are given room: while it is on trial nobody is.
+            # Before others are placed: an open breaker lets only its trial through.
             closed = Notice(BreakerClosed("worker", worker.name))
             return closed, *self.settle_all(worker.models, now)
         return self.settle_all(worker.models, now)
@@ -192,7 +192,7 @@ class PlacementQueue:
             self._fleet.drain(worker)
         waiting = self._enter(model, reservation.request, reservation.session, first=True)
         waiting.is_on_probation = was_on_probation
-        # Who was tried alone must not fall behind those that came later and were not.
+        # It must not fall behind requests that came later and were not sent.
         waiting.arrival = reservation.arrival
         self._enqueue(model, waiting)
         return self.settle_all(worker.models, now)
@@ -217,7 +217,7 @@ class PlacementQueue:
         return effects
 
     def settle(self, model: Model, now: float) -> Effects:
-        """Give room to those who wait; or, when no worker is ready, send away who cannot wait."""
+        """Place waiting requests; when no worker is ready, send away those that cannot wait."""
         ready = self._fleet.ready(model)
         effects: list[Effect] = model.fallback.step(ready, now)
         if not ready:
@@ -237,8 +237,8 @@ class PlacementQueue:
         return tuple(effects)
 
     def _wake(self, model: Model) -> list[Effect]:
-        """A worker is ready: nobody is held any more. While it has not proved itself, providers go
-        on answering whom they may.
+        """A worker is ready: no request is held any more. Until its health probes have passed, the
+        requests that may use providers go there.
         """
         effects: list[Effect] = []
         model.queue.is_any_held = False
@@ -250,7 +250,7 @@ class PlacementQueue:
         return effects
 
     def tick(self, now: float) -> Effects:
-        """Deadlines, the patience of those who are held, and tidying."""
+        """Deadlines, the time limit of held requests, and cleaning up."""
         effects: Effects = ()
         for model in self._models:
             model.conversations.sweep()
@@ -294,8 +294,9 @@ class PlacementQueue:
         )
 
     def _unserved(self, model: Model, now: float) -> list[Effect]:
-        """No worker of the model is ready: for each that waits a provider, patience or a refusal.
-        Who has begun is more patient than others, unless all say that nobody will come.
+        """No worker of the model is ready: each waiting request goes to a provider, is held or is
+        refused. One whose answer has begun is held even if no worker is starting, unless all
+        workers have given up.
         """
         effects: list[Effect] = []
         is_awaited = bool(self._fleet.starting(model)) or now < model.awaited_until
@@ -314,12 +315,12 @@ class PlacementQueue:
         return effects
 
     def _is_hopeless(self, model: Model, request: RouteRequest, now: float) -> bool:
-        """Whether a newcomer cannot stay. A resumed answer always may: its text is out already."""
+        """Whether a new request cannot wait. A resumed one always may: its text is out already."""
         if _is_late(request, now):
             return True
         if request.resumed:
             return False
-        # Who waits although there are free places only waits for its turn to prefill.
+        # A request that waits although places are free only waits for its turn to prefill.
         ready = self._fleet.ready(model)
         num_free = sum(worker.num_free_places for worker in ready)
         return len(model.queue) - num_free > self._max_queue
@@ -344,7 +345,7 @@ class PlacementQueue:
         return Refuse(ticket, _unserved_error(model.name, starting, now, resumed=request.resumed))
 
     def _enter(self, model: Model, request: RouteRequest, session: str, *, first: bool) -> Waiting:
-        """The ticket is ours from now on, and waits or runs."""
+        """Take the ticket in; it waits or runs from now on."""
         self._num_arrivals += 1
         model.shares.enter(request.key, session)
         self._model_of[request.ticket] = model
@@ -371,9 +372,7 @@ class PlacementQueue:
         return UseProvider(ticket, chain, reason)
 
     def _judge_well(self, reservation: Reservation) -> bool:
-        """The request does no harm and its worker has served a user, which counts once. True if
-        that may end a fallback.
-        """
+        """Clear the request and credit its worker, once. True if that may end a fallback."""
         if self._quarantine.records:
             request = reservation.request
             self._quarantine.clear((request.key, request.fingerprint))
@@ -391,7 +390,7 @@ class PlacementQueue:
 
 
 def count_failure(worker: Worker, now: float, reason: str) -> list[Effect]:
-    """The worker failed; an event tells if that opened its breaker."""
+    """The worker failed. Returns an event if that opened its breaker."""
     breaker = worker.breaker
     if not breaker.failed(now):
         return []
@@ -399,7 +398,7 @@ def count_failure(worker: Worker, now: float, reason: str) -> list[Effect]:
 
 
 def _learn(model: Model, reservation: Reservation, output_tokens: int, now: float) -> None:
-    """Settle the key's account by what was really generated, and remember how long it took."""
+    """Settle the key's account by the tokens generated, and learn length and duration."""
     request, over = reservation.request, output_tokens - reservation.expected_output
     model.shares.charge(request.key, reservation.session, request.weight, OUTPUT_COST * over)
     model.output_tokens.add(output_tokens)
@@ -419,9 +418,7 @@ def _is_late(request: RouteRequest, now: float) -> bool:
 def _unserved_error(
     model: str, starting: Sequence[Worker], now: float, *, resumed: bool
 ) -> errors.ApiError:
-    """What a client is told when no worker of its model is ready, while those of `starting` are on
-    their way. `resumed`: text of the answer is out already.
-    """
+    """The error while no worker of the model is ready. `resumed`: text of the answer is out."""
     if resumed:
         return errors.connection_lost()
     if not starting:
@@ -438,7 +435,7 @@ def _unserved_error(
 
 
 def _start_progress(starting: Sequence[Worker]) -> str:
-    """How far the furthest start is, in words; "" if none has told."""
+    """How far the furthest start is, in words; "" if none has reported."""
     starts = [(worker, worker.progress) for worker in starting if worker.progress]
     if not starts:
         return ""

@@ -1,10 +1,9 @@
-"""One worker as the gateway knows it.
+"""One worker as the gateway sees it.
 
-Owns its engine's facts, the places given away on it and the clock of its prefill work. Must not
-know other workers, models' policies or costs.
+Owns its engine's facts, the reservations on it, and the estimates of its prefill: how fast it is
+and until when it is busy. Must not know other workers, models' policies or costs.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,52 +12,52 @@ import msgspec
 from gateway.routing.breaker import Breaker
 from gateway.routing.chain_tree import ChainTree
 from gateway.routing.effects import RouteRequest
-from protocol.ids import BlockDigest, WorkerId
+from protocol.ids import WorkerId
 from protocol.messages import EngineFacts, Fault, FaultKind, Load, Progress, Register
 
 AUXILIARY_PLACES: Final = 1
 STEPS_AHEAD: Final = 2
-"""Steps full of prefill that a worker is given beforehand: one to compute, one to go on with while
-its news travel."""
+"""Steps full of prefill that a worker is given in advance: one to compute, and one to go on with
+while its messages travel."""
 
 LEARN_AFTER_S: Final = 10.0
-"""A worker that is never without prefill work is learned from so often: what is begun and not over
-then is an error of a few percent."""
+"""How often a worker that always has prefill work is learned from: prefills that have begun and are
+not over make an error of a few percent."""
 
 
 STUCK_AFTER_S: Final = 120.0
 STUCK_STEPS: Final = 10
-"""An engine with work tells its steps ten times a second, or each one if they take longer: one that
-is full and has told of none for so long, nor for so many of its steps, works no more. Its
-supervisor knows what it computes or compiles, and kills it after 3 s if that is nothing long: one
-that lives on without a step mostly has a reason, for which it is given two minutes (`stall_s`)."""
+"""An engine with work reports its steps ten times a second, or each one if they take longer: one
+that is full and has reported none for so long, nor for so many of its steps, is stuck. Its
+supervisor knows what it computes or compiles, and kills it after 3 s if that is nothing long: an
+engine that lives on without a step mostly has a reason, for which it gets two minutes
+(`stall_s`)."""
 
 
 PRIOR_TOKENS_PER_S: Final = 2000.0
 LEAST_TOKENS_PER_S: Final = 1.0
 MOST_TOKENS_PER_S: Final = 1e9
-"""Others count as these: what a broken worker reports must not make a cost infinite or no number.
-"""
+"""Rates beyond count as these: no report of a broken worker may make a cost infinite or NaN."""
 
 _MEMORY_S: Final = 30.0
-"""About so much of the last prefill time decides, less of it the longer ago it was."""
+"""About so much of the latest prefill time counts, older time less."""
 
 _PRIOR_S: Final = 0.3
 _PRIOR_DEPTH: Final = 10_000
-"""The fit leans on the rate that the worker reports as if it had computed at it for so long, with
-so many tokens before each. Prompts that are all of one length tell nothing of `context_s`."""
+"""The prior of the fit: the worker computed for so long at the rate that it reports, with so many
+tokens before each. Prompts that all have one length say nothing of `context_s`."""
 
 _HALF_TRUST_S: Final = 20.0
 """A worker that was slow once gets no work while its peers have time, and so could never show that
-it is not slow any more. A pace this old counts half, one twice as old a seventeenth: against what
-peers measured, and against what it measures itself when it is asked again.
+it is not slow any more. A rate this old counts half, one twice as old a seventeenth: against what
+peers measured, and against what the worker itself measures when it is asked again.
 
 To ask a worker of a tenth of the others' speed costs ten times as much as one of their speed, so
-against theirs a pace fades the more slowly the slower it is: who was seen at 80 % is their equal
-again (`route.TIE_RATIO`) after 40 s, at 30 % after three minutes, at 10 % after nine."""
+against theirs a rate fades the more slowly the slower it is: a worker seen at 80 % is their equal
+again (`placement_cost.TIE_RATIO`) after 40 s, at 30 % after three minutes, at 10 % after nine."""
 
 _LEAST_SHARE: Final = 0.1
-"""Of all time, at least so much is the tokens' own: noise must not charge everything to context."""
+"""At least this share of the time is the tokens' own: noise must not charge all to the context."""
 
 
 class PrefillRateEstimator:
@@ -91,7 +90,7 @@ class PrefillRateEstimator:
         self._tokens = self._depth = self._spread = self._seconds = self._deep_s = 0.0
 
     def report(self, tokens_per_s: float, now: float) -> None:
-        """The rate that the worker measured itself: all that is known before the first sample."""
+        """The rate that the worker measured itself: used alone until the first sample."""
         if not tokens_per_s:
             return
         self._reported = min(MOST_TOKENS_PER_S, max(LEAST_TOKENS_PER_S, tokens_per_s))
@@ -109,11 +108,11 @@ class PrefillRateEstimator:
     def learn(self, num_tokens: int, depth: float, seconds: float, now: float) -> None:
         """That many prompt tokens took so long, until now. `depth`: the tokens before each, summed.
 
-        Least squares over what is remembered; an error counts by the prompt's own length.
+        Least squares over the samples so far; an error counts by the prompt's own length.
         """
         if num_tokens <= 0 or seconds <= 0:
             return
-        # Who works little would else remember for hours that it was slow once.
+        # Otherwise a worker with little work would count as slow for hours after it was slow once.
         kept = (1 - seconds / _MEMORY_S) * self.trust(now) if seconds < _MEMORY_S else 0.0
         self.learned_at = now
         mean_depth = depth / num_tokens
@@ -136,15 +135,15 @@ class PrefillRateEstimator:
         self.tokens_per_s = tokens / seconds
 
     def seconds(self, num_cached: int, num_tokens: int) -> float:
-        """For that many tokens behind those cached."""
+        """The time of a prefill of so many tokens after those cached."""
         return num_tokens * (self.token_s + self.context_s * (num_cached + num_tokens / 2))
 
 
 class Reservation(msgspec.Struct, eq=False):
     """A ticket's place. `done_at` is when its prefill should be over; `charged` is what its key
     paid in advance, of which `expected_output` tokens are an estimate; `private_tokens` is the KV
-    space that it shares with nobody; `is_beside`: its prefill began beside a long one's; `arrival`
-    is its place among those that waited; `is_proof`: it has got what proves its worker.
+    space that it shares with no other; `is_beside`: its prefill began beside a long one's;
+    `arrival` is its place among those that waited; `is_proof`: it has cleared its worker.
     """
 
     request: RouteRequest
@@ -170,8 +169,8 @@ WorkerState = Literal["ready", "draining", "starting", "down"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker for metrics and the debug page. `running` counts our tickets only; `fault_kind` is
-    None while no fault stands.
+    """A worker for metrics and the debug page. `running` counts this gateway's tickets only;
+    `fault_kind` is None unless its engine has failed and no new one is ready.
     """
 
     worker_id: WorkerId
@@ -191,8 +190,9 @@ class WorkerView:
 class Worker:
     """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
     `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
-    `full_since`: it refused one of ours and has not shown free places since; `may_try`: it gets one
-    more all the same.
+    `full_since`: it refused one of ours and has not reported free places since; `may_try`: it gets
+    one more all the same. `chains`: the prompts that run here; their blocks count as held until
+    their tickets are over, whatever block events say.
     """
 
     def __init__(self, worker_id: WorkerId, message: Register, now: float) -> None:
@@ -210,16 +210,13 @@ class Worker:
         self.full_since: float | None = None
         self.may_try = False
         self.load: Load | None = None
-        self.pace = PrefillRateEstimator()
+        self.prefill_rate = PrefillRateEstimator()
         self.breaker = Breaker()
         self.num_running = 0
         self._stepped_at = now
         self.reservations: dict[int, Reservation] = {}
         self._prefilling: dict[int, Reservation] = {}
-        self._chains = ChainTree()
-        self.expected_blocks: Final[Callable[[Sequence[BlockDigest]], int]] = self._chains.depth
-        """How many leading blocks of the chain running prompts have here or are about to compute:
-        what was routed counts as held until its ticket is over, whatever events say by then."""
+        self.chains = ChainTree()
         self._free_at = now
         self._open_at = now
         self._most_beside = _most_beside(message.engine)
@@ -236,7 +233,6 @@ class Worker:
 
     @property
     def state(self) -> WorkerState:
-        """In one word: ready, draining, starting or down."""
         if self.engine is not None:
             return "draining" if self.draining else "ready"
         return "down" if self.gave_up else "starting"
@@ -248,24 +244,24 @@ class Worker:
 
     @property
     def num_free_places(self) -> int:
-        """Sequences that it could take besides ours."""
+        """How many more sequences it could take."""
         return max(0, self.engine.max_seqs - len(self.reservations)) if self.engine else 0
 
     @property
     def is_crowded(self) -> bool:
-        """Whether one sequence that is there besides our tickets' may have to wait for them and for
-        those of other gateways: they have all places, or all blocks.
+        """Whether a health probe there may have to wait: our tickets and those of other gateways
+        have all places, or all blocks.
         """
         if self.engine is None:
             return False
-        # The engine's `Load` counts that one too.
+        # The engine's `Load` counts the probe too.
         num_others = max(self.num_running - 1, len(self.reservations))
         has_no_block = self.load is not None and self.load.free_blocks == 0 < self.load.num_blocks
         is_full = num_others >= self.engine.max_seqs or self.full_since is not None
         return is_full or has_no_block
 
     def is_stuck(self, now: float) -> bool:
-        """Whether no step is over that long should be, if there is work."""
+        """Whether its steps have stopped, if it has work."""
         usual_s = self.load.step_ms / 1e3 if self.load is not None else 0.0
         patience_s = max(STUCK_AFTER_S, STUCK_STEPS * max(usual_s, self._step_s()))
         return now - self._stepped_at >= patience_s
@@ -301,11 +297,11 @@ class Worker:
         free = engine.kv_tokens - taken - private
         if num_blocks * block_size <= free:
             return True
-        return (num_blocks - self._chains.depth(request.digests)) * block_size <= free
+        return (num_blocks - self.chains.depth(request.digests)) * block_size <= free
 
     def wait_s(self, now: float, num_tokens: int = 0) -> float:
-        """How long until a prompt with so many tokens to compute begins: when the prefills ahead
-        should be over. A short one begins beside a long one, in the step after the present one.
+        """Seconds until the prefill of a prompt with so many tokens to compute begins: when those
+        ahead should be over. A short one begins beside a long one, in the step after this one.
         """
         ahead_s = self._free_at - now
         if ahead_s <= 0.0:
@@ -316,8 +312,7 @@ class Worker:
 
     def has_prefill_headroom(self, now: float, num_tokens: int = 0) -> bool:
         """Whether less prefill is ahead of a prompt with so many tokens to compute than a few steps
-        compute. More would only queue up there, where nobody can be let past and nothing can be
-        moved.
+        take. More would only queue up at the worker, where requests cannot be reordered or moved.
         """
         if self.engine is None:
             return False
@@ -327,28 +322,28 @@ class Worker:
     def take(self, reservation: Reservation) -> None:
         """Give the ticket its place, behind the prefills already ahead."""
         request, now = reservation.request, reservation.assigned_at
-        self._pinned_blocks += self._chains.enter(request.digests)
+        self._pinned_blocks += self.chains.enter(request.digests)
         reservation.private_tokens = self._private(request, reservation.expected_output)
         self._private_tokens += reservation.private_tokens
         if not self._prefilling:
-            self._watch(now)
+            self._restart_measurement(now)
         self._schedule(reservation, now)
         self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
         self.num_running += 1
         self.may_try = False
 
     def refused(self, now: float) -> None:
-        """It had no room for one of ours. Whenever something changes there it is tried with one: if
-        all that wait were sent, nearly all would come back each time.
+        """It had no room for one of ours. At each change there it is tried with one: if all that
+        wait were sent, nearly all would come back each time.
         """
         self.full_since, self.may_try = now, False
 
     def started(self, reservation: Reservation, now: float) -> None:
-        """Its prefill is over; whoever is behind moves up by what was estimated too much."""
+        """Its prefill is over; those behind move up by what was estimated too much."""
         if reservation.started:
             return
         reservation.started = True
-        self.may_try = True  # where it waited another may wait now
+        self.may_try = True  # another may take its place in the worker's own queue
         del self._prefilling[reservation.request.ticket]
         if not reservation.is_beside:
             self._shift(reservation.done_at, reservation.done_at - now)
@@ -359,21 +354,21 @@ class Worker:
         request = reservation.request
         del self.reservations[request.ticket]
         self.num_running -= 1
-        self._pinned_blocks -= self._chains.leave(request.digests)
+        self._pinned_blocks -= self.chains.leave(request.digests)
         self._private_tokens -= reservation.private_tokens
         if not reservation.started:
             del self._prefilling[request.ticket]
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
-            self._watch(now)  # how much of it was computed is not known
+            self._restart_measurement(now)  # how much of it was computed is not known
         self.may_try = True
 
     def report(self, load: Load, now: float) -> None:
-        """Take in the engine's own counters."""
+        """The engine reports its counters."""
         if self.load is None or load.steps != self.load.steps:
             self._stepped_at = now
         self.load = load
-        self.pace.report(load.prefill_tokens_per_s, now)
+        self.prefill_rate.report(load.prefill_tokens_per_s, now)
         num_there = load.running + load.waiting
         self.num_running = max(num_there, len(self.reservations))
         self.may_try = True
@@ -385,7 +380,7 @@ class Worker:
         self.fault, self.fault_kind = fault.cause, fault.kind
         self.gave_up = fault.is_final
         self.engine = self.load = self.progress = self.full_since = None
-        self.since, self.pace = now, PrefillRateEstimator()
+        self.since, self.prefill_rate = now, PrefillRateEstimator()
         self.num_running = len(self.reservations)
 
     def view(self, cached_blocks: int) -> WorkerView:
@@ -406,9 +401,9 @@ class Worker:
         )
 
     def _step_s(self) -> float:
-        """A step full of prefill."""
+        """How long a step full of prefill takes."""
         budget = self.engine.token_budget if self.engine is not None else 0
-        return budget / (self.pace.tokens_per_s or PRIOR_TOKENS_PER_S)
+        return budget / (self.prefill_rate.tokens_per_s or PRIOR_TOKENS_PER_S)
 
     def _schedule(self, reservation: Reservation, now: float) -> None:
         """When its prefill is over, and from when on the next ones can begin: any prompt from
@@ -422,7 +417,7 @@ class Worker:
         elif open_at >= free_at:
             self._open_at = reservation.done_at = self._free_at
         else:
-            # Half of each step is the long one's, which is over later by as much as this takes.
+            # Half of each step belongs to the long one, which this delays by its own length.
             reservation.is_beside = True
             self._open_at = reservation.done_at = min(open_at + 2 * own_s, self._free_at)
             for other in self._prefilling.values():
@@ -440,22 +435,22 @@ class Worker:
             if other.done_at > after:
                 other.done_at -= early_s
 
-    def _watch(self, now: float) -> None:
-        """From now on the time is taken in which prefills are computed."""
+    def _restart_measurement(self, now: float) -> None:
+        """Measure from now how long the prefills take."""
         self._busy_since, self._busy_tokens, self._busy_depth = now, 0, 0.0
 
     def _learn(self, reservation: Reservation, now: float) -> None:
         """A prefill is over. When none is left, all of them together took the time since the first
-        was sent: in which order they were computed does not matter.
+        was sent, in whichever order they were computed.
         """
         num_tokens = reservation.uncached_tokens
         self._busy_tokens += num_tokens
         self._busy_depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
         busy_s = now - self._busy_since
         if not self._prefilling or busy_s > LEARN_AFTER_S:
-            self.pace.learn(self._busy_tokens, self._busy_depth, busy_s, now)
+            self.prefill_rate.learn(self._busy_tokens, self._busy_depth, busy_s, now)
             if self._prefilling:
-                self._watch(now)
+                self._restart_measurement(now)
 
     def _private(self, request: RouteRequest, expected_output: int) -> int:
         """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
@@ -466,7 +461,7 @@ class Worker:
 
 def _most_beside(engine: EngineFacts | None) -> int:
     """How many tokens of a prompt our engine computes beside a long one: half of each step is for
-    those that fit into it (`workers/scheduler/planning.py`). Others' engines finish what they
+    those that fit into it (`workers/scheduler/planning.py`). External engines finish what they
     began.
     """
     if engine is None or engine.kind != "native":

@@ -4,7 +4,7 @@ Must not know who listens or any metrics library.
 """
 
 from gateway.telemetry.counters import Counters
-from gateway.telemetry.event_feed import EventFeed, Listener, Told
+from gateway.telemetry.event_feed import EventFeed, Listener, PublishedEvent
 from gateway.telemetry.fleet_events import (
     AnswerCut,
     BreakerClosed,
@@ -45,12 +45,12 @@ __all__ = [
     "Listener",
     "PoisonedRequest",
     "ProviderFailed",
+    "PublishedEvent",
     "RequestDetached",
     "Rerouted",
     "Resumed",
     "RetryRefused",
     "TakenOver",
-    "Told",
     "WorkerBack",
     "WorkerLost",
     "WorkerReady",

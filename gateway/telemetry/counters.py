@@ -1,7 +1,7 @@
 """What the gateway has counted since its start.
 
-Owns plain integers that actors raise and `gateway/http/metrics.py` reads. Must not know any
-metrics library: a counter must cost one addition on the token path.
+Owns plain integers that the gateway's parts raise and `gateway/http/metrics.py` reads. Must not
+know any metrics library: a counter must cost one addition on the token path.
 """
 
 from dataclasses import dataclass, fields

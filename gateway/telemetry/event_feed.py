@@ -1,8 +1,8 @@
-"""What happens in the fleet, told to whoever listens.
+"""The feed of fleet events.
 
-Owns the one way of an event: counted, logged as one line of JSON, handed to the listeners. Must
-not know why something happened. Nobody waits for a listener: a slow one loses its oldest events,
-and learns how many.
+Owns the one way of an event: counted, logged as one line of JSON, handed to the listeners. Must not
+know why something happened. Publishing never waits: a slow listener loses its oldest events, and
+learns how many.
 """
 
 import logging
@@ -28,8 +28,8 @@ _log = logging.getLogger(LOGGER)
 _encode = msgspec.json.Encoder().encode
 
 
-class Told(msgspec.Struct, frozen=True):
-    """An event as it was told: `number` rises by one from the gateway's start, `json` is one line
+class PublishedEvent(msgspec.Struct, frozen=True):
+    """An event as published: `number` rises by one from the gateway's start, `json` is one line
     that begins with the kind and ends with `time` (UTC).
     """
 
@@ -39,26 +39,26 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    """The events since it came, bounded."""
+    """The events since it connected, bounded."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Told] = deque()
+        self._waiting: deque[PublishedEvent] = deque()
         self._news = trio.Event()
         self._num_lost = 0
 
-    def put(self, told: Told) -> None:
+    def put(self, event: PublishedEvent) -> None:
         """One more; the oldest goes if there is no room."""
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._num_lost += 1
-        self._waiting.append(told)
+        self._waiting.append(event)
         self._news.set()
 
     async def wait(self) -> None:
         """Return once there is something to take."""
         await self._news.wait()
 
-    def take(self) -> tuple[int, list[Told]]:
+    def take(self) -> tuple[int, list[PublishedEvent]]:
         """How many were lost since the last call, before those that follow."""
         lost, events = self._num_lost, list(self._waiting)
         self._num_lost = 0
@@ -68,22 +68,22 @@ class Listener:
 
 
 class EventFeed:
-    """`publish` never waits. `unix_time` gives seconds since 1970. `process` is who tells, where
-    several do.
+    """`publish` never waits. `unix_time` gives seconds since 1970. `process` names this process in
+    each event where several share a port.
     """
 
     def __init__(
         self, unix_time: Callable[[], float] = time.time, process: str | None = None
     ) -> None:
         self._now = unix_time
-        self._teller = b"" if process is None else b',"process":' + _encode(process)
+        self._process_field = b"" if process is None else b',"process":' + _encode(process)
         self._listeners: set[Listener] = set()
         self._number = 0
         self.counts: dict[str, int] = dict.fromkeys(EVENT_KINDS, 0)
 
     @property
     def num_listeners(self) -> int:
-        """Who listens now."""
+        """Connected listeners."""
         return len(self._listeners)
 
     def publish(self, event: FleetEvent) -> None:
@@ -92,15 +92,15 @@ class EventFeed:
         self.counts[kind] += 1
         self._number += 1
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
-        line = _encode(event)[:-1] + self._teller + b',"time":"' + at.encode() + b'"}'
+        line = _encode(event)[:-1] + self._process_field + b',"time":"' + at.encode() + b'"}'
         _log.info("%s", line.decode())
-        told = Told(self._number, kind, line)
+        published = PublishedEvent(self._number, kind, line)
         for listener in self._listeners:
-            listener.put(told)
+            listener.put(published)
 
     @contextmanager
     def listen(self) -> Iterator[Listener]:
-        """Hear of everything for the length of the block. Raises `ApiError` 429 if too many do."""
+        """Receive events within the block. Raises `ApiError` 429 for too many listeners."""
         if len(self._listeners) >= MAX_LISTENERS:
             raise busy(f"{MAX_LISTENERS} listeners are connected already.", 10)
         listener = Listener()

@@ -1,6 +1,6 @@
-"""What operators are told of: the closed union `FleetEvent`.
+"""Events for operators: the closed union `FleetEvent`.
 
-Owns the kinds and their fields. Fields hold configured names, counts and words of ours: never text
+Owns the kinds and their fields. Fields hold configured names, counts and fixed phrases: never text
 of a prompt or an answer, an address or a secret. Must not know logs, metrics or listeners.
 """
 
@@ -14,7 +14,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
 
 
 class WorkerStarting(_Event, frozen=True, tag="worker starting"):
-    """Its engine is on its way; `epoch` counts the engines of one supervisor."""
+    """Its engine is starting; `epoch` counts the engines of one supervisor."""
 
     worker: str
     epoch: int
@@ -86,7 +86,7 @@ class HealthProbeFailed(_Event, frozen=True, tag="health probe failed"):
 
 
 class Rerouted(_Event, frozen=True, tag="rerouted"):
-    """A sequence without a token so far goes to another place."""
+    """A sequence without a token so far moves to another place."""
 
     request: str
     model: str
@@ -95,7 +95,7 @@ class Rerouted(_Event, frozen=True, tag="rerouted"):
 
 
 class Resumed(_Event, frozen=True, tag="resumed"):
-    """A sequence goes on elsewhere after `output_tokens` tokens."""
+    """A sequence continues on another worker after `output_tokens` tokens."""
 
     request: str
     model: str
@@ -105,7 +105,7 @@ class Resumed(_Event, frozen=True, tag="resumed"):
 
 
 class RetryRefused(_Event, frozen=True, tag="retry refused"):
-    """The fleet's budget for retries is spent: a failure is told to the client instead."""
+    """The budget for retries is spent: the client gets the failure instead."""
 
     what: str
 
@@ -137,7 +137,7 @@ class BreakerClosed(_Event, frozen=True, tag="breaker closed"):
 
 
 class ProviderFailed(_Event, frozen=True, tag="provider failed"):
-    """Nothing of an answer came; `status` is what it said, if it spoke."""
+    """A provider gave nothing of an answer; `status` is its HTTP status, if it sent one."""
 
     provider: str
     model: str
@@ -146,7 +146,7 @@ class ProviderFailed(_Event, frozen=True, tag="provider failed"):
 
 
 class AnswerCut(_Event, frozen=True, tag="answer cut"):
-    """A provider's answer broke off after its beginning."""
+    """A provider's answer broke off after it had begun."""
 
     provider: str
     model: str

@@ -1,7 +1,7 @@
-"""Health probes on their way through workers.
+"""Health probes: short sequences that prove a worker.
 
-Owns the short sequence that proves a worker, and its deadline. Must not know when one is due, nor
-what follows from its end: `core/fallback.py` decides.
+Owns the sequence, its deadline and its result. Must not know when one is due, nor what follows from
+its result: `routing/fallback.py` decides.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _PROMPT: Final = (1, 2, 3, 4)
 
 
 class HealthProbes:
-    """`run` sends those that the dispatcher asks for."""
+    """`run` runs the probes that the dispatcher asks for."""
 
     def __init__(
         self, dispatcher: Dispatcher, link: WorkerLink, draw: Callable[[int], bytes]
@@ -38,9 +38,9 @@ class HealthProbes:
         async with trio.open_nursery() as nursery:
             task_status.started()
             async for probe in self._dispatcher.probes:
-                nursery.start_soon(self._fly, probe)
+                nursery.start_soon(self._run_probe, probe)
 
-    async def _fly(self, probe: Probe) -> None:
+    async def _run_probe(self, probe: Probe) -> None:
         num_tokens = 0
 
         def count(item: TokenItem) -> bool:
@@ -62,13 +62,13 @@ class HealthProbes:
                 await attempt.wait()
         finally:
             self._link.forget(attempt)
-        self._report(probe, attempt.outcome, came=num_tokens > 0)
+        self._report(probe, attempt.outcome, has_tokens=num_tokens > 0)
 
-    def _report(self, probe: Probe, outcome: Outcome | None, *, came: bool) -> None:
+    def _report(self, probe: Probe, outcome: Outcome | None, *, has_tokens: bool) -> None:
         result: ProbeResult = "failed"
         why = "it broke off"
         match outcome:
-            case Finished(reason="stop" | "length") | None if came:
+            case Finished(reason="stop" | "length") | None if has_tokens:
                 # Any token passes: where steps are slow not all are here in time.
                 result, why = "passed", ""
             case Rejected(reason="busy" | "draining" | "not_ready"):

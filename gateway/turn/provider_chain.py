@@ -1,8 +1,8 @@
-"""The way through a model's providers.
+"""The fallback chain: the way through a model's providers.
 
-Owns who is asked next and what a client is told when nobody answers. Nobody is asked before
-`Spending` has reserved what it can cost. Must not know HTTP: the provider's bytes are passed on as
-they are.
+Owns which provider is asked next and the error when none answers. No provider is asked before
+`Spending` has reserved what the request can cost. Must not know HTTP: the provider's bytes are
+passed on as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.upstream import Provider
 
 COOL_S: Final = 1
-"""For a provider at its limit that does not say for how long."""
+"""Pause of a provider at its limit that names none."""
 
 Emit = Callable[[TurnEvent], None]
 
@@ -57,7 +57,7 @@ async def answer_by_chain(
     """Ask the providers of the chain in order until one answers; the caller's key and `model` are
     charged.
 
-    Returns what to tell the client if none did; nothing was emitted then. Raises `ApiError` when
+    Returns the client's error if none did; nothing was emitted then. Raises `ApiError` when
     an answer was cut after its beginning.
     """
     failures: list[ProviderFailed] = []
@@ -104,7 +104,7 @@ async def answer_by_chain(
             emit(UpstreamBody(answer.status, answer.body))
         services.counters.cloud_answers += 1
         return None
-    return _nobody_answered(failures, refusals)
+    return _none_answered(failures, refusals)
 
 
 def _note_failure(services: Services, name: str, model: str, error: ProviderFailed) -> None:
@@ -132,7 +132,7 @@ def _outgoing(
 async def _ask(
     provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
-    """The exchange with one provider; tells `bill` what it costs."""
+    """The exchange with one provider; its cost goes to `bill`."""
     try:
         if sent.request.stream:
             answer = await _stream(provider, sent, model, started, emit, bill)
@@ -176,7 +176,7 @@ async def _stream(
     )
 
 
-def _nobody_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
+def _none_answered(failures: list[ProviderFailed], refusals: list[ApiError]) -> ApiError:
     if refusals and not failures:
         return soonest_refusal(refusals)
     retry_after = [error.retry_after_s for error in failures if error.retry_after_s is not None]

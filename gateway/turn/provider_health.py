@@ -30,7 +30,7 @@ class ProviderHealth:
         self._breakers[name].asked(trio.current_time())
 
     def succeeded(self, name: str) -> None:
-        """It answered."""
+        """It has answered."""
         if self._breakers[name].succeeded():
             self._feed.publish(BreakerClosed("provider", name))
 
@@ -41,7 +41,7 @@ class ProviderHealth:
             self._feed.publish(BreakerOpen("provider", name, breaker.open_s, reason))
 
     def busy(self, name: str, retry_after_s: int | None) -> None:
-        """It is at its limit, which is no failure; it may have said for how long."""
+        """It is at its limit, which is no failure; it may have named a pause."""
         breaker = self._breakers[name]
         breaker.refused()
         if retry_after_s is not None and breaker.cool(trio.current_time(), retry_after_s):
@@ -50,6 +50,6 @@ class ProviderHealth:
             self._feed.publish(event)
 
     def open_names(self) -> dict[str, bool]:
-        """Every provider, and whether it is asked last, or not at all, for now."""
+        """Every provider, and whether it is asked last, or not at all, now."""
         now = trio.current_time()
         return {name: not breaker.is_good(now) for name, breaker in self._breakers.items()}

@@ -80,8 +80,8 @@ def test_memory_is_bounded_and_knows_the_last_home() -> None:
         _turn(memory, n, chain(SHARED, (f"agent {n}", 2)))
     assert memory.sharing("new", chain(SHARED), 0.0) == [(8, MAX_RECENT)]
     memory.record("k/s", (), W2, 0.0)
-    assert memory.home("k/s") == W2
-    assert memory.home("k/unknown") is None
+    assert memory.homes.get("k/s") == W2
+    assert memory.homes.get("k/unknown") is None
 
 
 class _Prompt(list[BlockDigest]):

@@ -74,7 +74,7 @@ def test_an_unmeasured_worker_counts_as_its_peers() -> None:
 
 def _learned(worker: Worker, tokens_per_s: float, now: float) -> None:
     for _ in range(50):
-        worker.pace.learn(1_000, 1_000 * 500, 1_000 / tokens_per_s, now)
+        worker.prefill_rate.learn(1_000, 1_000 * 500, 1_000 / tokens_per_s, now)
 
 
 def test_a_worker_that_was_slow_is_tried_again() -> None:

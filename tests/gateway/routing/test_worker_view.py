@@ -159,15 +159,15 @@ def test_the_pace_is_learned_from_whole_spells_of_work() -> None:
         worker.started(pair[1], now + 1.6)
         for place in pair:
             worker.drop(place, now + 2.0)
-    assert worker.pace.seconds(0, 8_008) == pytest.approx(0.8, rel=0.1)
-    known = worker.pace.seconds(0, 8_008)
+    assert worker.prefill_rate.seconds(0, 8_008) == pytest.approx(0.8, rel=0.1)
+    known = worker.prefill_rate.seconds(0, 8_008)
     lost, kept = _take(worker, request(98), 300.0), _take(worker, request(99, BLOCKS), 300.0)
     worker.drop(lost, 309.0)
     worker.started(kept, 309.1)
-    assert worker.pace.seconds(0, 8_008) == pytest.approx(known, rel=0.1)
+    assert worker.prefill_rate.seconds(0, 8_008) == pytest.approx(known, rel=0.1)
     worker.drop(kept, 310.0)
     worker.fail(Fault("w1", 1, "killed", 137), 311.0)
-    assert worker.pace.tokens_per_s == 0.0
+    assert worker.prefill_rate.tokens_per_s == 0.0
 
 
 def test_load_tells_the_sequences_of_other_gateways() -> None:

@@ -13,7 +13,6 @@ from gateway.output.detokenizer import (
     StreamSpelling,
     TokenBytes,
 )
-from gateway.output.event_sink import EventSink
 from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
 from gateway.output.sequence_output import Reason, SequenceOutput
@@ -27,7 +26,6 @@ __all__ = [
     "ByteDetokenizer",
     "ByteTable",
     "Detokenizer",
-    "EventSink",
     "OutputPipeline",
     "Reason",
     "ReasoningSplitter",

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import trio
 
 from gateway.api import Failed, Started, TurnEvent, connection_lost
-from gateway.output import EventSink
 from gateway.runtime import break_off
 from gateway.telemetry import EventFeed, RequestDetached, TakenOver
 
@@ -55,7 +54,7 @@ class Claim(NamedTuple):
 
 
 class StreamedTurn:
-    """One streamed turn and its client. While it is STREAMING, events go to `emit` directly."""
+    """One streamed turn and its client."""
 
     __slots__ = (
         "_emit",
@@ -66,7 +65,6 @@ class StreamedTurn:
         "failure",
         "left_at",
         "scope",
-        "sink",
         "state",
     )
 
@@ -74,7 +72,6 @@ class StreamedTurn:
         self.claim = claim
         self.state = TurnState.WAITING
         self.scope = trio.CancelScope()
-        self.sink = EventSink(self._keep)
         self.attached: trio.Event | None = None
         self.ended = trio.Event()
         self.failure: Exception | None = None
@@ -96,10 +93,9 @@ class StreamedTurn:
         self.state = TurnState.WAITING
         self.scope.deadline = float("inf")
         self._emit = emit
-        self.sink.tell = self._pass_first
         kept, self._kept = self._kept, []
         for event in kept:
-            self.sink(event)
+            self.emit(event)
         if self.attached is not None:
             self.attached.set()
 
@@ -110,12 +106,10 @@ class StreamedTurn:
         self.scope.deadline = self.left_at + grace_s
         self.attached = trio.Event()
         self._emit = None
-        self.sink.tell = self._keep
 
     def cancel(self) -> None:
         """The client has left for good."""
         self._emit = None
-        self.sink.tell = _ignore
         self.scope.cancel()
 
     def end(self, *, is_cut: bool) -> None:
@@ -123,25 +117,27 @@ class StreamedTurn:
         self.state = TurnState.ENDED
         if is_cut and self._emit is not None:
             self._emit(Failed(connection_lost()))
-        # A bound method in the sink would be a cycle, which waits for the garbage collector.
-        self.sink.tell = _ignore
+        self._emit = None
         self.ended.set()
 
-    def _keep(self, event: TurnEvent) -> None:
-        self._kept.append(event)
-        if len(self._kept) > MAX_KEPT:
-            self.scope.cancel()
+    def emit(self, event: TurnEvent) -> None:
+        """Pass an event on to the client, if one is connected."""
+        if self.state is not TurnState.STREAMING:
+            self._keep(event)
+        if self._emit is not None:
+            self._emit(event)
 
-    def _pass_first(self, event: TurnEvent) -> None:
-        assert self._emit is not None
-        if isinstance(event, Started):
-            # A client that takes over gets it too.
+    def _keep(self, event: TurnEvent) -> None:
+        """Keep an event for a client that takes over; content that a client gets ends that."""
+        if self.state is TurnState.DETACHED:
+            self._kept.append(event)
+            if len(self._kept) > MAX_KEPT:
+                self.scope.cancel()
+        elif isinstance(event, Started):
             self._kept = [event]
-        else:
+        elif self.state is TurnState.WAITING:
             self.state = TurnState.STREAMING
             self._kept.clear()
-            self.sink.tell = self._emit
-        self._emit(event)
 
 
 class OpenTurns:
@@ -232,7 +228,7 @@ class OpenTurns:
         try:
             with turn.scope:
                 with turn:
-                    await work(turn.sink)
+                    await work(turn.emit)
                 while turn.state is TurnState.DETACHED:
                     assert turn.attached is not None
                     await turn.attached.wait()
@@ -260,7 +256,3 @@ class OpenTurns:
         turn.detach(self._grace_s)
         self._detached[claim] = turn
         self._feed.publish(RequestDetached(claim.model, claim.key, self._grace_s))
-
-
-def _ignore(_event: TurnEvent) -> None:
-    """Where the events of a turn that is over go."""

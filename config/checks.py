@@ -38,9 +38,9 @@ def process_mistakes(config: Config) -> Iterator[Mistake]:
     for place, limited in _limited(config):
         yield Mistake(
             place,
-            f"{limited} has a spending limit, which one process alone can keep: each of "
-            f"{gateway.processes} would spend as much; run one ([gateway] processes, --processes), "
-            "or take the limits out",
+            f"{limited} has a spending limit, which only a single process can keep: each of "
+            f"{gateway.processes} would spend that much; run one ([gateway] processes, "
+            "--processes), or remove the limits",
         )
     last = gateway.processes - 1
     try:
@@ -105,7 +105,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
             yield Mistake(
                 ("workers", at, "model"),
                 f"worker `{worker.name}` cannot serve {worker.model}, which has neither "
-                "weights nor a tokenizer; it is for `herma bench engine` alone",
+                "weights nor a tokenizer; it is only for `herma bench engine`",
             )
         elif (why := names_nothing(worker.model)) is not None:
             yield Mistake(("workers", at, "model"), f"worker `{worker.name}`: {why}")
@@ -113,7 +113,7 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
             yield Mistake(
                 ("workers", at, "serves"),
                 f"worker `{worker.name}` serves `{worker.serves}`, "
-                f"which is no [[models]] name; known: {', '.join(sorted(models))}",
+                f"which is not a [[models]] name; known: {', '.join(sorted(models))}",
             )
 
 
@@ -125,7 +125,7 @@ def _params_mistakes(config: Config) -> Iterator[Mistake]:
                 yield Mistake(
                     ("models", at, "alias_params", alias),
                     f"model `{model.name}` has alias_params for `{alias}`, "
-                    f"which is none of its aliases; known: {', '.join(model.aliases) or 'none'}",
+                    f"which is not one of its aliases; known: {', '.join(model.aliases) or 'none'}",
                 )
         for place, params in _params_of(config, at):
             named = {*params.set, *params.default, *params.drop}
@@ -133,7 +133,7 @@ def _params_mistakes(config: Config) -> Iterator[Mistake]:
                 yield Mistake(
                     place,
                     f"the params of model `{model.name}` rewrite `{taken[0]}`, "
-                    f"which no rewriting may touch: {', '.join(sorted(_NOT_REWRITTEN))}",
+                    f"which is fixed; fixed are {', '.join(sorted(_NOT_REWRITTEN))}",
                 )
 
 

@@ -50,4 +50,4 @@ def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:
         return Path(state) / "herma" / "ledger.sqlite"
     if home := environ.get("HOME"):
         return Path(home) / ".local" / "state" / "herma" / "ledger.sqlite"
-    raise ConfigError("the ledger has no place: set [ledger] path, or XDG_STATE_HOME or HOME")
+    raise ConfigError("the ledger has no path: set [ledger] path, or XDG_STATE_HOME or HOME")

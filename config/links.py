@@ -40,7 +40,7 @@ def _host_mistakes(config: Config) -> Iterator[Mistake]:
         yield Mistake(
             place,
             f'[gateway] host "{host}" is neither an IP address, as 127.0.0.1 or ::1, nor a name; '
-            "the port stands in `port`",
+            "set the port with `port`",
         )
     elif not is_loopback_host(host) and not config.keys:
         yield Mistake(
@@ -53,7 +53,7 @@ def _host_mistakes(config: Config) -> Iterator[Mistake]:
 def _bind_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     place, bind = ("gateway", "worker_bind"), gateway.worker_bind
     if not is_well_formed(bind, allows_wildcard=True):
-        yield Mistake(place, f"[gateway] worker_bind `{bind}` is no address: {ADDRESS_FORM}")
+        yield Mistake(place, f"[gateway] worker_bind `{bind}` is not an address: {ADDRESS_FORM}")
     elif not is_local_address(bind) and gateway.curve_secret_file is None:
         yield Mistake(
             place,
@@ -103,7 +103,7 @@ def _ports(first: int, count: int) -> range:
 def _worker_key_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
     place = ("gateway", "curve_worker_keys")
     if gateway.curve_worker_keys and gateway.curve_secret_file is None:
-        yield Mistake(place, "[gateway] curve_worker_keys need a curve_secret_file beside them")
+        yield Mistake(place, "[gateway] curve_worker_keys need a curve_secret_file")
     for name, key in gateway.curve_worker_keys.items():
         if not is_curve_key(key):
             text = f"[gateway] curve_worker_keys: the key of `{name}` must be {CURVE_KEY_FORM}"
@@ -120,7 +120,7 @@ def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mi
         yield Mistake((*place, "curve_server_key"), text)
     place = (*place, "gateways")
     if not worker.gateways:
-        text = f"worker `{worker.name}` dials nobody: name a gateway, or leave `gateways` out"
+        text = f"worker `{worker.name}` has an empty list `gateways`: name one, or omit the key"
         yield Mistake(place, text)
     for index, address in enumerate(worker.gateways):
         if not is_well_formed(address, allows_wildcard=False):

@@ -53,7 +53,7 @@ def _in_table(value: object, struct: type[msgspec.Struct], place: Place) -> Iter
             yield Mistake((*place, key), text)
     for name, field in fields.items():
         if field.required and name not in value:
-            yield Mistake(place, f"{title(place)} has no `{name}`, which it needs")
+            yield Mistake(place, f"{title(place)} needs `{name}`")
     # Rules over several keys are checked by the struct itself.
     if (refusal := _refusal(value, struct)) is not None:
         yield Mistake(place, f"{title(place)}: {refusal}")
@@ -82,7 +82,7 @@ def _in_named(value: object, item: object, place: Place) -> Iterator[Mistake]:
     for key, inner in value.items():
         if key in keys and not isinstance(inner, dict):
             remedy = f"write [{_path(place)}.NAME] above it"
-            yield Mistake((*place, key), f"`{key}` stands in {title(place)} itself: {remedy}")
+            yield Mistake((*place, key), f"`{key}` is set in {title(place)} itself: {remedy}")
         else:
             yield from type_mistakes(inner, item, (*place, key))
 

@@ -169,8 +169,8 @@ def _described(operation: _Operation) -> dict[str, Any]:
 def _schema_of(media: str, kind: _Struct | None) -> dict[str, Any]:
     if media == EVENTS and kind is not None:
         text = f"One event of the stream: a {kind.__name__} or an error, at last `[DONE]`."
-        told = {"anyOf": [_ref(kind), _ref(ErrorBody)]}
-        data = {"type": "string", "contentMediaType": JSON, "contentSchema": told}
+        either_body = {"anyOf": [_ref(kind), _ref(ErrorBody)]}
+        data = {"type": "string", "contentMediaType": JSON, "contentSchema": either_body}
         either = {"anyOf": [{"const": "[DONE]"}, data]}
         event = {"type": "object", "properties": {"data": either}, "required": ["data"]}
         return {"schema": {**event, "description": text}}

@@ -106,23 +106,23 @@ class Bill:
 class Spending:
     """The books of one gateway, with the ledger that `run` writes.
 
-    `tell` takes events for operators; `unix_time` returns seconds since 1970; `environ` gives the
-    ledger's default place. `is_alone`: no other process shares the port, so this one also counts
-    what further processes have spent in earlier runs.
+    `publish` takes events for operators, `unix_time` returns seconds since 1970, `environ` gives
+    the ledger's default path. `is_alone`: no other process shares the port, so this one also
+    counts what further processes have spent in earlier runs.
     """
 
     def __init__(
         self,
         config: Config,
         environ: Mapping[str, str],
-        tell: Callable[[FleetEvent], None],
+        publish: Callable[[FleetEvent], None],
         unix_time: Callable[[], float] = time.time,
         *,
         is_alone: bool = True,
     ) -> None:
         self._config = config
         self._environ = environ
-        self._tell = tell
+        self._publish = publish
         self._now = unix_time
         self._books = Books(_limits_of(config))
         self._writer = LedgerWriter()
@@ -198,7 +198,7 @@ class Spending:
         window = refusal.window
         (kind, name), period = window.account, window.period
         if refusal.is_news:
-            self._tell(LimitReached(kind, name, period, refusal.resets_at.isoformat()))
+            self._publish(LimitReached(kind, name, period, refusal.resets_at.isoformat()))
         elif window.obstacle(refusal.cost) == "size":
             cost, left = show_amount(refusal.cost), show_amount(max(0, window.left))
             text = "the %s limit of %s %s refuses a request that could cost %s: %s is left"

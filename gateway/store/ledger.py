@@ -223,7 +223,7 @@ def _open_for_writing(path: Path, currency: str) -> sqlite3.Connection:
 def _check_is_ledger(connection: sqlite3.Connection, path: Path) -> None:
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise ConfigError(
-            f"{path} is a database, but no ledger of Herma; name another [ledger] path"
+            f"{path} is a database, but not a ledger of Herma; name another [ledger] path"
         )
     version = _pragma(connection, "user_version")
     if version != SCHEMA_VERSION:
@@ -253,7 +253,7 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 def _cannot_open(path: Path, error: Exception) -> ConfigError:
     return ConfigError(
-        f"cannot open the ledger {path}: {error}; set [ledger] path to a place that can be written"
+        f"cannot open the ledger {path}: {error}; set [ledger] path to a writable place"
     )
 
 

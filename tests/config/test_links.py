@@ -47,7 +47,7 @@ def test_a_public_host_is_called_so(host: str) -> None:
 def test_an_address_that_is_none_is_told_how_one_is_written(address: str) -> None:
     """By the gateway and by a worker alike; it is not called public."""
     form = "write tcp://HOST:PORT or ipc://PATH"
-    with pytest.raises(ConfigError, match=f"^x:2: .*worker_bind .* is no address: {form}"):
+    with pytest.raises(ConfigError, match=f"^x:2: .*worker_bind .* is not an address: {form}"):
         check(f'[gateway]\nworker_bind = "{address}"')
     with pytest.raises(ConfigError, match=f"^x:6: worker `w` cannot dial .*: {form}"):
         check(f'{WORKER}gateways = ["ipc:///a",\n"{address}"]')
@@ -65,7 +65,7 @@ def test_a_port_that_is_picked_is_no_address_to_dial(port: str) -> None:
 
 def test_a_worker_that_dials_nobody_is_refused() -> None:
     """It would wait for ever, and whoever waits for it as well."""
-    with pytest.raises(ConfigError, match=r"^x:5: worker `w` dials nobody"):
+    with pytest.raises(ConfigError, match=r"^x:5: worker `w` has an empty list"):
         check(f"{WORKER}gateways = []")
 
 

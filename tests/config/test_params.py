@@ -39,8 +39,8 @@ def test_rewriting_is_read() -> None:
     ("old", "new", "parts"),
     [
         ("alias_params.quick", "alias_params.fast", ("`fast`", "known: quick")),
-        ('drop = ["think"]', 'drop = ["model"]', ("`model`", "no rewriting")),
-        ("temperature = 0.2", "stream = true", ("`stream`", "no rewriting")),
+        ('drop = ["think"]', 'drop = ["model"]', ("`model`", "fixed")),
+        ("temperature = 0.2", "stream = true", ("`stream`", "fixed")),
         ("set = {", "sett = {", ("`sett`", "`set`")),
         ("x-session-affinity", "x session", ("letters, digits", "session_hint")),
     ],

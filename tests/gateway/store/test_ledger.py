@@ -240,7 +240,7 @@ def test_a_foreign_file_is_left_alone(path: Path) -> None:
         other.execute("CREATE TABLE t (x)")
     before = path.read_bytes()
     for opening in (lambda: LedgerStore(path, "USD"), lambda: read_report(path, (), DAY)):
-        with pytest.raises(ConfigError, match="no ledger"):
+        with pytest.raises(ConfigError, match="not a ledger"):
             opening()
     assert path.read_bytes() == before
     path.write_bytes(b"no database at all, but long enough to look like one " * 20)

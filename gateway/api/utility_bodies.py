@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.chat_parser import MessageBody, Tool
+from gateway.api.chat_parser import MessageBody
 from gateway.api.request import TokenId
 
 ModelState = Literal["ready", "starting", "down", "cloud"]
@@ -24,7 +24,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     model: ModelName | None = None
     prompt: str | None = None
     messages: Annotated[list[MessageBody], Meta(min_length=1)] | None = None
-    tools: list[Tool] | None = None
+    tools: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None

@@ -103,7 +103,7 @@ def build_services(
         spending=Spending(config, environ, feed.publish, is_alone=not gateway_index.is_shared),
         feed=feed,
         health=ProviderHealth(config.providers, feed),
-        retries=RetryBudget(feed),
+        retries=RetryBudget(feed, counters),
         open_turns=OpenTurns(feed, grace_s=gateway.disconnect_grace_s),
     )
 

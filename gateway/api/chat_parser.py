@@ -131,13 +131,15 @@ class ChatBody(SamplingBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-def parse_chat_request(body: bytes, rewrite: Rewrite = lambda raw: raw) -> ChatRequest:
+def parse_chat_request(body: bytes, rewrite: Rewrite | None = None) -> ChatRequest:
     """The request in `body` (JSON in UTF-8), after `rewrite` has replaced some of its fields.
 
     Raises `ApiError` 400 that names the field, for wrong types, values out of bounds (NaN and
     Infinity too), unknown roles, and fields that contradict each other.
     """
-    raw = rewrite(decode_object(body))
+    raw = decode_object(body)
+    if rewrite is not None:
+        raw = rewrite(raw)
     return chat_request(raw, xxhash.xxh3_128_digest(body), len(body))
 
 

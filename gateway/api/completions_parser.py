@@ -74,12 +74,14 @@ class Completions(msgspec.Struct, frozen=True):
         return len(self.requests) * self.requests[0].n
 
 
-def parse_completions(body: bytes, rewrite: Rewrite = lambda raw: raw) -> Completions:
+def parse_completions(body: bytes, rewrite: Rewrite | None = None) -> Completions:
     """The requests in `body` (JSON in UTF-8), after `rewrite` has replaced some of its fields.
 
     Raises `ApiError` 400 that names the field.
     """
-    raw = rewrite(decode_object(body))
+    raw = decode_object(body)
+    if rewrite is not None:
+        raw = rewrite(raw)
     typed = typed_body(raw, CompletionBody)
     _refuse_the_unserved(typed)
     prompts = _prompts(typed.prompt)

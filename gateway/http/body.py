@@ -5,23 +5,10 @@ Owns how many bytes are read; the server bounds the time. Must not know what the
 
 from collections.abc import Iterable
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from gateway.api import ApiError
-from gateway.http.response_writer import EXTENSION, ResponseWriter
 from gateway.http.responses import ClientGone
-
-
-def body_at_hand(scope: Scope, max_bytes: int) -> bytes | None:
-    """The body, if all of it has arrived; otherwise `read_body` has to be called. Raises `ApiError`
-    as that does.
-    """
-    push: ResponseWriter = scope["extensions"][EXTENSION]
-    _check_headers(scope["headers"], max_bytes)
-    body = push.whole_body()
-    if body is not None and len(body) > max_bytes:
-        raise _too_large(max_bytes)
-    return body
 
 
 async def read_body(

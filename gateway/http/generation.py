@@ -13,8 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
     CHAT_FORMAT,
-    ApiFormat,
-    ChatRequest,
     Completions,
     completions_format,
     parse_chat_request,
@@ -24,7 +22,7 @@ from gateway.api import (
 )
 from gateway.http.answer import WholeAnswer
 from gateway.http.auth import Gatekeeper
-from gateway.http.body import body_at_hand, read_body
+from gateway.http.body import read_body
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.prompts import EachPrompt
@@ -49,13 +47,18 @@ class Generation:
         self._edge = edge
         self._gate = gate
         self._metrics = metrics
+        self._rewrite = edge.by_alias if edge.alias_params else None
         self._admission_pacer = AdmissionPacer()
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One conversation, one answer."""
         caller, body = await self._take(scope, receive)
-        request = parse_chat_request(body, self._edge.by_alias)
-        api = _counting(CHAT_FORMAT, request)
+        request = parse_chat_request(body, self._rewrite)
+        api = (
+            with_continuous_usage(CHAT_FORMAT, request.n)
+            if request.continuous_usage
+            else CHAT_FORMAT
+        )
         answer = StreamedAnswer if request.stream else WholeAnswer
         push = scope["extensions"][EXTENSION]
         await answer(self._edge, self._metrics, request, caller, api, push).run()
@@ -63,16 +66,18 @@ class Generation:
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""
         caller, body = await self._take(scope, receive)
-        asked = parse_completions(body, self._edge.by_alias)
+        asked = parse_completions(body, self._rewrite)
         api = completions_format(await self._echoes(asked) if asked.echo else ())
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
+        if whole.continuous_usage:
+            api = with_continuous_usage(api, whole.n)
         answer = StreamedAnswer if whole.stream else WholeAnswer
         await answer(
             replace(self._edge, run_turn=EachPrompt(self._edge.run_turn, asked.requests).run),
             self._metrics,
             whole,
             msgspec.structs.replace(caller, cloud=False),
-            _counting(api, whole),
+            api,
             scope["extensions"][EXTENSION],
         ).run()
 
@@ -81,7 +86,7 @@ class Generation:
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)
         max_bytes = self._edge.config.max_body_bytes
-        body = body_at_hand(scope, max_bytes)
+        body = scope["extensions"][EXTENSION].whole_body(max_bytes)
         if body is None:
             body = await read_body(receive, scope["headers"], max_bytes)
         if not self._admission_pacer.may_pass():
@@ -99,11 +104,6 @@ class Generation:
         known = await self._edge.text_of(model)
         ids = checked_ids(known.text, prompt, "prompt")
         return await off_the_loop(len(ids), lambda: decode_raw(known.text, ids))
-
-
-def _counting(api: ApiFormat, request: ChatRequest) -> ApiFormat:
-    """`api`, with the usage so far in every chunk if the client wants that."""
-    return with_continuous_usage(api, request.n) if request.continuous_usage else api
 
 
 @final

@@ -36,8 +36,9 @@ class ResponseWriter(Protocol):
     wrote_at: float
     extra_headers: Sequence[Header]
 
-    def whole_body(self) -> bytes | None:
-        """The request's body, or None unless all of it has arrived; it is received or taken here,
+    def whole_body(self, max_bytes: int) -> bytes | None:
+        """The request's body, or None unless all of it has arrived, plain and of at most
+        `max_bytes`: `read_body` waits for it, or raises the error. It is received or taken here,
         never both.
         """
         ...

@@ -18,7 +18,7 @@ import trio
 from gateway.api import ApiError, connection_lost, poisoned_request
 from gateway.link import Outcome, Overdue
 from gateway.routing import Dispatcher, Lease, RequestIdentity
-from gateway.telemetry import EventFeed, Rerouted, Resumed, RetryRefused
+from gateway.telemetry import Counters, EventFeed, Rerouted, Resumed, RetryRefused
 from protocol.messages import Finished
 
 MAX_ERRORS: Final = 2
@@ -41,22 +41,25 @@ _log = logging.getLogger("herma.turn")
 
 
 class RetryBudget:
-    """A token bucket, full at first, from which each retry takes a token."""
+    """A token bucket, full at first, from which each retry takes a token; each turn that `counters`
+    has counted adds a part of one.
+    """
 
-    def __init__(self, feed: EventFeed) -> None:
+    def __init__(self, feed: EventFeed, counters: Counters) -> None:
         self._feed = feed
+        self._counters = counters
+        self._num_turns = 0
         self._tokens = MOST
         self._at: float | None = None
 
-    def requested(self) -> None:
-        """A new request came."""
-        self._tokens = min(MOST, self._tokens + PER_REQUEST)
-
     def may_retry(self, what: str, now: float) -> bool:
         """Whether `what`, a model or provider, may be tried again; an event says so if not."""
+        num_turns = self._counters.turns_started
+        self._tokens += (num_turns - self._num_turns) * PER_REQUEST
         if self._at is not None:
-            self._tokens = min(MOST, self._tokens + max(0.0, now - self._at) * FLOOR_PER_S)
-        self._at = now
+            self._tokens += max(0.0, now - self._at) * FLOOR_PER_S
+        self._tokens = min(MOST, self._tokens)
+        self._num_turns, self._at = num_turns, now
         if self._tokens < 1.0:
             self._feed.publish(RetryRefused(what))
             return False

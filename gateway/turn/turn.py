@@ -20,7 +20,6 @@ from gateway.api import (
     poisoned_request,
 )
 from gateway.routing import ModelView, RouteRequest, UseProvider
-from gateway.telemetry import Counters
 from gateway.turn.caller import Caller
 from gateway.turn.open_turns import Claim, Emit
 from gateway.turn.preparation import UNSUPPORTED, Job, guess_prompt_tokens, is_auxiliary, prepare
@@ -36,35 +35,11 @@ def answer_request(
     it. Errors meant for the client end the turn as a `Failed` event, as does a shutdown that cannot
     wait. Cancelling the call aborts the work on the worker; a streamed turn may be detached first.
     """
+    turn = Turn(services, request, caller)
     if not request.stream:
-        return Turn(services, request, caller, emit).run()
-
-    def work(emit: Emit) -> Awaitable[None]:
-        return Turn(services, request, caller, emit).run()
-
+        return turn.run(emit)
     claim = Claim(caller.key, request.fingerprint, request.model)
-    return services.open_turns.stream(claim, work, emit)
-
-
-class _Counted:
-    """Counts one turn by how it ends."""
-
-    __slots__ = ("_counters",)
-
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
-
-    def __enter__(self) -> None:
-        self._counters.turns_started += 1
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self._counters.turns_finished += 1
-        elif isinstance(error, Exception):
-            self._counters.turns_failed += 1
-        else:
-            # Cancellation; of a turn with several choices it is a group.
-            self._counters.turns_cancelled += 1
+    return services.open_turns.stream(claim, turn.run, emit)
 
 
 class Turn:
@@ -73,34 +48,57 @@ class Turn:
     Where it waits few calls are nested, since resuming passes through all of them.
     """
 
-    __slots__ = ("_caller", "_emit", "_error", "_is_unsupported", "_request", "_services", "_usage")
+    __slots__ = (
+        "_caller",
+        "_emit",
+        "_error",
+        "_is_unsupported",
+        "_request",
+        "_services",
+        "_task",
+        "_usage",
+    )
 
-    def __init__(
-        self, services: Services, request: ChatRequest, caller: Caller, emit: Emit
-    ) -> None:
+    _emit: Emit
+    _task: trio.lowlevel.Task
+
+    def __init__(self, services: Services, request: ChatRequest, caller: Caller) -> None:
         self._services = services
         self._request = request
         self._caller = caller
-        self._emit = emit
         self._error: ApiError | None = None
         self._is_unsupported = False
         self._usage: Usage | None = None
 
-    async def run(self) -> None:
+    async def run(self, emit: Emit) -> None:
         """Answer by a worker, else by the providers."""
+        self._emit = emit
+        with self:
+            self._refuse_poison()
+            provider = await self._try_locally(cloud=True)
+            if provider is not None:
+                await self._ask_providers(provider)
+
+    def __enter__(self) -> None:
         services = self._services
-        task = services.open_turns.open()
-        try:
-            with _Counted(services.counters):
-                services.retries.requested()
-                self._refuse_poison()
-                provider = await self._try_locally(cloud=True)
-                if provider is not None:
-                    await self._ask_providers(provider)
-        except ApiError as error:
-            self._emit(Failed(error))
-        finally:
-            services.open_turns.close(task)
+        services.counters.turns_started += 1
+        self._task = services.open_turns.open()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Count the turn by how it ends; an error meant for the client is its last event."""
+        counters = self._services.counters
+        if error is None:
+            counters.turns_finished += 1
+        elif isinstance(error, Exception):
+            counters.turns_failed += 1
+        else:
+            # Cancellation; of a turn with several choices it is a group.
+            counters.turns_cancelled += 1
+        self._services.open_turns.close(self._task)
+        if not isinstance(error, ApiError):
+            return False
+        self._emit(Failed(error))
+        return True
 
     async def _ask_providers(self, provider: UseProvider) -> None:
         """Answer by a provider; if all fail, once more by a worker if one is ready or expected."""

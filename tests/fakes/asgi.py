@@ -179,7 +179,7 @@ class FakePush:
     def end(self, last: bytes = b"") -> None:
         self._part(last, more=False)
 
-    def whole_body(self) -> bytes | None:
+    def whole_body(self, max_bytes: int) -> bytes | None:  # noqa: ARG002
         return None
 
     async def flushed(self) -> None:

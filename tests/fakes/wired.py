@@ -10,12 +10,11 @@ import h11
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.server.connection import Readers, Service
+from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.parser import Limits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
 from gateway.http.server.send_buffer import WriteBatch
-from gateway.http.server.serving import Connections
 
 SILENT_PEER_S = 30.0
 LONGEST_S = 1_000.0

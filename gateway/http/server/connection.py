@@ -26,7 +26,7 @@ from gateway.http.server.exchange import Exchange
 from gateway.http.server.parser import Limits, Request, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
 from gateway.http.server.send_buffer import SendBuffer, WriteBatch
-from gateway.runtime import Wakeup
+from gateway.runtime import Wakeup, coalesced_tick
 
 _RECEIVE_BYTES: Final = 2**16
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -273,3 +273,51 @@ class Readers:
         for key, _ in self._selector.select(0):
             self._at = key.data
             key.data.read()
+
+
+class Connections:
+    """The open ones."""
+
+    def __init__(self, service: Service, here: Address | None) -> None:
+        self._service = service
+        self._here = here
+        self._open: set[Connection] = set()
+        self._is_ending = False
+
+    async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
+        """Serve one connection to its end."""
+        with accepted:
+            async with trio.open_nursery() as nursery:
+                connection = Connection(self._service, accepted, peer, self._here, nursery)
+                self._open.add(connection)
+                if self._is_ending:
+                    connection.end_soon()
+                try:
+                    with suppress(ClientGone):
+                        await connection.serve()
+                    nursery.cancel_scope.cancel()
+                finally:
+                    self._open.discard(connection)
+                    connection.stop_reading()
+
+    async def sweep(self) -> None:
+        """Check the deadlines of all connections until cancelled. A failure is logged and ends its
+        connection.
+        """
+        sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
+        while True:
+            await coalesced_tick(sweep_s)
+            now = trio.current_time()
+            for connection in tuple(self._open):
+                if await error_of(_sweep, connection, now) is not None:
+                    connection.lose()
+
+    def end_soon(self) -> None:
+        """No connection takes another request."""
+        self._is_ending = True
+        for connection in tuple(self._open):
+            connection.end_soon()
+
+
+async def _sweep(connection: Connection, now: float) -> None:
+    connection.sweep(now)

@@ -48,6 +48,7 @@ class Exchange:
         "_has_all",
         "_held",
         "_is_flowing",
+        "_keeps_alive",
         "_look",
         "_look_at",
         "_num_sends",
@@ -73,7 +74,8 @@ class Exchange:
         self._body = body
         self._send_buffer = send_buffer
         self._date = date
-        self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)
+        self._framing: Framing | None = None
+        self._keeps_alive = keeps_alive
         self._held: tuple[int, Sequence[Header]] | None = None
         self._has_all = False
         self._is_flowing = False
@@ -89,12 +91,14 @@ class Exchange:
     @property
     def is_cut(self) -> bool:
         """Whether the peer cannot see from the bytes that the response is not whole."""
-        return self.has_started and not self.has_ended and not self._framing.is_delimited
+        framing = self._framing if self.has_started and not self.has_ended else None
+        return framing is not None and not framing.is_delimited
 
     @property
     def keeps_alive(self) -> bool:
         """Whether the connection can take another request after this one."""
-        return self.has_ended and self.request.is_complete and self._framing.keeps_alive
+        framing = self._framing if self.has_ended and self.request.is_complete else None
+        return framing is not None and framing.keeps_alive
 
     def scope(self, client: tuple[str, int] | None, server: tuple[str, int] | None) -> Scope:
         """The request as ASGI describes it."""
@@ -134,12 +138,15 @@ class Exchange:
                 self._invite()
             await self._body.wait_for_change()
 
-    def whole_body(self) -> bytes | None:
+    def whole_body(self, max_bytes: int) -> bytes | None:
         """See `ResponseWriter`."""
         request = self.request
+        num_bytes = request.num_body_bytes
         if self._has_all or not request.is_complete or self._send_buffer.is_gone:
             return None
-        if request.num_waiting_bytes != request.num_body_bytes:
+        if num_bytes > max_bytes or num_bytes != request.num_waiting_bytes:
+            return None
+        if not request.has_plain_body:
             return None
         self._has_all = True
         body = request.take()
@@ -179,14 +186,12 @@ class Exchange:
         self._held = (status, [*headers, *self.extra_headers] if self.extra_headers else headers)
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Send a whole response, never waiting. See `ResponseWriter`."""
+        """See `ResponseWriter`."""
         if self.has_started or self._held is not None:
             raise ValueError("the response has begun already")
         if self.extra_headers:
             headers = [*headers, *self.extra_headers]
-        framing = self._framing
-        framing.keeps_alive &= self.request.is_complete
-        response = framing.whole(status, headers, self._date(), body)
+        response = self._begin().whole(status, headers, self._date(), body)
         self.has_started = self.has_ended = True
         self._send_buffer.write_all(response)
 
@@ -228,7 +233,6 @@ class Exchange:
             return True
         self.wrote_at = batch.now if batch.is_open else trio.current_time()
         self._put(chunk, is_last=False)
-        self._is_flowing = self._framing.is_chunked
         return not send_buffer.is_gone
 
     def end(self, last: bytes = b"") -> None:
@@ -251,20 +255,25 @@ class Exchange:
     def _put(self, part: bytes, *, is_last: bool) -> None:
         if (self._held is None and not self.has_started) or self.has_ended:
             raise ValueError("a response's parts come between its begin and its end")
-        head = b"" if self._held is None else self._head(part if is_last else None)
-        data = head + self._framing.body(part, is_last=is_last)
+        data = b""
+        if self._held is not None:
+            (status, headers), self._held = self._held, None
+            data = self._begin().head(status, headers, self._date(), part if is_last else None)
+        framing = self._framing
+        assert framing is not None
+        data += framing.body(part, is_last=is_last)
         self.has_started = True
         self.has_ended = is_last
-        if is_last:
-            self._is_flowing = False
+        self._is_flowing = framing.is_chunked and not is_last
         if data:
             self._send_buffer.write(data)
 
-    def _head(self, whole_body: bytes | None) -> bytes:
-        assert self._held is not None
-        (status, headers), self._held = self._held, None
-        self._framing.keeps_alive &= self.request.is_complete
-        return self._framing.head(status, headers, self._date(), whole_body)
+    def _begin(self) -> Framing:
+        """The framing of the response, now that it is known whether all of the request came."""
+        request = self.request
+        keeps_alive = self._keeps_alive and request.is_complete
+        framing = self._framing = Framing(request.method, request.version, keeps_alive=keeps_alive)
+        return framing
 
     def _next_part(self) -> Message:
         request = self.request

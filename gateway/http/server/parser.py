@@ -21,7 +21,7 @@ from gateway.api import ApiError
 _SLICE_BYTES: Final = 4096
 """Bytes parsed at once, so that a packet of tiny requests stops soon after the bound."""
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
-_CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"expect"})
+_CHECKED: Final = frozenset({b"host", b"transfer-encoding", b"content-encoding", b"expect"})
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -47,6 +47,7 @@ class Request:
     __slots__ = (
         "error",
         "expects_continue",
+        "has_plain_body",
         "headers",
         "is_complete",
         "keeps_alive",
@@ -67,6 +68,7 @@ class Request:
         self.version = version
         self.keeps_alive = keeps_alive
         self.expects_continue = False
+        self.has_plain_body = True
         self.is_complete = False
         self.error: ApiError | None = None
         self.parts: list[bytes] = []
@@ -293,10 +295,10 @@ def check_head(request: Request) -> None:
         elif name == b"transfer-encoding":
             num_codings += 1
             _check_coding(request, value)
+        elif name == b"content-encoding":
+            request.has_plain_body &= value.strip().lower() in {b"", b"identity"}
         else:
-            if value.strip().lower() != b"100-continue":
-                raise _refusal(417, "The only expectation supported is 100-continue.")
-            request.expects_continue = request.version == "1.1"
+            _check_expectation(request, value)
     if num_hosts > 1 or (num_hosts == 0 and request.version == "1.1"):
         raise _refusal(400, "There must be exactly one Host header.")
     if num_codings > 1:
@@ -311,6 +313,12 @@ def _check_coding(request: Request, value: bytes) -> None:
         raise _refusal(400, "HTTP/1.0 does not have Transfer-Encoding.")
     if value.strip().lower() != b"chunked":
         raise _refusal(501, "The only transfer coding supported is chunked.")
+
+
+def _check_expectation(request: Request, value: bytes) -> None:
+    if value.strip().lower() != b"100-continue":
+        raise _refusal(417, "The only expectation supported is 100-continue.")
+    request.expects_continue = request.version == "1.1"
 
 
 def _check_target(request: Request) -> None:

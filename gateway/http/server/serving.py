@@ -9,19 +9,18 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Final
 
 import trio
 from starlette.types import ASGIApp
 
-from gateway.http.responses import ClientGone, error_of
-from gateway.http.server.connection import Address, Connection, Readers, Service
+from gateway.http.responses import error_of
+from gateway.http.server.connection import Connections, Readers, Service
 from gateway.http.server.parser import Limits
 from gateway.http.server.read_deadlines import Deadlines
 from gateway.http.server.response import HttpDate
 from gateway.http.server.send_buffer import write_batch
-from gateway.runtime import coalesced_tick
 from protocol.errors import ConfigError
 
 SHUTDOWN_GRACE_S: Final = 10.0
@@ -90,54 +89,6 @@ async def serve(
                 connections.end_soon()
                 handlers.cancel_scope.deadline = trio.current_time() + drain_s
             upkeep.cancel_scope.cancel()
-
-
-class Connections:
-    """The open ones."""
-
-    def __init__(self, service: Service, here: Address | None) -> None:
-        self._service = service
-        self._here = here
-        self._open: set[Connection] = set()
-        self._is_ending = False
-
-    async def handle(self, accepted: socket.socket, peer: Address | None) -> None:
-        """Serve one connection to its end."""
-        with accepted:
-            async with trio.open_nursery() as nursery:
-                connection = Connection(self._service, accepted, peer, self._here, nursery)
-                self._open.add(connection)
-                if self._is_ending:
-                    connection.end_soon()
-                try:
-                    with suppress(ClientGone):
-                        await connection.serve()
-                    nursery.cancel_scope.cancel()
-                finally:
-                    self._open.discard(connection)
-                    connection.stop_reading()
-
-    async def sweep(self) -> None:
-        """Check the deadlines of all connections until cancelled. A failure is logged and ends its
-        connection.
-        """
-        sweep_s = min(self._service.deadlines.sweep_s, self._service.silent_peer_s / 4)
-        while True:
-            await coalesced_tick(sweep_s)
-            now = trio.current_time()
-            for connection in tuple(self._open):
-                if await error_of(_sweep, connection, now) is not None:
-                    connection.lose()
-
-    def end_soon(self) -> None:
-        """No connection takes another request."""
-        self._is_ending = True
-        for connection in tuple(self._open):
-            connection.end_soon()
-
-
-async def _sweep(connection: Connection, now: float) -> None:
-    connection.sweep(now)
 
 
 async def _accept(

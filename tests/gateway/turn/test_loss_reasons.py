@@ -9,6 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed, Listener
 from gateway.turn.retry_policy import FLOOR_PER_S, MAX_ERRORS, MOST, PER_REQUEST, RetryBudget
 from protocol.messages import Abort, Bye, Finished, Submit
@@ -131,13 +132,12 @@ async def test_a_first_token_that_is_late_moves_the_sequence() -> None:
 
 def test_a_budget_is_spent_and_comes_back() -> None:
     """With time, and with requests."""
-    feed = EventFeed()
-    budget = RetryBudget(feed)
+    feed, counters = EventFeed(), Counters()
+    budget = RetryBudget(feed, counters)
     assert all(budget.may_retry("m", 0.0) for _ in range(int(MOST)))
     assert not budget.may_retry("m", 0.0)
     assert feed.counts["retry refused"] == 1
-    for _ in range(round(1 / PER_REQUEST)):
-        budget.requested()
+    counters.turns_started += round(1 / PER_REQUEST)
     assert budget.may_retry("m", 0.0)
     assert not budget.may_retry("m", 0.5 / FLOOR_PER_S)
     assert budget.may_retry("m", 1.5 / FLOOR_PER_S)
@@ -146,12 +146,12 @@ def test_a_budget_is_spent_and_comes_back() -> None:
 @given(st.lists(st.one_of(st.none(), st.floats(0, 10)), max_size=200))
 def test_retries_are_a_share_of_requests_and_a_floor(steps: list[float | None]) -> None:
     """Never more than the first allowance, the share and what time gives."""
-    budget, now, asked, taken = RetryBudget(EventFeed()), 0.0, 0, 0
+    counters, now, taken = Counters(), 0.0, 0
+    budget = RetryBudget(EventFeed(), counters)
     for seconds in steps:
         if seconds is None:
-            budget.requested()
-            asked += 1
+            counters.turns_started += 1
         else:
             now += seconds
             taken += sum(budget.may_retry("m", now) for _ in range(10))
-        assert taken <= MOST + asked * PER_REQUEST + now * FLOOR_PER_S + 1e-6
+        assert taken <= MOST + counters.turns_started * PER_REQUEST + now * FLOOR_PER_S + 1e-6

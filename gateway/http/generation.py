@@ -20,7 +20,6 @@ from gateway.api import (
     unavailable,
     with_continuous_usage,
 )
-from gateway.http.answer import WholeAnswer
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
@@ -28,6 +27,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.prompts import EachPrompt
 from gateway.http.response_writer import EXTENSION
 from gateway.http.streaming import StreamedAnswer
+from gateway.http.whole_answer import WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
 from gateway.turn import Caller, off_the_loop
 

@@ -1,7 +1,8 @@
-"""A streamed answer: turn events in, server-sent events out.
+"""Answers on their way to the client: what all share, and the streamed one, as server-sent events.
 
-Owns what every event means for the stream, when the head and the end leave, and what is sent in a
-silence. Must not know how a turn runs, nor sockets.
+Owns a request's identity and its facts for headers and metrics; what every event means for a
+stream, when its head and its end leave, and what is sent in a silence. Must not know how a turn
+runs, nor sockets. The server cancels the request of a client that leaves.
 
 While nothing is decided the head is withheld, so that a refusal can be a status; a client that
 waited for `head_hold_s` gets 200 and the role chunk, then an empty delta per `keep_alive_s` of
@@ -9,9 +10,13 @@ silence (common clients ignore SSE comments and `choices: []`). Each chunk is wr
 event arises: no task wakes for it, and the request's task sleeps until the turn is over.
 """
 
+import functools
+from typing import Final
+
 import trio
 
 from gateway.api import (
+    AnswerHead,
     ApiError,
     ApiFormat,
     ChatRequest,
@@ -30,14 +35,124 @@ from gateway.api import (
     connection_lost,
     with_herma,
 )
-from gateway.http.answer import Answer
 from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import ResponseWriter
-from gateway.http.responses import SSE_HEADERS, error_of
+from gateway.http.responses import (
+    JSON_TYPE,
+    SSE_HEADERS,
+    Header,
+    error_headers,
+    error_of,
+    header,
+)
 from gateway.turn import Caller
 
+CLIENT_LEFT: Final = 499
+"""The status of a request whose client left before its end, for metrics only."""
+
+_header: Final = functools.lru_cache(maxsize=1024)(header)
+"""For values that many answers share; nearly every route has its own."""
+
 _RareEvent = Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | Failed
+
+
+class Answer:
+    """What both ways of answering share. `started_at` is on trio's clock, as is `first_at`, when
+    the first content came. `status` is how the request ended, even if the head had said 200.
+    """
+
+    __slots__ = (
+        "_api",
+        "_edge",
+        "_error",
+        "_foreign",
+        "_head",
+        "_metrics",
+        "_push",
+        "caller",
+        "first_at",
+        "request",
+        "started",
+        "started_at",
+        "status",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        edge: Edge,
+        metrics: Metrics,
+        request: ChatRequest,
+        caller: Caller,
+        api: ApiFormat,
+        push: ResponseWriter,
+    ) -> None:
+        self._edge = edge
+        self._metrics = metrics
+        self._api = api
+        self._push = push
+        self._head = AnswerHead(
+            api.id_prefix + edge.draw(12).hex(),
+            int(edge.unix_time()),
+            request.model,
+            request.include_usage,
+        )
+        self._error: ApiError | None = None
+        self._foreign: UpstreamBody | None = None
+        self.request = request
+        self.caller = caller
+        self.started_at = edge.now()
+        self.started: Started | None = None
+        self.usage: Usage | None = None
+        self.first_at: float | None = None
+        self.status = CLIENT_LEFT
+
+    def _headers(self) -> tuple[Header, ...]:
+        """The `x-herma-*` headers, as far as the facts are known, and those of a provider."""
+        started = self.started
+        if started is None:
+            return ()
+        ours = (
+            _header(b"x-herma-served-by", started.served_by),
+            (b"x-herma-cached-tokens", b"%d" % started.cached_tokens),
+            header(b"x-herma-route", started.route),
+        )
+        if started.worker:
+            return _header(b"x-herma-worker", started.worker), *ours
+        return (*ours, *(header(name.encode(), value) for name, value in started.headers))
+
+    def _respond_with_failure(self) -> bool:
+        """Send the error, or the provider's own answer, as a whole response, if there is one."""
+        if self._error is not None:
+            error = self._error
+            self.status = error.status
+            headers = error_headers(error, self._headers())
+            self._push.respond(error.status, (JSON_TYPE, *headers), error.body())
+        elif self._foreign is not None:
+            self.status = self._foreign.status
+            headers = (JSON_TYPE, *self._headers())
+            self._push.respond(self.status, headers, self._foreign.body)
+        else:
+            return False
+        return True
+
+    def _model(self) -> str:
+        """The configured name to count it under, never a client's own words."""
+        if self.started is not None and self.started.served_by == "worker":
+            return self.started.model
+        return self._edge.public_name(self.request.model) or "unknown"
+
+    def _observe(self) -> None:
+        """Count the request, which is over."""
+        self._metrics.observe_turn(
+            model=self._model(),
+            status=self.status,
+            served_by=self.started.served_by if self.started else "none",
+            usage=self.usage,
+            first_token_s=None if self.first_at is None else self.first_at - self.started_at,
+            duration_s=self._edge.now() - self.started_at,
+        )
 
 
 class StreamedAnswer(Answer):

@@ -181,7 +181,7 @@ class OpenTurns:
         """
         if self._nursery is None:
             raise RuntimeError("the open turns do not run")
-        turn = self._take_over(claim)
+        turn = self._take_over(claim) if self._detached else None
         if turn is None:
             turn = StreamedTurn(claim)
             self._nursery.start_soon(self._run_streamed, turn, work)

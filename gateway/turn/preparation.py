@@ -149,7 +149,9 @@ async def prepare(
         prompt_tokens=prompt_tokens,
         digests=services.digests.digests(root, prompt, view.block_size),
         sampling=sampling,
-        seed=request.seed if request.seed is not None else _draw_seed(services),
+        seed=int.from_bytes(services.draw(8), "little") >> 1
+        if request.seed is None
+        else request.seed,
         salt=salt,
         end_ids=ends,
         session=caller.session or request.session,
@@ -297,7 +299,3 @@ def _message_chars(message: Message) -> int:
     for call in message.tool_calls:
         num_chars += len(call.name) + len(call.arguments)
     return num_chars
-
-
-def _draw_seed(services: Services) -> int:
-    return int.from_bytes(services.draw(8), "little") >> 1

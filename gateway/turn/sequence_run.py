@@ -294,7 +294,7 @@ class SequenceRun:
             prompt_ids=job.prompt,
             output_ids=bytes(self.output.packed),
             sampling=job.sampling,
-            seed=job.seed_of(self._index),
+            seed=job.seed_of(self._index) if self._index else job.seed,
             salt=job.salt,
         )
         services.link.submit(attempt, submit)

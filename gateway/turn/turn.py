@@ -74,7 +74,9 @@ class Turn:
         """Answer by a worker, else by the providers."""
         self._emit = emit
         with self:
-            self._refuse_poison()
+            identity = self._caller.key, self._request.fingerprint
+            if deaths := self._services.dispatcher.poison_deaths(identity):
+                raise poisoned_request(deaths)
             provider = await self._try_locally(cloud=True)
             if provider is not None:
                 await self._ask_providers(provider)
@@ -118,11 +120,6 @@ class Turn:
         is_final = self._is_unsupported or is_gone
         if is_final or await self._try_locally(cloud=False) is not None:
             raise error
-
-    def _refuse_poison(self) -> None:
-        identity = self._caller.key, self._request.fingerprint
-        if deaths := self._services.dispatcher.poison_deaths(identity):
-            raise poisoned_request(deaths)
 
     async def _prepared(self, *, cloud: bool) -> Job | UseProvider:
         """The request in tokens; or the providers to ask instead. While no worker has sent the

@@ -1,0 +1,90 @@
+"""An answer in one piece.
+
+Owns how the events of a turn become one body, and when it leaves. Must not know how a turn runs,
+nor how bytes reach the client.
+"""
+
+from gateway.api import (
+    ApiFormat,
+    ChatRequest,
+    Failed,
+    Finished,
+    Started,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    Usage,
+    connection_lost,
+)
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.response_writer import ResponseWriter
+from gateway.http.responses import JSON_TYPE, error_of
+from gateway.http.streaming import Answer
+from gateway.turn import Caller
+
+
+class WholeAnswer(Answer):
+    """The events so far; the request's max_tokens bounds their number.
+
+    The answer leaves with its last event, inside the link's frame callback: the turn does its
+    accounting while the answer is on its way.
+    """
+
+    __slots__ = ("_builder", "_has_responded", "_num_unfinished")
+
+    def __init__(
+        self,
+        edge: Edge,
+        metrics: Metrics,
+        request: ChatRequest,
+        caller: Caller,
+        api: ApiFormat,
+        push: ResponseWriter,
+    ) -> None:
+        super().__init__(edge, metrics, request, caller, api, push)
+        self._builder = api.whole(self._head)
+        self._num_unfinished = request.n
+        self._has_responded = False
+
+    async def run(self) -> None:
+        """Run the turn and send its whole answer."""
+        try:
+            error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
+            if not self._has_responded:
+                self._error = error or self._error
+                if self._error is None and self._foreign is None and self.started is None:
+                    self._error = connection_lost()
+                self._respond()
+        finally:
+            self._observe()
+
+    def emit(self, event: TurnEvent) -> None:
+        """Add an event of the turn."""
+        match event:
+            case Started():
+                self.started = event
+            case Usage():
+                self.usage = event
+                is_whole = not self._num_unfinished and self._error is None
+                # An answer that nobody has started is an error at the turn's end.
+                if is_whole and self.started is not None and not self._has_responded:
+                    self._respond()
+            case Failed():
+                self._error = event.error
+            case UpstreamBody():
+                self._foreign = event
+            case UpstreamChunk():
+                raise TypeError("a stream's chunk came for an answer that is not streamed")
+            case _:
+                if self.first_at is None:
+                    self.first_at = self._edge.now()
+                self._builder.add(event)
+                self._num_unfinished -= type(event) is Finished
+
+    def _respond(self) -> None:
+        self._has_responded = True
+        if not self._respond_with_failure():
+            self.status = 200
+            body = self._builder.body(self.started, self.usage)
+            self._push.respond(200, (JSON_TYPE, *self._headers()), body)

@@ -162,7 +162,7 @@ class LimitReached(_Event, frozen=True, tag="limit reached"):
     resets_at: str
 
 
-class RequestDetached(_Event, frozen=True, tag="orphaned"):
+class RequestDetached(_Event, frozen=True, tag="detached"):
     """A client left before the first token; its request lives on for `grace_s`."""
 
     model: str
@@ -171,7 +171,7 @@ class RequestDetached(_Event, frozen=True, tag="orphaned"):
 
 
 class TakenOver(_Event, frozen=True, tag="taken over"):
-    """The same request came again and took its orphan over."""
+    """The same request came again and took it over."""
 
     model: str
     key: str

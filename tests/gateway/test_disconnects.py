@@ -85,7 +85,7 @@ async def disconnect_many(count: int) -> None:
                     worker.fail_engine()
                     await gateway.wait_state("starting")
             assert gateway.services.counters.turns_cancelled > 0
-            assert gateway.services.feed.counts["orphaned"] > 0
+            assert gateway.services.feed.counts["detached"] > 0
 
 
 async def leave_in_rounds(url: str, rng: random.Random, count: int) -> None:

@@ -287,7 +287,7 @@ async def test_a_client_that_comes_again_goes_on_with_its_prefill() -> None:
             await other.over.wait()
         assert second.text == other.text == "The weather in Athens is warm."
         assert len(worker.all_of(Submit)) == 2
-        assert counts(gateway, "orphaned", "taken over") == [1, 1]
+        assert counts(gateway, "detached", "taken over") == [1, 1]
 
 
 FAULTS = [

@@ -1,12 +1,18 @@
-"""From messages to token ids: chat templates, tokenizers, and the caches of segments and digests.
+"""From messages to token ids: chat templates, tokenizers, and the caches of prompts.
 
-Owns what a model's text files mean. Must not know requests in flight, workers or HTTP. Pure: the
-shells run it in threads.
+Owns what a model's text files mean. Must not know requests in flight, workers or HTTP. Pure; its
+callers run it in threads.
 """
 
 from gateway.prompt.digest_cache import DigestCache
-from gateway.prompt.model_text import ModelText, read_model_text
-from gateway.prompt.raw_text import checked_ids, decode_raw, encode_raw, token_strings
+from gateway.prompt.model_text import (
+    ModelText,
+    checked_ids,
+    decode_raw,
+    encode_raw,
+    read_model_text,
+    token_strings,
+)
 
 __all__ = [
     "DigestCache",

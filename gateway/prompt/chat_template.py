@@ -1,7 +1,7 @@
 """Messages -> the text of the prompt, by the model's own Jinja template.
 
-Owns what a template is given, what its refusals mean, and Jinja's environment, compatible with
-transformers' `apply_chat_template`, which models' authors test with: sandboxed, trimmed blocks,
+Owns what a template is given, what its refusals mean, and Jinja's environment. That is compatible
+with transformers' `apply_chat_template`, which model authors test with: sandboxed, trimmed blocks,
 loop controls, plain `tojson`. A compiled template keeps no state, so several threads may render at
 once. Must not know tokenizers: control tokens come as strings.
 """
@@ -24,7 +24,7 @@ from gateway.api import JsonForm, Message, ToolSchema, invalid, json_text
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
 from protocol.errors import ConfigError
 
-# What a template raises on purpose, and what its expressions raise on unforeseen shapes.
+# What a template raises on purpose, and what its expressions raise on unexpected shapes.
 _REFUSALS: Final = (
     jinja2.TemplateError,
     TypeError,
@@ -108,11 +108,11 @@ class ChatTemplate:
         tools: Sequence[dict[str, Any]],
         template_kwargs: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """What the client decides on, without marks."""
+        """The variables that come from the client, without marks."""
         given = without_mark(dict(template_kwargs)) if template_kwargs else {}
         given["messages"] = [
             {"role": message.role, "content": message.content}
-            # Nearly all messages: 0.3 us each, where a call and a look at every field takes 3.
+            # Nearly all messages: 0.3 us each; a call and a look at every field takes 3 us.
             if message.content is not None
             and MARK not in message.content
             and not message.tool_calls
@@ -147,7 +147,9 @@ class ChatTemplate:
         return without_mark(plain) if _may_be_marked(message) else plain
 
     def _has_unmarked_tokens(self) -> bool:
-        """Whether a harmless conversation shows tokens that the template builds from parts."""
+        """Whether the template builds control tokens from parts: a harmless conversation shows
+        them.
+        """
         for turns in (_PROBE_TURNS, ({"role": "system", "content": "s"}, *_PROBE_TURNS)):
             try:
                 rendered = self._template.render(
@@ -177,13 +179,13 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 class _FieldsFirst(NodeTransformer):
-    """Makes `message.role` of a template `message['role']`, which Jinja looks up as a field first
-    and as an attribute second: most of what templates read is fields of dicts. No plain value has
-    both under one name that is no method.
+    """Turns `message.role` of a template into `message['role']`, which Jinja looks up as a field
+    first and as an attribute second, because templates mostly read fields of dicts. Names of
+    methods stay: no plain value has a field and an attribute under any other name.
     """
 
     def visit_Getattr(self, node: jinja2.nodes.Getattr) -> jinja2.nodes.Node:  # noqa: N802
-        """Jinja's own name for what to do with a node of this type."""
+        """`NodeTransformer` calls it for every node of this type."""
         self.generic_visit(node)
         if node.attr in _METHODS or node.ctx != "load":
             return node
@@ -202,7 +204,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _may_be_marked(message: Message) -> bool:
-    """Whether a mark may be in what `_message` makes of it: in arguments it may be escaped."""
+    """Whether `_message` may put out a mark; in arguments it may be escaped."""
     content, reasoning = message.content, message.reasoning_content
     if (content is not None and MARK in content) or (reasoning is not None and MARK in reasoning):
         return True
@@ -215,9 +217,9 @@ def _may_be_marked(message: Message) -> bool:
 
 
 def _arguments(text: str) -> str | dict[str, Any]:
-    """Arguments as the object that templates pass to `tojson`; as text if they are none."""
+    """Arguments as the object that templates pass to `tojson`; as text if they are not one."""
     try:
-        # Half the price of `json.loads`, which takes white space around as well.
+        # Half the cost of `json.loads`, which also skips white space around.
         value, end = _decode(text)
     except (ValueError, RecursionError):
         value, end = None, -1
@@ -230,7 +232,7 @@ def _arguments(text: str) -> str | dict[str, Any]:
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks what training counts; rendering ignores it."""
+    """`{% generation %}` marks text for training; rendering ignores the tag."""
 
     tags = {"generation"}  # noqa: RUF012 (the base class declares an instance variable)
 
@@ -246,7 +248,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Not Jinja's own, which escapes for HTML; a faster encoder would write other characters."""
+    """Jinja's own escapes for HTML; a faster encoder would write other characters."""
     if type(value) is str and not ensure_ascii:
         return encode_basestring(value)
     if not ensure_ascii and indent is None and separators is None and not sort_keys:

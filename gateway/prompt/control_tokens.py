@@ -1,11 +1,11 @@
-"""Telling a template's own control tokens from text that only looks like them.
+"""Distinguishes a template's own control tokens from text that only looks like them.
 
-Owns the mark: a template is compiled with U+FDD0 (a character that no text may interchange) in
-front of every control token that it spells, so in its output a marked token is the template's and
-an unmarked one came from a message, a tool description or a name, and is plain text. Nobody forges
-a turn, and nothing has to be known about where users' strings end up. A prompt is passed on in
-segments: the first is text, each of the others begins with a control token of the template. Must
-not know Jinja nor how text becomes ids.
+Owns the mark: a template is compiled with U+FDD0 (a noncharacter, which no text should contain) in
+front of every control token that it spells. So in its output a marked token is the template's; an
+unmarked one came from a message, a tool description or a name, and is plain text. Nobody can forge
+a turn, wherever a template puts users' strings. A prompt is passed on in segments: the first is
+text, each of the others begins with a control token of the template. Must not know Jinja or how
+text becomes ids.
 """
 
 import re
@@ -30,8 +30,8 @@ class Piece(NamedTuple):
 class Prompt(NamedTuple):
     """A rendered prompt: its text, and its pieces if some text only looks like control tokens.
 
-    `pieces` is None when every control token in `text` is the template's: then the whole text may
-    be encoded at once.
+    `pieces` is None if every control token in `text` is the template's: then the whole text may be
+    encoded at once.
     """
 
     text: str
@@ -42,7 +42,7 @@ class ControlTokens:
     """The control tokens (special tokens) of one tokenizer, by their text."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        # A word or white space cannot be marked in a template's source without breaking its code.
+        # Marking a word or white space in a template's source would break its code.
         usable = {token for token in tokens if token.strip() and not token.isidentifier()}
         self.texts: Final = frozenset(usable)
         longest_first = sorted(usable, key=lambda token: (-len(token), token))
@@ -64,7 +64,7 @@ class ControlTokens:
         return _map_values(given, lambda text: self._pattern.sub(broken, text))
 
     def found_in(self, text: str) -> bool:
-        """Whether a control token is spelt in `text`."""
+        """Whether `text` spells a control token."""
         return self._pattern.search(text) is not None
 
     def tokens_of(self, segments: Iterable[str]) -> list[str]:
@@ -76,16 +76,16 @@ class ControlTokens:
         return rendered.split(MARK)
 
     def split_broken(self, rendered: str) -> list[str]:
-        """The segments of a prompt whose template was given broken strings: a token that is not
-        broken is the template's.
+        """The segments of a prompt whose template was given broken strings: a token without a mark
+        inside is the template's.
         """
         starts = [match.start() for match in self._pattern.finditer(rendered)]
         bounds = zip([0, *starts], [*starts, len(rendered)], strict=True)
         return [rendered[start:end].replace(MARK, "") for start, end in bounds]
 
     def mend(self, segments: list[str]) -> list[str]:
-        """The same prompt, cut only where a control token is: a template may have changed what
-        stands behind a mark.
+        """The same prompt, cut only in front of control tokens: a template may have changed what
+        stood behind a mark.
         """
         mended = segments[:1]
         for segment, token in zip(segments[1:], self.tokens_of(segments[1:]), strict=True):
@@ -96,7 +96,7 @@ class ControlTokens:
         return mended
 
     def read(self, segments: list[str]) -> Prompt:
-        """The whole prompt: a token that does not begin a segment is text."""
+        """The whole prompt; a token that does not begin a segment is text."""
         first, *rest = self.mend(segments)
         forged = self.found_in(first)
         pieces = [Piece(first, is_control=False)]
@@ -110,8 +110,8 @@ class ControlTokens:
 
 
 def without_mark(given: dict[str, Any]) -> dict[str, Any]:
-    """`given` (plain JSON) with the mark replaced by U+FFFD, so that nobody can bring one. Its own
-    keys are not the client's.
+    """`given` (plain JSON) with marks replaced by U+FFFD, so that clients cannot send one. The keys
+    of `given` itself are ours.
     """
     if not _has_mark(given):
         return given
@@ -119,7 +119,7 @@ def without_mark(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def tools_without_mark(tools: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for tools, all of whose keys are the client's."""
+    """The same for tools, whose keys are all the client's."""
     return [_map_strings(tool, _replaced) if _has_mark(tool) else tool for tool in tools]  # type: ignore[misc]
 
 
@@ -127,7 +127,7 @@ def _has_mark(value: object) -> bool:
     if isinstance(value, ToolSchema):
         return value.holds(MARK)
     if isinstance(value, dict):
-        # Without a call for each string: a conversation has hundreds, all looked at every turn.
+        # Without a call per string: a conversation has hundreds, all checked in every turn.
         return _any_has_mark(value) or _any_has_mark(value.values())
     if isinstance(value, _ARRAYS):
         return _any_has_mark(value)

@@ -1,12 +1,12 @@
-"""The block digests of prompts, of which most parts were seen before.
+"""The block digests of prompts, most parts of which were seen before.
 
-Owns a memory of chains: a prompt is cut into spans of 64 blocks, and the digests of a span follow
-from its ids and the digest before it. One hash over a span and one look-up stand for 64 hashes in
-a loop: 15 us instead of 125 us for the 760 blocks of a 64 KB prompt. What a next turn adds is
-hashed block by block. Must not know prompts or workers.
+A prompt is cut into spans of 64 blocks; the digests of a span follow from its ids and the digest
+before it. One hash over a span and one look-up replace 64 hashes in a loop: 15 us instead of 125 us
+for the 760 blocks of a 64 KB prompt. What a next turn adds is hashed block by block. Must not know
+prompts or workers.
 
-A collision of two spans would give wrong digests, as one of two blocks does; digests only say where
-a prompt may be cached, and the engine compares token ids.
+Two spans with the same hash would give wrong digests, as two blocks do. Digests only say where a
+prompt may be cached; the engine compares token ids.
 """
 
 from typing import Final
@@ -23,12 +23,12 @@ MAX_BYTES: Final = 4 * 2**20
 """The digests of two million tokens in blocks of 32."""
 
 _DIGEST_BYTES: Final = 8 + 33 + ID_BYTES
-"""A reference to a `bytes` object, and that object."""
+"""A `bytes` object and a reference to it."""
 _ENTRY_BYTES: Final = 250
 
 
 class DigestCache:
-    """`block_digests` with a memory."""
+    """`block_digests` with a cache."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._spans: ByteLru[bytes, tuple[BlockDigest, ...]] = ByteLru(max_bytes, _entry_bytes)
@@ -38,11 +38,11 @@ class DigestCache:
 
     @property
     def num_bytes(self) -> int:
-        """What the memory holds."""
+        """What the cache holds."""
         return self._spans.num_bytes
 
     def digests(self, root: BlockDigest, packed: bytes, block_size: int) -> tuple[BlockDigest, ...]:
-        """What `block_digests` says of the same."""
+        """The same as `block_digests`."""
         stride = block_size * TOKEN_BYTES
         end = len(packed) // stride * stride
         if 0 < end <= SPAN_BLOCKS * stride:

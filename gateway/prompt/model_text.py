@@ -1,8 +1,8 @@
-"""All that is text about one model: tokenizer, chat template, the ids that end an answer.
+"""The text side of one model: tokenizer, chat template, the ids that end an answer.
 
-Owns the reading of a model's text files, as they come over the wire. Building one takes 100 ms and
-more for a real tokenizer: do it in a thread and keep it. Encoding and rendering may run in
-several threads at once. Must not know workers, routes or HTTP.
+Reads a model's text files as they come over the wire. Building a `ModelText` takes 100 ms and more
+for a real tokenizer: build it in a thread and keep it. Encoding and rendering may run in several
+threads at once. Must not know workers, routes or HTTP.
 """
 
 from array import array
@@ -27,7 +27,7 @@ from gateway.output import (
 from gateway.output.tools import Opening
 from gateway.prompt.control_tokens import MARK, ControlTokens
 from gateway.prompt.prompt_encoder import PromptEncoder
-from gateway.prompt.tokenizer import Encoder, TokenizerFaults, is_byte_level
+from gateway.prompt.tokenizer import Encoder, TokenizerFaults, encode_batch, is_byte_level
 from protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,11 +56,10 @@ _SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetiti
 
 
 class ModelText:
-    """The text half of a model, from its files by name.
+    """The text side of a model, from its files by name; `tokenizer.json` is required.
 
-    `tokenizer.json` must be there. `eos_ids` end an answer. `sampling_defaults` are what the
-    model's authors advise where a client says nothing (`ChatRequest.sampling` takes them).
-    `tells_time`: the template may ask for it.
+    `eos_ids` end an answer. `sampling_defaults` are the model authors' advice, used where a client
+    sets nothing (`ChatRequest.sampling` takes them). `tells_time`: the template may read the time.
     Raises `ConfigError` naming the file that is missing or broken.
     """
 
@@ -81,7 +80,7 @@ class ModelText:
         tokenizer = self.encoder.tokenizer
         is_bytes = is_byte_level(files["tokenizer.json"])
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
-        # What is looked for once per format: there are two or three.
+        # There are two or three formats.
         self._shown: dict[AnswerFormat | None, frozenset[str]] = {None: frozenset()}
         self.spelling: TokenBytes = ByteTable(tokenizer) if is_bytes else StreamSpelling(tokenizer)
 
@@ -97,7 +96,7 @@ class ModelText:
         template_kwargs: Mapping[str, Any],
         now: datetime,
     ) -> "array[int]":
-        """The prompt's ids, rendered and encoded at once and as a whole, in any thread."""
+        """The ids of a prompt, rendered and encoded as a whole, in any thread."""
         segments = self.render_chat(messages, tools, template_kwargs, now)
         return self.encoder.encode(self._control.read(segments))
 
@@ -108,10 +107,9 @@ class ModelText:
         template_kwargs: Mapping[str, Any],
         now: datetime,
     ) -> list[str]:
-        """The prompt's segments, for `prompts` to encode. Control tokens are the template's only;
-        elsewhere they are text.
-
-        Raises `ApiError` 400 for a template that refuses, or when the model has none.
+        """The prompt's segments, for `prompts` to encode. Only the template's control tokens are
+        control tokens; elsewhere they are text. Raises `ApiError` 400 if the template refuses, or
+        if the model has none.
         """
         if self._template is None:
             text = "The model has no chat template, so it cannot answer chat messages."
@@ -119,8 +117,8 @@ class ModelText:
         return self._template.render(messages, tools, now, template_kwargs=template_kwargs)
 
     def encode_opening(self, opening: Opening) -> "array[int]":
-        """The ids of the beginning of a call, for the end of a prompt. Control tokens are those of
-        the format; in the tool's name they are text.
+        """The ids of the beginning of a call, for the end of a prompt. Control tokens in the tool's
+        name are text.
         """
         before, after = self._control.mark(opening.before), self._control.mark(opening.after)
         name = opening.name.replace(MARK, "")
@@ -128,14 +126,14 @@ class ModelText:
         return self.encoder.encode(self._control.read(segments))
 
     def answer_format(self, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> AnswerFormat:
-        """How the model writes calls and thoughts, by its template unless parsers are named."""
+        """How the model writes calls and reasoning, by its template unless parsers are named."""
         names = (tool_parser, reasoning_parser)
         if names not in self._forms:
             self._forms[names] = answer_format(self.chat_template, *names)
         return self._forms[names]
 
     def decoder(self, form: AnswerFormat | None = None) -> Detokenizer:
-        """A fresh detokenizer for one sequence; markup of `form` is part of its text."""
+        """A new detokenizer for one sequence; markup of `form` is part of its text."""
         if form is not None and form not in self._shown:
             self._shown[form] = form.shown(self.encoder.control)
         shown = self._shown[form]
@@ -148,7 +146,7 @@ class ModelText:
     def _compile(self, names: Mapping[str, Any]) -> "ChatTemplate | None":
         if self.chat_template is None:
             return None
-        # Jinja takes a tenth of the gateway's start, and nobody needs it before a model is there.
+        # Importing Jinja takes a tenth of the gateway's start, and only models need it.
         from gateway.prompt.chat_template import ChatTemplate  # noqa: PLC0415
 
         tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
@@ -170,13 +168,55 @@ class ModelText:
 
 
 def read_model_text(files: Mapping[str, bytes]) -> ModelText:
-    """The `ModelText` of files that a stranger sent. Raises `ConfigError` whatever their shape."""
+    """The `ModelText` of files that a worker sent. Raises `ConfigError` for any broken file."""
     try:
         with TokenizerFaults():
             return ModelText(files)
     except _MISSHAPEN as error:
         text = f"the model's text files have a shape that is not known ({error!r})"
         raise ConfigError(text) from error
+
+
+def encode_raw(
+    text: ModelText, prompt: str | Sequence[int], *, add_special_tokens: bool = True
+) -> "array[int]":
+    """The ids of a prompt without any chat around it, as `array("I")`: the client writes all of it,
+    so control tokens spelled in it are control tokens.
+
+    `add_special_tokens`: with those that the tokenizer puts around a text. Raises `ApiError` 400
+    for no tokens at all, and for ids that the model does not know.
+    """
+    if not isinstance(prompt, str):
+        ids = array("I", checked_ids(text, prompt, "prompt"))
+    else:
+        tokenizer = text.encoder.tokenizer
+        encodings = encode_batch(tokenizer, [prompt], add_special_tokens=add_special_tokens)
+        ids = array("I", encodings[0].ids)
+    if not ids:
+        raise invalid("prompt", "'prompt' has no tokens; a model needs at least one to go on from.")
+    return ids
+
+
+def checked_ids(text: ModelText, ids: Sequence[int], param: str) -> Sequence[int]:
+    """`ids`. Raises `ApiError` 400 naming the first that the model does not know."""
+    size = text.vocab_size
+    if ids and max(ids) >= size:
+        at, wrong = next((at, one) for at, one in enumerate(ids) if one >= size)
+        raise invalid(
+            f"{param}[{at}]",
+            f"'{param}[{at}]' is {wrong}, but the model's vocabulary ends at {size - 1}.",
+        )
+    return ids
+
+
+def decode_raw(text: ModelText, ids: Sequence[int]) -> str:
+    """The text of `ids`, with control tokens."""
+    return text.encoder.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def token_strings(text: ModelText, ids: Sequence[int]) -> list[str]:
+    """Each token as the vocabulary spells it."""
+    return [text.encoder.tokenizer.id_to_token(token_id) or "" for token_id in ids]
 
 
 def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
@@ -189,7 +229,7 @@ def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
 
 
 def _template_source(files: Mapping[str, bytes], config: dict[str, Any]) -> str | None:
-    """chat_template.jinja, else the string or the list of named templates in the config."""
+    """chat_template.jinja, else the template or the list of named templates in the config."""
     if "chat_template.jinja" in files:
         try:
             return files["chat_template.jinja"].decode()

@@ -1,14 +1,14 @@
-"""Whether a tokenizer may be given a prompt piece by piece.
+"""Whether a prompt may be encoded segment by segment.
 
 Owns the rule for when the ids of a prompt are exactly those of its segments, one after the other,
-when it is cut in front of control tokens. A tokenizer finds its added tokens first and treats every
+if it is cut in front of control tokens. A tokenizer finds its added tokens first and treats every
 stretch between them by itself, so cutting changes nothing unless
 
-- an added token takes or asks for what is beside it (lstrip, rstrip, single_word), or could
-  match across a cut, together with the letters of a control token;
+- an added token depends on what is beside it (lstrip, rstrip, single_word), or could match across a
+  cut, together with letters of a control token;
 - a stage looks beyond its stretch: Metaspace in the form that marks only the beginning of a text,
   or a stage that is not known here;
-- control tokens are looked for only after the text was normalised, or merges are random.
+- control tokens are searched for after normalising the text, or merges are random.
 
 Must not know prompts.
 """
@@ -34,7 +34,7 @@ _PRE_TOKENIZERS: Final = frozenset(
 
 
 class Stage(msgspec.Struct):
-    """A normalizer or a pre-tokenizer, with the settings of all kinds that decide on a cut."""
+    """A normalizer or pre-tokenizer, with the settings of all kinds that matter for cutting."""
 
     type: str
     prepend_scheme: str | None = None
@@ -66,9 +66,8 @@ def _is_found_first(token: AddedToken, tokenizer: Tokenizer) -> bool:
 
 
 def _overlap(added: Iterable[str], control: Collection[str]) -> bool:
-    """Whether an added token could match what ends or goes on beyond the ends of a control token.
-
-    By sets, because some tokenizers have thousands of both.
+    """Whether an added token could match across an end of a control token, or around one. Works
+    with sets, because some tokenizers have thousands of both.
     """
     whole = frozenset(control)
     beginnings = {token[:end] for token in whole for end in range(1, len(token) + 1)}
@@ -95,9 +94,8 @@ def _is_stateless(tokenizer: Tokenizer) -> bool:
 
 
 def stages_of(part: Any) -> list[Stage]:  # noqa: ANN401 (the library's stages have no type)
-    """The stages of a normalizer or pre-tokenizer, those of sequences one by one.
-
-    The state is JSON, in the form that tokenizer.json has with this version of the library.
+    """The stages of a normalizer or pre-tokenizer; sequences are flattened. Their state is JSON, in
+    the form of tokenizer.json.
     """
     if part is None:
         return []

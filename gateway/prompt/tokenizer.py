@@ -1,8 +1,8 @@
 """Rendered prompts -> token ids.
 
-Owns the tokenizer of one model and the rule that text never becomes a control token. Always
-`encode_batch_fast`: it releases the GIL, so a long prompt may be encoded in a thread; `encode`
-holds it for 40 ms per 100 KB. Must not know templates or messages.
+Owns the tokenizer of one model and the rule that text never becomes a control token. Uses
+`encode_batch_fast`, which releases the GIL, so that a long prompt may be encoded in a thread;
+`encode` holds it for 40 ms per 100 KB. Must not know templates or messages.
 """
 
 from array import array
@@ -20,7 +20,7 @@ _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class ControlToken(NamedTuple):
-    """A special token: its id, and whether it swallows the white space beside it."""
+    """A special token: its id, and whether it takes the white space on its left or right."""
 
     id: int
     lstrip: bool
@@ -31,8 +31,8 @@ class Encoder:
     """The tokenizer of one model.
 
     `tokenizer_json` is the file of that name; `declared` is `added_tokens_decoder` of
-    tokenizer_config.json, for tokens that the first file lacks. Raises `ConfigError` for files
-    that are no tokenizer.
+    tokenizer_config.json, for tokens that the first file lacks. Raises `ConfigError` if the files
+    are not a tokenizer.
     """
 
     def __init__(self, tokenizer_json: bytes, declared: Mapping[str, Any] | None = None) -> None:
@@ -58,12 +58,12 @@ class Encoder:
         return array("I", chain.from_iterable(self._encode_pieces(prompt.pieces)))
 
     def encode_text(self, text: str) -> "array[int]":
-        """The ids of text in which nothing is a control token."""
+        """The ids of text without control tokens."""
         encodings = encode_batch(self._plain, [text])
         return array("I", encodings[0].ids)
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, as `encode_text` has them; an empty text has none."""
+        """The ids of each text, as in `encode_text`; an empty text has none."""
         full = [text for text in texts if text]
         encodings = iter(encode_batch(self._plain, full))
         return [next(encodings).ids if text else [] for text in texts]
@@ -77,7 +77,7 @@ class Encoder:
         ]
 
     def _stripped(self, pieces: tuple[Piece, ...]) -> list[str]:
-        """The texts between control tokens, without the white space that those swallow."""
+        """The texts between control tokens, without the white space that those take."""
         texts = []
         for at, piece in enumerate(pieces):
             if piece.is_control:
@@ -94,9 +94,8 @@ class Encoder:
 
 
 class TokenizerFaults:
-    """What the tokenizers' library raises in the block becomes a `ConfigError`. What it takes for
-    impossible, as damaged files have it, it tells by a panic that has no public name and is no
-    `Exception`: nobody else would catch it, and the process would end.
+    """Turns what the tokenizers library raises in the block into a `ConfigError`. For damaged files
+    it may panic, with a `BaseException` that has no public name and would end the process.
     """
 
     def __enter__(self) -> None:
@@ -110,7 +109,7 @@ class TokenizerFaults:
 def encode_batch(
     tokenizer: Tokenizer, texts: Sequence[str], *, add_special_tokens: bool = False
 ) -> list[Encoding]:
-    """The encoding of each text. Raises `ConfigError` for a tokenizer that cannot encode them."""
+    """The encoding of each text. Raises `ConfigError` if the tokenizer cannot encode them."""
     with TokenizerFaults():
         return tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 

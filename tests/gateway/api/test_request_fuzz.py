@@ -18,8 +18,8 @@ from gateway.api.completions_parser import parse_completions
 from gateway.api.errors import ApiError
 from gateway.api.request import ChatRequest, Message, decode_object, typed_body
 from gateway.api.utility_bodies import TokenizeBody
+from gateway.prompt import encode_raw
 from gateway.prompt.model_text import ModelText
-from gateway.prompt.raw_text import encode_raw
 from protocol.tokens import unpack_tokens
 from tests.fakes.agent_request import after_tool_result, first_turn, title_call
 from tests.fakes.mutations import mutated, spliced

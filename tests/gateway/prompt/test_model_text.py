@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.errors import ApiError
 from gateway.api.request import Message
+from gateway.prompt import encode_raw
 from gateway.prompt.control_tokens import MARK
 from gateway.prompt.model_text import ModelText, read_model_text
-from gateway.prompt.raw_text import encode_raw
 from protocol.errors import ConfigError
 from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
 

@@ -18,7 +18,7 @@ from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import SpendingFigures
 from gateway.telemetry import EventFeed, Listener
 from gateway.turn import Caller, KnownText
-from gateway.upstream.provider_request import rewritten
+from gateway.upstream import apply_params
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
@@ -93,7 +93,7 @@ class Edge:
             return raw
         name = raw.get("model")
         params = self.alias_params.get(name) if isinstance(name, str) else None
-        return raw if params is None else rewritten(raw, params)
+        return raw if params is None else apply_params(raw, params)
 
     def public_name(self, name: str) -> str | None:
         """The model that answers to `name` (its own or an alias), if any."""

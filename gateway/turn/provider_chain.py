@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import trio
@@ -32,12 +32,17 @@ from gateway.telemetry import AnswerCut
 from gateway.telemetry import ProviderFailed as ProviderFailedEvent
 from gateway.turn.caller import Caller
 from gateway.turn.services import Services
-from gateway.upstream import Answer, ProviderCut, ProviderFailed
-from gateway.upstream.forwarded_headers import Header, sent_on
-from gateway.upstream.provider_request import Outgoing, outgoing, session_name
-
-if TYPE_CHECKING:
-    from gateway.upstream import Provider
+from gateway.upstream import (
+    Answer,
+    Header,
+    Provider,
+    ProviderCut,
+    ProviderFailed,
+    ProviderRequest,
+    forwarded_to_provider,
+    provider_request,
+    session_name,
+)
 
 COOL_S: Final = 1
 """Pause of a provider at its limit that names none."""
@@ -71,7 +76,7 @@ async def answer_by_chain(
         if failures and not services.retries.may_retry(target.provider, trio.current_time()):
             break
         provider = services.providers[target.provider]
-        sent = _outgoing(services, request, caller, target)
+        sent = _request_for(services, request, caller, target)
         bill = await services.spending.open_bill(caller.key, model, target, sent.request)
         if isinstance(bill, ApiError):
             refusals.append(bill)
@@ -116,13 +121,13 @@ def _note_failure(services: Services, name: str, model: str, error: ProviderFail
         services.health.failed(name, str(error))
 
 
-def _outgoing(
+def _request_for(
     services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
-) -> Outgoing:
+) -> ProviderRequest:
     """The request as this provider gets it."""
-    return outgoing(
+    return provider_request(
         request,
-        sent_on(caller.headers),
+        forwarded_to_provider(caller.headers),
         params=target.params,
         session_hint=services.config.providers[target.provider].session_hint,
         session=session_name(caller.key, caller.session or request.session, request),
@@ -130,7 +135,7 @@ def _outgoing(
 
 
 async def _ask(
-    provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
+    provider: Provider, sent: ProviderRequest, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
     """The exchange with one provider; its cost goes to `bill`."""
     try:
@@ -151,7 +156,7 @@ async def _ask(
 
 
 async def _stream(
-    provider: Provider, sent: Outgoing, model: str, started: Started, emit: Emit, bill: Bill
+    provider: Provider, sent: ProviderRequest, model: str, started: Started, emit: Emit, bill: Bill
 ) -> Answer | None:
     has_started = False
 

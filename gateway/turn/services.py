@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -22,9 +21,7 @@ from gateway.telemetry import Counters, EventFeed
 from gateway.turn.open_turns import OpenTurns
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
-
-if TYPE_CHECKING:
-    from gateway.upstream import Provider
+from gateway.upstream import Provider
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,28 @@
-"""Other people's OpenAI-compatible APIs."""
+"""Other people's OpenAI-compatible APIs.
+
+Owns the exchange with one provider: what is sent to it, what of its answer reaches the client, and
+how it fails. Must not know which provider is asked when.
+"""
 
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
+from gateway.upstream.forwarded_headers import Header, forwarded_to_provider
 from gateway.upstream.provider import Provider
+from gateway.upstream.provider_request import (
+    ProviderRequest,
+    apply_params,
+    provider_request,
+    session_name,
+)
 
-__all__ = ["Answer", "Provider", "ProviderCut", "ProviderFailed"]
+__all__ = [
+    "Answer",
+    "Header",
+    "Provider",
+    "ProviderCut",
+    "ProviderFailed",
+    "ProviderRequest",
+    "apply_params",
+    "forwarded_to_provider",
+    "provider_request",
+    "session_name",
+]

@@ -1,7 +1,7 @@
-"""What asking a provider comes to.
+"""The outcomes of a request to a provider.
 
-Owns the whole answer, what a body must hold to be one, and the two ways in which there is none.
-Must not know httpx.
+Owns the complete answer, what a body must contain to be one, and the two failures. Must not know
+HTTP clients.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from protocol.errors import HermaError
 
 
 class ProviderFailed(HermaError):
-    """Nothing of an answer came; another may be asked. `status` is what it said, if it spoke.
-    `may_be_charged` False: the request never reached it, or was refused. `was_kept`: a connection
-    that was kept alive has ended before a word of the answer; a new one may serve.
+    """The provider sent nothing of an answer, so another can be asked. `status` is that of its
+    response, if there was one. `may_be_charged` False: the request did not reach the provider, or
+    was refused. `was_kept`: a kept-alive connection ended before the response; a new one may work.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class ProviderFailed(HermaError):
 
 
 class ProviderCut(HermaError):
-    """The answer broke off after a part of it was passed on."""
+    """The answer broke off after a part of it was passed on to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer: a 200, or a 4xx that is about the request itself, and its headers."""
+    """A complete answer: a 200, or a 4xx that is about the request itself."""
 
     status: int
     body: bytes
@@ -57,13 +57,13 @@ _decode: Final = msgspec.json.Decoder(_Body).decode
 
 
 def problem_of(body: bytes) -> str | None:
-    """Why a JSON object with status 200 is no answer, in words that a client may read: agents read
-    the message of each choice. One without words is an answer, for a model may end at once.
+    """Why a JSON object with status 200 is not an answer, for clients to read; None if it is one.
+    Agents read the message of each choice, which may be empty: a model can end at once.
     """
-    said = _decode(body)
-    if said.error:
+    answer = _decode(body)
+    if answer.error:
         return "sent an error instead of an answer"
-    choices = said.choices if isinstance(said.choices, list) else []
+    choices = answer.choices if isinstance(answer.choices, list) else []
     is_answer = bool(choices) and all(map(_has_message, choices))
     return None if is_answer else "sent an answer without a message"
 

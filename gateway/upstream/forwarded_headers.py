@@ -1,7 +1,7 @@
-"""Which headers of a request go on to a provider, and which of its answer come back.
+"""Which headers are forwarded, from a client to a provider and from its response to the client.
 
-Owns the two lists of those that do not: they belong to one connection, to one side's account, or
-to what the gateway says itself. All others pass, whatever they mean. Must not know providers.
+Owns the two lists of headers that are not: they belong to one connection or to one side's account,
+or the gateway sets them itself. All others are forwarded. Must not know providers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ Header = tuple[str, str]
 
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 16_384
-"""Together, names and values; what is over it stays behind."""
+"""Of names and values together; headers beyond are dropped."""
 
 _ONE_CONNECTION: Final = frozenset(
     {
@@ -28,61 +28,61 @@ _ONE_CONNECTION: Final = frozenset(
     }
 )
 
-_NOT_SENT_ON: Final = _ONE_CONNECTION | frozenset(
+_NOT_SENT: Final = _ONE_CONNECTION | frozenset(
     {
-        # What the gateway's own request to a provider says.
+        # The gateway sets these in its request.
         *("accept", "accept-encoding", "authorization", "content-encoding", "content-length"),
         *("content-type", "expect", "host"),
-        # Accounts and whereabouts of a client, which are the gateway's business alone.
+        # Accounts and location of the client.
         *("cookie", "api-key", "openai-organization", "openai-project"),
         *("forwarded", "via", "x-real-ip", "origin", "referer"),
-        # Conditions on what a cache holds.
+        # Conditional requests.
         *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "range"),
     }
 )
-_NOT_SENT_ON_BEGINNINGS: Final = ("x-forwarded-", "sec-", "x-herma-", "cf-")
-_NOT_SENT_ON_ENDINGS: Final = ("-api-key", "-token", "-secret")
+_NOT_SENT_PREFIXES: Final = ("x-forwarded-", "sec-", "x-herma-", "cf-")
+_NOT_SENT_SUFFIXES: Final = ("-api-key", "-token", "-secret")
 
-_NOT_PASSED_BACK: Final = _ONE_CONNECTION | frozenset(
+_NOT_RETURNED: Final = _ONE_CONNECTION | frozenset(
     {
-        # What the gateway's own answer says.
+        # The gateway sets these in its response.
         *("cache-control", "content-encoding", "content-length", "content-type", "date", "server"),
         *("allow", "vary", "x-accel-buffering"),
-        # A provider's account, place and policies.
+        # Account, location and policies of the provider.
         *("alt-svc", "content-location", "link", "location", "nel", "refresh", "report-to"),
         *("set-cookie", "set-cookie2", "strict-transport-security", "via", "www-authenticate"),
         *("clear-site-data", "content-security-policy"),
     }
 )
-_NOT_PASSED_BACK_BEGINNINGS: Final = ("access-control-", "x-herma-")
+_NOT_RETURNED_PREFIXES: Final = ("access-control-", "x-herma-")
 
 
-def sent_on(headers: Iterable[tuple[bytes, bytes]]) -> list[Header]:
-    """Those of a client's `headers` (lower-case names) that a provider gets."""
+def forwarded_to_provider(headers: Iterable[tuple[bytes, bytes]]) -> list[Header]:
+    """Those of a client's request `headers` (lower-case names) that a provider gets."""
     named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     return _bounded(
         (name, value)
         for name, value in _without_listed(named)
-        if name not in _NOT_SENT_ON
-        and not name.startswith(_NOT_SENT_ON_BEGINNINGS)
-        and not name.endswith(_NOT_SENT_ON_ENDINGS)
+        if name not in _NOT_SENT
+        and not name.startswith(_NOT_SENT_PREFIXES)
+        and not name.endswith(_NOT_SENT_SUFFIXES)
     )
 
 
-def passed_back(headers: Iterable[Header], secrets: Sequence[str] = ()) -> list[Header]:
-    """Those of a provider's `headers` that the client gets: none that holds one of `secrets`."""
+def forwarded_to_client(headers: Iterable[Header], secrets: Sequence[str] = ()) -> list[Header]:
+    """Those of a response's `headers` that the client gets; none contains one of `secrets`."""
     named = [(name.lower(), value) for name, value in headers]
     return _bounded(
         (name, value)
         for name, value in _without_listed(named)
-        if name not in _NOT_PASSED_BACK
-        and not name.startswith(_NOT_PASSED_BACK_BEGINNINGS)
+        if name not in _NOT_RETURNED
+        and not name.startswith(_NOT_RETURNED_PREFIXES)
         and not any(secret in value for secret in secrets)
     )
 
 
 def _without_listed(headers: list[Header]) -> list[Header]:
-    """Without those that a `Connection` header declares to be of one connection too."""
+    """`headers` without those that a `Connection` header lists as belonging to one connection."""
     listed = {
         token.strip().lower()
         for name, value in headers

@@ -1,16 +1,14 @@
 """One OpenAI-compatible API.
 
-Owns the HTTP exchange with it and the judgement of its failures: before the first byte of an
-answer another provider may be asked; after it the answer is cut. Bytes are passed on unchanged, and
-so are the headers of both sides that are meant for the other end; of the request only the model's
-name is rewritten. Must not know turns. No text here names the
-provider's address or key.
+Owns the HTTP exchange with it and the meaning of its failures: before the first byte of an answer
+another provider can be asked, after it the answer is cut. Bytes are passed on unchanged; of the
+request only the model's name changes. Must not know turns. No text names the address or the key.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,15 +22,15 @@ import trio
 from config import ProviderConfig
 from gateway.api import Usage
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed, problem_of
-from gateway.upstream.forwarded_headers import Header, passed_back
-from gateway.upstream.reading import read_body
+from gateway.upstream.forwarded_headers import Header, forwarded_to_client
 from gateway.upstream.relay import BadStream, StreamRelay
-from gateway.upstream.sse import EventCutter, EventTooLarge
-from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
+from gateway.upstream.sse import EventSplitter, EventTooLarge
+from gateway.upstream.usage import StreamUsage, usage_of, with_usage_requested
 from protocol.errors import (
     ConfigError,
     ConnectError,
     ConnectTimeout,
+    HermaError,
     HttpError,
     KeptConnectionClosed,
     ReadTimeout,
@@ -47,24 +45,32 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 MAX_RETRY_AFTER_S: Final = 600
 
-_OURS: Final = frozenset({401, 402, 403, 404, 407, 408, 429, 499})
-"""Statuses below 500 that speak of the provider or our account there, not of the request. 499: a
-server there took us for gone.
+END_S: Final = 0.5
+"""Some servers send [DONE] and keep the response open."""
+
+_LATE: Final = 0.01
+"""A silence ends by this share of it late: a deadline that moves at every event would cost more
+than the precision is worth.
+"""
+
+_ABOUT_PROVIDER: Final = frozenset({401, 402, 403, 404, 407, 408, 429, 499})
+"""Statuses below 500 that are about the provider or our account there, not about the request. 499:
+a server there believed that we had closed the connection.
 """
 
 _UNCHARGED: Final = frozenset({500, 501, 503, 529})
-"""Nobody charges for these, nor for any 4xx. Others (502, 504) may come from a server in between
-that has lost patience while the model wrote on.
+"""No provider charges for these, nor for any 4xx. Others (502, 504) may come from a proxy that
+stopped waiting while the model went on.
 """
 
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
-"""What stands in a target as it is."""
+"""Characters of a request target that are not percent-encoded."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Provider:
-    """An API by its name in the configuration. Keeps connections; `aclose` ends them."""
+    """An API by its name in the configuration. Keeps connections alive until `aclose`."""
 
     def __init__(self, name: str, config: ProviderConfig, api_key: str | None) -> None:
         """Raises `ConfigError` if `base_url` is not an address."""
@@ -97,8 +103,8 @@ class Provider:
         *,
         headers: Iterable[Header] = (),
     ) -> Answer:
-        """The whole answer to the request `raw`, asked of `model`; `on_usage` gets what it says
-        that it used. `headers` of the client go along. Raises `ProviderFailed`.
+        """The complete answer of `model` to the request `raw`, which is sent with the client's
+        `headers`. `on_usage` gets the reported usage. Raises `ProviderFailed`.
         """
         with _failures(self.name):
             async with self._exchange(
@@ -123,18 +129,19 @@ class Provider:
     ) -> Answer | None:
         """Pass the streamed answer on as whole events, or return the 4xx that came instead.
 
-        `headers` of the client go along; `on_headers` gets those of the answer before its events.
-        The first content must come in `first_token_s`; comments before it are dropped. `on_usage`
-        gets what the provider says that it used, also when only we have asked for it. Raises
-        `ProviderFailed` before the first call of `on_events`, `ProviderCut` after it.
+        The request is sent with the client's `headers`; `on_headers` gets those of the response
+        before its events. The first content must come within `first_token_s`; comments before it
+        are dropped. `on_usage` gets the reported usage, which is always requested unless
+        `stream_usage` is off. Raises `ProviderFailed` before the first call of `on_events`,
+        `ProviderCut` after it.
         """
-        asked = asking_for_usage(raw) if self._config.stream_usage else raw
+        asked = with_usage_requested(raw) if self._config.stream_usage else raw
         usage = StreamUsage(on_usage, is_ours=asked is not raw)
         deadline = trio.CancelScope(deadline=trio.current_time() + self._config.first_token_s)
 
         def may_begin() -> bool:
-            # Content in the very moment of the deadline comes too late: this attempt is cancelled
-            # already, and what were passed on of it would stand before another one's answer.
+            # Content in the moment of the deadline is too late: this attempt is cancelled already,
+            # and its content would come before the answer of another provider.
             if deadline.cancel_called:
                 return False
             deadline.deadline = math.inf
@@ -147,7 +154,7 @@ class Provider:
                 async with self._exchange(
                     asked, model, headers, "text/event-stream", self._config.read_s
                 ) as response:
-                    on_headers(self._passed_back(response))
+                    on_headers(self._forwarded(response))
                     answer = await self._relay(response, relay)
         except ProviderFailed as error:
             if relay.has_begun:
@@ -163,23 +170,23 @@ class Provider:
     async def _relay(self, response: HttpResponse, relay: StreamRelay) -> Answer | None:
         if response.status != 200:
             return await self._whole(response, self._config.read_s)
-        cutter = EventCutter()
+        splitter = EventSplitter()
 
         def take(data: bytes) -> bool:
-            if cutter.is_between and relay.pass_plain(data):
-                return cutter.is_done
-            if events := cutter.push(data):
+            if splitter.is_between_events and relay.pass_single(data):
+                return splitter.is_done
+            if events := splitter.push(data):
                 relay.take(events)
-            return cutter.is_done
+            return splitter.is_done
 
         try:
-            await read_body(response.body, take, self._config.read_s)
+            await _read_body(response.body, take, self._config.read_s)
         except HttpError:
-            if not cutter.is_done:
+            if not splitter.is_done:
                 raise
-        if events := cutter.rest():
+        if events := splitter.flush():
             relay.take(events)
-        if not cutter.is_done:
+        if not splitter.is_done:
             raise ProviderFailed(f"{self.name} ended its stream early")
         return None
 
@@ -200,7 +207,7 @@ class Provider:
         async with self._client.exchange(
             "POST",
             self._target,
-            # Text of a client may be any Latin-1.
+            # Clients may send any Latin-1 text.
             [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named],
             _encode({**raw, "model": model}),
             connect_s=self._config.connect_s,
@@ -212,7 +219,7 @@ class Provider:
 
     def _check_status(self, response: HttpResponse) -> None:
         status = response.status
-        if status == 200 or (400 <= status < 500 and status not in _OURS):
+        if status == 200 or (400 <= status < 500 and status not in _ABOUT_PROVIDER):
             return
         retry_after_s = _retry_after_s(dict(response.headers).get(b"retry-after"))
         raise ProviderFailed(
@@ -231,24 +238,24 @@ class Provider:
                 raise ProviderFailed(f"{self.name} sent over {MAX_ANSWER_BYTES} bytes")
             return False
 
-        await read_body(response.body, take, silence_s)
+        await _read_body(response.body, take, silence_s)
         self._check_json(response.status, body)
         whole = self._without_secrets(response.status, body)
-        return Answer(response.status, whole, self._passed_back(response))
+        return Answer(response.status, whole, self._forwarded(response))
 
-    def _passed_back(self, response: HttpResponse) -> tuple[Header, ...]:
+    def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
         named = ((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers)
-        return tuple(passed_back(named, self._secrets))
+        return tuple(forwarded_to_client(named, self._secrets))
 
     def _without_secrets(self, status: int, body: bytearray) -> bytes:
-        """A refusal may quote our key or the address; answers are passed on as they are."""
+        """A refusal may quote our key or the address; answers are passed on unchanged."""
         whole = bytes(body)
         for secret in self._secrets if status != 200 else ():
             whole = whole.replace(secret.encode(), b"[redacted]")
         return whole
 
     def _check_json(self, status: int, body: bytearray) -> None:
-        """A web page with status 200 is no answer, nor is a web page that refuses."""
+        """A web page is neither an answer nor a refusal, whatever its status."""
         try:
             value = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -258,7 +265,7 @@ class Provider:
 
 
 def _address(name: str, url: str) -> tuple[str, str]:
-    """What is asked for on the server, and the server as texts may name it."""
+    """The request target, and the server as texts may name it."""
     parts = urlsplit(url)
     try:
         host, _ = (parts.hostname or "").encode("idna"), parts.port
@@ -306,6 +313,45 @@ def _failures(name: str) -> Iterator[None]:
         raise ProviderFailed(f"{name} broke the exchange off ({kind})") from error
 
 
+async def _read_body(
+    body: AsyncIterable[bytes], take: Callable[[bytes], bool], silence_s: float
+) -> None:
+    """Call `take` with each piece of `body`. Once it returns True, nothing more is needed, and the
+    end of the body is awaited for `END_S`, so that its connection can be used again. Raises what
+    `take` raises, and `ReadTimeout` after `silence_s` without a byte.
+
+    Reading ends by cancellation: httpx reads through nested generators, and an exception in the
+    loop would leave the inner ones to the garbage collector.
+    """
+    failure: HermaError | None = None
+    is_done = False
+    # Half the calls of `trio.current_time`.
+    current_time = trio.lowlevel.current_clock().current_time
+    margin_s = _LATE * silence_s
+    move_at = 0.0
+    with trio.CancelScope() as reading:
+        reading.deadline = current_time() + silence_s
+        async for data in body:
+            now = current_time()
+            if now >= move_at:
+                move_at = now + margin_s
+                reading.deadline = move_at + silence_s
+            if failure is not None:
+                continue
+            try:
+                is_done = take(data)
+            except HermaError as error:
+                failure = error
+                reading.cancel()
+            if is_done:
+                move_at = math.inf
+                reading.deadline = min(reading.deadline, now + END_S)
+    if failure is not None:
+        raise failure
+    if reading.cancelled_caught and not is_done:
+        raise ReadTimeout(f"no byte for {silence_s:g} s")
+
+
 def _retry_after_s(value: bytes | None) -> int | None:
     if value is None:
         return None
@@ -317,7 +363,7 @@ def _retry_after_s(value: bytes | None) -> int | None:
 
 
 def _seconds_until(date: str) -> float:
-    """Until a date as HTTP writes it; NaN for what is none."""
+    """Seconds until an HTTP date; NaN if it is not one."""
     try:
         at = parsedate_to_datetime(date)
     except (ValueError, OverflowError):

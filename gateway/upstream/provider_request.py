@@ -1,8 +1,8 @@
-"""A client's request as one provider gets it.
+"""A client's request in the form for one provider.
 
-Owns the configured rewriting of fields and the translation of the conversation's name into the
-header or field by which that provider keeps a conversation on one machine. Must not know HTTP
-clients, prices or the model's own name there, which the provider puts in.
+Owns the configured changes of fields, and the header or field by which the provider keeps a
+conversation on one machine. Must not know HTTP clients, prices or the provider's name of the model,
+which `Provider` sets.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from gateway.upstream.forwarded_headers import Header
 _SESSION_BYTES: Final = 16
 
 
-class Outgoing(NamedTuple):
-    """The request with the body that is sent, and the headers that go with it."""
+class ProviderRequest(NamedTuple):
+    """The request with the body to send, and the headers to send with it."""
 
     request: ChatRequest
     headers: tuple[Header, ...]
 
 
-def rewritten(raw: dict[str, Any], params: ParamsConfig) -> dict[str, Any]:
-    """`raw` without what `params` drop, with their defaults where nothing is given, and with what
-    they set in any case; `raw` itself if they say nothing.
+def apply_params(raw: dict[str, Any], params: ParamsConfig) -> dict[str, Any]:
+    """`raw` without the fields that `params` drop, with their defaults for missing fields, and with
+    the fields that they set; `raw` itself if `params` are empty.
     """
     if not (params.set or params.default or params.drop):
         return raw
@@ -35,18 +35,18 @@ def rewritten(raw: dict[str, Any], params: ParamsConfig) -> dict[str, Any]:
     return {**kept, **{k: v for k, v in params.default.items() if k not in given}, **params.set}
 
 
-def outgoing(
+def provider_request(
     request: ChatRequest,
     headers: list[Header],
     *,
     params: ParamsConfig,
     session_hint: str | None,
     session: str,
-) -> Outgoing:
-    """`request` for a provider that knows a conversation by `session_hint`: the name of a header
-    if it holds a hyphen, else of a field. A client that names it there itself is left alone.
+) -> ProviderRequest:
+    """`request` for a provider that identifies a conversation by `session_hint`: the name of a
+    header if it contains a hyphen, else of a field. A value that the client set there is kept.
     """
-    raw = rewritten(request.raw, params)
+    raw = apply_params(request.raw, params)
     if session_hint is None:
         pass
     elif "-" not in session_hint:
@@ -54,12 +54,12 @@ def outgoing(
     elif session_hint.lower() not in dict(headers):
         headers = [*headers, (session_hint.lower(), session)]
     changed = request if raw is request.raw else msgspec.structs.replace(request, raw=raw)
-    return Outgoing(changed, tuple(headers))
+    return ProviderRequest(changed, tuple(headers))
 
 
 def session_name(key: str, session: str | None, request: ChatRequest) -> str:
-    """A name for the request's conversation that tells a stranger nothing: a hash of the client's
-    own name for it, else of what its turns have in common, the first system and user texts.
+    """A name of the conversation that reveals nothing: a hash of the client's own name for it, else
+    of the first system and user texts, which all its turns share.
     """
     if session is None:
         system = next((m.content for m in request.messages if m.role != "user"), None)

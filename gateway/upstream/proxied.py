@@ -1,8 +1,7 @@
-"""Requests through the proxy that the environment names; the only importer of httpx.
+"""Requests through a proxy that the environment names; the only importer of httpx.
 
-Owns httpx as a second way to send a provider's requests, behind the interface of `HttpClient`. Must
-not know what is asked. Imported only where a proxy is configured: httpx takes a third of a start
-and 12 MB.
+Owns httpx behind the interface of `HttpClient`. Must not know what is asked. Imported only where a
+proxy is configured: httpx takes a third of a start and 12 MB.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -64,7 +63,7 @@ class ProxiedClient:
             )
             request.stream = _RequestBody(body)
             response = await self._client.send(request, stream=True)
-            # The whole body has one deadline, the caller's; httpx would set one for each read.
+            # The caller sets one deadline for the whole body; httpx would set one for each read.
             request.extensions["timeout"]["read"] = None
             try:
                 yield HttpResponse(
@@ -100,7 +99,7 @@ class _Once(AsyncIterator[bytes]):
 
 
 class _NoCookies(CookieJar):
-    """Keeps none: all clients' requests go through it."""
+    """Keeps none, because all clients share it."""
 
     def extract_cookies(self, response: object, request: object) -> None:
         """See `CookieJar`."""

@@ -1,28 +1,28 @@
-"""What of a provider's stream reaches the client.
+"""Passes a provider's stream on to the client.
 
-Owns the moment from which the stream is an answer: until its first content nothing is passed on,
-so that another provider may be asked; errors and what cannot be read are never passed on. Must not
-know connections or deadlines.
+Owns the moment at which the stream becomes an answer: until its first content nothing is passed on,
+so another provider can be asked. Errors and garbage are never passed on. Must not know connections
+or deadlines.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from gateway.upstream.sse import Kind, is_plain, kind_of, kind_within, split_events
-from gateway.upstream.usage import StreamUsage, tells_usage
+from gateway.upstream.usage import StreamUsage, may_contain_usage
 from protocol.errors import HermaError
 
 MAX_HELD_BYTES: Final = 2**16
-"""Roles and keep-alives before the first content; who sends more has begun."""
+"""Roles and keep-alives before the first content; with more, the answer has begun."""
 
 
 class BadStream(HermaError):
-    """The stream goes wrong; the text says how, in words that a client may read."""
+    """The stream contains an error or garbage; clients may read the text."""
 
 
 class StreamRelay:
-    """Takes whole events; `on_events` gets those that are for the client, unchanged. `may_begin` is
-    asked before the first. `has_begun`: something was passed on.
+    """Takes whole events; `on_events` gets those for the client, unchanged. `may_begin` is called
+    before the first and can refuse it. `has_begun`: something was passed on.
     """
 
     def __init__(
@@ -37,17 +37,21 @@ class StreamRelay:
         self._held = b""
         self.has_begun = False
 
-    def pass_plain(self, data: bytes) -> bool:
-        """Pass `data` on if it is one event of an answer that has begun, and only the client's
-        affair. If not, it is for `take`, which would do the same in three times the calls.
+    def pass_single(self, data: bytes) -> bool:
+        """Pass `data` on, and return True, if it is one event within an answer and has no usage.
+        Otherwise it is for `take`, which would do the same with three times the calls.
         """
-        if not self.has_begun or not is_plain(data) or (b'"usage"' in data and tells_usage(data)):
+        if (
+            not self.has_begun
+            or not is_plain(data)
+            or (b'"usage"' in data and may_contain_usage(data))
+        ):
             return False
         self._on_events(data)
         return True
 
     def take(self, events: bytes) -> None:
-        """Pass the good ones on. Raises `BadStream` at the first that is not."""
+        """Pass events on. Raises `BadStream` at the first error or garbage."""
         good: list[bytes] = []
         for event in split_events(events):
             kind = kind_within(event) if self.has_begun else kind_of(event)
@@ -58,7 +62,7 @@ class StreamRelay:
                 self._pass_on(b"".join(good))
                 raise BadStream(problem)
             if kind is Kind.HOLLOW:
-                # Nothing, says the standard; clients read it as JSON all the same.
+                # The standard ignores it, but some clients parse it as JSON.
                 continue
             if self.has_begun or kind is not Kind.COMMENT:
                 good.append(event)

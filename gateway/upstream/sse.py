@@ -1,8 +1,8 @@
 """Server-sent events as bytes.
 
-Owns the cut of a byte stream into whole events, so that a broken stream never ends inside one.
-Must not know what events mean, but for what decides about a provider: the first content, errors,
-what cannot be read, and the last one.
+Owns splitting a byte stream into whole events, so that a broken stream never ends inside one, and
+the kinds of events that decide about a provider: the first content, errors, garbage, the last one.
+Must not know anything else of what events mean.
 """
 
 import codecs
@@ -27,27 +27,27 @@ class EventTooLarge(HermaError):
     """A single event of a provider is over the limit."""
 
 
-class EventCutter:
-    """Bytes in, whole events out. `is_done`: the closing `[DONE]` has come. `is_between`: nothing
-    of an event has come that is not whole.
+class EventSplitter:
+    """Bytes in, whole events out. `is_done`: the final `[DONE]` has come. `is_between_events`: no
+    part of an incomplete event has come.
     """
 
     def __init__(self) -> None:
         self._pending = bytearray()
         self._has_begun = False
         self.is_done = False
-        self.is_between = True
+        self.is_between_events = True
 
     def push(self, data: bytes) -> bytes:
         """The whole events that `data` completes, unchanged and in order; b"" if none. A byte-order
-        mark before the first is no part of it.
+        mark before the first event is dropped.
 
         Raises `EventTooLarge` for an event of more than 8 MiB.
         """
         if not self._has_begun:
             data = self._without_mark(data)
         if not self._pending and data.endswith(b"\n\n"):
-            # As nearly always: one read, one event. The size of what is whole is no matter.
+            # The usual case: one read, one event. Whole events have no size limit.
             self.is_done = self.is_done or _says_done(data)
             return data
         # An event may end in a blank line that was split over two reads: look back three bytes.
@@ -60,7 +60,7 @@ class EventCutter:
             raise EventTooLarge(f"an event is over {MAX_EVENT_BYTES} bytes")
         whole = bytes(self._pending[:end])
         del self._pending[:end]
-        self.is_between = not self._pending
+        self.is_between_events = not self._pending
         self.is_done = self.is_done or _says_done(whole)
         return whole
 
@@ -68,13 +68,13 @@ class EventCutter:
         data = bytes(self._pending) + data
         self._pending.clear()
         if codecs.BOM_UTF8.startswith(data):
-            self._pending += data  # whether this is all of it, what follows tells
+            self._pending += data  # it may be only the beginning of the mark
             return b""
         self._has_begun = True
         return data.removeprefix(codecs.BOM_UTF8)
 
-    def rest(self) -> bytes:
-        """What follows the last whole event; some providers leave the last blank line out."""
+    def flush(self) -> bytes:
+        """A last event without its blank line, which some providers omit; b"" if there is none."""
         rest = bytes(self._pending)
         self._pending.clear()
         if _says_done(rest):
@@ -84,7 +84,7 @@ class EventCutter:
 
 
 def split_events(events: bytes) -> list[bytes]:
-    """The single events of whole `events`, each with its blank line."""
+    """The single events in `events`, each with its blank line."""
     if b"\r" not in events:
         return [event + b"\n\n" for event in events.split(b"\n\n")[:-1]]
     ends = [match.end() for match in _EVENT_END.finditer(events)]
@@ -99,8 +99,8 @@ def data_of(event: bytes) -> bytes:
 
 
 class Kind(Enum):
-    """What the data of an event is. `EMPTY` chunks hold nothing that an answer consists of,
-    `HOLLOW` events have fields but no data.
+    """What an event contains. `EMPTY` is a chunk without a part of the answer, `HOLLOW` an event
+    with fields but no data.
     """
 
     COMMENT = auto()
@@ -128,7 +128,7 @@ _decode_soundness: Final = msgspec.json.Decoder(_Soundness).decode
 
 
 def kind_of(event: bytes) -> Kind:
-    """What one whole event is, as far as it decides about its provider."""
+    """The kind of one whole event."""
     data = data_of(event)
     if not data.strip():
         return Kind.COMMENT if _FIELD.search(event) is None else Kind.HOLLOW
@@ -145,17 +145,15 @@ def kind_of(event: bytes) -> Kind:
 
 
 def kind_within(event: bytes) -> Kind:
-    """`kind_of` an event of an answer that has begun, in a tenth of the time: whatever it says is
-    `CONTENT`, for nothing depends on it.
+    """`kind_of` an event of an answer that has begun, in a tenth of the time: `EMPTY` is not
+    distinguished from `CONTENT`, because nothing depends on it any more.
     """
     data = data_of(event)
     return _kind_of_object(data) if data.startswith(b"{") else kind_of(event)
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether `data` is one whole event, in the form that nearly all have, and `CONTENT` within an
-    answer.
-    """
+    """Whether `data` is exactly one event in the usual form, and `CONTENT` within an answer."""
     return (
         data.startswith(b"data: {")
         and data.endswith(b"\n\n")

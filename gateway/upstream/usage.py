@@ -1,8 +1,8 @@
-"""What a provider says that a request has used.
+"""The usage that a provider reports for a request.
 
 Owns the usage objects of the OpenAI API and its relatives, in whole answers and in streams. A
-stream tells only if it is asked, so we ask, and keep the extra chunk from clients that did not:
-many index `choices[0]` of every chunk. Must not know prices.
+stream reports usage only on request, so the gateway always requests it, and drops the extra chunk
+for clients that did not: many index `choices[0]` of every chunk. Must not know prices.
 """
 
 import re
@@ -26,7 +26,7 @@ class _PromptDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """`prompt_cache_hit_tokens` is DeepSeek's name for what the details hold elsewhere."""
+    """`prompt_cache_hit_tokens` is DeepSeek's name for the cached tokens."""
 
     prompt_tokens: Count
     completion_tokens: Count = 0
@@ -35,12 +35,12 @@ class _Usage(msgspec.Struct):
     prompt_cache_hit_tokens: Count | None = None
 
     def checked(self) -> Usage | None:
-        """None if it says nothing: no prompt is without tokens."""
+        """None without prompt tokens, as every prompt has some."""
         if self.prompt_tokens == 0:
             return None
         details = self.prompt_tokens_details
         cached = details.cached_tokens if details is not None else None
-        # Some count thoughts in the total only; they are charged as output.
+        # Some count reasoning in the total only; it is charged as output.
         rest = (self.total_tokens or 0) - self.prompt_tokens
         return Usage(
             prompt_tokens=self.prompt_tokens,
@@ -68,13 +68,13 @@ def usage_of(body: bytes) -> Usage | None:
     return answer.usage.checked() if answer is not None and answer.usage is not None else None
 
 
-def tells_usage(events: bytes) -> bool:
-    """Whether usage may be in `events`; many providers say `"usage": null` in all but one."""
+def may_contain_usage(events: bytes) -> bool:
+    """Whether `events` may contain usage; many providers send `"usage": null` in all but one."""
     return b'"usage"' in events and _USAGE.search(events) is not None
 
 
-def asking_for_usage(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The streamed request `raw`, asking for its usage; `raw` itself if it does that already."""
+def with_usage_requested(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The streamed request `raw` with usage requested; `raw` itself if it does so already."""
     options = raw.get("stream_options")
     asked = options if isinstance(options, dict) else {}
     if asked.get("include_usage") is True:
@@ -90,8 +90,8 @@ class StreamUsage:
         self._is_ours = is_ours
 
     def take(self, events: bytes) -> bytes:
-        """What of the whole `events` is for the client; usage in them is told at once."""
-        if not tells_usage(events):
+        """The part of `events` that the client gets; `on_usage` gets the usage in them."""
+        if not may_contain_usage(events):
             return events
         return b"".join(event for event in split_events(events) if self._is_for_client(event))
 
@@ -99,7 +99,7 @@ class StreamUsage:
         data = data_of(event)
         if (usage := usage_of(data)) is not None:
             self._on_usage(usage)
-        # One that cannot be read is there because of us all the same.
+        # A chunk whose usage cannot be read is there because of our request all the same.
         chunk = _read(_decode_chunk, data) if self._is_ours else None
         return chunk is None or chunk.usage is None or chunk.choices != []
 

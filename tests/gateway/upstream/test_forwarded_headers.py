@@ -2,7 +2,11 @@
 
 import pytest
 
-from gateway.upstream.forwarded_headers import MAX_HEADERS, passed_back, sent_on
+from gateway.upstream.forwarded_headers import (
+    MAX_HEADERS,
+    forwarded_to_client,
+    forwarded_to_provider,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,7 +20,7 @@ from gateway.upstream.forwarded_headers import MAX_HEADERS, passed_back, sent_on
 )
 def test_what_belongs_to_one_side_does_not_go_on(name: str) -> None:
     """Hop-by-hop headers, credentials and whereabouts of a client stay at the gateway."""
-    assert sent_on([(name.encode(), b"x")]) == []
+    assert forwarded_to_provider([(name.encode(), b"x")]) == []
 
 
 @pytest.mark.parametrize(
@@ -29,7 +33,7 @@ def test_what_belongs_to_one_side_does_not_go_on(name: str) -> None:
 )
 def test_what_belongs_to_a_provider_does_not_come_back(name: str) -> None:
     """Cookies, addresses and what describes the provider's own bytes or policies."""
-    assert passed_back([(name, "x")]) == []
+    assert forwarded_to_client([(name, "x")]) == []
 
 
 def test_everything_else_passes_both_ways() -> None:
@@ -42,25 +46,27 @@ def test_everything_else_passes_both_ways() -> None:
         ("my-own", "a"),
         ("my-own", "b\u00e9"),
     ]
-    assert sent_on([(k.encode(), v.encode("latin-1")) for k, v in headers]) == headers
+    assert forwarded_to_provider([(k.encode(), v.encode("latin-1")) for k, v in headers]) == headers
     back = [("x-ratelimit-remaining-tokens", "10"), ("x-request-id", "r"), ("openai-version", "1")]
-    assert passed_back(back) == back
+    assert forwarded_to_client(back) == back
 
 
 def test_what_connection_names_stays_behind() -> None:
     """A sender may declare any header to be of this one connection."""
     headers = [("connection", "keep-alive, X-Mine"), ("x-mine", "1"), ("x-other", "2")]
-    assert passed_back(headers) == [("x-other", "2")]
-    assert sent_on([(k.encode(), v.encode()) for k, v in headers]) == [("x-other", "2")]
+    assert forwarded_to_client(headers) == [("x-other", "2")]
+    assert forwarded_to_provider([(k.encode(), v.encode()) for k, v in headers]) == [
+        ("x-other", "2")
+    ]
 
 
 def test_a_header_with_a_secret_does_not_come_back() -> None:
     """A provider's host name or our key in a value is nobody's business."""
     headers = [("x-upstream", "http://api.far.example/v1"), ("x-request-id", "r")]
-    assert passed_back(headers, ["api.far.example"]) == [("x-request-id", "r")]
+    assert forwarded_to_client(headers, ["api.far.example"]) == [("x-request-id", "r")]
 
 
 def test_there_is_a_bound() -> None:
     """However many a provider sends, the client's head stays small."""
-    assert len(passed_back([(f"x-{at}", "v") for at in range(500)])) == MAX_HEADERS
-    assert passed_back([("x-big", "v" * 20_000)]) == []
+    assert len(forwarded_to_client([(f"x-{at}", "v") for at in range(500)])) == MAX_HEADERS
+    assert forwarded_to_client([("x-big", "v" * 20_000)]) == []

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from config import ParamsConfig
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.request import ChatRequest
-from gateway.upstream.provider_request import Outgoing, outgoing, rewritten, session_name
+from gateway.upstream.provider_request import (
+    ProviderRequest,
+    apply_params,
+    provider_request,
+    session_name,
+)
 
 
 def request(system: str = "S", question: str = "U", /, *more: str, **fields: Any) -> ChatRequest:
@@ -19,8 +24,10 @@ def request(system: str = "S", question: str = "U", /, *more: str, **fields: Any
     return parse_chat_request(json.dumps({"model": "m", "messages": turns, **fields}).encode())
 
 
-def sent(asked: ChatRequest, hint: str | None, *headers: tuple[str, str]) -> Outgoing:
-    return outgoing(asked, list(headers), params=ParamsConfig(), session_hint=hint, session="named")
+def sent(asked: ChatRequest, hint: str | None, *headers: tuple[str, str]) -> ProviderRequest:
+    return provider_request(
+        asked, list(headers), params=ParamsConfig(), session_hint=hint, session="named"
+    )
 
 
 def test_fields_are_dropped_defaulted_and_set() -> None:
@@ -29,7 +36,7 @@ def test_fields_are_dropped_defaulted_and_set() -> None:
         set={"store": False, "top_k": 5}, default={"temperature": 0.5, "seed": 1}, drop=("think",)
     )
     raw = {"think": False, "temperature": 0.9, "seed": None, "top_k": 9, "other": [1]}
-    assert rewritten(raw, params) == {
+    assert apply_params(raw, params) == {
         "temperature": 0.9,
         "seed": 1,
         "top_k": 5,
@@ -55,7 +62,7 @@ def test_rewriting_keeps_its_promises(
     second time changes nothing when nothing is both dropped and put in.
     """
     params = ParamsConfig(set=always, default=default, drop=drop)
-    done = rewritten(dict(raw), params)
+    done = apply_params(dict(raw), params)
     for name in {*raw, *always, *default}:
         if name in always:
             assert done[name] == always[name]

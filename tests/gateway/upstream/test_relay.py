@@ -33,7 +33,7 @@ def test_events_without_data_are_not_passed_on(hollow: bytes) -> None:
     passed: list[bytes] = []
     relay = relay_into(passed)
     for events in (hollow, HELLO, hollow, b": here\n\n" + hollow + HELLO):
-        assert not relay.pass_plain(hollow)
+        assert not relay.pass_single(hollow)
         relay.take(events)
     assert b"".join(passed) == HELLO + b": here\n\n" + HELLO
 
@@ -172,7 +172,7 @@ def heard_of(text: bytes, *, is_plain_first: bool) -> tuple[bool, list[bytes], s
     relay, problem, is_plain = StreamRelay(passed.append, usage, lambda: True), "", False
     relay.take(HELLO)
     try:
-        is_plain = is_plain_first and relay.pass_plain(text)
+        is_plain = is_plain_first and relay.pass_single(text)
         if not is_plain:
             relay.take(text)
     except BadStream as error:
@@ -194,6 +194,6 @@ def test_nothing_takes_the_short_way_before_the_first_content() -> None:
     """Roles are held, and the deadline is asked."""
     passed: list[bytes] = []
     relay = relay_into(passed)
-    assert not relay.pass_plain(ROLE)
-    assert not relay.pass_plain(HELLO)
+    assert not relay.pass_single(ROLE)
+    assert not relay.pass_single(HELLO)
     assert passed == []

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstream.sse import MAX_EVENT_BYTES, EventCutter, EventTooLarge, data_of, split_events
+from gateway.upstream.sse import (
+    MAX_EVENT_BYTES,
+    EventSplitter,
+    EventTooLarge,
+    data_of,
+    split_events,
+)
 
 STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\n\n'
 
@@ -14,12 +20,12 @@ STREAM = b': hi\n\ndata: {"a":1}\n\ndata: {"b":\r\ndata: 2}\r\n\r\ndata: [DONE]\
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_events_come_out_whole_wherever_the_stream_is_split(cuts: list[int]) -> None:
     """The parts are the stream, unchanged, and each ends in a blank line."""
-    cutter = EventCutter()
+    splitter = EventSplitter()
     edges = [0, *sorted(cuts), len(STREAM)]
-    parts = [cutter.push(STREAM[a:b]) for a, b in itertools.pairwise(edges)]
-    assert b"".join(parts) + cutter.rest() == STREAM
+    parts = [splitter.push(STREAM[a:b]) for a, b in itertools.pairwise(edges)]
+    assert b"".join(parts) + splitter.flush() == STREAM
     assert all(part.endswith((b"\n\n", b"\r\n\r\n")) for part in parts if part)
-    assert cutter.is_done
+    assert splitter.is_done
 
 
 MARK = b"\xef\xbb\xbf"
@@ -28,17 +34,17 @@ MARK = b"\xef\xbb\xbf"
 @given(st.lists(st.integers(0, len(MARK + STREAM)), max_size=8))
 def test_a_mark_before_the_stream_is_no_part_of_it(cuts: list[int]) -> None:
     """Wherever it is split; only one at the very beginning is one."""
-    cutter, marked = EventCutter(), MARK + STREAM
+    splitter, marked = EventSplitter(), MARK + STREAM
     edges = [0, *sorted(cuts), len(marked)]
-    parts = [cutter.push(marked[a:b]) for a, b in itertools.pairwise(edges)]
+    parts = [splitter.push(marked[a:b]) for a, b in itertools.pairwise(edges)]
     assert b"".join(parts) == STREAM
-    assert cutter.push(MARK + b"data: 1\n\n") == MARK + b"data: 1\n\n"
+    assert splitter.push(MARK + b"data: 1\n\n") == MARK + b"data: 1\n\n"
 
 
 def test_half_a_mark_is_no_event() -> None:
     """A stream may end anywhere."""
-    cutter = EventCutter()
-    assert cutter.push(MARK[:2]) == cutter.rest() == b""
+    splitter = EventSplitter()
+    assert splitter.push(MARK[:2]) == splitter.flush() == b""
 
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
@@ -57,28 +63,28 @@ def test_events_are_told_apart_by_any_line_end(events: list[tuple[list[bytes], b
 
 def test_a_broken_event_is_held_back() -> None:
     """What was not finished is never passed on."""
-    cutter = EventCutter()
-    assert cutter.push(b"data: 1\n\ndata: {") == b"data: 1\n\n"
-    assert cutter.rest() == b""
-    assert not cutter.is_done
+    splitter = EventSplitter()
+    assert splitter.push(b"data: 1\n\ndata: {") == b"data: 1\n\n"
+    assert splitter.flush() == b""
+    assert not splitter.is_done
 
 
 def test_a_last_event_without_its_blank_line_counts() -> None:
     """Some providers end right after [DONE]."""
-    cutter = EventCutter()
-    cutter.push(b"data: 1\n\ndata: [DONE]")
-    assert cutter.rest() == b"data: [DONE]\n\n"
-    assert cutter.is_done
+    splitter = EventSplitter()
+    splitter.push(b"data: 1\n\ndata: [DONE]")
+    assert splitter.flush() == b"data: [DONE]\n\n"
+    assert splitter.is_done
 
 
 def test_an_endless_event_is_refused() -> None:
     """One event may not fill the memory."""
     with pytest.raises(EventTooLarge):
-        EventCutter().push(b"x" * (MAX_EVENT_BYTES + 1))
+        EventSplitter().push(b"x" * (MAX_EVENT_BYTES + 1))
 
 
 def test_done_inside_text_is_not_the_end() -> None:
     """A model that says [DONE] does not end its stream."""
-    cutter = EventCutter()
-    cutter.push(b'data: {"content":"data: [DONE]"}\n\n')
-    assert not cutter.is_done
+    splitter = EventSplitter()
+    splitter.push(b'data: {"content":"data: [DONE]"}\n\n')
+    assert not splitter.is_done

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.api.events import Usage
-from gateway.upstream.usage import StreamUsage, asking_for_usage, usage_of
+from gateway.upstream.usage import StreamUsage, usage_of, with_usage_requested
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.gateway.upstream.test_provider import RAW, provider_of
 
@@ -49,10 +49,10 @@ def test_thoughts_outside_of_the_output_are_paid_for() -> None:
 def test_we_ask_where_the_client_did_not(options: dict[str, Any] | None) -> None:
     """The client's other options stay, and its own dict too."""
     raw = {"model": "m", "stream_options": options}
-    asked = asking_for_usage(raw)
+    asked = with_usage_requested(raw)
     assert asked["stream_options"] == {**(options or {}), "include_usage": True}
     assert raw["stream_options"] == options
-    assert asking_for_usage(asked) is asked
+    assert with_usage_requested(asked) is asked
 
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n"])

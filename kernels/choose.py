@@ -2,7 +2,7 @@
 
 Owns the rule and the one switch, `HERMA_KERNELS=reference`. Must not know any kernel. Entries
 import their kernel inside the branch that needs it: on a CPU, Triton is never loaded. torch's
-`meta` device is a card that is not there (`kernels.recorder`).
+`meta` device is the pretended device (`kernels.recorder`).
 """
 
 import os

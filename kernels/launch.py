@@ -9,13 +9,13 @@ change are never specialised. Must not know any kernel.
 It relies on what Triton 3.6 and 3.7 do alike: a launch returns its `CompiledKernel`, whose `run`
 takes grid, stream, function, packed metadata, launch metadata, two hooks, and all arguments by
 position, addresses as integers. The interpreter returns nothing: there Triton launches every time,
-and so it does where launches are only noted.
+and so it does where launches are only recorded.
 
 Also owns the scratch memory of launches, by one rule: one stream per device. All launches of a
 device take their scratch from here, each writes to it only when the kernels ahead of it have ended,
-so none needs one of its own, and none asks for memory at every launch (a microsecond of the CPU's
-time each). It is never given back, as captured graphs name it: under twice the largest request, and
-under four times that in all.
+so none needs its own, and none allocates at every launch (a microsecond of the CPU's time each). It
+is never freed, because captured graphs hold its address: at most twice the largest request, and
+four times that in all.
 """
 
 from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class Launch:
         tensors: Sequence[Tensor],
         numbers: tuple[float, ...],
     ) -> None:
-        """And keep what it compiled."""
+        """Launch by Triton, and keep what it compiled."""
         if device >= 0 and driver.active.get_current_device() != device:
             raise ValueError(f"tensors on device {device}, not on the current one")
         given = [Address(x) for x in tensors] if tensors[0].is_meta else tensors

@@ -1,9 +1,9 @@
-"""A card that is not there: its launches are noted, so that their kernels can be compiled ahead.
+"""A pretended device: its launches are recorded, so that their kernels can be compiled ahead.
 
-Owns the notes and the driver that stands in for a card's. Tensors on torch's `meta` device lie on
-that card: they have shapes and no memory, so the code of a whole step runs over them in
-milliseconds and ends in a list of what it would have launched. There is no second list of kernels.
-Must not know who wants them, nor any kernel.
+Owns the records and the driver that stands in for a card's. Tensors on torch's `meta` device lie on
+that device: they have shapes and no memory, so the code of a whole step runs over them in
+milliseconds and yields the list of its launches. There is no second list of kernels. Must not know
+any kernel, nor what the records are used for.
 
 Triton has both halves (3.6 and 3.7 alike): a hook that is shown every kernel before it is compiled,
 with all that its compilation depends on as one string, and `JITFunction.preload`, which compiles
@@ -26,7 +26,7 @@ _WARP_SIZE = 32
 
 
 class RecordedKernel(NamedTuple):
-    """A kernel with the types and constants of one launch: where it is, and Triton's own words."""
+    """A kernel with the types and constants of one launch: its place, and Triton's own key."""
 
     module: str
     name: str
@@ -44,7 +44,7 @@ class RecordedKernel(NamedTuple):
 
 
 class Address:
-    """What Triton reads of a tensor on the card that is not there."""
+    """What Triton reads of a tensor on the pretended device."""
 
     def __init__(self, tensor: Tensor) -> None:
         """Memory begins at an address that 16 divides, as torch's allocator has it."""
@@ -57,7 +57,7 @@ class Address:
 
 
 class _Card:
-    """Triton's driver for it: one device of compute capability `arch` / 10."""
+    """Triton's driver for the pretended device of compute capability `arch` / 10."""
 
     def __init__(self, arch: int) -> None:
         self._target = GPUTarget("cuda", arch, _WARP_SIZE)
@@ -73,37 +73,37 @@ class _Card:
 
 
 def pretend_device(arch: int) -> None:
-    """From now on Triton in this process works for a card of that capability, 90 for 9.0."""
+    """Have Triton in this process compile for a device of that capability, 90 for 9.0."""
     driver.set_active(_Card(arch))
 
 
 @contextmanager
 def record_launches() -> Iterator[dict[str, RecordedKernel]]:
-    """What is launched meanwhile, by id, in the order of the first launches; nothing runs."""
-    noted: dict[str, RecordedKernel] = {}
+    """The kernels launched meanwhile, by id, in the order of the first launches; nothing runs."""
+    recorded: dict[str, RecordedKernel] = {}
 
     def note(kernel: RecordedKernel) -> bool:
-        noted.setdefault(kernel.id, kernel)
+        recorded.setdefault(kernel.id, kernel)
         return True
 
     before = knobs.runtime.jit_cache_hook
-    before_compiling(note)
+    on_compile(note)
     try:
-        yield noted
+        yield recorded
     finally:
         knobs.runtime.jit_cache_hook = before
 
 
-def before_compiling(call: Callable[[RecordedKernel], bool]) -> None:
+def on_compile(call: Callable[[RecordedKernel], bool]) -> None:
     """`call` with each kernel that this process is about to compile, or to look for in the cache;
-    if it says True, Triton does neither and launches nothing.
+    if it returns True, Triton does neither and launches nothing.
     """
 
     knobs.runtime.jit_cache_hook = _Hook(call)
 
 
-def tell(kernel: RecordedKernel) -> None:
-    """Of a kernel that is not Triton's, before it is compiled or looked for in the cache."""
+def report(kernel: RecordedKernel) -> None:
+    """Report a kernel that is not Triton's, before it is compiled or looked for in the cache."""
     hook = knobs.runtime.jit_cache_hook
     if isinstance(hook, _Hook):
         hook.call(kernel)
@@ -117,7 +117,7 @@ class _Hook:
         return self.call(RecordedKernel(fn.module, fn.name, compile["specialization_data"]))
 
 
-def compile_noted(kernel: RecordedKernel, *, with_launcher: bool) -> None:
+def compile_recorded(kernel: RecordedKernel, *, with_launcher: bool) -> None:
     """Bring it into Triton's cache, unless it is there, and what launches it. Raises what Triton
     raises. Linking a launcher takes an NVIDIA driver; kernels that are not Triton's have none.
     """

@@ -25,7 +25,7 @@ ENGINE_COMMAND: Final = "HERMA_ENGINE_COMMAND"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the named worker until it is told to leave. Raises `ConfigError` with one line."""
+    """Run the named worker until a signal ends it. Raises `ConfigError` with one line."""
     arguments = _parse(argv)
     return serve(
         partial(read_worker, arguments),
@@ -58,7 +58,7 @@ def pick_worker(config: Config, name: str | None) -> WorkerConfig:
 
 
 def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerConfig:
-    """The worker with what the command line says instead. Raises `ConfigError`."""
+    """The worker with the values of the command line. Raises `ConfigError`."""
     options = {
         "gateways": tuple(arguments.gateway) if arguments.gateway else None,
         "engine": arguments.engine or ("scripted" if arguments.script is not None else None),

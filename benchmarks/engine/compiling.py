@@ -17,7 +17,7 @@ from typing import NamedTuple
 from triton.runtime.cache import triton_key
 
 from benchmarks.engine.run import Options, worker_config
-from kernels.recorder import RecordedKernel, compile_noted, pretend_device
+from kernels.recorder import RecordedKernel, compile_recorded, pretend_device
 from workers.engine.compile.compiler import long_ones_first
 from workers.engine.compile.dry_run import dry_run
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
@@ -57,7 +57,7 @@ def _compile(kernel: RecordedKernel) -> Compiled:
     before = _children_s()
     child = os.fork()
     if child == 0:
-        compile_noted(kernel, with_launcher=False)
+        compile_recorded(kernel, with_launcher=False)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if status:

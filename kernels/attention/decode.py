@@ -94,7 +94,7 @@ def _publish(
     H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
     NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
 ):  # fmt: skip
-    """A row's whole result, or a part of it: whoever comes last merges the parts."""
+    """A row's whole result, or a part of it: the last program to arrive merges the parts."""
     result = mixed / total[:, None]
     columns = tl.arange(0, BLOCK_D)
     group = tl.arange(0, GROUP)
@@ -106,7 +106,7 @@ def _publish(
     else:
         tl.store(partial_ptr + slot.to(tl.int64) * (H * D) + places, result, mask=shown)
         tl.store(lse_ptr + slot * H + heads, top + tl.log2(total), mask=group < H // KV)
-        tl.debug_barrier()  # every thread's part lies there before the count says so
+        tl.debug_barrier()  # every thread's part is stored before the count shows it
         arrived = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
         if arrived == count - 1:
             tl.store(counter_ptr, 0)

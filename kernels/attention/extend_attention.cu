@@ -134,7 +134,7 @@ __device__ __forceinline__ void fetch_all(const Memory& at, const Map* queries, 
   }
 }
 
-// Nobody's values may be no numbers, and 0 times that is none either.
+// Values behind the end may be NaN, and 0 times NaN is NaN.
 __device__ __forceinline__ void clear_values(u32 tile, int first, int thread) {
   for (int i = first * 8 + thread; i < TILE * 8; i += 256) {
 #pragma unroll

@@ -100,7 +100,7 @@ def attend(
     num_blocks, block_size, num_kv, head_dim = keys.shape
     num_rows, num_heads, _ = queries.shape
     if queries.is_meta:
-        attend_items.note(constants_of(num_heads, num_kv, block_size))
+        attend_items.record(constants_of(num_heads, num_kv, block_size))
         return
     from kernels.cuda.driver import heads_map, launch
 

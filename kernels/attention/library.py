@@ -166,9 +166,9 @@ def blend(past: Tensor, past_lse: Tensor, own: Tensor, own_lse: Tensor) -> Tenso
     return out
 
 
-def note_blend(num_heads: int, head_dim: int, dtype: torch.dtype) -> None:
-    """Launch it over tensors without memory, if the library may serve such rows: who has no card
-    cannot ask whether a form works.
+def record_blend(num_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    """Launch it over tensors without memory, if the library may serve such rows: without a card no
+    form can be tried.
     """
     if dtype not in _HALVES:
         return

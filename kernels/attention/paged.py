@@ -41,7 +41,7 @@ def plan_prefills(
     num_kv, head_dim = keys.shape[2:]
     config = choose.prefill_config(num_heads, keys, dtype)
     if keys.is_meta and any(segment.num_rows >= config.library for segment in prefills):
-        library.note_blend(num_heads, head_dim, dtype)
+        library.record_blend(num_heads, head_dim, dtype)
     work = prefill_work(
         prefills,
         num_decodes,

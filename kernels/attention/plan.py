@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels.attention.config import PrefillConfig
 
 NO_ROW: Final = -1
-"""In place of a decode's position: a padding row, which costs nothing."""
+"""In place of a decode's position: a padding row, for which nothing is computed."""
 
 
 class ExtendSegment(NamedTuple):
@@ -49,7 +49,7 @@ class PagedPlan:
     programmatic dependence) in the stream. Rows of one step never share a slot. A decode at
     position `NO_ROW` pads a step: nothing is read or written for it, its output is undefined. So
     is the output of rows behind the decodes that no segment has; their keys and values are written,
-    and several may share a slot that nobody reads.
+    and several may share a slot that is never read.
     `work` (from `kernels.attention.work`) is what the kernels need for segments, `shares` (from
     `kernels.attention.shares`) for decodes; the reference needs `prefills` alone.
     """

@@ -1,7 +1,7 @@
 """Segments cut into what one program does, once per step, on the host.
 
-Owns how segments become items, who takes which segment, and how many items and merges the segments
-of a captured step can need. Must not launch anything.
+Owns how segments become items, which kernel takes which segment, and how many items and merges the
+segments of a captured step can need. Must not launch anything.
 """
 
 from collections.abc import Iterator, Sequence

@@ -31,7 +31,7 @@ class Function(NamedTuple):
 
 
 class DriverError(RuntimeError):
-    """The driver refused; the text says what was asked."""
+    """The driver refused; the text names the call."""
 
 
 def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: int) -> Function:
@@ -50,7 +50,7 @@ def load(cubin: bytes, name: str, num_threads: int, shared_bytes: int, device: i
 @lru_cache(_KEPT_MAPS)
 def tile_map(address: int, num_rows: int, depth: int, box_rows: int) -> Any:  # noqa: ANN401
     """How bfloat16 [num_rows, depth] at `address`, a multiple of 16, is read in tiles of `box_rows`
-    rows by `COLUMNS`; zeros behind its end. It says nothing of what lies there, so it stays true.
+    rows by `COLUMNS`; zeros behind its end. It does not depend on the content, so it stays valid.
     """
     return _map(address, (depth, num_rows), (box_rows,))
 

@@ -2,9 +2,9 @@
 
 Owns the compiler's calls. A process of its own, and one that has imported nothing else: in forks of
 one that knew torch and Triton this compiler (NVRTC 13.0) ended with a segmentation fault, which
-must happen to nobody's engine. What is read is JSON: `source`, `name`, `options`, `headers` by
-name; if there are only options, the answer is the compiler's version, once it has compiled nothing
-with them. What is wrong stands on stderr, and the status is 1.
+must not happen in an engine. The input is JSON: `source`, `name`, `options`, `headers` by name;
+with options only, the answer is the compiler's version, after it has compiled an empty source with
+them. Errors go to stderr, with status 1.
 """
 
 import json
@@ -16,7 +16,7 @@ from cuda.bindings import nvrtc
 
 
 def main() -> int:
-    """Do what stdin says."""
+    """Compile what stdin holds."""
     words = json.load(sys.stdin)
     headers = words.get("headers", {})
     name, source = words.get("name", "nothing.cu"), words.get("source", "")

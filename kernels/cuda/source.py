@@ -1,7 +1,7 @@
 """CUDA C++ becomes machine code, once: what was compiled lies in Triton's cache.
 
-Owns the compiler's call and the words by which a compilation is known, so that it can be done ahead
-like one of Triton's (`kernels.recorder`). Must not know cards: no driver is needed to compile.
+Owns the compiler's call and the key of a compilation, so that it can be done ahead like one of
+Triton's (`kernels.recorder`). Must not know cards: no driver is needed to compile.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ import msgspec
 from triton import knobs
 from triton.runtime.cache import get_cache_manager
 
-from kernels.recorder import RecordedKernel, tell
+from kernels.recorder import RecordedKernel, report
 
 _OPTIONS: Final = ("--gpu-architecture=sm_90a", "-std=c++17")
 """With what only Hopper has: the matrix products of a warp group."""
@@ -45,20 +45,20 @@ class CudaSource:
         self._path = path
         self._headers = headers
 
-    def note(self, constants: Mapping[str, int]) -> None:
-        """A launch on a card that is not there would have needed this."""
-        tell(self._noted(constants))
+    def record(self, constants: Mapping[str, int]) -> None:
+        """Record that a launch on a pretended device would need this."""
+        report(self._recorded(constants))
 
     def cubin(self, constants: Mapping[str, int]) -> bytes:
         """Machine code, from the cache or compiled now, some 0.5 s. Raises `CompileError`."""
-        tell(self._noted(constants))
+        report(self._recorded(constants))
         return self._compiled(constants)
 
     def preload(self, specialisation: str) -> None:
-        """Bring into the cache what `note` said. Raises `CompileError`."""
+        """Compile into the cache what `record` recorded. Raises `CompileError`."""
         self._compiled(msgspec.json.decode(specialisation, type=dict[str, int]))
 
-    def _noted(self, constants: Mapping[str, int]) -> RecordedKernel:
+    def _recorded(self, constants: Mapping[str, int]) -> RecordedKernel:
         words = msgspec.json.encode(constants, order="sorted").decode()
         return RecordedKernel(self._module, self.name, words)
 
@@ -82,13 +82,13 @@ class CudaSource:
 
 
 class _Times(msgspec.Struct):
-    """As Triton tells them: microseconds."""
+    """In Triton's form: microseconds."""
 
     total: float
 
 
 def _count(*, cache_hit: bool, seconds: float) -> None:
-    """Who counts compilations hears of this one too."""
+    """Report this compilation to Triton's listener."""
     if (listener := knobs.compilation.listener) is not None:
         listener(
             src=None, metadata={}, metadata_group={}, times=_Times(1e6 * seconds),

@@ -20,7 +20,7 @@ def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Ten
     """`embedding[last_token[table_rows]]`, [rows, hidden] like embedding [vocab, hidden].
 
     table_rows int32 [rows], last_token int32 [tables]. Numbers out of range are brought into it:
-    the rows that they give are nobody's. Raises `ValueError`.
+    the rows that they give are undefined. Raises `ValueError`.
     """
     if embedding.dim() != 2 or last_token.dim() != 1:
         raise ValueError(f"embedding {tuple(embedding.shape)}, tokens {tuple(last_token.shape)}")

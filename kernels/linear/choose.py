@@ -15,7 +15,7 @@ from kernels.linear.tuned import TUNED
 from kernels.linear.tuned_fp8 import TUNED as TUNED_FP8
 
 MAX_ROWS: Final = 64
-"""Beyond it the library serves what nobody has measured: it nears the tensor cores' rate."""
+"""Beyond it the library serves shapes without a measurement: it nears the tensor cores' rate."""
 
 MAX_BLOCKED_ROWS: Final = 512
 """Of weights with scales by block: 128 rows at once read one byte per weight and multiply it at the
@@ -144,7 +144,7 @@ def rule(
     is_fp8: bool = False,
     has_wide: bool = False,
 ) -> Config | None:
-    """The configuration of a shape that nobody has measured."""
+    """The configuration of a shape without a measurement."""
     if has_wide and num_rows > _NARROW_ROWS and num_weight_rows * depth >= _WIDE_WEIGHTS:
         return _wide(op, num_weight_rows)
     if num_rows > MAX_ROWS:

@@ -8,7 +8,7 @@
 //   SPLITS   programs of one cluster that share the columns of a tile and add up in their order
 //   SWIGLU   half of a tile are gate rows, half the up rows that belong to them
 //   RESIDUAL `residual` is added to the finished sums, which are rounded once
-//   ONCE     nobody else reads the weight: it may leave the cache first
+//   ONCE     no other program reads the weight: it may leave the cache first
 //   BAND     row tiles that programs take side by side, so that they share weights in the cache
 //
 // Sums are float32. They leave through shared memory, which the tiles no longer need by then.
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) __cluster_di
       }
       out[place] = make_uint2(packed(v.x, v.y), packed(v.z, v.w));
     }
-    // Nobody leaves while others still read what he staged.
+    // No program ends while others still read what it staged.
     if (SPLITS > 1) meet();
   }
 }

@@ -89,7 +89,7 @@ def wide(
     tile_rows = min(MAX_WIDE_ROWS, -(-num_rows // 16) * 16)
     has_residual = residual is not None
     if x.is_meta:
-        product.note(constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu))
+        product.record(constants_of(config, tile_rows, has_residual=has_residual, swiglu=swiglu))
         return out
     from kernels.cuda.driver import launch, tile_map
 

@@ -1,4 +1,4 @@
-"""Penalties for what was said before: logits adjusted by counts of tokens that lie on the card.
+"""Penalties for earlier tokens: logits adjusted by counts of tokens that lie on the card.
 
 Owns the checked entries and what a count is. Must not know sequences.
 

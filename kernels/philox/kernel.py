@@ -1,6 +1,6 @@
 """Philox4x32-10 for Triton kernels; joins what they do with the noise in one launch.
 
-Owns the device function. `kernels.philox.reference` says the same in torch.
+Owns the device function. `kernels.philox.reference` is the same in torch.
 """
 
 import triton

@@ -1,6 +1,6 @@
 """Triton root-mean-square normalisation, alone or after a residual sum: one program per row.
 
-Owns the launches. Must not know who normalises what.
+Owns the launches. Must not know layers.
 """
 
 from functools import cache

@@ -1,9 +1,9 @@
 """Where top_k, top_p and min_p cut off, without sorting, in launches that wait for nothing.
 
 Owns the search. What the filters keep is a beginning of the logits in descending order, lowest id
-first of equals. So it is told by the key of its last logit (an integer that orders as the logits
-do) and how many of that key it holds. Both are found from the highest bits of the key down, two
-bits a launch: count (top_k), then sum up the shares (top_p), at or above three keys at once.
+first of equals. So it is described by the key of its last logit (an integer that orders as the
+logits do) and how many of that key it holds. Both are found from the highest bits of the key down,
+two bits a launch: count (top_k), then sum up the shares (top_p), at or above three keys at once.
 
 Counts are exact. Shares are float32 sums in a fixed order over a tile, then integers of 2**-40 of
 the best token's share: the same every time, and within 1e-6 of the true ones.

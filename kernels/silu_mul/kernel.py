@@ -1,6 +1,6 @@
 """Triton SwiGLU gate: one program per row and tile of columns.
 
-Owns the launch. Must not know who gates what.
+Owns the launch. Must not know layers.
 """
 
 from functools import cache

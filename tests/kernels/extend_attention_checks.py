@@ -22,7 +22,7 @@ SEGMENT = ExtendSegment(first_row=0, num_rows=40, start=70, table_row=0)
 
 
 def attend_alone(shape: Shape, segment: ExtendSegment = SEGMENT) -> None:
-    """A segment behind a past, as a layer of a step has it, on a card that is not there."""
+    """A segment behind a past, as a layer of a step has it, on a pretended device."""
 
     def empty(*sizes: int, dtype: torch.dtype = shape.dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device=META)
@@ -43,10 +43,12 @@ def _two_layers(shape: Shape) -> None:
     attend_alone(shape)
 
 
-def _noted(step: Callable[[], None]) -> list[str]:
-    with record_launches() as noted:
+def _recorded(step: Callable[[], None]) -> list[str]:
+    with record_launches() as recorded:
         step()
-    return [kernel.name for kernel in noted.values() if kernel.module == extend_attention.__name__]
+    return [
+        kernel.name for kernel in recorded.values() if kernel.module == extend_attention.__name__
+    ]
 
 
 def check_shapes() -> None:
@@ -54,7 +56,7 @@ def check_shapes() -> None:
     pretend_device(H200)
     for heads, block_size in ((32, 32), (16, 16), (40, 128), (8, 64)):
         fitting = replace(QWEN3, heads=heads, block_size=block_size)
-        assert _noted(partial(_two_layers, fitting)) == ["attend_items"]
+        assert _recorded(partial(_two_layers, fitting)) == ["attend_items"]
     for other in (
         replace(QWEN3, block_size=8),
         replace(QWEN3, block_size=256),
@@ -62,26 +64,26 @@ def check_shapes() -> None:
         replace(QWEN3, dtype=torch.float16),
         replace(QWEN3, cache_dtype=torch.float8_e4m3fn),
     ):
-        assert not _noted(partial(attend_alone, other)), other
+        assert not _recorded(partial(attend_alone, other)), other
 
 
 def check_ampere() -> None:
     """It has no such tensor cores."""
     pretend_device(A100)
-    assert not _noted(partial(attend_alone, QWEN3))
+    assert not _recorded(partial(attend_alone, QWEN3))
 
 
 def check_blackwell() -> None:
     """It has others. A process knows one card: what serves it is asked for once."""
     pretend_device(BLACKWELL)
-    assert not _noted(partial(attend_alone, QWEN3))
+    assert not _recorded(partial(attend_alone, QWEN3))
 
 
 def check_compiler() -> None:
     """Without one, Triton serves them."""
     pretend_device(H200)
     with patch("kernels.cuda.hopper.has_compiler", lambda: False):
-        assert not _noted(partial(attend_alone, QWEN3))
+        assert not _recorded(partial(attend_alone, QWEN3))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.cuda.source import CompileError, CudaSource, compiler_version
-from kernels.recorder import compile_noted, record_launches
+from kernels.recorder import compile_recorded, record_launches
 
 HAS_COMPILER = find_spec("cuda") is not None
 needs_compiler = [
@@ -23,12 +23,12 @@ def _source(path: Path, text: str = "") -> CudaSource:
 def test_a_compilation_is_known_by_its_constants(tmp_path: Path) -> None:
     """In whatever order; others are another one."""
     source = _source(tmp_path / "nothing.cu")
-    with record_launches() as noted:
-        source.note({"A": 1, "B": 2})
-        source.note({"B": 2, "A": 1})
-        source.note({"A": 1, "B": 3})
-    assert [kernel.name for kernel in noted.values()] == ["nothing", "nothing"]
-    assert {kernel.module for kernel in noted.values()} == {"somewhere"}
+    with record_launches() as recorded:
+        source.record({"A": 1, "B": 2})
+        source.record({"B": 2, "A": 1})
+        source.record({"A": 1, "B": 3})
+    assert [kernel.name for kernel in recorded.values()] == ["nothing", "nothing"]
+    assert {kernel.module for kernel in recorded.values()} == {"somewhere"}
 
 
 @pytest.mark.skipif(HAS_COMPILER, reason="torch for CUDA is here")
@@ -61,13 +61,13 @@ class TestCompiler:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
         text = 'extern "C" __global__ void nothing(int* x) { *x = A; }'
         source = _source(tmp_path / "right.cu", text)
-        with record_launches() as noted:
+        with record_launches() as recorded:
             first = source.cubin({"A": 1})
         assert first[:4] == b"\x7fELF"
         assert source.cubin({"A": 1}) == first
         assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 1
         assert source.cubin({"A": 2}) != first
         assert len(list((tmp_path / "cache").rglob("*.cubin"))) == 2
-        (kernel,) = noted.values()
+        (kernel,) = recorded.values()
         with pytest.raises(ModuleNotFoundError):  # this one stands in no module
-            compile_noted(kernel, with_launcher=False)
+            compile_recorded(kernel, with_launcher=False)

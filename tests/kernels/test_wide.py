@@ -74,12 +74,12 @@ def test_on_a_card_that_is_not_there_its_compilation_is_noted() -> None:
     """So that it is compiled ahead, once for the same constants."""
     x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
     weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")
-    with record_launches() as noted:
+    with record_launches() as recorded:
         assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
         assert wide(x, weight, Wide(3, 1), swiglu=True).shape == (100, 192)
         assert wide(x, weight, Wide(1, 2)).shape == (100, 384)
-    assert [kernel.name for kernel in noted.values()] == ["product", "product"]
-    assert all(kernel.module == "kernels.linear.wide" for kernel in noted.values())
+    assert [kernel.name for kernel in recorded.values()] == ["product", "product"]
+    assert all(kernel.module == "kernels.linear.wide" for kernel in recorded.values())
 
 
 def _problem(num_rows: int, num_weight_rows: int, depth: int) -> tuple[Tensor, Tensor]:

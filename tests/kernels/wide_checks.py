@@ -26,9 +26,9 @@ def _rows(width: int, first: int = 0) -> Tensor:
 
 
 def _is_wide(product: Callable[[], Tensor]) -> bool:
-    with record_launches() as noted:
+    with record_launches() as recorded:
         product()
-    return any(kernel.module == wide.__name__ for kernel in noted.values())
+    return any(kernel.module == wide.__name__ for kernel in recorded.values())
 
 
 def check_features() -> None:

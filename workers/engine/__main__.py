@@ -53,8 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     setproctitle(f"herma engine {arguments.name}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor decides when to leave
     if arguments.parent is not None:
-        # SIGKILL works even while a thread holds the GIL; the end of file on the channel tells the
-        # same, but needs a thread to run.
+        # SIGKILL works even while a thread holds the GIL; the end of file on the channel is the
+        # second signal, but needs a thread to run.
         die_with_parent(arguments.parent, signal.SIGKILL)
     channel = EngineChannel(socket.socket(fileno=arguments.fd))
     try:
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     except (EngineBroken, WireError) as error:
         _say_failed(channel, EngineFailed(str(error)))
         return 1
-    except Exception as error:  # noqa: BLE001 -- the edge of the process: the cause must be told
+    except Exception as error:  # noqa: BLE001 -- the edge of the process: the cause must be reported
         text = str(error).strip().partition("\n")[0]
         cause = f"{type(error).__name__}: {text}"
         _say_failed(channel, EngineFailed(cause, traceback.format_exc()))
@@ -90,8 +90,8 @@ def _serve(channel: EngineChannel) -> None:
     status.phase = ""
     ready = EngineReady(runner.facts, str(runner.model_dir))
     channel.send([(SUPERVISOR, encode_control(ready))])
-    # The libraries' objects stay for good; with torch there are half a million, and a collection
-    # that looks at them all holds a step up.
+    # The libraries' objects are never freed; with torch there are half a million, and a collection
+    # that scans them delays a step.
     gc.freeze()
     EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch).run()
 

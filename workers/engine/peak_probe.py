@@ -1,7 +1,7 @@
 """The largest steps a worker can meet, each run once to see what memory it takes.
 
-Owns the imagined steps and the reading of card and host. Must not know what the answer is used for
-(`kv_size.py` divides the memory) nor how a step is computed: it goes through the runner's own door.
+Owns the imagined steps and the reading of card and host. Must not know what the result is used for
+(`kv_size.py` divides the memory) nor how a step is computed: it calls the runner.
 """
 
 import os
@@ -25,7 +25,7 @@ from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _CONTEXT_BYTES = 600 * 2**20
 """What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200. It
-counts under a vGPU limit, and the driver does not say whose it is."""
+counts under a vGPU limit, and the driver does not report its owner."""
 
 _LAYERS: Final = 3
 """A step through these takes as much memory as through all, and no longer than it must: the first
@@ -125,7 +125,7 @@ def _plan(
 
 
 class PeakMeter:
-    """What a card gives away between the start of a `with` and its end, at the worst moment.
+    """The peak of memory taken on a card between the start of a `with` and its end.
 
     `peak_bytes` counts the allocator's peak over the start, and what libraries and compiled
     kernels took beside it; `passing_bytes` is how much of the allocator's peak was free again at
@@ -156,6 +156,6 @@ class PeakMeter:
 
 
 def _outside_bytes(device: torch.device) -> int:
-    """What is used on the card beside torch's allocator, whoever holds it."""
+    """Bytes in use on the card beside torch's allocator, by any process."""
     free, total = torch.cuda.mem_get_info(device)
     return total - free - torch.cuda.memory_reserved(device)

@@ -132,7 +132,7 @@ class Runner:
         return self._steps.hidden(plan.chunks, self._pool.states)
 
     def _move(self, plan: StepPlan) -> None:
-        """Forget and get to know sequences."""
+        """End and start the sequences of the plan."""
         for seq in plan.ended:
             self._lost.pop(seq, None)
         self._pool.end(plan.ended)
@@ -153,11 +153,12 @@ class Runner:
             torch.cuda.empty_cache()
             if is_last or is_torch:
                 break
-            # Who asks the driver, for a kernel or a workspace, finds only now what torch kept.
+            # A kernel or a workspace takes memory from the driver: torch has just returned what it
+            # kept.
         return None, False
 
     def _invalid(self, started: Sequence[SequenceStart]) -> list[tuple[int, str]]:
-        """An id past the embedding would be an error on the CPU and poison a CUDA context."""
+        """An id past the embedding is an error on the CPU and would break a CUDA context."""
         size = self._vocab_size
         return [
             (start.seq, f"token id {largest} is outside the vocabulary of {size}")

@@ -1,4 +1,4 @@
-"""What a worker's configuration comes to for one model: types of numbers, window, facts.
+"""What a worker's configuration means for one model: dtypes, window, facts.
 
 Owns these rules, for a start and for its rehearsal alike. Must not know devices' memory nor files.
 """
@@ -26,7 +26,7 @@ _SHORTEST_WINDOW: Final = len(PROBE_PROMPT) + PROBE_TOKENS
 """An engine with less cannot answer its supervisor's first request."""
 
 UNKNOWN_DIGEST: Final = bytes(16)
-"""The supervisor, who reads the model's files, fills it in."""
+"""The supervisor, which reads the model's files, fills it in."""
 
 
 def compute_dtype(config: WorkerConfig, shape: Qwen3Config, device: torch.device) -> torch.dtype:
@@ -48,7 +48,7 @@ def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
 
 
 def is_fp8(config: WorkerConfig, shape: Qwen3Config) -> bool:
-    """Whether the layers' products are in 8 bits, of the checkpoint or by our own hand."""
+    """Whether the layers' products are in 8 bits, of the checkpoint or quantised at load."""
     return config.quantization == "fp8" or shape.stored is not Stored.DENSE
 
 
@@ -70,7 +70,7 @@ def window(config: WorkerConfig, shape: Qwen3Config) -> int:
 
 
 def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: int) -> EngineFacts:
-    """What is told of an engine with so many blocks of keys and values."""
+    """The facts of an engine with so many blocks of keys and values."""
     kv_tokens = num_blocks * config.block_size
     return EngineFacts(
         kind="native",
@@ -86,8 +86,8 @@ def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: i
 
 
 def probe_facts(config: WorkerConfig, model: Qwen3) -> EngineFacts:
-    """Before anybody knows how many blocks there will be: one whole window, or as much of it as
-    `kv_tokens` lets any sequence have.
+    """The facts before the number of blocks is known: one whole window, or as much of it as
+    `kv_tokens` allows a sequence.
     """
     context = window(config, model.config)
     longest = min(context, config.kv_tokens or context)

@@ -1,7 +1,7 @@
-"""The first steps of a process, before anybody measures them.
+"""The first steps of a process, before requests come.
 
-Owns what is run: thread pools, allocators and code paths are paid for here, not by the first
-request, and not by the prefill rate that routers go by. Must not know where the model came from.
+Owns what is run: thread pools, allocators and code paths cost their time here, not in the first
+request and not in the prefill rate that routers use. Must not know where the model came from.
 """
 
 from array import array
@@ -51,6 +51,6 @@ def warm_up_plans(
 
 
 def prepare_first(runner: Runner) -> None:
-    """What a first request would wait for."""
+    """Capture what the first request would wait for."""
     for _ in range(_FIRST_GRAPHS):
         runner.prepare(pending_only=False)

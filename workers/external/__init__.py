@@ -1,1 +1,1 @@
-"""Engines of other people: what they hold, told in our words."""
+"""Engines of other projects: what their prefix caches hold, as our block events. Pure."""

@@ -1,4 +1,4 @@
-"""What an engine probably holds that tells nothing.
+"""What an engine that reports no cache events probably holds.
 
 Owns a guess: the prompts that went there, least recently used out first, within the engine's
 capacity. Where answers say how many prompt tokens came from the cache, the guess is held against
@@ -21,14 +21,14 @@ from workers.external.changes import Changes
 SHARE: Final = 0.9
 """Of the capacity: the rest is partial blocks and answers that are being written."""
 KEPT_AT_LEAST: Final = 1 / 16
-"""Of that share, whatever the answers say: others may use the engine for a while."""
+"""Of that share, whatever the answers report: others may use the engine for a while."""
 KEPT_S: Final = 900.0
-"""A block that nobody asked for this long counts no more."""
+"""A block that no prompt used for so long is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """How many leading blocks were thought to be held when a prompt was sent, and when that was."""
+    """How many leading blocks were expected to be held when a prompt was sent, and its time."""
 
     num_blocks: int
     at: float
@@ -93,7 +93,7 @@ class ApproximateBlocks:
         self._shrink_to(self._room)
 
     def expire(self, now: float) -> None:
-        """Drop what nobody asked for in a long time."""
+        """Drop blocks that no prompt has used for `kept_s`."""
         while self._used and now - next(iter(self._used.values())) > self._kept_s:
             self._drop_oldest()
 

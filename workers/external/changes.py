@@ -1,7 +1,7 @@
 """What changed in a cache that may also be forgotten as a whole.
 
-Owns which changes were told, and that a snapshot takes the place of those before it. Must not know
-where the digests come from.
+Owns which changes were published, and that a snapshot replaces those before it. Must not know where
+the digests come from.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Changes:
         self._events.dropped(digest)
 
     def cleared(self) -> None:
-        """All that was held is gone, or nobody knows what is there."""
+        """All that was held is gone, or unknown."""
         self._was_cleared = True
 
     def take(

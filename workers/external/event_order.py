@@ -16,7 +16,7 @@ from typing import Final
 import xxhash
 
 HELD_BACK: Final = 10_000
-"""Batches that may wait for a replay: as many as vLLM keeps for one unless told otherwise."""
+"""Batches that may wait for a replay: as many as vLLM keeps for one by default."""
 HELD_BACK_BYTES: Final = 64 * 2**20
 REMEMBERED: Final = 256
 """Batches by which a repeated one is known."""
@@ -31,7 +31,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """What was missed is lost: nothing that was told before this holds any more."""
+    """What was missed is lost: all that was published before is void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class EventOrder:
         return self._place(seq, payload)
 
     def replayed(self, seq: int, payload: bytes) -> tuple[Step, ...]:
-        """A batch came in answer to `AskReplay`. Nobody waiting for it, it is old news."""
+        """A batch came in answer to `AskReplay`; one that is not missing is ignored."""
         if not self._waiting or seq < self._next or seq in self._waiting:
             return ()
         return self._place(seq, payload)

@@ -1,4 +1,4 @@
-"""Blocks that somebody else's engine holds, in our digests.
+"""Blocks that an external engine holds, in our digests.
 
 Owns the tree of its blocks. Its hashes are names and no more: what a block is follows from its
 tokens and its place, so our digests come out of the tokens, at our block size, whatever its own
@@ -6,9 +6,9 @@ is. A digest is held while every token up to its end is: a block whose parent le
 as it is for the engine, and in reach again when the parent is back. Must not know how events
 travel.
 
-One hash names one content, that is the engine's promise. Blocks that cannot be told in our digests
-are left out and counted: on other media, of a cache that keeps only a window of the prefix, of
-adapters without a name, with images, or with tokens that do not add up.
+One hash names one content: the engine guarantees it. Blocks that our digests cannot express are
+left out and counted: on other media, of a cache that keeps only a window of the prefix, of adapters
+without a name, with images, or with tokens that do not add up.
 """
 
 from collections import Counter
@@ -32,12 +32,12 @@ _WHOLE_PREFIX: Final = frozenset({"full_attention", "mla_attention", "sink_full_
 
 
 class Copies(Enum):
-    """What an engine says about a block that it holds twice.
+    """What an engine reports about a block that it holds twice.
 
-    vLLM keeps both copies when two requests compute the same block, and tells each: COUNTED.
-    SGLang has one copy, and some engines tell only the last one's end: SINGLE. Counting such an
+    vLLM keeps both copies when two requests compute the same block, and reports each: COUNTED.
+    SGLang has one copy, and some engines report only the last one's end: SINGLE. Counting such an
     engine would promise blocks that are gone; not counting vLLM's loses a shared prefix for good
-    when its second copy goes, because the first stays in use and is never told again.
+    when its second copy goes, because the first stays in use and is never reported again.
     """
 
     COUNTED = auto()
@@ -115,7 +115,7 @@ class HeldBlocks:
                 self.clear()
 
     def clear(self) -> None:
-        """Nothing is held, or nobody knows what is."""
+        """Nothing is held, or what is held is unknown."""
         self._forget()
         self._group = None
 
@@ -172,8 +172,8 @@ class HeldBlocks:
             self.left_out["keys"] += len(event.block_hashes) - num_told
 
     def _told(self, event: BlockStored) -> tuple[BlockDigest | None, int]:
-        """Our root if they begin a prompt, and how many leading blocks our digests can tell: those
-        without keys but the adapter's name, and a salt on the first of a prompt.
+        """Our root if they begin a prompt, and how many leading blocks our digests can express:
+        those without keys but the adapter's name, and a salt on the first of a prompt.
         """
         keys = [
             [key for key in block_keys or () if key != event.lora_name]
@@ -256,7 +256,7 @@ class HeldBlocks:
                 self._release(digest)
 
     def _hold(self, digest: BlockDigest) -> None:
-        """Two blocks of theirs may be one of ours, when a salt that we are not told parts them."""
+        """Two blocks of theirs may be one of ours: an unpublished salt may separate them."""
         count = self._held.get(digest, 0)
         self._held[digest] = count + 1
         if not count:

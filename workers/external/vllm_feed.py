@@ -1,8 +1,8 @@
 """From the frames that vLLM publishes to our block events.
 
-Owns the way through: frames, order, batches, held blocks; and the counts of what was wrong on it.
-Must not know sockets: whoever has them hands in frames, sends a replay request when told to, and
-says when its answer is over.
+Owns the steps: frames, order, batches, held blocks; and the counts of faults. Must not know
+sockets: their owner passes frames in, sends the replay requests, and reports the end of each
+replay.
 
     PUB     topic, number (8 bytes, big-endian), payload
     replay  number, payload; the number -1 ends it. The request is the number to start from.
@@ -29,7 +29,7 @@ Oddity = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What to tell the gateways, and the request for a replay if one is due."""
+    """Messages for the gateways, and the request for a replay if one is due."""
 
     messages: tuple[BlocksStored | BlocksDropped | BlocksSnapshot, ...] = ()
     replay_request: bytes | None = None

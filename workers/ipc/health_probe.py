@@ -1,4 +1,4 @@
-"""The proof that an engine answers: four tokens on link 0 before anybody hears of it.
+"""The proof that an engine answers: four tokens on link 0 before gateways are notified.
 
 Owns the request and what counts as a good answer. Must not know processes.
 """
@@ -11,7 +11,7 @@ from protocol.tokens import count_tokens, pack_tokens
 
 PROBE_TOKENS: Final = 4
 PROBE_PROMPT: Final = (1, 2, 3, 4)
-"""Ids that every vocabulary has; the text does not matter."""
+"""Ids that every vocabulary has; their text does not matter."""
 
 
 class HealthProbe:
@@ -32,7 +32,7 @@ class HealthProbe:
         self._num_tokens = 0
 
     def receive(self, message: FromWorker) -> None:
-        """A message of the engine about the health probe."""
+        """Take a message of the engine about the probe."""
         match message:
             case Tokens(items=items):
                 self._num_tokens += sum(count_tokens(item.ids) for item in items)

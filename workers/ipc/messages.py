@@ -1,8 +1,7 @@
-"""What a supervisor and its engine say to each other on link 0.
+"""The control messages between a supervisor and its engine, on link 0.
 
-Owns the control messages and their encoding. They share the MessagePack form of the wire, with
-tags from 64 up, so that `peek_tag` tells them from the health probe's messages. Must not know
-sockets.
+Owns them and their encoding. They share the MessagePack form of the wire, with tags from 64 up, so
+that `peek_tag` distinguishes them from the health probe's messages. Must not know sockets.
 """
 
 from typing import Final
@@ -27,17 +26,17 @@ class EngineStart(_Control, frozen=True, tag=64):
 
 
 class DropLink(_Control, frozen=True, tag=65):
-    """That gateway is gone: abort its sequences without a word."""
+    """That gateway is gone: abort its sequences without messages."""
 
     link: int
 
 
 class Shutdown(_Control, frozen=True, tag=66):
-    """Leave now."""
+    """End the process now."""
 
 
 class DrainEngine(_Control, frozen=True, tag=67):
-    """No more work follows; say `Drained` when there is none left."""
+    """No more work follows; send `Drained` when none is left."""
 
 
 ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
@@ -72,8 +71,8 @@ class StartProgress(_Control, frozen=True, tag=82):
 
 
 class EngineFailed(_Control, frozen=True, tag=83):
-    """The engine leaves because of `cause`, one line for people; `detail` is for the log.
-    `is_config`: the operator's configuration or files are wrong, and the line says what to do.
+    """The engine ends because of `cause`, one line for people; `detail` is for the log.
+    `is_config`: the operator's configuration or files are wrong, and the line names the remedy.
     """
 
     cause: str

@@ -1,4 +1,4 @@
-"""What a supervisor tells on its local control socket.
+"""The messages of a supervisor's local control socket.
 
 Owns the requests, the answers and their form: one line of JSON each way. Must not know sockets or
 how a table looks.
@@ -24,11 +24,11 @@ MAX_SHOWN_TROUBLES: Final = 8
 
 
 class AskStatus(msgspec.Struct, frozen=True, tag="status", forbid_unknown_fields=True):
-    """How is the worker?"""
+    """Asks for the worker's status."""
 
 
 class AskRestart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
-    """Start the engine anew, as the file says now; `force`: without finishing what runs."""
+    """Restart the engine with the file's current configuration; `force`: without draining."""
 
     force: bool = False
 
@@ -49,8 +49,9 @@ class LastFault(msgspec.Struct, frozen=True):
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     """One worker. `phase` and `fraction` tell how far a start is, `uptime_s` how long the engine
-    has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device`
-    and `gateways` (welcomed of dialled) say what it serves with and whom, `troubles` why not some.
+    has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device` is
+    that of the engine; `gateways` counts those welcomed and those dialled, `troubles` the reasons
+    of the rest.
     """
 
     name: str
@@ -72,7 +73,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """Why not, in one line."""
+    """The reason of a refusal, in one line."""
 
     reason: str
 

@@ -1,11 +1,11 @@
 """The engine's end of the socketpair to its supervisor.
 
-Owns the descriptor, the order of writes, and the thread that waits for the supervisor's end. One
-that is gone (end of file) ends this process at once, also in the middle of a step: an engine
-without a supervisor would hold its GPU for nobody. Must not know what frames say.
+Owns the descriptor, the order of writes, and the thread that waits for the supervisor's end. Its
+end of file ends this process at once, also in the middle of a step: an engine without a supervisor
+would only hold the GPU. Must not know what frames say.
 
-The loop reads for itself: a thread that reads for it, and a queue, cost 0.1 ms per request, the
-time of two wake-ups. What comes during a step waits in the socket, then at the supervisor.
+The loop reads the socket itself: a reading thread and a queue cost 0.1 ms per request, the time of
+two wake-ups. Frames that come during a step wait in the socket, then at the supervisor.
 """
 
 import os
@@ -46,7 +46,7 @@ class EngineChannel:
     def take(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
         """All frames that are there; waits for the first up to `timeout_s` (None: for ever)."""
         if timeout_s is None:
-            # It may be long: the first bytes need not complete it.
+            # A frame may be long: the first bytes need not complete it.
             while not (frames := self._read(0)):
                 pass
             return frames
@@ -67,7 +67,7 @@ class EngineChannel:
             try:
                 self._socket.sendall(data)
             except OSError:
-                return  # the other end is gone, which ends this process
+                return  # the supervisor is gone, which ends this process
 
     def _read(self, flags: int) -> list[tuple[int, bytes]]:
         """The frames that the bytes in the socket complete. Raises `BlockingIOError` without any
@@ -92,7 +92,7 @@ class EngineChannel:
 
     def _leave(self) -> NoReturn:
         self._on_gone()
-        while True:  # the process ends now; its loop has nobody to serve
+        while True:  # the process ends now
             threading.Event().wait()
 
     def _wait_for_end(self) -> None:

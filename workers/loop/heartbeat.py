@@ -1,7 +1,7 @@
-"""The thread that says every 200 ms that the process lives, and how far the loop is.
+"""A thread that sends a heartbeat and the loop's state every 200 ms.
 
-Owns the shared status: plain attributes written by the loop's thread only, so that a beat costs
-the loop nothing. Must not know what a step does.
+Owns the shared status: plain attributes written by the loop's thread only, so that a heartbeat
+costs the loop nothing. Must not know what a step does.
 """
 
 import threading
@@ -16,7 +16,7 @@ BEAT_EVERY_S: Final = 0.2
 
 @dataclass(slots=True)
 class EngineStatus:
-    """What the loop is at. One writer (the loop), one reader (the beats)."""
+    """The loop's state. One writer (the loop), one reader (the heartbeat)."""
 
     step: int = 0
     busy: bool = False

@@ -53,8 +53,8 @@ __all__ = ["Channel", "EngineBroken", "EngineLoop", "Runner"]
 LOAD_EVERY_S: Final = 0.1
 
 BRIEF_STEP_S: Final = 0.002
-"""What there is to say before a step that should be over so soon leaves with its tokens: a frame
-more costs the supervisor and the gateways a wake-up, some 0.1 ms each.
+"""Messages before a step that should be over so soon are sent with its tokens: an extra frame costs
+the supervisor and the gateways a wake-up, some 0.1 ms each.
 """
 
 PREPARE_EVERY_S: Final = 2.0
@@ -104,8 +104,8 @@ class EngineLoop(Generic[InFlight]):
     def run(self) -> None:
         """Serve until `Shutdown`. Raises `EngineBroken` when steps fail again and again."""
         while True:
-            # With work the next step must not wait; without, nothing can happen but a frame, and
-            # the runner may prepare for later steps as long as there is none.
+            # With work the next step must not wait. Without, only a frame can bring some, and until
+            # then the runner may prepare for later steps.
             can_wait = not self._is_busy and not self._pipeline.prepare(pending_only=False)
             for link, payload in self._channel.take(None if can_wait else 0.0):
                 self._take_frame(link, payload)
@@ -118,18 +118,18 @@ class EngineLoop(Generic[InFlight]):
         return self._scheduler.has_work or len(self._pipeline) > 0
 
     def _turn(self) -> None:
-        self._say(self._scheduler.expire(self._clock()))
-        self._say(self._scheduler.take_events())
+        self._queue(self._scheduler.expire(self._clock()))
+        self._queue(self._scheduler.take_events())
         self._status.busy = self._is_busy
         if (plan := self._scheduler.plan()) is not None:
             self._pipeline.launch(plan)
         if plan is None or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
             self._report_load(busy=self._is_busy)
             self._flush()
-        # A plan that could not be made, or not be launched, waits for what is in flight.
+        # If no plan could be made or launched, the steps in flight are collected first.
         goes_on = plan is not None and not self._pipeline.has_failed
         self._collect(leave=self._scheduler.lookahead if goes_on else 0)
-        self._prepare_at_times()
+        self._prepare_while_busy()
         self._status.busy = is_busy = self._is_busy
         self._report_load(busy=is_busy, has_worked=plan is not None)
         if self._draining and not is_busy:
@@ -137,14 +137,14 @@ class EngineLoop(Generic[InFlight]):
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
 
-    def _prepare_at_times(self) -> None:
-        """An engine that is never idle gets what its steps miss too, a little at a time."""
+    def _prepare_while_busy(self) -> None:
+        """Capture missed graphs in an engine that is never idle, one at a time."""
         if (
             self._pipeline.has_pending_captures
             and self._is_busy
             and self._clock() >= self._prepare_at
         ):
-            # What is in flight would be told only after the work.
+            # Results in flight would be sent only after the capture.
             self._collect(leave=0)
             self._flush()
             self._pipeline.prepare(pending_only=True)
@@ -153,7 +153,7 @@ class EngineLoop(Generic[InFlight]):
     def _collect(self, leave: int) -> None:
         """Take results until so many steps are in flight."""
         while len(self._pipeline) > leave:
-            self._say(self._scheduler.commit(*self._pipeline.collect()))
+            self._queue(self._scheduler.commit(*self._pipeline.collect()))
 
     def _take_frame(self, link: int, payload: bytes) -> None:
         try:
@@ -162,10 +162,10 @@ class EngineLoop(Generic[InFlight]):
             else:
                 self._message(link, payload)
         except WireError as error:
-            # Counted and named; the request is answered if the frame still tells which it is.
+            # Logged; the request is answered if the frame still names it.
             print(f"bad frame on link {link}: {error}", file=sys.stderr)
             if (ids := recover_request_id(payload)) is not None:
-                self._say([Outgoing(link, Rejected(*ids, "invalid", str(error)))])
+                self._queue([Outgoing(link, Rejected(*ids, "invalid", str(error)))])
 
     def _control(self, payload: bytes) -> None:
         match message := decode_to_engine(payload):
@@ -183,32 +183,32 @@ class EngineLoop(Generic[InFlight]):
     def _message(self, link: int, payload: bytes) -> None:
         match message := wire.decode_to_worker(payload):
             case Submit():
-                self._say(self._scheduler.submit(link, message, self._clock()))
+                self._queue(self._scheduler.submit(link, message, self._clock()))
             case Abort(request_id=request_id, attempt=attempt):
-                self._say(self._scheduler.abort(link, request_id, attempt))
+                self._queue(self._scheduler.abort(link, request_id, attempt))
             case Snapshot():
-                self._say(self._scheduler.take_events())
-                self._say([Outgoing(link, self._scheduler.snapshot())])
-                self._say([Outgoing(link, self._load())])
+                self._queue(self._scheduler.take_events())
+                self._queue([Outgoing(link, self._scheduler.snapshot())])
+                self._queue([Outgoing(link, self._load())])
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)
 
     def _report_load(self, *, busy: bool, has_worked: bool = False) -> None:
-        """At most one per 100 ms, and at each change between idle and busy, seen or not."""
+        """At most one per 100 ms, and one at each change between idle and busy."""
         now = self._clock()
         is_due = now - self._load_at >= LOAD_EVERY_S if busy else has_worked
         if busy == self._load_was_busy and not is_due:
             return
         self._load_was_busy, self._load_at = busy, now
-        self._say([Outgoing(BROADCAST, self._load())])
+        self._queue([Outgoing(BROADCAST, self._load())])
 
     def _load(self) -> Load:
         meter = self._pipeline.meter
         return self._scheduler.load(self._epoch, meter.step_ms, meter.prefill_tokens_per_s)
 
-    def _say(self, messages: Sequence[Outgoing]) -> None:
+    def _queue(self, messages: Sequence[Outgoing]) -> None:
         if messages:
             self._out += [(link, wire.encode(message)) for link, message in messages]
 

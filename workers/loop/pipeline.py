@@ -1,6 +1,6 @@
 """The steps that are launched and not collected yet, in order.
 
-Owns the runner's seam, the clock around a step and what an exception in a step means. Must not
+Owns the runner's interface, the clock around a step and what an exception in a step means. Must not
 know scheduling, frames or tensors.
 """
 
@@ -24,7 +24,7 @@ MAX_FAULTS_IN_A_ROW: Final = 3
 
 T = TypeVar("T")
 InFlight = TypeVar("InFlight")
-"""A runner's own note of a step that it launched."""
+"""A runner's own record of a step that it launched."""
 
 
 class Runner(Protocol[InFlight]):
@@ -66,7 +66,7 @@ class EngineBroken(HermaError):
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """What a runner raised, until it is that step's turn."""
+    """What a runner raised, kept until that step is collected."""
 
     error: Exception
 
@@ -91,8 +91,8 @@ class Pipeline(Generic[InFlight]):
     """Launches and collects the steps of one runner; `clock` gives monotonic seconds.
 
     `meter` measures the time from one result to the next, or from the launch if there was nothing
-    in flight. `has_failed` says that the last launch did: then nothing should be planned before it
-    is collected, because its sequences do not go on.
+    in flight. `has_failed`: the last launch failed, and nothing should be planned before it is
+    collected, because its sequences do not go on.
     """
 
     def __init__(
@@ -125,7 +125,9 @@ class Pipeline(Generic[InFlight]):
         return self._runner.has_pending_captures
 
     def prepare(self, *, pending_only: bool) -> bool:
-        """One piece of the runner's own work, declared, since compiling may take seconds."""
+        """One piece of the runner's own work, declared as a phase, since compiling may take
+        seconds.
+        """
         self._status.phase = "prepare"
         try:
             return self._runner.prepare(pending_only=pending_only)
@@ -133,11 +135,12 @@ class Pipeline(Generic[InFlight]):
             self._status.phase = ""
 
     def launch(self, plan: StepPlan) -> None:
-        """Start a step. If it cannot start, `collect` says why when it is its turn."""
+        """Start a step. If it cannot start, `collect` reports the error in its turn."""
         lengths = [chunk.length for chunk in plan.chunks]
         num_tokens = sum(lengths)
         expected_s = self.meter.expected_s(num_tokens)
-        # A launch may take as long as the step before it, so both are waited for from here on.
+        # A launch may take as long as the step before it, so the watch allows for both from here
+        # on.
         in_flight_s = max((step.expected_s for step in self._steps), default=0.0)
         self._status.expected_step_s = max(expected_s, in_flight_s)
         launched_at = self._clock()

@@ -1,6 +1,6 @@
 """Whether a submission can be taken, and what it becomes.
 
-Owns the limits of an engine and every reason to refuse. Must not know who runs at the moment.
+Owns the limits of an engine and every reason to refuse. Must not know which sequences run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.sequence import Sequence
 
 _root_digest: Final = lru_cache(maxsize=1024)(root_digest)
-"""One for each model and cache that is private to a key: most requests ask for a known one."""
+"""One for each model and private cache; most requests use a known one."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SchedulerLimits:
     """What the engine can hold.
 
     `max_seqs` sequences and `token_budget` tokens per step; sequences of `context_length` tokens;
-    `max_waiting` more wait at the door (`intake_queue.py`). `vocab_size` None takes any token id.
+    `max_waiting` more wait in the intake queue. `vocab_size` None takes any token id.
     """
 
     max_seqs: int
@@ -56,7 +56,7 @@ class Refusal(Exception):
         self.detail = detail
 
     def answer(self, submit: Submit) -> Rejected:
-        """What the gateway is told."""
+        """The answer to the gateway."""
         return Rejected(submit.request_id, submit.attempt, self.reason, self.detail)
 
 
@@ -66,9 +66,9 @@ def largest_id(ids: array[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Intake:
+class SubmissionReader:
     """Turns submissions into sequences. `pool_tokens` is what all blocks hold together; `largest`
-    finds the largest id, faster than `largest_id` where that may know how (1 ms for 32k ids).
+    finds the largest id, faster than `largest_id` where numpy is available (1 ms for 32k ids).
     """
 
     limits: SchedulerLimits

@@ -78,7 +78,7 @@ Digests: TypeAlias = Callable[[BlockDigest, Iterable[bytes]], list[BlockDigest]]
 
 
 class PrefixHit(NamedTuple):
-    """The cached blocks at the start of a sequence; `num_free` of them are held by nobody."""
+    """The cached blocks at the start of a sequence; no sequence holds `num_free` of them."""
 
     block_ids: tuple[int, ...]
     num_free: int

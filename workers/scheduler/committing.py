@@ -24,7 +24,7 @@ class Outgoing(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Messages to send (each sequence's acceptance, then its tokens), and who ended and why."""
+    """Messages to send (each sequence's acceptance, then its tokens), and which sequences ended."""
 
     messages: list[Outgoing]
     ended: list[tuple[Sequence, Ending]]
@@ -53,11 +53,11 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
             ended.append((sequence, Ending("error", detail=failed[seq])))
             continue
         table = sequence.table
-        # Who has no token yet computes the last position again: its block is not final.
+        # Without a token the last position is computed again: its block is not final.
         is_asked_again = chunk.samples and seq in sampled and not sampled[seq].ids
         end = chunk.start + chunk.length - is_asked_again
-        # A table without blocks: the sequence was preempted after the plan was made. Whoever holds
-        # the blocks now will overwrite what the step wrote.
+        # A table without blocks: the sequence was preempted after the plan was made. Their new
+        # owner overwrites what the step wrote.
         if end // block_size > table.num_stored and table.block_ids:
             blocks.store(table, sequence.token_ids, end)
         if chunk.samples:

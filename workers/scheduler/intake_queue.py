@@ -1,14 +1,14 @@
-"""Who waits while all places of an engine are taken, and who is let in next.
+"""Which sequences wait while all places of an engine are taken, and which is admitted next.
 
-Owns the lines at the door, one for each gateway, the bounds on them and whose turn it is. Must not
-know when a place is free, blocks or clocks.
+Owns one line for each gateway, the bounds on the lines and the order of admission. Must not know
+when a place is free, blocks or clocks.
 
-Gateways that share an engine know nothing of each other. In one line in order of arrival, whoever
-fills it first keeps it full: a place that frees is taken by who comes again first, and one that is
-slow, or out of step, gets none. So each has a line of its own, and a place goes to the gateway that
-has the fewest sequences inside; of equals, to the one that was let in longest ago. One with none
-inside is passed by each of the others once at most. Nothing is kept for those who are not here, so
-one that is slow or gone holds up nobody.
+Gateways that share an engine do not coordinate. In a single line in order of arrival the gateway
+that fills it first would keep it full: it resubmits first whenever a place frees, and a slow
+gateway would get none. So each has a line of its own, and a place goes to the gateway with the
+fewest admitted sequences; of equals, to the one whose last admission is longest ago. Each other
+gateway can overtake one without admitted sequences once at most. Nothing is reserved for absent
+gateways, so a slow or dead one delays no other.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,9 @@ from workers.scheduler.sequence import Key, Sequence
 
 @final
 class IntakeQueue:
-    """Room for `max_waiting` sequences, in equal parts for the gateways that are here; each finds
-    room for one, as long as it is not alone, also where that is more than `max_waiting` together.
+    """Room for `max_waiting` sequences, in equal parts for the gateways that have sequences here.
+
+    Each of several gateways has room for one, even if that exceeds `max_waiting` together.
     """
 
     def __init__(self, max_waiting: int) -> None:
@@ -29,7 +30,6 @@ class IntakeQueue:
         self._lines: dict[int, dict[Key, Sequence]] = {}  # none is empty
         self._turns: dict[int, int] = {}
         self._num_turns = 0
-        self.find = self._by_key.get
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -37,44 +37,48 @@ class IntakeQueue:
     def __repr__(self) -> str:
         return f"<IntakeQueue {[[*line.values()] for line in self._lines.values()]}>"
 
+    def find(self, key: Key) -> Sequence | None:
+        """The waiting sequence with that key."""
+        return self._by_key.get(key)
+
     def of_link(self, link: int) -> list[Sequence]:
         """The line of that link."""
         return [*self._lines.get(link, {}).values()]
 
-    def has_room(self, link: int, num_inside: Mapping[int, int]) -> bool:
-        """Whether one more of that link may wait here. Who may not has others here or inside, and
-        hears of their end.
+    def has_room(self, link: int, num_admitted: Mapping[int, int]) -> bool:
+        """Whether one more of that link may wait here. A link that may not has others that wait or
+        run, whose end tells it when to submit again.
         """
-        num_links = len({link, *num_inside, *self._lines})
+        num_links = len({link, *num_admitted, *self._lines})
         num_own = len(self._lines.get(link, ()))
         if num_own == 0 and num_links > 1:
             return True
         return num_own < self._max_waiting // num_links and len(self) < self._max_waiting
 
     def add(self, sequence: Sequence) -> None:
-        """It waits behind those of its link."""
+        """Append to the line of its link."""
         self._by_key[sequence.key] = sequence
         self._lines.setdefault(sequence.link, {})[sequence.key] = sequence
 
     def remove(self, sequence: Sequence) -> None:
-        """It waits no more."""
+        """Take out a sequence that ended."""
         del self._by_key[sequence.key]
         line = self._lines[sequence.link]
         del line[sequence.key]
         if not line:
             del self._lines[sequence.link]
 
-    def admit(self, num_inside: Mapping[int, int]) -> Sequence | None:
-        """Take out whose turn it is, by how many each link has inside; None if nobody waits."""
+    def admit(self, num_admitted: Mapping[int, int]) -> Sequence | None:
+        """Take out the next one, given the admitted sequences of each link; None if none waits."""
         if not self._lines:
             return None
         turns = self._turns
-        link = min(self._lines, key=lambda link: (num_inside.get(link, 0), turns.get(link, 0)))
+        link = min(self._lines, key=lambda link: (num_admitted.get(link, 0), turns.get(link, 0)))
         self._num_turns = turns[link] = self._num_turns + 1
         sequence = next(iter(self._lines[link].values()))
         self.remove(sequence)
         return sequence
 
     def forget(self, link: int) -> None:
-        """That link is gone, and nothing of it waits."""
+        """Drop the record of a link that is gone and has no line."""
         self._turns.pop(link, None)

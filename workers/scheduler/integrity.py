@@ -1,7 +1,7 @@
 """What must always be true of the block pool.
 
-Owns the statement of the invariants, apart from the code that keeps them, so that a fuzz test
-and an idle engine can ask. Must not change anything.
+Owns the invariants, apart from the code that keeps them, so that a fuzz test and an idle engine can
+check them. Must not change anything.
 """
 
 from collections import Counter

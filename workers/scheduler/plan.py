@@ -1,4 +1,4 @@
-"""What the scheduler tells the runner to compute, and what the runner answers.
+"""What the scheduler has the runner compute, and what the runner answers.
 
 Owns the frozen values that cross that seam once per step. Must not know how the choice was made
 nor how it is computed. The runner keeps the tokens of every sequence itself: those of its
@@ -83,7 +83,7 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
 class StepResult(msgspec.Struct, frozen=True):
     """The outcome of a plan: one `Sampled` for each sampling chunk, unless the sequence failed.
 
-    What it says of sequences that have ended meanwhile is ignored, or may be missing.
+    Answers for sequences that have ended meanwhile are ignored, and may be missing.
 
     `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error.
     """

@@ -19,7 +19,7 @@ from workers.scheduler.sequence import Sequence
 
 
 class StepChoice(NamedTuple):
-    """What to compute, who is new to the runner, and how many sequences lost their blocks."""
+    """What to compute, which sequences are new to the runner, and how many lost their blocks."""
 
     chunks: list[Chunk]
     started: list[SequenceStart]
@@ -30,11 +30,11 @@ def choose(queues: Queues, blocks: BlockManager, limits: SchedulerLimits) -> Ste
     """The chunks of the next step; blocks are allocated and queues moved accordingly."""
     chunks: list[Chunk] = []
     prefills, num_preempted = _decode(queues, blocks, chunks)
-    # Nobody runs without a token of the budget, so each of the prefills could have one.
+    # Every running sequence takes a token of the budget, so each of the prefills could have one.
     budget = limits.token_budget - len(chunks)
     starts = _Starts(queues, blocks)
-    # Whoever was preempted is the head now, and may still be computed by the step in flight: it
-    # starts again in a later plan, made when that step is committed and all its tokens are known.
+    # A preempted sequence is the head now, and the step in flight may still compute it: it starts
+    # again in a plan that is made when that step is committed and all its tokens are known.
     if num_preempted == 0:
         budget -= starts.fill(limits.max_running, budget, sum(map(_num_left, prefills)), chunks)
     for sequence in prefills:
@@ -57,7 +57,7 @@ def _decode(
     num_preempted = 0
     for sequence in list(queues.running.values()):
         if num_preempted and sequence.seq not in queues.running:
-            break  # the latest are preempted first, so nobody who follows runs
+            break  # the latest are preempted first, so none that follows runs
         start, end = sequence.num_planned, sequence.num_due
         if start == end:
             continue  # the last token that it may have is being sampled
@@ -107,10 +107,10 @@ class _Starts:
     def fill(self, max_running: int, budget: int, num_prefill: int, chunks: list[Chunk]) -> int:
         """Start as many as there is room for; returns the tokens that they take of `budget`.
 
-        Prompts in progress need `num_prefill` tokens and come first, but half of the budget is
-        for sequences whose tokens all fit into it: a short one never waits for more than one chunk
-        of a long one in progress. Two long ones follow each other; side by side, the first would be
-        done later and the second no earlier. Nobody passes one that waits: decision 0018.
+        Prompts in progress need `num_prefill` tokens and come first, but half of the budget is for
+        sequences whose tokens all fit into it: a short one never waits for more than one chunk of a
+        long one in progress. Two long ones run one after the other; side by side, the first would
+        be done later and the second no earlier. No sequence overtakes a waiting one: decision 0018.
         """
         spare = max(0, budget - num_prefill)
         room = max(spare, budget // 2)

@@ -3,7 +3,7 @@
 Owns the two queues and the names of the live sequences. Must not know blocks or budgets.
 
 Both queues are in the order in which the engine took the sequences in, and everything that runs
-came before everything that waits: the head of the waiting is started, the latest of the running is
+came before everything that waits: the head of the waiting starts next, the latest of the running is
 put back before it. So the oldest sequence always runs, and at most as many sequences as may run
 have state in the runner.
 """
@@ -33,7 +33,7 @@ class Queues:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that hold no blocks; those at the door (`intake_queue.py`) are not in here."""
+        """Sequences that hold no blocks; those in the intake queue do not count."""
         return len(self._waiting)
 
     @property
@@ -87,7 +87,7 @@ class Queues:
         del queue[sequence.seq]
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` unless the queues are in order and those who wait hold nothing."""
+        """Raise `IntegrityError` unless queues are in order and waiting sequences hold nothing."""
         order = [*self.running, *self._waiting]
         require(order == sorted(order), f"not in order of arrival: {self!r}")
         named = {sequence.seq for sequence in self._by_key.values()}

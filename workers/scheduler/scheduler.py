@@ -17,7 +17,7 @@ from typing import final
 
 from protocol.messages import BlocksSnapshot, Load, Submit
 from workers.ipc import BROADCAST
-from workers.scheduler.admission import Intake, Refusal, SchedulerLimits, largest_id
+from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
 from workers.scheduler.intake_queue import IntakeQueue
@@ -33,7 +33,7 @@ __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 @final
 class Scheduler:
     """Schedules sequences over the blocks of one engine. `models` are its public names; `largest`
-    is for `Intake`.
+    is for `SubmissionReader`.
 
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
     in the earlier one may then be in the later one too, where its part is computed for nothing.
@@ -55,7 +55,7 @@ class Scheduler:
         self._limits = limits
         self._blocks = blocks
         pool_tokens = blocks.num_blocks * blocks.block_size
-        self._intake = Intake(limits, pool_tokens, models, eos_ids, largest)
+        self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
         self._queues = Queues()
         self._intake_queue = IntakeQueue(limits.max_waiting)
         self._next_seq = count(1)
@@ -71,7 +71,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether any sequence lives. Then `plan` returns one, unless a step is in flight."""
-        return self._queues.num_live > 0  # nobody waits at the door of an engine with free places
+        return self._queues.num_live > 0  # the intake queue is empty while a place is free
 
     def submit(self, link: int, message: Submit, now: float) -> tuple[Outgoing, ...]:
         """Take a sequence. Answers only if it is refused, or if earlier attempts completed it."""
@@ -95,8 +95,8 @@ class Scheduler:
         return () if sequence is None else (self._end(sequence, Ending("abort")),)
 
     def drop_link(self, link: int) -> None:
-        """End all sequences of a link that is gone; there is nobody to tell."""
-        # Those at the door first, or they would be let in to the places of the others.
+        """End all sequences of a link that is gone, without messages."""
+        # Those in the intake queue first, or they would be admitted to the places of the others.
         for sequence in self._intake_queue.of_link(link) + self._queues.of_link(link):
             self._end(sequence, Ending("abort"))
         self._intake_queue.forget(link)
@@ -180,7 +180,7 @@ class Scheduler:
     def _take(self, link: int, message: Submit, now: float) -> Sequence:
         if self._find((link, message.request_id, message.attempt)) is not None:
             raise Refusal("invalid", "this attempt of this request runs already")
-        sequence = self._intake.sequence(next(self._next_seq), link, message, now)
+        sequence = self._reader.sequence(next(self._next_seq), link, message, now)
         if self._is_full and not self._intake_queue.has_room(link, self._queues.num_by_link):
             raise Refusal("busy", f"{len(self._intake_queue)} sequences wait already")
         return sequence
@@ -202,7 +202,7 @@ class Scheduler:
         if sequence.is_started:
             self._ended.append(sequence.seq)
         if (follower := self._intake_queue.admit(self._queues.num_by_link)) is not None:
-            # The queues are in the order of these numbers: it came in last, whenever it came.
+            # The queues are ordered by these numbers: it entered last, whenever it arrived.
             follower.seq = next(self._next_seq)
             self._queues.add(follower)
         return Outgoing(sequence.link, sequence.finished(ending))

@@ -4,8 +4,8 @@ Owns its tokens, its limits and where a run of sampled ids is cut. Must not know
 block ids or the budget of a step.
 
 A stop token (the model's end of sequence, or one that the request names) ends the sequence and
-counts as an output token, but is never sent: text is made from the tokens sent, and nobody wants
-to read it. It is reported as `Finished.matched`.
+counts as an output token, but is never sent, because it is not text of the answer. It is reported
+as `Finished.matched`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import SequenceStart
 
 Key = tuple[int, bytes, int]
-"""Link, request id, attempt: how the outside names a sequence."""
+"""Link, request id, attempt: the key of a sequence in messages."""
 
 
 class Ending(NamedTuple):
@@ -101,7 +101,7 @@ class Sequence:
         )
 
     def start(self) -> SequenceStart:
-        """What the runner must know; a copy, because our tokens grow."""
+        """What the runner needs; a copy, because our tokens grow."""
         return SequenceStart(self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed)
 
     def take(self, ids: tuple[int, ...]) -> Ending | None:

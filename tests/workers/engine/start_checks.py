@@ -113,11 +113,11 @@ def _zero_tokens() -> None:
 def _launched(config: WorkerConfig) -> tuple[dict[str, RecordedKernel], dict[str, RecordedKernel]]:
     """In the start, and by the requests behind it."""
     driver.set_active(TritonCard())
-    with record_launches() as noted:
+    with record_launches() as recorded:
         runner = _start(config)
     with record_launches() as served:
         _serve(runner)
-    return noted, served
+    return recorded, served
 
 
 def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -158,12 +158,13 @@ def check_products_of_all_rows() -> None:
     lists = list(dry_run(_worker(LARGE, token_budget=2048), LARGE))
     known = {kernel.id for kernels in lists for kernel in kernels}
     for num_rows in (*range(1, 272), 512, 1024):
-        with record_launches() as noted:
+        with record_launches() as recorded:
             _multiply(num_rows)
-        missing = [kernel for kernel in noted.values() if kernel.id not in known]
+        missing = [kernel for kernel in recorded.values() if kernel.id not in known]
         assert not missing, (num_rows, missing)
         assert (
-            num_rows != 240 or sum(kernel.module == wide.__name__ for kernel in noted.values()) == 2
+            num_rows != 240
+            or sum(kernel.module == wide.__name__ for kernel in recorded.values()) == 2
         )
 
 
@@ -181,9 +182,9 @@ def check_segments() -> None:
     heads = large.num_heads, large.num_kv_heads, large.head_dim
     shape = Shape(*heads, _worker(LARGE).block_size, torch.bfloat16)
     for start, num_rows in product((0, 77, 8192, 38_000), (2, 33, 300, 2048)):
-        with record_launches() as noted:
+        with record_launches() as recorded:
             attend_alone(shape, ExtendSegment(0, num_rows, start, 0))
-        missing = [kernel for kernel in noted.values() if kernel.id not in known]
+        missing = [kernel for kernel in recorded.values() if kernel.id not in known]
         assert not missing, (start, num_rows, missing)
 
 

@@ -73,7 +73,7 @@ class Shared:
 
     @property
     def at_door(self) -> dict[int, list[int]]:
-        """The requests of each gateway that wait at the door."""
+        """The requests of each gateway that wait in the intake queue."""
         lines = self.engine.scheduler._intake_queue._lines
         return {link: [number_of(key[1]) for key in line] for link, line in lines.items()}
 
@@ -148,7 +148,7 @@ def test_a_request_stands_at_the_door_once() -> None:
 
 
 def test_a_gateway_that_vanishes_leaves_nothing_at_the_door() -> None:
-    """What it had at the door is not let in to the place that its own work leaves."""
+    """What it had in the intake queue is not admitted to the place that its own work leaves."""
     shared = Shared(max_seqs=2, max_waiting=0)
     for link in (1, 2, 1, 3):
         assert shared.submit(link, max_tokens=9)
@@ -178,7 +178,7 @@ def test_who_always_comes_last_has_its_share(places: tuple[int, int]) -> None:
 
 def test_answers_of_one_length_fall_into_no_step() -> None:
     """Two places that free together, again and again: nobody has one of them for good by being
-    back at the door before the others.
+    back in the intake queue before the others.
     """
     shared = Shared(max_seqs=2, max_waiting=1)
     tokens: Counter[int] = Counter()

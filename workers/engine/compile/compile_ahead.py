@@ -1,9 +1,8 @@
 """The engine's side of compiling ahead: starts the compiler, and waits for what it is busy with.
 
-Owns the compiler's process and what it has told. A kernel that the engine is about to compile while
-the compiler does is waited for; all others the engine compiles itself, as if there were no
-compiler. So nothing depends on it: it may fail, or not have foreseen a kernel. Must not import
-torch before the engine does.
+Owns the compiler's process and its reports. If the engine is about to compile a kernel that the
+compiler has listed, it waits for it; all others it compiles itself. So nothing depends on the
+compiler: it may fail, or miss a kernel. Must not import torch before the engine does.
 """
 
 import os
@@ -18,7 +17,13 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 
 from config import WorkerConfig
-from workers.engine.compile.compiler_messages import Listed, Ready, Word, line_of, read_word
+from workers.engine.compile.compiler_messages import (
+    CompilerMessage,
+    Listed,
+    Ready,
+    decode_line,
+    encode_line,
+)
 from workers.engine.compile.compute_capability import compute_capability
 from workers.engine.compile.kernel_cache import is_complete
 
@@ -28,8 +33,9 @@ if TYPE_CHECKING:
 SWITCH: Final = "HERMA_COMPILE_AHEAD"
 """`off` in the environment: every kernel is compiled when it is first launched."""
 
-_PATIENCE_S: Final = 60.0
-"""Without a word for so long the compiler is given up; a kernel takes 2 s, torch's import 5."""
+_SILENCE_S: Final = 60.0
+"""After so long without a message the compiler is given up; a kernel takes 2 s, torch's import 5.
+"""
 
 
 def start_compiling(config: WorkerConfig) -> "CompileAhead | None":
@@ -56,7 +62,7 @@ def compiler_command(arch: int) -> list[str]:
 
 @final
 class CompileAhead:
-    """A compiler that runs. `wait` is called in the engine's thread, words come in another."""
+    """A running compiler. `wait` is called in the engine's thread, messages come in another."""
 
     def __init__(self, command: list[str], config: WorkerConfig) -> None:
         self.num_compiled = 0
@@ -69,7 +75,7 @@ class CompileAhead:
         self._listed: frozenset[str] | None = None
         self._ready: set[str] = set()
         self._is_over = False
-        self._heard = threading.Condition()
+        self._changed = threading.Condition()
         # It must find no card: what it imports would make a context there.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         self._process = subprocess.Popen(
@@ -77,16 +83,16 @@ class CompileAhead:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._to_it, self._from_it = self._process.stdin, self._process.stdout
-        self._tell(config)
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._send(config)
         self._listener = threading.Thread(target=self._listen, name="compiler", daemon=True)
         self._listener.start()
 
     def model_is_at(self, model_dir: Path) -> None:
-        """The last that the compiler is told: a model of the hub it cannot find by itself."""
-        self._tell(str(model_dir))
+        """Send the last message to the compiler: it cannot resolve models of the hub itself."""
+        self._send(str(model_dir))
         with suppress(BrokenPipeError):
-            self._to_it.close()
+            self._stdin.close()
 
     def stop(self) -> None:
         """There is a card, but it is not used."""
@@ -94,18 +100,18 @@ class CompileAhead:
 
     def watch(self) -> None:
         """From now on wait for kernels, whenever this process would compile them."""
-        from kernels.recorder import before_compiling  # noqa: PLC0415 -- torch and Triton
+        from kernels.recorder import on_compile  # noqa: PLC0415 -- torch and Triton
 
-        before_compiling(self.wait)
+        on_compile(self.wait)
 
     def wait(self, kernel: "RecordedKernel") -> bool:
         """Until the compiler is done with `kernel`, or will not be. False: Triton goes on."""
         begun_at = time.perf_counter()
-        with self._heard:
+        with self._changed:
             while not self._is_settled(kernel.id):
-                if not self._heard.wait(_PATIENCE_S):
+                if not self._changed.wait(_SILENCE_S):
                     self._is_over = True
-                    self.errors.append(f"no word for {_PATIENCE_S:.0f} s")
+                    self.errors.append(f"no message for {_SILENCE_S:.0f} s")
             if kernel.id not in self._ready:
                 self.num_left += 1
         self.waited_s += time.perf_counter() - begun_at
@@ -113,7 +119,7 @@ class CompileAhead:
 
     def summary(self) -> str:
         """One line for people."""
-        with self._heard:
+        with self._changed:
             text = (
                 f"ahead by {self._processes} processes {self.num_found} found, "
                 f"{self.num_compiled} compiled in {self.compile_s:.1f} s, "
@@ -127,43 +133,43 @@ class CompileAhead:
             return True
         return self._listed is not None and kernel_id not in self._listed
 
-    def _tell(self, word: WorkerConfig | str) -> None:
-        with suppress(BrokenPipeError):  # it has ended; the listener tells
-            self._to_it.write(line_of(word))
-            self._to_it.flush()
+    def _send(self, message: WorkerConfig | str) -> None:
+        with suppress(BrokenPipeError):  # it has ended; the listener reports that
+            self._stdin.write(encode_line(message))
+            self._stdin.flush()
 
     def _listen(self) -> None:
-        """Until the compiler ends, or says what is no word: it may die in the middle of one."""
-        with self._from_it as lines:
+        """Read until the compiler ends, or a line is invalid: it may die in the middle of one."""
+        with self._stdout as lines:
             for line in lines:
                 try:
-                    word = read_word(line)
+                    message = decode_line(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                     self._process.kill()
-                    with self._heard:
+                    with self._changed:
                         self.errors.append(f"not a word of the compiler: {error}")
                     break
-                with self._heard:
-                    self._hear(word)
-                    self._heard.notify_all()
+                with self._changed:
+                    self._receive(message)
+                    self._changed.notify_all()
         status = self._process.wait()
-        with self._heard:
+        with self._changed:
             self._is_over = True
             if status and not self.errors:
                 self.errors.append(f"the compiler ended with status {status}: see the log")
-            self._heard.notify_all()
+            self._changed.notify_all()
 
-    def _hear(self, word: Word) -> None:
-        match word:
+    def _receive(self, message: CompilerMessage) -> None:
+        match message:
             case Listed(ids=ids, processes=processes):
                 self._listed = frozenset(ids)
                 self._processes = processes
             case Ready(error=""):
-                self._ready.add(word.id)
-                self.num_found += word.found
-                self.num_compiled += not word.found
-                self.compile_s += 0.0 if word.found else word.seconds
+                self._ready.add(message.id)
+                self.num_found += message.found
+                self.num_compiled += not message.found
+                self.compile_s += 0.0 if message.found else message.seconds
             case Ready():
                 # The engine will meet the same error, where it belongs.
-                self._ready.add(word.id)
-                self.errors.append(f"{word.name}: {word.error}")
+                self._ready.add(message.id)
+                self.errors.append(f"{message.name}: {message.error}")

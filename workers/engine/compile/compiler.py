@@ -1,9 +1,9 @@
 """`python -m workers.engine.compile.compiler --arch 90 --parent PID`: compiles an engine's
 kernels ahead.
 
-Owns the process beside an engine that rehearses its start (`dry_run.py`) and compiles what that
+Owns the process beside an engine that runs its start dry (`dry_run.py`) and compiles what that
 launched, in forks of itself. What it compiles lies in Triton's cache. It reads the configuration,
-and for a model of the hub the directory, from stdin, tells of each kernel on stdout, and ends when
+and for a model of the hub the directory, from stdin, reports each kernel on stdout, and ends when
 all are done, or with its engine. First comes what the engine needs before its first answer, then
 with low priority what graphs need that are captured later. Must not touch the card.
 """
@@ -28,7 +28,7 @@ from setproctitle import setproctitle
 
 from config import WorkerConfig
 from protocol.signals import die_with_parent
-from workers.engine.compile.compiler_messages import Listed, Ready, Word, line_of
+from workers.engine.compile.compiler_messages import CompilerMessage, Listed, Ready, encode_line
 from workers.engine.compile.compute_capability import LIBRARY
 from workers.engine.compile.kernel_cache import hash_compiler, mark_complete, watch_kernel_cache
 
@@ -51,17 +51,17 @@ def main(argv: list[str] | None = None) -> int:
     setproctitle("herma compiler")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine decides when to leave
     die_with_parent(arguments.parent, signal.SIGKILL)
-    # Libraries that print must not speak to the engine.
+    # The output of libraries must not reach the engine.
     words = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def say(word: Word) -> None:
-        words.write(line_of(word))
+    def say(message: CompilerMessage) -> None:
+        words.write(encode_line(message))
 
     return _compile_all(arguments.arch, say)
 
 
-def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
+def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
     # Torch is imported meanwhile: the hash needs the interpreter for each MB, and would get it 5 ms
     # later each time.
     sys.setswitchinterval(_SWITCH_S)
@@ -80,9 +80,9 @@ def _compile_all(arch: int, say: Callable[[Word], None]) -> int:
         answers |= {pool.submit(_compile_later, kernel): kernel for kernel in later}
         errors = 0
         for answer in as_completed(answers):
-            word = _word(answer, answers[answer])
-            say(word)
-            errors += bool(word.error)
+            message = _word(answer, answers[answer])
+            say(message)
+            errors += bool(message.error)
         driver.result()
     if errors:
         return 1
@@ -112,7 +112,7 @@ def _rehearsed(
 
 def long_ones_first(kernels: Sequence["RecordedKernel"], number: int) -> list["RecordedKernel"]:
     """That many of the longest, then the others as they are needed: the engine waits for the first
-    of these too. Nobody knows how long a kernel takes; those of many parameters take longest.
+    of these too. Compile times are unknown beforehand; kernels with many parameters take longest.
     """
     longest = sorted(kernels, key=lambda kernel: -kernel.num_parameters)[:number]
     return [*longest, *[kernel for kernel in kernels if kernel not in longest]]
@@ -140,11 +140,11 @@ def _compile_driver() -> None:
 
 
 def _compile(kernel: "RecordedKernel") -> Ready:
-    from kernels.recorder import compile_noted
+    from kernels.recorder import compile_recorded
 
     counts = watch_kernel_cache()
     begun_at = time.perf_counter()
-    compile_noted(kernel, with_launcher=_has_driver())
+    compile_recorded(kernel, with_launcher=_has_driver())
     seconds = time.perf_counter() - begun_at
     return Ready(kernel.id, kernel.name, seconds, found=counts.num_compiled == 0)
 

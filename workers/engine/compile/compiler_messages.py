@@ -1,7 +1,7 @@
-"""What an engine and the process that compiles its kernels say to each other: lines of JSON.
+"""Messages between an engine and the process that compiles its kernels: lines of JSON.
 
 Owns the messages. The engine's are two: its configuration, then the directory of its model. Must
-not import torch or Triton: the engine speaks before it imports them.
+not import torch or Triton: the engine sends before it imports them.
 """
 
 from typing import Final
@@ -12,14 +12,14 @@ from config import WorkerConfig
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """These will be compiled, by id, in this order, by so many processes."""
+    """The kernels that will be compiled, by id, in this order, and the number of processes."""
 
     ids: tuple[str, ...]
     processes: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Triton's cache has it: it was found there, or compiled. Or it was not: `error` says why."""
+    """A kernel is in Triton's cache, found there or compiled; or `error` is why it is not."""
 
     id: str
     name: str
@@ -28,18 +28,18 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     error: str = ""
 
 
-Word = Listed | Ready
+CompilerMessage = Listed | Ready
 
 _ENCODER: Final = msgspec.json.Encoder()
-_WORDS: Final = msgspec.json.Decoder(Word)
+_DECODER: Final = msgspec.json.Decoder(CompilerMessage)
 
 
-def line_of(word: Word | WorkerConfig | str) -> bytes:
+def encode_line(message: CompilerMessage | WorkerConfig | str) -> bytes:
     """One line, with its end."""
-    return _ENCODER.encode(word) + b"\n"
+    return _ENCODER.encode(message) + b"\n"
 
 
-def read_word(line: bytes) -> Word:
+def decode_line(line: bytes) -> CompilerMessage:
     """Raises `msgspec.MsgspecError`."""
-    word: Word = _WORDS.decode(line)
-    return word
+    message: CompilerMessage = _DECODER.decode(line)
+    return message

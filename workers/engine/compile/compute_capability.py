@@ -1,7 +1,7 @@
-"""What must be known of the card before torch is there: its compute capability.
+"""The compute capability of the card, before torch is imported.
 
-Owns three calls of NVIDIA's driver, which make no context and take no memory. torch makes the first
-of them again, for nothing. Must not import torch.
+Owns three calls of NVIDIA's driver, which make no context and take no memory. torch repeats the
+first of them at no cost. Must not import torch.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""A start without card, weights or memory, to learn which kernels the true one will launch.
+"""A start without card, weights or memory, to record which kernels the real one will launch.
 
-Owns what is rehearsed: the largest steps, the warm-up, the capture of graphs and the draws of other
-settings, each by the code of the true start, over tensors that have shapes only
+Owns what it runs: the largest steps, the warm-up, the capture of graphs and the draws of other
+settings, each by the code of the real start, over tensors that have shapes only
 (`kernels.recorder`). Must not know how kernels are compiled, nor when.
 """
 
@@ -60,7 +60,7 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
     Triton's driver stands for a card (`kernels.recorder.pretend_device`). Raises `ConfigError`.
     """
     shape = read_model_config(model_dir)
-    with record_launches() as noted, ShapesOnly():
+    with record_launches() as recorded, ShapesOnly():
         model = _model(config, shape)
         runner = _runner(config, model, model_dir)
         for plan in largest_plans(runner.facts):
@@ -71,20 +71,20 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         prepare_first(runner)
         # One more is captured while the first request is on its way.
         runner.prepare(pending_only=False)
-        yield list(noted.values())
-        known = len(noted)
+        yield list(recorded.values())
+        known = len(recorded)
         while runner.prepare(pending_only=False):
-            yield list(noted.values())[known:]
-            known = len(noted)
+            yield list(recorded.values())[known:]
+            known = len(recorded)
         bare = _runner(config, model, model_dir)
         for plan in warm_up_plans(bare.facts, prompts=_PROMPTS):
             bare.launch(plan)
-        yield list(noted.values())[known:]
-        known = len(noted)
+        yield list(recorded.values())[known:]
+        known = len(recorded)
         for sampling in _OTHERS:
             for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
                 runner.launch(plan)
-        yield list(noted.values())[known:]
+        yield list(recorded.values())[known:]
 
 
 def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:

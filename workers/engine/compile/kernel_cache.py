@@ -1,8 +1,8 @@
 """What compiling kernels costs a start: how many were compiled, how many found in the cache.
 
 Owns the watch over Triton's compiler, the size of its cache (`TRITON_CACHE_DIR`, else
-~/.triton/cache), which is kept between starts, and the marks in it: an empty file says that all
-kernels of a worker's start lie there. Must not know the kernels.
+~/.triton/cache), which is kept between starts, and the marks in it: an empty file marks that it
+holds all kernels of a worker's start. Must not know the kernels.
 """
 
 import os

@@ -1,8 +1,8 @@
 """torch's operations over tensors without memory, answered quickly.
 
-Owns the answers for the operations of a step. torch can tell the shapes of nearly all by itself,
-but for most it imports its compiler first: a second, as long as torch itself takes. What is not
-answered here is answered there: right, and late. Must not know steps.
+Owns the answers for the operations of a step. torch can infer nearly all shapes itself, but for
+most operations it imports its compiler first: a second, as long as torch itself takes. Operations
+without an answer here take that slow and correct path. Must not know steps.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def _in_place(x: Tensor, *_: object, **__: object) -> Tensor:
     return x
 
 
-# None: torch must tell.
+# None: torch infers the shape.
 _ANSWERS: Final[dict[str, Callable[..., Tensor | None]]] = {
     "linear": _linear,
     "_scaled_mm": _scaled_mm,

@@ -25,7 +25,8 @@ _SIZES: Final = (
     (16, 1008, 16),
 )
 """Rows of decodes and of segments, and segments, in the order of capture: the next turn of an agent
-alone on the card, who waits for nothing else, then one beside a few others, which is met most."""
+alone on the card, whose latency is nothing but this step, then one beside a few others, the most
+frequent step."""
 
 _LAUNCHED_WEIGHTS: Final = 7.5e10
 """Rows times weights of a layer that a card multiplies while the host launches the layer: 0.25 ms

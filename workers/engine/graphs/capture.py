@@ -3,10 +3,10 @@
 Owns the streams and the memory of a capture, and what it leaves to others. Must not know what the
 step computes, nor when.
 
-A graph is never given back: its memory lies in a pool that all graphs share, and is nobody's until
-the last of them goes. So a capture must not take what a step needs that no graph serves, or the
-largest would fail from then on; it finds its memory taken meanwhile (`sparing`), and ends the
-captures instead.
+A graph is never freed: its memory lies in a pool that all graphs share, and returns with the last
+of them only. So a capture must not take memory that a step without a graph needs, or the largest
+step would fail from then on: that memory is held during a capture (`sparing`), which fails instead
+and ends the captures.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class CudaCapture:
 
 
 class _Bytes:
-    """Memory of a card that somebody else owns, in the words of Numba's array interface."""
+    """Memory of a card with another owner, by Numba's array interface."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.__cuda_array_interface__ = {
@@ -119,7 +119,7 @@ class _Bytes:
 
 
 def _place_of(tensor: Tensor) -> Tensor:
-    """The same numbers at the same place, whoever has that memory next."""
+    """A view of the same memory that does not own it."""
     if not tensor.nbytes:
         return tensor
     there = torch.as_tensor(_Bytes(tensor), device=tensor.device)

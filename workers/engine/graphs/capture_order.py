@@ -1,6 +1,7 @@
 """Which graphs exist, which serves a step, and which is captured next.
 
-Owns the sizes of decode graphs and the order of all. Must not know CUDA: what is captured is told.
+Owns the sizes of decode graphs and the order of captures. Must not know CUDA: `captured` reports
+what exists.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def graph_sizes(max_rows: int) -> tuple[int, ...]:
 
 @final
 class CaptureOrder:
-    """Decodes of up to `max_rows` rows, and mixed steps in `buckets`, which are wanted in their
-    order, behind the decodes. A graph that was missed is wished, and wishes go first.
+    """Decodes of up to `max_rows` rows, and mixed steps in `buckets`, which are captured in their
+    order, after the decodes. A graph that a step missed is pending, and pending graphs go first.
     """
 
     def __init__(self, max_rows: int, buckets: Sequence[GraphBucket] = ()) -> None:
@@ -61,11 +62,11 @@ class CaptureOrder:
         return bool(self._pending)
 
     def decode(self, num_rows: int, kind: Kind) -> Decode | None:
-        """The smallest captured graph for `num_rows`, or None; a better one is wished."""
+        """The smallest captured graph for `num_rows`, or None; a better one becomes pending."""
         return self._best(Decode(size, kind) for size in self.sizes if size >= num_rows)
 
     def mixed(self, need: GraphBucket) -> GraphBucket | None:
-        """The smallest captured bucket that holds the step, or None; a better one is wished."""
+        """The smallest captured bucket for the step, or None; a better one becomes pending."""
         return self._best(bucket for bucket in self._buckets if bucket.holds(need))
 
     def captured(self, graph: Graph) -> None:
@@ -74,7 +75,7 @@ class CaptureOrder:
         self._pending.pop(graph, None)
 
     def next(self, *, pending_only: bool) -> Graph | None:
-        """What to capture now: the oldest wish, else what a later step may need."""
+        """What to capture now: the oldest pending graph, else what a later step may need."""
         rest = [] if pending_only else self._order
         missing = (graph for graph in (*self._pending, *rest) if graph not in self._captured)
         return next(missing, None)

@@ -84,8 +84,8 @@ class DeviceSteps:
 
     @torch.inference_mode()
     def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched:
-        """See `Steps`. A step that samples nothing is waited for too: else all chunks of a long
-        prompt would be on their way at once, and whoever comes would stand behind them all.
+        """See `Steps`. A step that samples nothing is waited for too: otherwise all chunks of a
+        long prompt would be launched at once, and a new request would wait for them all.
         """
         rows = self._bring_up_to_date(chunks)
         if all(
@@ -136,7 +136,7 @@ class DeviceSteps:
         return rows
 
     def _send(self, updates: array[int], rows: Sequence[TableRow]) -> None:
-        """Write to the tables. If memory runs out nobody knows what they hold: the step is repeated
+        """Write to the tables. If memory runs out their content is unknown: the step is repeated
         and sends all of it.
         """
         try:

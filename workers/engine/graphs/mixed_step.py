@@ -4,7 +4,7 @@ Owns the step's input, which one transfer fills, and the order of its operations
 sequences or plans, nor whether it is captured.
 
 Behind the decodes, rows that no segment has stand at position 0 of the dummy table. What they
-compute is undefined, and nobody's: rows never meet but through the cache.
+compute is undefined and unused: rows affect each other through the cache only.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class FileStream:
             self._pieces.append(self._threads.submit(self._copy, descriptor, at, dtype, part))
 
     def settle(self, progress: Callable[[], None]) -> None:
-        """Wait for all copies, telling `progress` after each. Raises `OSError` for a short file."""
+        """Wait for all copies, calling `progress` after each. Raises `OSError` for a short file."""
         pieces, self._pieces = self._pieces, []
         for piece in as_completed(pieces):
             self.done_bytes += piece.result()

@@ -1,4 +1,4 @@
-"""Which checkpoints with weights in 8 bits we read.
+"""Which checkpoints with weights in 8 bits are supported.
 
 Owns the meaning of a `quantization_config`. Must not know files, nor how a product is computed.
 """
@@ -25,7 +25,7 @@ class Stored(StrEnum):
 
 
 def read_stored(path: Path, raw: dict[str, Any]) -> Stored:
-    """What the `quantization_config` of the config.json at `path` says. Raises `ConfigError`."""
+    """The format by the `quantization_config` of config.json. Raises `ConfigError`."""
     stated = raw.get("quantization_config")
     if not stated:
         return Stored.DENSE

@@ -5,7 +5,7 @@ limit that GPU sharing sets in the environment. Readings are arguments: this fil
 and files lie under a root path. Must not know what the memory is for.
 
 A group's limit of `max` (cgroup v2) or of about 2**63 (v1) means none, and 0 means 0; in
-`CUDA_DEVICE_MEMORY_LIMIT` 0 means none, as those who set it define it.
+`CUDA_DEVICE_MEMORY_LIMIT` 0 means none, as HAMi defines it.
 """
 
 import os
@@ -26,15 +26,15 @@ _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 class MemoryRoom(NamedTuple):
-    """Bytes that may still be taken, and by whose word."""
+    """Bytes that may still be taken, and the source of that limit."""
 
     num_bytes: int
-    says: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
 class CardReading:
-    """What the driver says of one card, and what this process holds of it already; bytes.
+    """The driver's reading of one card, and what this process holds of it already; bytes.
 
     `is_integrated`: the card has no memory of its own but shares the host's.
     """

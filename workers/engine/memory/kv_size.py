@@ -1,7 +1,7 @@
 """How many blocks of keys and values fit.
 
-Owns the division of memory, over plain numbers, and the error that says what is missing and which
-setting helps. Must not know who measured (`peak_probe.py`) nor how the cache is laid out.
+Owns the division of memory, over plain numbers, and the error that names what is missing and which
+setting helps. Must not know the measurement (`peak_probe.py`) nor how the cache is laid out.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from protocol.errors import ConfigError
 from workers.engine.memory.budget import MemoryRoom
 
 CPU_CONTEXTS: Final = 4
-"""On a CPU more than a few full windows only cost memory: nobody serves dozens of them there."""
+"""On a CPU more than a few full windows only cost memory."""
 
 CPU_SHARE: Final = 0.25
 """A CPU's memory belongs to others too, and they come and go."""
@@ -85,7 +85,7 @@ def _missing(room: MemoryRoom, demand: KvDemand, wanted: int, fitting: int, budg
     lowered = f"lower {remedy} to at most {tokens}" if remedy and tokens else "take a smaller model"
     return (
         f"{wanted * block_bytes - budget} bytes of memory are missing: {what} takes "
-        f"{wanted * block_bytes}, and of the {room.num_bytes} that {room.says} leaves, "
+        f"{wanted * block_bytes}, and of the {room.num_bytes} that {room.source} leaves, "
         f"{max(0, budget)} are for keys and values after {demand.peak_bytes} for the largest step: "
         f"{lowered}, lower token_budget, or end what else runs there"
     )

@@ -1,8 +1,8 @@
-"""Whether an error says that memory ran out, whoever says it.
+"""Whether an error means that memory ran out, whatever raised it.
 
-Owns the words of torch, Triton, the driver and NVIDIA's libraries: torch has a type for its own
-allocations on CUDA only. Such an error leaves the card's context as it was, so whoever needs less
-goes on. Must not know what is done about it.
+Owns the error texts of torch, Triton, the driver and NVIDIA's libraries: torch has a type for its
+own allocations on CUDA only. Such an error leaves the card's context intact, so smaller steps can
+go on. Must not know how it is handled.
 """
 
 import re

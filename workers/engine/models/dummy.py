@@ -1,7 +1,7 @@
 """Models of a known shape whose weights are drawn, not read: only for measuring speed.
 
 Owns the draw. A shape has no tokenizer, so the configuration of a served worker refuses it
-(`config/checks.py`). Must not know who measures.
+(`config/checks.py`). Must not know the measurement.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ def draw_weights(
 
     `fp8`: the same weights with the layers' products in 8 bits.
     """
-    # On a card that is not there (`kernels.recorder`) nothing is drawn.
+    # On a pretended device (`kernels.recorder`) nothing is drawn.
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
 
     def drawn(*shape: int, gain: float = 1.0) -> Tensor:

@@ -1,6 +1,6 @@
 """The memory of keys and values, in blocks.
 
-Owns its layout. Must not know who owns which block: the scheduler's plans say.
+Owns its layout. Must not know which sequence owns a block: the scheduler's plans name the blocks.
 """
 
 import torch

@@ -45,9 +45,9 @@ class Qwen3:
     ) -> Tensor:
         """The last hidden states [T, hidden], before the final norm; writes keys and values.
 
-        With `rows` int64 [S], those of these rows only: [S, hidden]. Nobody reads what the last
-        layer makes of the others, so it stops at their keys and values: of a long prompt 1 / 40 of
-        the products. May overwrite `hidden`.
+        With `rows` int64 [S], those of these rows only: [S, hidden]. The last layer computes only
+        keys and values of the other rows, which nothing reads: of a long prompt that saves 1 / 40
+        of the products. May overwrite `hidden`.
         """
         eps = self.config.rms_norm_eps
         last = self.weights.layers[-1]

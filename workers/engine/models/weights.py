@@ -133,7 +133,7 @@ class _Reader:
         self._dtype = dtype
         self._report = report
         self._taken: set[str] = set()
-        self._told_percent = -1
+        self._reported_percent = -1
 
     def all(self) -> Qwen3Weights:
         config = self._config
@@ -141,15 +141,15 @@ class _Reader:
         embedding = self._matrix("model.embed_tokens.weight", *vocabulary)
         layers = []
         for index in range(config.num_layers):
-            self._tell()
+            self._report_progress()
             layer = self._layer(f"model.layers.{index}.")
             if self._fp8:
-                self._checkpoint.settle(self._tell)
+                self._checkpoint.settle(self._report_progress)
                 layer = quantised(layer)
             layers.append(layer)
         norm = self._take("model.norm.weight", config.hidden_size)
         head = embedding if config.tied else self._matrix("lm_head.weight", *vocabulary)
-        self._checkpoint.settle(self._tell)
+        self._checkpoint.settle(self._report_progress)
         return Qwen3Weights(embedding, tuple(layers), norm, head)
 
     def check_nothing_left(self, model_dir: Path) -> None:
@@ -234,11 +234,11 @@ class _Reader:
     def _matrix(self, name: str, *shape: int) -> Tensor:
         return self._merge((name, shape))
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         """How many bytes are there, at most a hundred times."""
         done, total = self._checkpoint.done_bytes, self._checkpoint.num_bytes
-        if (percent := 100 * done // total) > self._told_percent:
-            self._told_percent = percent
+        if (percent := 100 * done // total) > self._reported_percent:
+            self._reported_percent = percent
             self._report("load", done / total, f"{done / 2**30:.1f} of {total / 2**30:.1f} GiB")
 
     def _take(self, name: str, *shape: int) -> Tensor:

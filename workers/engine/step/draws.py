@@ -28,15 +28,15 @@ begin at multiples of 16 bytes.
 
 @final
 class RowOrder:
-    """Whose rows a table holds: nobody's, as long as not all is sent."""
+    """The sequences whose rows a table holds: none, until all of it is sent."""
 
     def __init__(self) -> None:
         self._held: tuple[int, ...] = ()
         self._coming: tuple[int, ...] = ()
 
     def is_new(self, states: Sequence[SequenceState]) -> bool:
-        """Whether the table must be sent for them. Then it is nobody's until `sent`: memory may run
-        out in between, and the step is repeated.
+        """Whether the table must be sent for them. Then it holds no rows until `sent`: memory may
+        run out in between, and the step is repeated.
         """
         self._coming = tuple([state.seq for state in states])
         if self._coming == self._held:
@@ -45,7 +45,7 @@ class RowOrder:
         return True
 
     def sent(self) -> None:
-        """All of it, for those whom `is_new` was told last."""
+        """The whole table was sent, for the last states of `is_new`."""
         self._held = self._coming
 
     def forget(self, seqs: Sequence[int]) -> None:
@@ -124,6 +124,6 @@ class DrawTable:
 
 
 def is_penalised(params: SamplingParams) -> bool:
-    """Whether logits depend on what was said before."""
+    """Whether logits depend on earlier tokens."""
     neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
     return neutral != (1.0, 0.0, 0.0)

@@ -1,11 +1,12 @@
-"""What each sequence with penalties has said, on the device, and how its logits are adjusted.
+"""The tokens of each sequence with penalties, counted on the device, and how its logits are
+adjusted.
 
-Owns the counts, and which of their rows (a slot) is whose. Must not know draws, nor when rows
-change (`row_tables.py`).
+Owns the counts, and which of their rows (a slot) belongs to which sequence. Must not know draws,
+nor when rows change (`row_tables.py`).
 
-All memory is taken at once, at the start: whoever measures the largest step has it in the figure,
-and no request with penalties can run out of it. A sequence that ended may still have a step in
-flight, which counts into its slot; whoever has that slot next clears it behind that step.
+All memory is taken at once, at the start: the measurement of the largest step includes it, and no
+request with penalties can run out of it. A sequence that ended may still have a step in flight,
+which counts into its slot; the next owner of that slot clears it behind that step.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class PenaltyTable:
         count(ids, self._counts, self._penalised)
 
     def _set_up(self, fresh: Sequence[SequenceState]) -> None:
-        """Give each a slot, in which stands what it has said and what was said to it."""
+        """Give each a slot with the counts of its prompt and its outputs."""
         if not fresh:
             return
         slots = self._free[len(self._free) - len(fresh) :]
@@ -136,7 +137,7 @@ def _prompt_entries(slot: int, state: SequenceState) -> _Words:
 
 
 def _output_entries(slot: int, state: SequenceState) -> _Words:
-    """Of each token that was said, how often: beyond the prompt only after a change of workers."""
+    """How often each token was an output: there are outputs only after a change of workers."""
     said = np.array(state.tokens[state.num_prompt :], np.int32)
     tokens, times = np.unique(said, return_counts=True)
     return _entries(slot, tokens, np.minimum(times, MAX_OUTPUTS).astype(np.int32))

@@ -39,7 +39,7 @@ class Picked:
 
 @final
 class Sampler:
-    """Samples rows of logits; knows of sequences what was said until `forget`."""
+    """Samples rows of logits; keeps the counts of sequences until `forget`."""
 
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
         self.draws = DrawTable(vocab_size, max_rows, device)
@@ -50,7 +50,7 @@ class Sampler:
         self._device = device
 
     def forget(self, seqs: Sequence[int]) -> None:
-        """Drop what is known of ended sequences: their numbers may be given to others."""
+        """Drop the state of ended sequences: their numbers may be reused."""
         self.draws.forget(seqs)
         self._drawn_apart.forget(seqs)
         self._penalties.forget(seqs)
@@ -73,8 +73,8 @@ class Sampler:
         return Picked(tuple([state.seq for state in states]), ids, *scores)
 
     def count(self, picked: Picked) -> None:
-        """What was just sampled is said now. Call it behind all else that takes memory: a step that
-        runs out of it is repeated, and must find the counts as they were.
+        """Count the sampled tokens as outputs. Call it after all else that takes memory: a step
+        that runs out of it is repeated, and must find the old counts.
         """
         self._penalties.count(picked.ids)
 

@@ -1,7 +1,7 @@
 """The state of sequences that stays on the card, one table row per sequence.
 
-Owns which row belongs to whom, the last sampled token and the block table of each row, and what of
-a table has to change before a step. Must not know chunks' order, sampling or the network.
+Owns the row of each sequence, the last sampled token and the block table of each row, and which
+entries of a table change before a step. Must not know chunks' order, sampling or the network.
 
 The last row is a dummy: the padding of a captured graph reads and writes there, in a block that no
 sequence ever gets.
@@ -31,7 +31,7 @@ def no_updates() -> array[int]:
 @final
 class TableRow:
     """`block_ids` is what the card's table begins with; `next_position` that of the token which the
-    card holds and nobody has computed yet, or -1.
+    card holds and no step has computed yet, or -1.
     """
 
     __slots__ = ("block_ids", "index", "next_position")

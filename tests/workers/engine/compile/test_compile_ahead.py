@@ -24,7 +24,7 @@ from workers.engine.compile.compile_ahead import (
     start_compiling,
 )
 from workers.engine.compile.compiler import long_ones_first
-from workers.engine.compile.compiler_messages import Listed, Ready, Word, line_of
+from workers.engine.compile.compiler_messages import CompilerMessage, Listed, Ready, encode_line
 from workers.engine.compile.kernel_cache import hash_compiler, is_complete, mark_complete
 from workers.engine.start import load_runner
 
@@ -76,9 +76,9 @@ def test_other_code_is_not_complete(
     assert not is_complete(CONFIG, 90)
 
 
-def _ahead(*words: Word, then: str = "") -> CompileAhead:
+def _ahead(*words: CompilerMessage, then: str = "") -> CompileAhead:
     """With a compiler that says these words, and then runs `then`."""
-    said = b"".join(map(line_of, words))
+    said = b"".join(map(encode_line, words))
     code = f"import sys; sys.stdout.buffer.write({said!r}); sys.stdout.flush(); {then}"
     return CompileAhead([sys.executable, "-c", code], CONFIG)
 
@@ -107,9 +107,9 @@ def test_what_is_ready_or_not_listed_is_not_waited_for() -> None:
 
 
 def test_a_kernel_is_waited_for_until_it_is_ready() -> None:
-    """The word comes while the engine waits: when the compiler has read the directory."""
+    """The message comes while the engine waits: when the compiler has read the directory."""
     first, _, third = KERNELS
-    says = f"sys.stdout.buffer.write({line_of(_ready(first))!r}); sys.stdout.flush()"
+    says = f"sys.stdout.buffer.write({encode_line(_ready(first))!r}); sys.stdout.flush()"
     ahead = _ahead(_listed(first), then=f"sys.stdin.readline(); sys.stdin.readline(); {says}")
     ahead.wait(third)
     assert ahead.num_compiled == 0
@@ -129,7 +129,7 @@ def test_a_kernel_is_waited_for_until_it_is_ready() -> None:
     ],
 )
 def test_a_compiler_that_fails_is_told_and_does_no_harm(
-    words: tuple[Word, ...], then: str, match: str
+    words: tuple[CompilerMessage, ...], then: str, match: str
 ) -> None:
     """The engine compiles by itself what it then meets."""
     ahead = _ahead(*words, then=then)
@@ -142,11 +142,11 @@ def test_a_compiler_that_fails_is_told_and_does_no_harm(
 
 def test_a_compiler_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, not for every kernel."""
-    monkeypatch.setattr(compile_ahead, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(compile_ahead, "_SILENCE_S", 0.01)
     ahead = _ahead(then="sys.stdin.read()")
     for kernel in KERNELS:
         assert not ahead.wait(kernel)
-    assert ahead.errors == ["no word for 0 s"]
+    assert ahead.errors == ["no message for 0 s"]
     ahead.model_is_at(Path("/models/tiny"))
     ahead._listener.join()
 

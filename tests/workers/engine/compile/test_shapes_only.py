@@ -60,7 +60,7 @@ def test_a_product_in_8_bits() -> None:
 
 
 def test_what_has_memory_is_computed() -> None:
-    """Tables of angles, block tables: all that is not on the card that is not there."""
+    """Tables of angles, block tables: all that is not on the pretended device."""
     with ShapesOnly():
         assert (FEW + 1).tolist() == [2, 0, 3]
         assert IDS[FEW.clamp(min=0).long()].tolist() == [0, 3, 2]

@@ -16,8 +16,8 @@ from triton.runtime import driver
 from kernels.launch import Launch
 from kernels.recorder import (
     RecordedKernel,
-    before_compiling,
-    compile_noted,
+    compile_recorded,
+    on_compile,
     pretend_device,
     record_launches,
 )
@@ -55,10 +55,10 @@ def _launches(device: str) -> Iterator[tuple[Launch, torch.Tensor, torch.Tensor,
 
 def _met(device: str) -> set[RecordedKernel]:
     """What Triton is about to compile for all of them."""
-    with record_launches() as noted:
+    with record_launches() as recorded:
         for launch, x, y, count in _launches(device):
             launch((3, 1, 1), (x, y), (count,))
-    return set(noted.values())
+    return set(recorded.values())
 
 
 def check_same_kernels() -> None:
@@ -74,14 +74,14 @@ def check_same_kernels() -> None:
 def check_found_in_the_cache() -> None:
     """What was compiled from a note is not compiled again by the launch."""
     pretend_device(H200)
-    with record_launches() as noted:
+    with record_launches() as recorded:
         x = torch.empty(64, device="meta")
         _launch(17)((1, 1, 1), (x, x[1:]), (64,))
     hits: list[bool] = []
     knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
-    for kernel in noted.values():
+    for kernel in recorded.values():
         assert kernel.num_parameters == 8
-        compile_noted(kernel, with_launcher=False)
+        compile_recorded(kernel, with_launcher=False)
     driver.set_active(TritonCard())
     _kernel.device_caches.clear()
     x = torch.zeros(64)
@@ -102,7 +102,7 @@ def check_the_hook() -> None:
         seen.append(kernel)
         return False
 
-    before_compiling(see)
+    on_compile(see)
     x, launch = torch.zeros(64), _launch(17)
     for _ in range(3):
         launch((1, 1, 1), (x, x), (64,))

@@ -1,4 +1,4 @@
-"""`python -m training`: make the built-in model anew."""
+"""`python -m training`: trains the built-in model."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from training.settings import FULL, SMOKE
 
 
 def main(arguments: list[str]) -> int:
-    """Read the arguments and run; 1 with one clear line if the data fails."""
+    """Parse the arguments and run. Returns 1 with one line if the data fails."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory of the model")
     parser.add_argument("--seed", type=int, default=1)

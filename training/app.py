@@ -1,6 +1,6 @@
-"""The whole way from a seed to a model directory.
+"""The whole run from a seed to a model directory.
 
-Owns the order of the stages and the time each may take. Must not know how any of them works.
+Owns the order of the stages and their time limits. Must not know how any of them works.
 """
 
 import os
@@ -28,12 +28,12 @@ from training.tokenizer import train as train_tokenizer
 
 DEFAULT_MAX_TOKENS: Final = 1_000_000_000
 _SPARE_CORES: Final = 2
-"""For the process that trains and its thread that builds batches."""
+"""Cores for the training process and its thread that builds batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was asked for on the command line. `minutes` bounds all stages together."""
+    """The arguments of the command line. `minutes` bounds all stages together."""
 
     out: Path
     seed: int
@@ -105,7 +105,7 @@ def _network(settings: Settings, device: torch.device) -> Qwen3:
 
 
 def _stages(timings: dict[str, float]) -> Callable[[str], Any]:
-    """Contexts that time and name the stages."""
+    """Context managers that time and name the stages."""
 
     @contextmanager
     def stage(name: str) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """Causal attention within each document of a flat batch.
 
-A batch has one part, its rows, or two, each with a longest document of its own: some rows and a
-long one. Owns the choice among three ways that compute the same: the library's kernel for sequences
-of different lengths, the same kernel by its lower-level name, and a mask, which runs everywhere but
+A batch has one part, its rows, or two with different maximum lengths: some rows and a long one.
+Owns the choice among three equivalent implementations: the library's kernel for sequences of
+different lengths, the same kernel by its lower-level name, and a mask, which runs everywhere but
 costs a row's length squared. Must not know the model.
 """
 
@@ -16,13 +16,13 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 _MAX_ERROR: Final = 2e-2
-"""Relative; bfloat16 operands give up to 1e-2."""
+"""Relative error; bfloat16 operands give up to 1e-2."""
 
 
 class Layout(NamedTuple):
-    """Where the documents lie in `num_tokens` tokens, none longer than `row_length`. `bounds`
-    [D + 1] int32, padded with empty documents at the end; `mask` [R, 1, L, L] says what attends to
-    what, and is None where it is not needed.
+    """The positions of documents in `num_tokens` tokens, none longer than `row_length`. `bounds` [D
+    + 1] int32, padded with empty documents at the end; `mask` [R, 1, L, L] is what attends to what,
+    None where it is not needed.
     """
 
     bounds: Tensor
@@ -55,7 +55,7 @@ def document_mask(positions: Tensor, row_length: int) -> Tensor:
 
 
 def masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """By a mask over rows; any device and type."""
+    """With a mask over rows; any device and type."""
 
     def rows(tensor: Tensor) -> Tensor:
         return tensor.view(-1, layout.row_length, *tensor.shape[1:]).transpose(1, 2)
@@ -68,7 +68,7 @@ def masked(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """By `torch.nn.attention.varlen`; CUDA, 16 bits."""
+    """With `torch.nn.attention.varlen`; CUDA, 16 bits."""
     key, value = _for_all_heads(query, key, value)
     length = layout.row_length
     out: Tensor = _varlen_attn(
@@ -78,7 +78,7 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
-    """By the operation that the one above is made of."""
+    """With the operation that `torch.nn.attention.varlen` uses."""
     key, value = _for_all_heads(query, key, value)
     length = layout.row_length
     out: Tensor = torch.ops.aten._flash_attention_forward(  # noqa: SLF001
@@ -88,7 +88,7 @@ def flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
 
 
 def choose_attention(device: torch.device, num_heads: int, head_dim: int) -> Attention:
-    """The fastest way that is right on `device`, tried out forward and backward."""
+    """The fastest implementation that is correct on `device`, tested forward and backward."""
     if device.type != "cuda":
         return masked
     wanted = _try(masked, device, num_heads, head_dim)
@@ -130,7 +130,9 @@ def _try(
 
 
 def _for_all_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Every query head's own copy of its keys and values: the kernels' support differs."""
+    """A copy of its keys and values for every query head, because kernels differ in their
+    support.
+    """
     repeats = query.shape[1] // key.shape[1]
     if repeats == 1:
         return key, value
@@ -138,7 +140,7 @@ def _for_all_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, T
 
 
 def _find_varlen() -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The library's function (torch >= 2.10), and how its version is told to be causal."""
+    """The library's function (torch >= 2.10), and its version's keyword for causal attention."""
     try:
         found: Callable[..., Any] = import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:

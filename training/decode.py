@@ -1,7 +1,7 @@
 """Greedy answers to many prompts at once, for the evaluation.
 
-Owns a plain key-value cache per batch of prompts of similar length. Float32, as the model is served
-on a CPU. Must not know text or judging.
+Owns a plain key-value cache per batch of prompts of similar length, in float32, as the model is
+served on a CPU. Must not know text or the checks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ class _Batch:
         return [[int(token) for token in row] for row in torch.stack(produced, 1).tolist()]
 
     def _prefill(self) -> Tensor:
-        """Hidden states [B, longest, hidden]; causal, so the padding disturbs nobody."""
+        """Hidden states [B, longest, hidden]; attention is causal, so the padding has no effect."""
         longest = self._tokens.shape[1]
         angles = self._network.angles(torch.arange(longest, device=self._device))
         hidden = self._network.model.embed_tokens(self._tokens)

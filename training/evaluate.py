@@ -1,7 +1,8 @@
-"""How many held-out cases of each skill the model gets right.
+"""The share of held-out cases of each skill that the model answers correctly.
 
-Owns the scores and their table, those of long conversations apart. Cases come from the evaluation's
-own seed, words and tools, and are judged by the data's own judge. Must not know training.
+Owns the scores and their table, with those of long conversations apart. Cases come from the
+evaluation's own seed, words and tools, and `training.data.example` judges them. Must not know
+training.
 """
 
 from collections.abc import Sequence
@@ -40,9 +41,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All scores, and for each skill some prompts' ends with the wrong answers to them.
+    """All scores, and for each skill some ends of prompts with wrong answers.
 
-    `long` are those of prompts that are longer than any ordinary row of the training.
+    `long` are scores of prompts that are longer than any ordinary row of the training.
     """
 
     scores: tuple[Score, ...]
@@ -55,12 +56,10 @@ class Evaluation:
         return sum(score.right for score in self.scores) / len(self.scores)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain objects."""
         scores, long = ([asdict(score) for score in some] for some in (self.scores, self.long))
         return {"mean": self.mean, "scores": scores, "long": long, "failures": self.failures}
 
     def table(self) -> str:
-        """A Markdown table."""
         head = (
             "| skill | cases | right | valid calls | right tool | ends | tokens |",
             "|---|---:|---:|---:|---:|---:|---:|",

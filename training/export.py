@@ -1,6 +1,7 @@
-"""The trained network as files in Hugging Face's layout.
+"""Writes the trained network in Hugging Face's layout.
 
-Owns what the files say. Must not know how the network was trained; the model card is text given.
+Owns the content of the files. Must not know how the network was trained; the model card is passed
+in as text.
 """
 
 import json
@@ -20,7 +21,7 @@ WEIGHTS_NAME: Final = "model.safetensors"
 
 
 def round_to_bfloat16(network: Qwen3) -> None:
-    """Give the weights, in place, the values that the file will hold."""
+    """Round the weights, in place, to the values that the file will hold."""
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(parameter.bfloat16())
@@ -50,7 +51,7 @@ def export(network: Qwen3, tokenizer: Tokenizer, template: Template, out: Path) 
         for name, tensor in network.state_dict().items()
     }
     save_file(tensors, out / WEIGHTS_NAME, metadata={"format": "pt"})
-    (out / WEIGHTS_NAME).chmod(0o644)  # the library makes it for its owner alone
+    (out / WEIGHTS_NAME).chmod(0o644)  # The library makes it readable for its owner only.
 
 
 def _config(shape: Shape, vocab_size: int, eos_id: int, pad_id: int) -> dict[str, Any]:

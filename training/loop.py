@@ -1,8 +1,8 @@
-"""The training loop: batches in, a trained network out, within a given time.
+"""The training loop: trains a network on batches within a given time.
 
 Owns the order of a step, the clock and the progress lines. The learning rate follows the share of
-the time that is over, so a run always anneals to its end. The host stays a few steps ahead of the
-GPU and waits for nothing but a step that lies behind. Must not know text, files or evaluation.
+elapsed time, so a run always anneals to its end. The host stays a few steps ahead of the GPU and
+waits only for steps further back. Must not know text, files or evaluation.
 """
 
 import time
@@ -23,7 +23,7 @@ from training.schedule import learning_rate_factor
 from training.settings import Settings
 
 _NUM_FIRST_STEPS: Final = 3
-"""They compile, the first of them with a long row; the schedule's clock starts after them."""
+"""Steps that compile, the first of them with a long row; the schedule's clock starts after them."""
 
 _MAX_AHEAD: Final = 3
 _PROGRESS_S: Final = 5.0
@@ -33,7 +33,9 @@ LossFunction = Callable[..., tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One line of the log. `loss` is the mean cross-entropy per trained token since the last."""
+    """One line of the log. `loss` is the mean cross-entropy per trained token since the
+    last line.
+    """
 
     step: int
     tokens: int
@@ -46,7 +48,6 @@ class Progress:
     long_batches: int
 
     def line(self) -> str:
-        """For people."""
         return (
             f"step {self.step:6d}  {self.tokens / 1e6:8.1f}M tokens  "
             f"{self.tokens_per_s / 1e6:6.3f}M tokens/s  loss {self.loss:.4f} "
@@ -97,7 +98,7 @@ class _Run:
         self.log: list[Progress] = []
 
     def done(self) -> float:
-        """The share of the run that is over."""
+        """The elapsed share of the run."""
         if self._settings.max_steps is not None:
             return self._num_steps / self._settings.max_steps
         if self._num_steps <= _NUM_FIRST_STEPS:
@@ -148,7 +149,7 @@ class _Run:
         self._entropy.zero_()
 
     def _learn(self, inputs: tuple[Any, ...]) -> Tensor:
-        """Forward and backward; the first time, whether compiled code works at all is seen."""
+        """Forward and backward. The first call finds out whether compiled code works here."""
         if self._num_steps or not self._is_compiled:
             return self._forward_backward(inputs)
         try:
@@ -192,7 +193,7 @@ class _Run:
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
     def _wait_for_earlier(self) -> None:
-        """Until the step of `_MAX_AHEAD` steps ago is over, so that clock and GPU agree."""
+        """Wait for the step `_MAX_AHEAD` steps back, so that clock and GPU agree."""
         if self._device.type != "cuda":
             return
         event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -202,7 +203,7 @@ class _Run:
             self._behind.popleft().synchronize()
 
     def _start_clock(self) -> None:
-        """What came before, compiling and waiting for data, is no part of the schedule."""
+        """Time spent compiling and waiting for data is not part of the schedule."""
         self.report()
         print(f"first steps: {time.monotonic() - self._began_at:.1f} s", flush=True)
         self._began_at = self._reported_at = time.monotonic()

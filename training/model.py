@@ -1,4 +1,4 @@
-"""The network that is trained: a Qwen3 dense model over a flat batch of documents.
+"""The trained network: a Qwen3 dense model over a flat batch of documents.
 
 Owns the parameters, named as in published checkpoints, and the loss. Must not know optimizers.
 """
@@ -31,7 +31,7 @@ class Norm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Grouped heads; queries and keys are normed, then turned by their positions."""
+    """Grouped heads; queries and keys are normed, then rotated by their positions."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, last norm: what checkpoints call `model`."""
+    """Embedding, layers and last norm: `model` in checkpoints."""
 
     def __init__(self, shape: Shape, vocab_size: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Qwen3(nn.Module):
         targets: Tensor,
         z_loss: float,
     ) -> tuple[Tensor, Tensor]:
-        """What is minimised, and the cross-entropy in it: means over the trained tokens alone.
+        """The minimised loss, and the cross-entropy in it: means over the trained tokens alone.
 
         `z_loss` is the weight of the squared log of the softmax's sum, which keeps logits small.
         """
@@ -149,7 +149,7 @@ class Qwen3(nn.Module):
         return entropy + z_loss * penalty, entropy.detach()
 
     def _initialise(self, module: nn.Module) -> None:
-        """Normal noise; what is added to the residual stream begins at zero."""
+        """Normal noise; matrices that add to the residual stream start at zero."""
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=_INIT_STD)
         if isinstance(module, Layer):

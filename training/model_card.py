@@ -1,6 +1,6 @@
-"""The model card: what the model can and cannot do, and how it came about.
+"""The model card: what the model can and cannot do, and how it was made.
 
-Owns its text. Must not know how the facts in it were found.
+Owns its text. Must not know where its figures come from.
 """
 
 from typing import Final

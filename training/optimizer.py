@@ -1,8 +1,8 @@
-"""How gradients change the weights: Muon for the matrices, AdamW for embedding and norms.
+"""The optimizers: Muon for the matrices, AdamW for embedding and norms.
 
-Owns the two and their settings. Muon (Jordan and others, 2024) makes the momentum of a matrix
-orthogonal, by a Newton-Schulz iteration, before it is applied: all directions of a matrix learn at
-one pace. Must not know the model.
+Owns the two and their settings. Muon (Jordan and others, 2024) orthogonalises a matrix's momentum
+by a Newton-Schulz iteration before it is applied, so that all directions of a matrix learn at one
+rate. Must not know the model.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ _EARLY_STEPS: Final = 300
 
 
 class Optimizer:
-    """Both rules over the parameters of one network."""
+    """Both optimizers over the parameters of one network."""
 
     def __init__(
         self, network: nn.Module, *, muon_lr: float, adam_lr: float, weight_decay: float
@@ -77,9 +77,9 @@ class Optimizer:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Nearly the nearest orthogonal matrices to `matrices` [N, rows, columns].
+    """Approximately the nearest orthogonal matrices to `matrices` [N, rows, columns].
 
-    Singular values end between about 0.7 and 1.2, which is near enough, and fast in 16 bits.
+    Singular values end between about 0.7 and 1.2, which is close enough, and fast in 16 bits.
     """
     a, b, c = _ITERATION
     x = matrices.bfloat16() if matrices.is_cuda else matrices

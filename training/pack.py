@@ -1,9 +1,9 @@
 """Documents -> rows -> batches, as arrays of integers.
 
 Owns the form of the training data: a row holds whole documents, one after another, as uint16 with
-two flags beside the token's id, and a batch is what one step of training needs. Every document is
-alone in its attention and counts its positions from 0, as a conversation in serving. Must not know
-text, files or torch.
+two flags beside the token's id; a batch is the input of one training step. Every document has its
+own attention and counts its positions from 0, as a conversation in serving. Must not know text,
+files or torch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ def document(pieces: Iterable[tuple[list[int], bool]]) -> Rows:
 
 
 class Packer:
-    """Puts documents into rows of `row_length`, the fullest row in which one fits first."""
+    """Packs documents into rows of `row_length`, each into the fullest row that holds it."""
 
     def __init__(self, row_length: int, pad_id: int) -> None:
         self._row_length = row_length
@@ -45,7 +45,9 @@ class Packer:
         self.num_dropped = 0
 
     def add(self, tokens: Rows) -> Iterator[Rows]:
-        """Take a document; gives the rows that are full now. One longer than a row is dropped."""
+        """Add a document. Returns the rows that are now full. Drops a document longer
+        than a row.
+        """
         self.num_documents += 1
         if len(tokens) > self._row_length:
             self.num_dropped += 1
@@ -59,7 +61,7 @@ class Packer:
         self._open.append((best[0] + len(tokens), [*best[1], tokens]))
 
     def _close(self, row: tuple[int, list[Rows]]) -> Rows:
-        """The rest of a row is a document of padding that nothing is learned from."""
+        """Fill the rest of a row with a document of padding that is not trained on."""
         self._open.remove(row)
         used, documents = row
         padding = np.full(self._row_length - used, self._pad_id, np.uint16)
@@ -68,13 +70,12 @@ class Packer:
 
 
 class Batch(NamedTuple):
-    """What one step needs; T tokens in R rows of L.
+    """The input of one step; T tokens in R rows of L.
 
     `tokens`, `positions` [T]; `bounds` [D + 1], the first tokens of the documents in the first S
-    tokens, and S, padded with S; `long_bounds` likewise for the other T - S, counted from S, where
-    there is a long row at the end (without one S is T);
-    `targets` [N], the tokens to predict, and `sources` [N], the places whose hidden states predict
-    them; padding has target -100.
+    tokens, and S, padded with S; `long_bounds` likewise for the other T - S, counted from S, if
+    there is a long row at the end (without one S is T); `targets` [N], the tokens to predict, and
+    `sources` [N], the positions whose hidden states predict them; padding has target -100.
     """
 
     tokens: Integers
@@ -96,7 +97,9 @@ class Capacity:
 IGNORED: Final = -100
 _BOUNDS_MARGIN: Final = 1.5
 _NUM_LONG_BOUNDS: Final = 24
-"""Of a long row. Few, as kernels start programs for as many documents of the greatest length."""
+"""Documents of a long row. Few, because kernels start programs for every document at the greatest
+length.
+"""
 
 _TARGETS_MARGIN: Final = 1.3
 _LEAST_GAP: Final = 256
@@ -114,7 +117,7 @@ def choose_capacity(sample: Rows, rows_per_batch: int) -> Capacity:
 
 
 def make_batch(rows: Rows, capacity: Capacity, long_row: Rows | None = None) -> Batch | None:
-    """The batch of `rows` [R, L], and of one longer row behind them; None if it holds more
+    """The batch of `rows` [R, L], and of one longer row behind them. None if it holds more
     documents or targets than fit.
     """
     border = rows.size
@@ -154,8 +157,8 @@ def _bounds(starts: NDArray[np.intp], end: int, size: int) -> Integers:
 def skip_positions(batch: Batch, random: np.random.Generator, share: float, most: int) -> Batch:
     """`batch` with a gap in the positions of about `share` of its documents.
 
-    The gap lies somewhere before what is learned, so that distances of a long window occur in
-    documents that are short (Zhu and others, 2023, "PoSE"). No position reaches `most`.
+    The gap is somewhere before the trained tokens, so that distances of a long window occur in
+    short documents (Zhu and others, 2023, "PoSE"). No position reaches `most`.
     """
     starts = np.flatnonzero(batch.positions == 0)
     lengths = np.diff(starts, append=len(batch.tokens))

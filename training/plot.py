@@ -1,6 +1,6 @@
 """The loss curve as a picture.
 
-Owns the drawing. matplotlib is wanted here alone, and only if a picture is asked for.
+Owns the drawing. matplotlib is needed only here, and only for a picture.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,9 @@ from typing import Any
 
 
 def plot_loss(log: Sequence[dict[str, Any]], path: Path) -> bool:
-    """Draw the loss over the tokens as a PNG; False, with a line, where matplotlib is missing."""
+    """Draw the loss over the tokens as a PNG. Prints a line and returns False without
+    matplotlib.
+    """
     try:
         drawing: Any = import_module("matplotlib.figure")
     except ImportError:

@@ -1,12 +1,12 @@
-"""From a case to the text that the model reads, and which of it the model learns to write.
+"""Renders a case as the model reads it, and marks what the model learns to write.
 
-Owns how training uses the chat template: the served template itself renders every case, and the
-assistants' turns are found in its output. Must not know tokens.
+The served chat template renders every case, and the assistant's turns are found in its output. Must
+not know tokens.
 
-Trained are the last turn and every earlier turn that had no thoughts. An earlier turn with thoughts
-is rendered without them, as in serving, and learning that would teach to answer without thinking;
-its thoughts are learned from the cases that end with such a turn. So every trained token is
-preceded by what would precede it in serving, and no conversation is repeated turn by turn.
+Trained are the last turn and every earlier turn without reasoning. An earlier turn with reasoning
+is rendered without it, as in serving, and training on it would teach to answer without reasoning;
+its reasoning is learned from the cases that end with such a turn. So every trained token has the
+same context as in serving, and no conversation is repeated turn by turn.
 """
 
 import json
@@ -52,14 +52,14 @@ class Template:
 
 
 def load_template() -> Template:
-    """The template that is trained with and shipped."""
+    """The template for training and serving."""
     return Template(files("training").joinpath(TEMPLATE_NAME).read_text(encoding="utf-8"))
 
 
 def render(example: Example, template: Template) -> list[Piece]:
     """The whole case in pieces; joined they are the template's own output.
 
-    Raises `ValueError` for a case whose text spells control tokens, or that has no answer.
+    Raises `ValueError` for a case whose text contains control tokens, or that has no answer.
     """
     text = template(example.messages, example.tools)
     is_trained = _trained_turns(example)
@@ -81,7 +81,7 @@ def render(example: Example, template: Template) -> list[Piece]:
 
 
 def render_prompt(example: Example, template: Template) -> str:
-    """What the model is given when it shall answer the case."""
+    """The model's input for the case's answer."""
     return template(example.prompt, example.tools, add_generation_prompt=True)
 
 

@@ -1,6 +1,6 @@
-"""How the learning rate goes over a run.
+"""The learning rate over a run.
 
-Owns a pure function of the share of the run that is over. Time-bounded runs anneal to the end too.
+A pure function of the elapsed share of the run, so time-bounded runs anneal to the end too.
 """
 
 

@@ -1,6 +1,6 @@
 """Sizes of the model and of its training: the real ones and those of a smoke run.
 
-Owns every number that a person may want to change. Must not know how they are used.
+Owns every number that a person may want to change.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class Settings:
     """One run. A batch is `rows_per_batch` rows of `row_length` tokens; `reserve_s` of the given
     time is kept for evaluation and export; `max_steps` ends a smoke run.
 
-    From the share `long_from` of the run on, one long row is in place of `rows_per_long` rows of
-    every `long_every`-th batch, with documents from `long_least` tokens to nearly the whole row.
+    From the share `long_from` of the run on, one long row replaces `rows_per_long` rows of every
+    `long_every`-th batch, with documents from `long_least` tokens to nearly the whole row.
     """
 
     shape: Shape = Shape()
@@ -84,4 +84,4 @@ SMOKE: Final = Settings(
     reserve_s=1.0,
     max_steps=30,
 )
-"""Every stage within seconds on a CPU. The model that comes out can say nothing."""
+"""Every stage within seconds on a CPU. The resulting model is useless."""

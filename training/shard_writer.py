@@ -92,7 +92,7 @@ def _rows(stream: Iterator[Example], tokenizer: Tokenizer, packer: Packer) -> It
         encoded = iter(tokenizer.encode_batch_fast(texts, add_special_tokens=False))
         for case in cases:
             pieces = [(next(encoded).ids, trained) for _, trained in case]
-            # What follows the last answer is never read: the document ends with it.
+            # Tokens after the last answer are never read: the document ends with it.
             yield from packer.add(document(pieces[:-1]))
 
 

@@ -1,11 +1,11 @@
 """The tokenizer of the built-in model: byte-level BPE in ChatML.
 
-Owns how text is cut before byte-pair encoding, and the reserved tokens. Must not know the data.
+Owns how text is split before byte-pair encoding, and the reserved tokens. Must not know the data.
 
-A small model copies a word best when the word is the same tokens wherever it stands: behind a
-space in a sentence, behind a quote in JSON, inside a camelCase name. So a space is a token of its
-own before most words and numbers, and every digit is one. Only the most frequent words and single
-letters, which are seldom copied and make up half of a text, take their space with them.
+A small model copies a word best when the word is the same tokens everywhere: after a space in a
+sentence, after a quote in JSON, inside a camelCase name. So a space is a token of its own before
+most words and numbers, and every digit is one. Only the most frequent words and single letters,
+which are rarely copied and make up half of a text, include their space.
 """
 
 import json
@@ -27,7 +27,7 @@ MARKERS: Final = (
     *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
     *("<think>", "</think>"),
 )
-"""One token each, but part of the text: parsers look for them."""
+"""One token each, but part of the text, where parsers look for them."""
 
 _NUM_GLUED_WORDS: Final = 320
 _SPACED_WORD: Final = re.compile(r"(?<= )[a-z]{2,}(?![A-Za-z])")
@@ -55,7 +55,7 @@ def train(texts: Sequence[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
 
 
 def tokenizer_config(context_length: int) -> dict[str, Any]:
-    """What tokenizer_config.json says."""
+    """The content of tokenizer_config.json."""
     return {
         "add_prefix_space": False,
         "bos_token": None,
@@ -69,7 +69,7 @@ def tokenizer_config(context_length: int) -> dict[str, Any]:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a reserved token. Raises `ValueError` if it is not there."""
+    """The id of a reserved token. Raises `ValueError` without one."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise ValueError(f"the tokenizer has no {token}")
@@ -77,7 +77,6 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def to_json(value: object) -> str:
-    """The one spelling of our JSON files."""
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
@@ -90,7 +89,7 @@ def _frequent_words(texts: Iterable[str]) -> list[str]:
 
 
 def _pieces(words: Sequence[str]) -> str:
-    """The pattern of the pieces that byte-pair encoding never crosses, first match first."""
+    """The pattern of the pieces that byte-pair encoding never crosses; the first match wins."""
     glued = [rf" {one_of(words)}(?!\p{{L}})"] if words else []
     return "|".join(
         [
@@ -107,8 +106,8 @@ def _pieces(words: Sequence[str]) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """A pattern for one of `words` (of letters, not empty), longer ones first: their common
-    beginnings are read once, which halves the time that encoding takes.
+    """A pattern for one of `words` (of letters, not empty), longer ones first, with common
+    beginnings factored out, which halves the time that encoding takes.
     """
     endings: dict[str, list[str]] = {}
     for word in sorted(set(words)):
@@ -121,7 +120,7 @@ def one_of(words: Iterable[str]) -> str:
 
 
 def _without_reserved(texts: Iterable[str]) -> Iterable[str]:
-    """The texts between the reserved tokens: what byte-pair encoding will see."""
+    """The texts between the reserved tokens: the input of byte-pair encoding."""
     reserved = re.compile("|".join(map(re.escape, SPECIAL + MARKERS)))
     for text in texts:
         yield from filter(None, reserved.split(text))

@@ -14,7 +14,7 @@ from benchmarks.tiny_eval.__main__ import SEED, main
 from benchmarks.tiny_eval.client import MAX_TOKENS, as_sent
 from benchmarks.tiny_eval.outside import outside_prompts
 from benchmarks.tiny_eval.report import bars, score
-from training.data import SKILLS, Verdict, examples, skill_cases, without_thoughts
+from training.data import SKILLS, Verdict, examples, skill_cases, without_reasoning
 
 NUM_CASES = 6
 
@@ -200,4 +200,4 @@ def test_history_is_sent_as_clients_send_it() -> None:
     result = next(message for message in sent if message["role"] == "tool")
     assert call["tool_calls"][0]["id"] == result["tool_call_id"]
     assert isinstance(call["tool_calls"][0]["function"]["arguments"], str)
-    assert without_thoughts(call["content"]) == ""
+    assert without_reasoning(call["content"]) == ""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from training.data import Call, Check, judge, judge_raw, split_calls, without_thoughts
+from training.data import Call, Check, judge, judge_raw, split_calls, without_reasoning
 
 WEATHER = Check("tool", calls=(Call("get_weather", {"city": "Oslo", "days": 2}),))
 
@@ -24,7 +24,7 @@ def _called(name: str, arguments: object) -> list[dict[str, object]]:
 )
 def test_thoughts_do_not_count(text: str, rest: str) -> None:
     """Only what stands behind the thoughts is the answer."""
-    assert without_thoughts(text) == rest
+    assert without_reasoning(text) == rest
 
 
 @pytest.mark.parametrize(

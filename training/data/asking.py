@@ -1,4 +1,4 @@
-"""A user's words that ask for a tool, and the arguments that they hold.
+"""A user's request for a tool, and the arguments in it.
 
 Owns values and the phrases that mention them. Must not know schemas beyond a parameter's kind.
 """
@@ -50,7 +50,7 @@ _MENTIONS: Final = {
 
 
 def draw_arguments(world: World, spec: ToolSpec) -> dict[str, Any]:
-    """Arguments in the order of the schema; optional ones are there half of the time."""
+    """Arguments in the order of the schema; optional ones are present half of the time."""
     return {
         name: draw_value(world, param)
         for param, name in zip(spec.params, spec.param_names, strict=True)
@@ -70,7 +70,7 @@ def draw_request(world: World, spec: ToolSpec, arguments: dict[str, Any]) -> str
 
 
 def draw_pair(world: World, spec: ToolSpec, name: str, values: tuple[Any, Any]) -> str:
-    """A sentence that asks for two calls which differ in one argument."""
+    """A sentence that asks for two calls that differ in one argument."""
     param = spec.params[spec.param_names.index(name)]
     one, other = (_mention(world, param, value) for value in values)
     link = world.pick((" and ", " and then ", ", and also ", " and "))
@@ -141,8 +141,9 @@ def _lead(world: World, spec: ToolSpec) -> str:
 
 
 def _mention(world: World, param: Param, value: object, *, is_shared: bool = False) -> str:
-    """Words for one argument; `is_shared`: "for" could mean a town or a person, so the town is
-    "in"."""
+    """Words for one argument. `is_shared`: "for" could mean a town or a person, so the town gets
+    "in".
+    """
     if param.type == "boolean":
         return world.pick(_MENTIONS["yes" if value else "no"]).format(p=param.words)
     written = value if isinstance(value, str) else json.dumps(value)

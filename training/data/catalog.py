@@ -1,7 +1,7 @@
-"""Tools that many clients have, and everyday words that ask for them. For training only.
+"""Tools that many clients have, with everyday requests for them. For training only.
 
-Owns reading words/catalog.txt. What it teaches beyond the made-up tools are words for the same
-wish: "will it rain" is about the weather.
+Reads words/catalog.txt. Beyond the invented tools it teaches other words for the same request:
+"will it rain" is about the weather.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from training.data.world import World
 
 @dataclass(frozen=True, slots=True)
 class Familiar:
-    """A tool as clients send it, a question, and the arguments of the call that answers it."""
+    """A tool as clients send it, a question, and the arguments of the right call."""
 
     tool: Tool
     name: str

@@ -1,7 +1,4 @@
-"""Values that are no words: order numbers, times of the day.
-
-Owns their forms.
-"""
+"""Values that are not words: order numbers, times of the day."""
 
 from training.data.world import World
 

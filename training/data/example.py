@@ -1,7 +1,7 @@
-"""One training or test case and how its answer is judged.
+"""One training or test case, and the check of its answer.
 
-Owns the form of a case and the judge, which sees plain text and tool calls: the same judge serves
-the evaluation inside training and the one over HTTP. Must not know skills, tokens or models.
+Owns the form of a case and the check, which takes plain text and tool calls, so the evaluation
+inside training and the one over HTTP share it. Must not know skills, tokens or models.
 """
 
 import json
@@ -22,7 +22,7 @@ CALL_CLOSE: Final = "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of the tool `name`; `arguments` is None when they are no JSON object."""
+    """A call of the tool `name`; `arguments` is None when they are not a JSON object."""
 
     name: str
     arguments: dict[str, Any] | None
@@ -30,11 +30,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a right answer is.
+    """The expected answer.
 
     text: the answer is one of `texts`. contains: it holds all of `texts` and none of `absent`.
-    tool: exactly `calls`, in any order. ends: whatever, as long as it ends by itself.
-    But for kind "tool", an answer that calls a tool is wrong.
+    tool: exactly `calls`, in any order. ends: any answer that ends by itself. Except for kind
+    "tool", an answer that calls a tool is wrong.
     """
 
     kind: CheckKind
@@ -45,12 +45,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A conversation that ends with the assistant's message that is to be learned.
+    """A conversation that ends with the assistant's message to be learned.
 
-    An assistant's `content` may begin with "<think>\\n…\\n</think>"; a text follows after "\\n\\n",
-    a call directly. `tool_calls` are those of the OpenAI API, with `arguments` as an object.
-    Earlier assistant messages are history. The chat template drops their thoughts: one whose
-    `content` has thoughts must not be trained on, or the model would learn to answer without them.
+    An assistant's `content` may begin with "<think>\n…\n</think>"; a text follows after "\n\n", a
+    call directly. `tool_calls` are those of the OpenAI API, with `arguments` as an object. Earlier
+    assistant messages are history. The chat template drops their reasoning: a message whose
+    `content` has reasoning must not be trained on, or the model would learn to answer without it.
     """
 
     skill: str
@@ -74,12 +74,12 @@ class Verdict:
 
 
 def judge(check: Check, answer_text: str, tool_calls: Sequence[Mapping[str, Any]] = ()) -> Verdict:
-    """Judge the answer that a server gave.
+    """Judge the answer of a server.
 
     `tool_calls` are those of the OpenAI API or bare {"name", "arguments"}; arguments may be JSON
-    text or an object. Thoughts in `answer_text` do not count.
+    text or an object. Reasoning in `answer_text` does not count.
     """
-    text = without_thoughts(answer_text)
+    text = without_reasoning(answer_text)
     calls = [_read_call(call) for call in tool_calls]
     tried = bool(calls) or CALL_OPEN in text
     valid = CALL_OPEN not in text and all(call.arguments is not None for call in calls)
@@ -97,9 +97,9 @@ def judge_raw(check: Check, raw: str) -> Verdict:
 
 
 def split_calls(raw: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text beside the calls, and the calls; a block that is no call stays in the text."""
+    """The text beside the calls, and the calls; a malformed call stays in the text."""
     rest, calls = "", []
-    body = without_thoughts(raw)
+    body = without_reasoning(raw)
     while CALL_OPEN in body:
         before, _, body = body.partition(CALL_OPEN)
         block, _, body = body.partition(CALL_CLOSE)
@@ -112,8 +112,8 @@ def split_calls(raw: str) -> tuple[str, list[dict[str, Any]]]:
     return (rest + body).strip(), calls
 
 
-def without_thoughts(text: str) -> str:
-    """The answer behind the thoughts; thoughts that never end leave nothing."""
+def without_reasoning(text: str) -> str:
+    """The answer after the reasoning; empty if the reasoning never ends."""
     before, opened, rest = text.partition(THINK_OPEN)
     if not opened:
         return text.rpartition(THINK_CLOSE)[2].strip()
@@ -128,8 +128,8 @@ def user(content: str) -> Message:
 
 def answer(text: str, think: str = "") -> Message:
     """The assistant's message."""
-    thoughts = f"{THINK_OPEN}\n{think}\n{THINK_CLOSE}\n\n" if think else ""
-    return {"role": "assistant", "content": thoughts + text}
+    reasoning = f"{THINK_OPEN}\n{think}\n{THINK_CLOSE}\n\n" if think else ""
+    return {"role": "assistant", "content": reasoning + text}
 
 
 def calling(calls: Iterable[Call], think: str = "") -> Message:
@@ -138,19 +138,19 @@ def calling(calls: Iterable[Call], think: str = "") -> Message:
         {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in calls
     ]
-    thoughts = f"{THINK_OPEN}\n{think}\n{THINK_CLOSE}" if think else ""
-    return {"role": "assistant", "content": thoughts, "tool_calls": called}
+    reasoning = f"{THINK_OPEN}\n{think}\n{THINK_CLOSE}" if think else ""
+    return {"role": "assistant", "content": reasoning, "tool_calls": called}
 
 
 def tool_result(content: str) -> Message:
-    """What a tool gave back."""
+    """The result of a tool."""
     return {"role": "tool", "content": content}
 
 
 def plain_case(
     skill: str, question: str, text: str, think: str = "", also: tuple[str, ...] = ()
 ) -> Example:
-    """One question and the answer `text`; `also` are answers that are right as well."""
+    """One question and the answer `text`; `also` are other right answers."""
     return Example(
         skill, (user(question), answer(text, think)), (), Check("text", texts=(text, *also))
     )
@@ -166,7 +166,7 @@ def _right_text(check: Check, text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Runs of white space and a last full stop make no difference."""
+    """Normalise white space and drop a last full stop."""
     return " ".join(text.split()).removesuffix(".")
 
 

@@ -1,6 +1,6 @@
 """Text around a task: stories, rules for agents, long system prompts.
 
-Owns prose that asks for nothing. Must not know skills.
+Owns prose without requests. Must not know skills.
 """
 
 from typing import Final
@@ -64,7 +64,7 @@ _SHORT: Final = (
 
 
 def story(world: World, num_sentences: int) -> str:
-    """Sentences that mean nothing for any task."""
+    """Sentences without relevance for any task."""
     return " ".join(_filled(world, world.pick(_STORIES)) for _ in range(num_sentences))
 
 
@@ -74,7 +74,7 @@ def short_system(world: World) -> str:
 
 
 def agent_system(world: World, num_rules: int) -> str:
-    """What agents send: a role, then rules below headings, as prose or as a list."""
+    """An agent's system prompt: a role, then rules below headings, as prose or as a list."""
     parts = [_filled(world, world.pick(_ROLES))]
     as_list = world.chance(0.5)
     while num_rules > 0:

@@ -1,4 +1,4 @@
-"""Text that is not English, not language, or code: to be refused, never to be continued.
+"""Text that is not English, not language, or code: to be refused, never continued.
 
 Owns the snippets, which are short and stand for kinds of text. Must not know skills.
 """
@@ -86,7 +86,7 @@ def snippet(world: World, num_lines: int) -> str:
 
 
 def foreign_text(world: World) -> str:
-    """Another language, or what looks like one."""
+    """Another language, or text that looks like one."""
     chance = world.random()
     if chance < 0.45:
         return world.new(lambda: _sentence(world), str)
@@ -97,7 +97,7 @@ def foreign_text(world: World) -> str:
 
 
 def junk(world: World) -> str:
-    """Signs without sense."""
+    """Nonsense symbols."""
     chance = world.random()
     if chance < 0.25:
         return _made_of(world, _ALPHABET, world.between(4, 120), spaces=world.chance(0.5))

@@ -1,6 +1,6 @@
-"""What stands around a task: system texts, tools that do not matter, earlier turns.
+"""The context of a task: system texts, irrelevant tools, earlier turns.
 
-Owns how often. Must not change the task or its answer.
+Owns their frequency. Must not change the task or its answer.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from training.data.toolbox import draw_tools
 from training.data.world import World
 
 _ALONE: Final = frozenset({"memory", "facts"})
-"""Skills whose answer depends on all that was said before."""
+"""Skills whose answer depends on the whole conversation."""
 
 _WITHOUT_TOOLS: Final = frozenset({"tools", "tool_result", "no_tool"})
-"""Skills that bring their own."""
+"""Skills with a context of their own."""
 
 
 def framed(world: World, task: Example, earlier: Callable[[World], Example]) -> Example:

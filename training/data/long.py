@@ -1,8 +1,8 @@
 """Conversations of many thousand tokens that end in a short answer.
 
-Owns where the length comes from: the system text, the tools' descriptions, a text that the user
-gives. The questions are those of the skills, some in the middle and one at the end, so that after a
-long context, of whatever kind, the model still answers in a sentence and stops.
+Owns where the length comes from: the system text, the tools' descriptions, a text from the user.
+The questions are those of the skills, some in the middle and one at the end, so that after any kind
+of long context the model still answers in a sentence and stops.
 """
 
 import json
@@ -22,17 +22,17 @@ from training.data.world import World
 _LETTERS_PER_TOKEN: Final = 2.6
 _ABOUT: Final = ("Summarise this: {x}", "{x}", "Explain this:\n{x}", "{x}\n\nWhat is this?")
 _LIKELY: Final = 0.9
-"""Of the tokens that are wanted go into the text; the rest is for what stands around it."""
+"""Share of the tokens that is text; the rest is the conversation around it."""
 
 _SHORT: Final = (*EARLIER, memory.make, facts.make)
-"""What an agent's user may ask for that needs no tool."""
+"""Requests of an agent's user that need no tool."""
 
 _ALONE: Final = frozenset({memory.SKILL, facts.SKILL})
-"""Skills whose answer depends on all that was said before."""
+"""Skills whose answer depends on the whole conversation."""
 
 
 def long_examples(seed: int, split: Split, least: int, most: int) -> Iterator[Example]:
-    """Cases of about `least` to `most` tokens, without end."""
+    """Cases of about `least` to `most` tokens, endless."""
     world = World(f"{split} long {seed}", split)
     while True:
         yield _any(world, int(_LIKELY * world.between(least, most)))
@@ -69,7 +69,7 @@ def _facts_in(world: World, num_tokens: int, num_questions: int) -> Example:
 
 
 def _agent(world: World, num_tokens: int, num_others: int) -> Example:
-    """An agent's request: what is asked fits one tool, or none."""
+    """An agent's request: the task fits one tool, or none."""
     if world.chance(0.45):
         task = tools.make_among(world, num_others)
     else:
@@ -121,7 +121,7 @@ def _history(world: World, count: int) -> tuple[Message, ...]:
 
 
 def _with_system(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """`text` before everything, joined with a system text that is there already."""
+    """Put `text` first, joined with an existing system text."""
     if not text:
         return messages
     if messages[0]["role"] == "system":
@@ -130,7 +130,9 @@ def _with_system(messages: tuple[Message, ...], text: str) -> tuple[Message, ...
 
 
 def _longer_tools(world: World, given: tuple[Tool, ...], num_tokens: int) -> tuple[Tool, ...]:
-    """The same tools with so much more to read, alike in all of them or of its own in each."""
+    """The same tools with longer descriptions, the same addition for all or a different one for
+    each.
+    """
     size = max(40, int(num_tokens * _LETTERS_PER_TOKEN / max(1, len(given))))
     shared = prose(world, size // 2) if world.chance(0.5) else ""
     times = world.pick((1, 1, 2, 5)) if shared else 1
@@ -153,7 +155,7 @@ def _longer_tool(world: World, tool: Tool, shared: str, times: int, size: int) -
 
 
 def _mixed(world: World, text: str, sentences: list[str]) -> str:
-    """`text` with the sentences in it, each behind the end of a sentence or a line."""
+    """`text` with the sentences inserted, each after the end of a sentence or a line."""
     pieces = text.replace("\n", "\n\0").replace(". ", ". \0").split("\0")
     places = sorted(world.between(0, len(pieces)) for _ in sentences)
     for place, sentence in reversed(list(zip(places, sentences, strict=True))):

@@ -1,7 +1,6 @@
-"""Many ways to say one thing.
+"""Variants of a phrase: case, punctuation, courtesy.
 
-Owns the variants of a phrase: case, punctuation, courtesy. They are made once, at import. Must not
-know what fills the gaps.
+They are made once, at import. Must not know what fills the placeholders.
 """
 
 from typing import Final
@@ -10,8 +9,9 @@ _COURTESIES: Final = ("Please ", "Could you ", "Can you ", "Would you please ", 
 
 
 def phrases(*templates: str) -> tuple[str, ...]:
-    """Each template as it stands (twice, so that half of what is drawn is well formed), with a
-    small first letter, and without its last sign."""
+    """Each template unchanged (twice, so that half of the draws are well formed), with a small
+    first letter, and without its last character.
+    """
     return tuple(
         variant
         for template in templates
@@ -20,7 +20,7 @@ def phrases(*templates: str) -> tuple[str, ...]:
 
 
 def requests(*templates: str) -> tuple[str, ...]:
-    """Commands, as `phrases`, and asked for politely. A command must not ask a question."""
+    """Commands, as `phrases`, also as polite requests. A command must not ask a question."""
     return phrases(*templates) + tuple(
         _politely(courtesy, template) for template in templates for courtesy in _COURTESIES
     )

@@ -1,6 +1,6 @@
-"""The words that cases are made of, cut in two: what training sees and what evaluation keeps.
+"""The words of the cases, split into training and evaluation.
 
-Owns reading words/*.txt and the rule that puts a word on one side. Must not draw at random.
+Reads words/*.txt and assigns each word to one side. Must not draw at random.
 """
 
 from functools import lru_cache
@@ -11,7 +11,7 @@ from zlib import crc32
 from training.data.example import Split
 
 EVAL_SHARE: Final = 8
-"""One word in so many is kept for evaluation."""
+"""One word in this many is kept for evaluation."""
 
 KINDS: Final = ("names", "places", "nouns", "adjectives", "foods", "animals", "jobs")
 
@@ -39,16 +39,16 @@ def is_mine(key: str, split: Split) -> bool:
 
 @lru_cache
 def pool(kind: str, split: Split) -> tuple[str, ...]:
-    """The words of words/`kind`.txt on the side `split`. FileNotFoundError if there is none."""
+    """The words of words/`kind`.txt on the side `split`. Raises `FileNotFoundError` without one."""
     words = (_WORDS / f"{kind}.txt").read_text(encoding="utf-8").split()
     return tuple(word for word in dict.fromkeys(words) if is_mine(word, split))
 
 
 @lru_cache
 def pieces() -> tuple[str, ...]:
-    """Words of both sides and their ends, to be joined into words that no list holds.
+    """Beginnings and ends of words of both sides, to be joined into words that no list holds.
 
-    A tokenizer has whole words among its entries. One that never stood in training could be
+    A tokenizer has whole words among its entries. An entry that never occurs in training can be
     neither copied nor spelled, whatever the network has learnt about copying and spelling.
     """
     words = [word.lower() for kind in KINDS for side in SIDES for word in pool(kind, side)]
@@ -60,14 +60,15 @@ def pieces() -> tuple[str, ...]:
 
 @lru_cache
 def verb_groups() -> tuple[tuple[str, ...], ...]:
-    """Verbs that tools are named by, those of one meaning together; the first stands for all."""
+    """Verbs that name tools, grouped by meaning; the first stands for all."""
     lines = (_WORDS / "verbs.txt").read_text(encoding="utf-8").splitlines()
     return tuple(tuple(line.split()) for line in lines)
 
 
 @lru_cache
 def verbs(split: Split) -> tuple[tuple[str, ...], ...]:
-    """The groups that tools of `split` are made of: those of one verb are cut in two, but groups
-    of synonyms are language, which both sides share."""
+    """The groups that name tools of `split`: single verbs are split, but groups of synonyms are
+    language, which both sides share.
+    """
     groups = verb_groups()
     return tuple(group for group in groups if len(group) > 1 or is_mine(group[0], split))

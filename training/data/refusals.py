@@ -1,6 +1,6 @@
-"""How the model says that it cannot: one sentence for each reason.
+"""The model's refusals: one sentence for each reason.
 
-Owns the sentences. An answer that says so plainly is right, whichever of them it takes.
+An answer with any of them is right.
 """
 
 from typing import Final

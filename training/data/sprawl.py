@@ -1,7 +1,7 @@
-"""Long text of many kinds, most of it from outside of the model's world.
+"""Long text of many kinds, mostly unlike the tasks.
 
-Owns what stands before a question that comes late: rules, stories, one paragraph again and again,
-code, logs, JSON, other alphabets, identifiers. Nothing in it is asked for. Must not know skills.
+Owns the text before a late question: rules, stories, one repeated paragraph, code, logs, JSON,
+other alphabets, identifiers. It contains no request. Must not know skills.
 """
 
 import json
@@ -46,12 +46,12 @@ def sprawl(world: World, num_tokens: int) -> str:
 
 
 def prose(world: World, num_letters: int) -> str:
-    """Sentences of common and of made-up words."""
+    """Sentences of common and of invented words."""
     return _until(num_letters, " ", lambda: _sentence(world))
 
 
 def again(world: World, num_letters: int) -> str:
-    """One paragraph under changing numbers, with one word of it replaced each time."""
+    """One paragraph under changing numbers, with one word replaced each time."""
     body = " ".join(_sentence(world) for _ in range(world.between(1, 4)))
     slot = world.pick(body.split(" "))
     head = world.pick(_HEADS)
@@ -141,7 +141,7 @@ def _words(world: World, num_letters: int) -> str:
 
 
 def _until(num_letters: int, link: str, draw: Callable[[], str]) -> str:
-    """What `draw` gives, joined, up to about `num_letters`."""
+    """Draws of `draw`, joined, up to about `num_letters`."""
     parts: list[str] = []
     while num_letters > 0:
         parts.append(draw())
@@ -167,4 +167,4 @@ _KINDS: Final[tuple[tuple[Callable[[World, int], str], float], ...]] = (
     (_json, 2.1),
     (_words, 2.4),
 )
-"""Each kind, as often as it shall be drawn, with its letters per token."""
+"""Each kind, repeated by its weight, with its letters per token."""

@@ -26,7 +26,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool: `verbs` mean the same, the first stands for all in thoughts."""
+    """A tool: `verbs` mean the same, and the first stands for all in the reasoning."""
 
     name: str
     verbs: tuple[str, ...]
@@ -37,7 +37,7 @@ class ToolSpec:
 
     @property
     def topic(self) -> str:
-        """What thoughts call a request for this tool."""
+        """The reasoning's name for a request for this tool."""
         return f"{self.verbs[0]} {self.thing}"
 
 
@@ -96,15 +96,15 @@ _PARAM_DESCRIPTIONS: Final = (
 
 
 _UNKNOWN_VERB: Final = 0.3
-"""So many tools of training are named by a verb that means nothing: what it is called in the
-request is what it is called in the tool, and that is all there is to know.
+"""This share of the training's tools is named by a verb without meaning, so that only the match
+between the request's words and the tool's name decides.
 """
 
 
 def draw_tool(
     world: World, group: tuple[str, ...] | None = None, thing: str | None = None
 ) -> ToolSpec:
-    """A tool; `group` and `thing` fix what it does, for tools that are alike."""
+    """A tool; `group` and `thing` fix its function, for similar tools."""
     group = group or _draw_verbs(world)
     thing = thing or draw_thing(world)
     params = _params(world)
@@ -121,7 +121,7 @@ def draw_tool(
 
 
 def draw_thing(world: World) -> str:
-    """What a tool works on: a thing of one word, sometimes two."""
+    """The object of a tool: a thing of one word, sometimes two."""
     if world.chance(0.15):
         return f"{world.noun()} {world.noun()}"
     return world.noun()
@@ -178,7 +178,7 @@ def lengthened(world: World, spec: ToolSpec, num_sentences: int) -> ToolSpec:
 
 
 def _draw_verbs(world: World) -> tuple[str, ...]:
-    """Verbs that mean the same; "get" is the commonest by far, as in real tools."""
+    """Verbs that mean the same; "get" is by far the most frequent, as in real tools."""
     groups = verbs(world.split)
     chance = world.random()
     if world.split == "train" and world.chance(_UNKNOWN_VERB):

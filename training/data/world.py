@@ -1,7 +1,7 @@
 """A random world: the one source of chance and of entities for all skills.
 
-Owns drawing words, names and pseudo-words of one side. Must not know skills. Everything follows
-from the seed, in every process.
+Draws words, names and pseudo-words of one side. Must not know skills. Everything follows from the
+seed, in every process.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,15 +37,13 @@ class World:
         self.random = self.rng.random
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of `options`."""
         return options[int(self.random() * len(options))]
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
         return self.random() < probability
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included."""
+        """An integer from `low` to `high`, both included."""
         return low + int(self.random() * (high - low + 1))
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
@@ -55,7 +53,7 @@ class World:
         return mixed
 
     def several(self, draw: Callable[[], str], count: int) -> list[str]:
-        """`count` different draws; case makes no difference."""
+        """`count` different draws; case is ignored."""
         found: dict[str, str] = {}
         while len(found) < count:
             one = draw()
@@ -67,7 +65,7 @@ class World:
         return self.pick(pool(kind, self.split))
 
     def pseudo(self, low: int = 3, high: int = 9) -> str:
-        """A word that no list holds, of `low` to `high` letters."""
+        """A word of `low` to `high` letters that no list holds."""
         pick = self.pick
         if self.split == "train" and self.random() < _JOINED:
             return self.joined(high)
@@ -78,14 +76,14 @@ class World:
                 return word
 
     def joined(self, high: int) -> str:
-        """Two pieces of words in one, at most `high` letters: every piece is met in training."""
+        """Two pieces of words joined, at most `high` letters: every piece occurs in training."""
         while True:
             word = self.pick(pieces()) + self.pick(pieces())
             if len(word) <= max(high, 6) and is_mine(word, self.split):
                 return word
 
     def blend(self) -> str:
-        """The beginning of one word and the end of another: no word, but spelled like words."""
+        """The beginning of one word and the end of another: no word, but spelled like one."""
         while True:
             one, other = (self.pick(pool("nouns", "train")) for _ in range(2))
             word = one[: self.between(1, 4)] + other[-self.between(2, 5) :]
@@ -93,23 +91,20 @@ class World:
                 return word
 
     def name(self) -> str:
-        """A person."""
         if self.chance(_PSEUDO_NAME):
             return self.pseudo().capitalize()
         return self.of("names")
 
     def place(self) -> str:
-        """A town."""
         if self.chance(_PSEUDO_NAME):
             return self.pseudo().capitalize()
         return self.of("places")
 
     def noun(self) -> str:
-        """A thing."""
         return self.pseudo() if self.chance(_PSEUDO_WORD) else self.of("nouns")
 
     def quality(self) -> str:
-        """What may stand before a thing; it says nothing about where the thing's name ends."""
+        """Words that may precede a thing; they do not tell where the thing's name ends."""
         return self.pseudo() if self.chance(_PSEUDO_WORD) else self.of("adjectives")
 
     def word(self) -> str:

@@ -1,4 +1,4 @@
-"""The skills, each in its own file, with the share of training that each gets."""
+"""The skills, each in its own file, with its share of the training."""
 
 from collections.abc import Callable
 from typing import Final
@@ -46,7 +46,7 @@ MAKERS: Final[dict[str, tuple[float, Make]]] = {
     unknown.SKILL: (3, unknown.make),
     outside.SKILL: (5, outside.make),
 }
-"""The skill's name, its weight, and what makes a case of it."""
+"""The skill's name, its weight, and the function that makes a case."""
 
 EARLIER: Final[tuple[Make, ...]] = (
     *(repeat.make, arithmetic.make, comparison.make, count.make, greeting.small_talk),

@@ -1,7 +1,7 @@
 """Sums and differences up to three digits, products with one digit, column by column.
 
-Owns the thoughts that make them learnable: the digits from the last to the first, and each column
-with its carry, so that every step is one line of a small table.
+The reasoning makes them learnable: the digits from the last to the first, and each column with its
+carry, so that every step is one line of a small table.
 """
 
 from typing import Final
@@ -65,7 +65,6 @@ _STORIES: Final = {
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     a, sign, b = world.new(lambda: _draw(world), lambda drawn: "{} {} {}".format(*drawn))
     chance = world.random()
     if chance < 0.15:
@@ -79,7 +78,7 @@ def make(world: World) -> Example:
         question = world.pick(_QUESTIONS).format(sum=_written(world, a, sign, b))
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
     return plain_case(
-        SKILL, question, f"{a} {sign} {b} = {result}", _thoughts(a, sign, b), (str(result),)
+        SKILL, question, f"{a} {sign} {b} = {result}", _reasoning(a, sign, b), (str(result),)
     )
 
 
@@ -105,7 +104,7 @@ def _written(world: World, a: int, sign: str, b: int) -> str:
     return f"{a} {word} {b}"
 
 
-def _thoughts(a: int, sign: str, b: int) -> str:
+def _reasoning(a: int, sign: str, b: int) -> str:
     first = f"{a} {sign} {b}"
     if sign == "*":
         return "\n".join([first, *_product(max(a, b), min(a, b))])

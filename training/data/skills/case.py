@@ -1,6 +1,6 @@
 """Capital and small letters.
 
-Owns the thoughts: each word is spelled, then spelled in the other case.
+The reasoning spells each word, then spells it in the other case.
 """
 
 from typing import Final
@@ -27,7 +27,6 @@ _LOWER: Final = requests(
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     words = [world.short_word(2, 8) for _ in range(world.pick((1, 1, 2, 2, 3)))]
     if world.chance(0.6):
         given = [word.capitalize() if world.chance(0.15) else word for word in words]

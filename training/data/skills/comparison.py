@@ -1,6 +1,6 @@
-"""Which number is larger, whether it is, who is older, the largest of some.
+"""Which number is larger, whether one is, who is older, the largest of several.
 
-Owns the thoughts: numbers of one width, compared from their first digit on.
+The reasoning compares numbers of one width from their first digit on.
 """
 
 from typing import Final
@@ -65,7 +65,6 @@ _STORIES: Final = (
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     chance = world.random()
     if chance < 0.3:
         return _which(world)

@@ -1,6 +1,6 @@
-"""How many: things in a list, words in a sentence, letters in a word, up to about ten.
+"""Counting: things in a list, words in a sentence, letters in a word, up to about ten.
 
-Owns the thoughts: everything is counted aloud.
+The reasoning numbers every item.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,6 @@ _ONE_ITEM: Final = requests(
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     chance = world.random()
     if chance < 0.3:
         words = [world.word() for _ in range(world.between(1, 10))]
@@ -90,7 +89,7 @@ def _one_item(world: World) -> Example:
 
 
 def _tally(items: Sequence[str], wanted: str) -> str:
-    """Every item with how many of the wanted ones have been seen."""
+    """Every item with the number of matching ones so far."""
     seen = 0
     steps = [f"{wanted}:"]
     for item in items:

@@ -1,7 +1,7 @@
 """Questions that the given text answers, or does not.
 
-Owns the relations that can be stated and asked about. The answer is one full sentence, whatever
-the text's own words were.
+Owns the relations that can be stated and asked about. The answer is one full sentence, independent
+of the text's wording.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,9 @@ NOT_SAID: Final = "The text does not say."
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """Of a subject {s} with a value {v}: how it is said (the first way is the answer's), how the
-    value is asked for, and how the subject."""
+    """Phrases for a subject {s} with a value {v}: statements (the first is the answer's form),
+    questions for the value, and questions for the subject.
+    """
 
     subject: str
     value: str
@@ -178,7 +179,6 @@ _LAYOUTS: Final = (
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     facts = _facts(world, world.between(1, 7))
     relation, subject, value = world.pick(facts)
     question, reply = _asked(world, relation, subject, value, facts)
@@ -300,4 +300,4 @@ _DRAWS: Final[dict[str, Callable[[World], str]]] = {
     "city": lambda world: world.pseudo(4).capitalize(),
     "phone": lambda world: f"{world.between(100, 999)}-{world.between(1000, 9999)}",
 }
-"""How a subject or a value of each kind is drawn."""
+"""How to draw a subject or a value of each kind."""

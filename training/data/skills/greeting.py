@@ -1,6 +1,6 @@
-"""Greetings, thanks, farewells, and who it is.
+"""Greetings, thanks, farewells, and the model's identity.
 
-Owns what the model says of itself. A name in the system text becomes its own.
+Owns the model's statements about itself. A name in the system text becomes its own.
 """
 
 from typing import Final
@@ -143,7 +143,6 @@ _PERSONAS: Final = phrases(
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     chance = world.random()
     if chance < 0.45:
         text, reply = world.new(lambda: _about_itself(world), lambda drawn: drawn[0])

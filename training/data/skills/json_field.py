@@ -1,6 +1,6 @@
-"""A field out of nested JSON, by its path or in words.
+"""A field of nested JSON, by its path or in words.
 
-Owns the documents and the ways to ask. The thoughts walk the path, so that a name which stands
+Owns the documents and the ways to ask. The reasoning follows the path, so that a name that occurs
 in several places is found in the right one.
 """
 
@@ -48,7 +48,6 @@ _ORDINALS: Final = ("first", "second", "third", "fourth")
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     document, leaves = _document(world)
     path, value = world.pick(leaves)
     if world.chance(0.06):
@@ -70,7 +69,7 @@ _Leaf = tuple[_Path, Any]
 
 
 def _answer(value: object) -> tuple[str, str]:
-    """The answer and the value as the thoughts write it."""
+    """The answer, and the value as the reasoning writes it."""
     if value is _MISSING:
         return NO_FIELD, NO_FIELD
     written = json.dumps(value)
@@ -139,7 +138,7 @@ def _leaf(world: World) -> object:
 
 
 def _missing(world: World, path: _Path, leaves: list[_Leaf]) -> _Leaf:
-    """A path that ends in a name which stands nowhere."""
+    """A path that ends in a name that does not exist."""
     known = {step for one, _ in leaves for step in one}
     while True:
         key = _key(world, _KEYS)

@@ -1,6 +1,6 @@
-"""What the user said of himself some turns ago.
+"""Facts that the user stated some turns ago.
 
-Owns what can be remembered, the small talk between, and a later word that replaces an earlier.
+Owns the facts, the small talk between, and a later statement that replaces an earlier one.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SKILL: Final = "memory"
 NOT_TOLD: Final = "You have not told me."
 
 _TOPICS: Final = (
-    # what it is, how it is said, what is answered, how it is asked for, and the answer
+    # topic, statements, reply, questions, answer
     ("name", phrases("My name is {v}.", "I am {v}.", "I'm called {v}.", "Call me {v}.",
     "Hi, I am {v}!"),
      "Hello, {v}! How can I help you?",
@@ -90,7 +90,6 @@ _Topic = tuple[str, tuple[str, ...], str, tuple[str, ...], str]
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     topics = world.shuffled(_TOPICS)[: world.pick((1, 1, 2, 2, 3, 4))]
     asked = world.pick(topics)
     messages: list[Message] = []

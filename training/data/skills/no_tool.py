@@ -1,7 +1,6 @@
-"""Tools are there, but none of them fits.
+"""Requests that none of the offered tools fits.
 
-Owns requests for things that no offered tool does: mostly another thing, sometimes the right thing
-with another verb.
+Mostly another thing, sometimes the right thing with another verb.
 """
 
 from typing import Final
@@ -18,7 +17,6 @@ SKILL: Final = "no_tool"
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     if world.chance(0.15):
         return _without_any(world)
     offered = draw_tools(world, world.pick((1, 1, 2, 2, 3, 3, 4, 5, 6)))
@@ -36,7 +34,7 @@ def make(world: World) -> Example:
 
 
 def _without_any(world: World) -> Example:
-    """Something to do, and no tools at all."""
+    """A task without any tools."""
     if world.split == "train" and world.chance(0.5):
         familiar = draw_familiar(world)
         while familiar.topic == "calculate":

@@ -1,6 +1,6 @@
-"""What is outside of its world: code, other languages, creative work, junk, big tasks, agents.
+"""Prompts the model cannot answer: code, other languages, creative work, junk, large tasks, agents.
 
-Owns the kinds of such prompts. The answer is one sentence, so that it always comes to an end.
+Owns the kinds of such prompts. The answer is one sentence, so that it always ends.
 """
 
 from typing import Final
@@ -67,7 +67,6 @@ _EMPTY: Final = ("", "", " ", "\n", "   ", "\n\n", "\t", ".", "?", "...", "-", "
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     chance = world.random()
     if chance < 0.04:
         return _case(world, world.pick(_EMPTY), HELLO)
@@ -100,7 +99,7 @@ def _prompt(world: World, chance: float) -> str:
 
 
 def _too_large(world: World) -> str:
-    """Tasks of known kinds that are too large to do."""
+    """Tasks of known kinds that are too large."""
     a, b = (world.between(1000, 10 ** world.between(4, 8)) for _ in range(2))
     forms = (
         f"What is {a} + {b}?", f"What is {a} * {b}?", f"Calculate {a} - {b}.", f"{a} x {b}",

@@ -1,7 +1,4 @@
-"""Saying again what was said, sign by sign.
-
-Owns what is to be repeated: words, sentences, numbers and codes.
-"""
+"""Repeating text character by character: words, sentences, numbers and codes."""
 
 from typing import Final
 
@@ -29,7 +26,6 @@ _SENTENCES: Final = (
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     text = _text(world)
     return plain_case(SKILL, world.pick(_REQUESTS).format(x=text), text)
 

@@ -1,6 +1,6 @@
 """Words of a list, or letters of a word, from the last to the first.
 
-Owns the thoughts: everything is numbered, then written from the highest number down.
+The reasoning numbers everything, then writes it from the highest number down.
 """
 
 from typing import Final
@@ -31,18 +31,17 @@ _LETTERS: Final = requests(
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     if world.chance(0.5):
         separator = world.pick((", ", ", ", " "))
         words = world.several(world.word, world.between(2, 6))
         question = world.pick(_WORDS).format(x=separator.join(words))
-        return plain_case(SKILL, question, separator.join(reversed(words)), _thoughts(words))
+        return plain_case(SKILL, question, separator.join(reversed(words)), _reasoning(words))
     word = world.short_word(3, 7)
     question = world.pick(_LETTERS).format(x=word)
-    return plain_case(SKILL, question, word[::-1], _thoughts(word))
+    return plain_case(SKILL, question, word[::-1], _reasoning(word))
 
 
-def _thoughts(items: list[str] | str) -> str:
+def _reasoning(items: list[str] | str) -> str:
     counted = list(enumerate(items, start=1))
     forward = " ".join(f"{number} {item}" for number, item in counted)
     backward = " ".join(f"{number} {item}" for number, item in reversed(counted))

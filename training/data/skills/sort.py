@@ -1,7 +1,7 @@
 """Words by the alphabet and numbers by size, up to six.
 
-Owns the thoughts: what is compared (first letters, numbers of one width) is written out, then the
-same in order. Words of one list begin with different letters.
+The reasoning writes out what is compared (first letters, numbers of one width), then the same in
+order. Words of one list begin with different letters.
 """
 
 from typing import Final
@@ -39,7 +39,6 @@ _NUMBERS_DOWN: Final = requests(
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     return _words(world) if world.chance(0.55) else _numbers(world)
 
 

@@ -1,6 +1,6 @@
 """Words and their letters: spelling, joining, the first, the last, the third letter.
 
-Owns the thoughts: letters stand apart, each after a space, so that each is one token.
+The reasoning separates letters by spaces, so that each is one token.
 """
 
 from typing import Final
@@ -33,7 +33,6 @@ _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     word = world.short_word(3, 8)
     spelled = " ".join(word)
     chance = world.random()

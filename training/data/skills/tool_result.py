@@ -1,4 +1,4 @@
-"""Answering from what a tool gave back.
+"""Answering from a tool's result.
 
 Owns the forms of results: fields, lists, texts, errors, bare success. One field is answered in a
 sentence when the user asked for it, else all are listed.
@@ -10,7 +10,7 @@ from typing import Any, Final
 from training.data.asking import draw_arguments, draw_request
 from training.data.entities import code
 from training.data.example import Call, Check, Example, answer, calling, tool_result, user
-from training.data.offering import offered, thoughts
+from training.data.offering import offered, reasoning
 from training.data.toolbox import ToolSpec, draw_tool
 from training.data.world import World
 
@@ -42,7 +42,6 @@ _ERRORS: Final = (
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     spec = draw_tool(world)
     arguments: dict[str, Any] = {}
     if world.chance(0.4):
@@ -51,7 +50,7 @@ def make(world: World) -> Example:
         arguments = draw_arguments(world, spec)
         question = draw_request(world, spec, arguments)
         result, reply = draw_result(world, spec)
-    call = calling([Call(spec.name, arguments)], thoughts([(spec.topic, spec.name)]))
+    call = calling([Call(spec.name, arguments)], reasoning([(spec.topic, spec.name)]))
     messages = (user(question), call, tool_result(result), answer(reply))
     return Example(
         SKILL, messages, offered(world, spec, world.pick((0, 0, 1, 2, 3))), Check("text", (reply,))
@@ -59,7 +58,7 @@ def make(world: World) -> Example:
 
 
 def draw_result(world: World, spec: ToolSpec) -> tuple[str, str]:
-    """What the tool gave back, and the answer to a request that names no field."""
+    """The tool's result, and the answer to a request that names no field."""
     chance = world.random()
     if chance < 0.33:
         return _all_fields(world)
@@ -71,7 +70,7 @@ def draw_result(world: World, spec: ToolSpec) -> tuple[str, str]:
 
 
 def _field(world: World, spec: ToolSpec) -> tuple[str, str, str]:
-    """One of the fields was asked for."""
+    """A request for one of the fields."""
     fields = _fields(world)
     field = world.pick(list(fields))
     words = field.replace("_", " ")

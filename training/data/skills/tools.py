@@ -1,7 +1,7 @@
 """Choosing among unseen tools and filling the arguments from the user's words.
 
-Owns single calls (mostly), two calls at once, and calls after an earlier one. The thoughts name
-what is asked for, then the tool.
+Owns single calls (mostly), two calls at once, and calls after an earlier one. The reasoning names
+the request, then the tool.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ from training.data.example import (
     tool_result,
     user,
 )
-from training.data.offering import offered, render_all, thoughts
+from training.data.offering import offered, reasoning, render_all
 from training.data.skills.tool_result import draw_result
 from training.data.toolbox import ToolSpec, draw_tool, render_tool, with_distractors
 from training.data.world import World
@@ -28,11 +28,10 @@ SKILL: Final = "tools"
 
 _NUM_OTHERS: Final = (0, 0, 1, 1, 2, 2, 3, 3, 4, 5)
 _MANY_SHARE: Final[dict[Split, float]] = {"train": 0.03, "eval": 0.02}
-"""So many cases have tools by the dozen."""
+"""The share of cases with dozens of tools."""
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     chance = world.random()
     if chance < 0.12 and world.split == "train":
         return _familiar(world)
@@ -60,7 +59,7 @@ def _asked(
     arguments = draw_arguments(world, spec)
     question = draw_request(world, spec, arguments)
     call = Call(spec.name, arguments)
-    messages = (*before, user(question), calling([call], thoughts([(spec.topic, spec.name)])))
+    messages = (*before, user(question), calling([call], reasoning([(spec.topic, spec.name)])))
     return Example(SKILL, messages, tools, Check("tool", calls=(call,)))
 
 
@@ -72,7 +71,7 @@ def _again(world: World) -> Example:
     result, reply = draw_result(world, first)
     before = (
         user(draw_request(world, first, arguments)),
-        calling([Call(first.name, arguments)], thoughts([(first.topic, first.name)])),
+        calling([Call(first.name, arguments)], reasoning([(first.topic, first.name)])),
         tool_result(result),
         answer(reply),
     )
@@ -90,7 +89,7 @@ def _pair(world: World) -> Example:
         other = draw_value(world, spec.params[0])
     question = draw_pair(world, spec, name, (one, other))
     calls = tuple(Call(spec.name, {name: value}) for value in (one, other))
-    messages = (user(question), calling(calls, thoughts([(spec.topic, spec.name)] * 2)))
+    messages = (user(question), calling(calls, reasoning([(spec.topic, spec.name)] * 2)))
     tools = offered(world, spec, _num_others(world))
     return Example(SKILL, messages, tools, Check("tool", calls=calls))
 
@@ -102,12 +101,12 @@ def _both(world: World) -> Example:
     question = draw_both(world, asked)
     calls = tuple(Call(spec.name, arguments) for spec, arguments in asked)
     topics = [(spec.topic, spec.name) for spec, _ in asked]
-    messages = (user(question), calling(calls, thoughts(topics)))
+    messages = (user(question), calling(calls, reasoning(topics)))
     return Example(SKILL, messages, render_all(world, specs), Check("tool", calls=calls))
 
 
 def _familiar(world: World) -> Example:
-    """A tool that many clients have, asked for in everyday words. Training only."""
+    """A tool that many clients have, with an everyday request. Training only."""
     familiar = draw_familiar(world)
     others = with_distractors(world, draw_tool(world), world.between(0, 4))
     tools = [familiar.tool, *(render_tool(world, spec) for spec in others)]
@@ -115,7 +114,7 @@ def _familiar(world: World) -> Example:
         tools = tools[:1]
     call = Call(familiar.name, familiar.arguments)
     topics = [(familiar.topic, familiar.name)]
-    messages = (user(familiar.question), calling([call], thoughts(topics)))
+    messages = (user(familiar.question), calling([call], reasoning(topics)))
     return Example(SKILL, messages, tuple(world.shuffled(tools)), Check("tool", calls=(call,)))
 
 

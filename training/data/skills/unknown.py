@@ -1,6 +1,6 @@
-"""Questions about the world, which the model does not know, and says so.
+"""Questions about the world, to which the model answers that it does not know.
 
-Owns the questions. With or without tools around, the answer is the same.
+Owns the questions. With or without tools, the answer is the same.
 """
 
 from typing import Final
@@ -67,7 +67,6 @@ _OPENINGS: Final = (
 
 
 def make(world: World) -> Example:
-    """A case of this skill."""
     question = world.new(lambda: _question(world), str)
     return Example(SKILL, (user(question), answer(UNKNOWN)), (), Check("text", texts=REFUSALS))
 

@@ -117,7 +117,6 @@ class Attempt:
             self.ended.ring()
 
     async def wait(self) -> Outcome:
-        """Return once it is over."""
         while (outcome := self.outcome) is None:
             await self.ended.wait()
         return outcome

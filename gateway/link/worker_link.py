@@ -134,7 +134,6 @@ class WorkerLink:
             task_status.started()
 
     def statistics(self) -> RouterStatistics:
-        """The socket's counters."""
         return self._router.statistics()
 
     def close(self) -> None:
@@ -174,7 +173,6 @@ class WorkerLink:
     # What the dispatcher asks (FleetPort).
 
     def welcome(self, worker_id: WorkerId) -> None:
-        """See `FleetPort`."""
         peer = self._peers.get(worker_id)
         if peer is None:
             return
@@ -199,11 +197,9 @@ class WorkerLink:
             _log.warning("worker %s refused: %s", peer.name if peer else "?", reason)
 
     def ask_snapshot(self, worker_id: WorkerId) -> None:
-        """See `FleetPort`."""
         self._send(worker_id, Snapshot())
 
     def ask_files(self, worker_id: WorkerId, digest: bytes) -> None:
-        """See `FleetPort`."""
         request = worker_id, digest
         if digest not in self._files and request not in self._requested_files:
             self._requested_files.add(request)

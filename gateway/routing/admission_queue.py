@@ -59,7 +59,6 @@ class AdmissionQueue:
         return iter(tuple(self.by_ticket.values()))
 
     def add(self, waiting: Waiting) -> None:
-        """The ticket waits."""
         self.by_ticket[waiting.request.ticket] = waiting
         insort(self._lines.setdefault(_line_of(waiting), []), _entry_of(waiting))
 
@@ -78,7 +77,6 @@ class AdmissionQueue:
         return waiting
 
     def any_auxiliary(self) -> bool:
-        """Whether an auxiliary request waits."""
         return any(is_auxiliary for is_auxiliary, _, _ in self._lines)
 
     def in_order(self, shares: FairShares) -> list[Waiting]:

@@ -20,7 +20,7 @@ from gateway.routing.effects import (
 )
 from gateway.routing.fallback import ProbeResult
 from gateway.routing.fleet import RECOVERY_PROBES, Fleet, Models, ModelView
-from gateway.routing.prefix_index import Heard, PrefixIndex
+from gateway.routing.prefix_index import EventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
 from gateway.routing.tickets import PlacementQueue, count_failure
 from gateway.routing.worker_view import Worker, WorkerView
@@ -120,11 +120,11 @@ class Dispatch:
         previous = self.fleet.get(worker_id)
         if previous is not None:
             is_same = message.epoch == previous.epoch
-            why = "its link began anew" if is_same else "its engine was started anew"
+            why = "its link was restarted" if is_same else "its engine was restarted"
             effects += self.tickets.evict(previous, now, why)
             for name in previous.models:
-                if (model := self._models.find(name)) is not None:
-                    model.fallback.began_anew(previous, now)
+                if (model := self._models.by_name.get(name)) is not None:
+                    model.fallback.worker_restarted(previous, now)
         self._models.add(message.models)
         worker = Worker(worker_id, message, now)
         self.fleet.put(worker)
@@ -160,7 +160,7 @@ class Dispatch:
         """The link to the worker is gone, and with it all that it ran. Its engine may live."""
         worker = self.fleet.get(worker_id)
         for name in worker.models if worker is not None else ():
-            if (model := self._models.find(name)) is not None:
+            if (model := self._models.by_name.get(name)) is not None:
                 model.awaited_until = now + self._rejoin_s
         return self._leave(worker_id, now, why)
 
@@ -182,7 +182,7 @@ class Dispatch:
         self, model: str, serial: int, result: ProbeResult, worker: str, why: str, now: float
     ) -> Effects:
         """What became of the health probe of a `Probe` on the worker of that name."""
-        found = self._models.find(model)
+        found = self._models.by_name.get(model)
         if found is None:
             return ()
         effects = found.fallback.probe_ended(serial, result, worker, why, now)
@@ -190,7 +190,7 @@ class Dispatch:
 
     def ask_files(self, name: str) -> Effects:
         """The files of the model of that name are missing: ask a ready worker, if there is one."""
-        model = self._models.find(name)
+        model = self._models.by_name.get(name)
         ready = self.fleet.ready(model) if model is not None else []
         engines = [(worker.worker_id, worker.engine) for worker in ready[:1]]
         return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
@@ -208,7 +208,7 @@ class Dispatch:
 
     def is_missed(self, name: str, now: float) -> bool:
         """Whether a worker of the model has vanished and may dial in again."""
-        model = self._models.find(name)
+        model = self._models.by_name.get(name)
         if model is None or model.files_digest is None:
             return False
         return now < model.awaited_until
@@ -218,7 +218,6 @@ class Dispatch:
         return tuple(self.fleet.view(model) for model in self._models)
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """All registered workers."""
         return tuple(worker.view(self._index.num_blocks(worker.worker_id)) for worker in self.fleet)
 
     @property
@@ -236,7 +235,6 @@ class Dispatch:
         return not any(model.fallback.is_on for model in self._models)
 
     def statistics(self) -> DispatchStatistics:
-        """Counters and gauges for metrics."""
         return DispatchStatistics(
             workers=len(self.fleet),
             ready_workers=sum(worker.ready for worker in self.fleet),
@@ -264,12 +262,12 @@ class Dispatch:
         self, worker: Worker, event: BlocksStored | BlocksDropped | BlocksSnapshot, now: float
     ) -> Effects:
         match self._index.apply(worker.worker_id, event, now):
-            case Heard.APPLIED:
+            case EventResult.APPLIED:
                 return ()
-            case Heard.STALE:
+            case EventResult.STALE:
                 self._num_stale += 1
                 return ()
-            case Heard.GAP:
+            case EventResult.GAP:
                 self._num_gaps += 1
                 return AskSnapshot(worker.worker_id), Notice(IndexGap(worker.name, event.seq))
 
@@ -314,6 +312,6 @@ class Dispatch:
 
     def _settle(self, names: Iterable[str], now: float) -> Effects:
         for name in names:
-            if (model := self._models.find(name)) is not None:
+            if (model := self._models.by_name.get(name)) is not None:
                 self.fleet.refresh(model)
         return self.tickets.settle_all(names, now)

@@ -111,19 +111,15 @@ class Dispatcher:
     # State that is only read.
 
     def model(self, name: str) -> ModelView | None:
-        """The model of that name or alias."""
         return self._core.fleet.find(name)
 
     def models(self) -> tuple[ModelView, ...]:
-        """All models, configured ones first."""
         return self._core.models()
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """All registered workers."""
         return self._core.workers()
 
     def statistics(self) -> DispatchStatistics:
-        """Counters and gauges."""
         return self._core.statistics()
 
     def is_missed(self, model: str) -> bool:
@@ -169,7 +165,6 @@ class Dispatcher:
         return self._tickets.preview(request, trio.current_time())
 
     def started(self, ticket: int) -> None:
-        """The ticket's first token came."""
         if effects := self._tickets.started(ticket, trio.current_time()):
             self._perform(effects)
 
@@ -216,16 +211,13 @@ class Dispatcher:
     # What the link reports.
 
     def register(self, worker_id: WorkerId, message: Register) -> None:
-        """A worker says who it is."""
         self._perform(self._core.register(worker_id, message, trio.current_time()))
 
     def heard(self, worker_id: WorkerId, message: FleetMessage) -> None:
-        """A worker reports."""
         if effects := self._core.heard(worker_id, message, trio.current_time()):
             self._perform(effects)
 
     def lost(self, worker_id: WorkerId, why: str) -> None:
-        """A worker is gone."""
         self._perform(self._core.lost(worker_id, trio.current_time(), why))
 
     def ask_files(self, model: str) -> None:

@@ -100,7 +100,6 @@ class FairShares:
         member.sessions.enter(session)
 
     def leave(self, key: str, session: str) -> None:
-        """That sequence is over."""
         self._keys.members[key].sessions.leave(session)
         self._keys.leave(key)
 
@@ -126,5 +125,4 @@ class FairShares:
         return self._keys.members[key].served
 
     def num_active(self) -> int:
-        """How many sequences wait or run."""
         return self._keys.num_active

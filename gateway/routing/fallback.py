@@ -127,7 +127,7 @@ class Fallback:
         elif self._is_excused or not any(other.num_free_places for other in ready):
             self._num_passed += 1
 
-    def began_anew(self, worker: Worker, now: float) -> None:
+    def worker_restarted(self, worker: Worker, now: float) -> None:
         """The worker has lost all that ran on it, probes included."""
         if self._probed == worker.worker_id:
             self._restart(now)

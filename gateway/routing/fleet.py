@@ -72,7 +72,6 @@ class Average:
         self._num_samples = 0
 
     def add(self, sample: float) -> None:
-        """Take in one sample."""
         self._num_samples += 1
         num_weighed = self._num_samples + 1
         weight = 1 / num_weighed if num_weighed < _NUM_WEIGHED else _SMOOTHING
@@ -114,7 +113,7 @@ class Model:
 
 
 class Models:
-    """Models by name and alias. The configuration's own names do not collide."""
+    """All models. The configuration's own names do not collide. `by_name`: by name and by alias."""
 
     def __init__(
         self, configs: Iterable[ModelConfig], recovery_probes: int = RECOVERY_PROBES
@@ -127,14 +126,10 @@ class Models:
         }
         self._brought: dict[str, Model] = {}
         aliased = {alias: self._models[name] for alias, name in self._aliases.items()}
-        self._by_name = {**self._models, **aliased}
+        self.by_name = {**self._models, **aliased}
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
-
-    def find(self, name: str) -> Model | None:
-        """The model of that name or alias."""
-        return self._by_name.get(name)
 
     def refusal(self, names: tuple[str, ...]) -> str | None:
         """Why a worker may not bring models of these names, if so."""
@@ -155,7 +150,7 @@ class Models:
         for name in names:
             if name not in self._models:
                 model = Model(ModelConfig(name=name))
-                self._models[name] = self._by_name[name] = self._brought[name] = model
+                self._models[name] = self.by_name[name] = self._brought[name] = model
 
     def brought(self) -> tuple[Model, ...]:
         """The models that the configuration does not name."""
@@ -163,7 +158,7 @@ class Models:
 
     def remove(self, model: Model) -> None:
         """Forget a model that the configuration does not name."""
-        del self._brought[model.name], self._models[model.name], self._by_name[model.name]
+        del self._brought[model.name], self._models[model.name], self.by_name[model.name]
 
 
 class WorkerRecord:
@@ -210,7 +205,6 @@ class Fleet:
         self._changed()
 
     def remove(self, worker_id: WorkerId, now: float) -> Worker | None:
-        """The worker leaves."""
         self._changed()
         worker = self._workers.pop(worker_id, None)
         if worker is not None and not worker.gave_up:
@@ -219,12 +213,10 @@ class Fleet:
         return worker
 
     def fail(self, worker: Worker, fault: Fault, now: float) -> None:
-        """The worker's engine is gone."""
         worker.fail(fault, now)
         self._changed()
 
     def drain(self, worker: Worker) -> None:
-        """The worker takes no more work."""
         worker.draining = True
         self._changed()
 
@@ -253,7 +245,7 @@ class Fleet:
         """The worker has served a user's request, or has failed it. Counts for all its models,
         which one engine serves. True if providers answer for one of them, which this may end.
         """
-        models = [model for name in worker.models if (model := self._models.find(name))]
+        models = [model for name in worker.models if (model := self._models.by_name.get(name))]
         away = [model for model in models if model.fallback.is_on]
         for model in away:
             model.fallback.judge_by_user(worker, self.ready(model), is_well=is_well)
@@ -341,7 +333,7 @@ class Fleet:
 
     def find(self, name: str) -> ModelView | None:
         """The model of that name or alias, for clients and turns."""
-        model = self._models.find(name)
+        model = self._models.by_name.get(name)
         return self.view(model) if model is not None else None
 
     def view(self, model: Model) -> ModelView:

@@ -33,7 +33,6 @@ class Lease(msgspec.Struct, eq=False):
         return f"<Lease {self.ticket} on {self.worker_id.hex()[:8]}{state}>"
 
     def lose(self, why: str, died: int | None = None) -> None:
-        """The worker or its engine is gone."""
         self.is_lost = True
         self.why_lost = why
         self.died = died

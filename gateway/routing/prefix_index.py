@@ -42,7 +42,7 @@ _PACKED: Final = struct.Struct("<8xQ")
 _Beyond = tuple[int, int, "_Beyond"] | None
 
 
-class Heard(Enum):
+class EventResult(Enum):
     """The result of a block event."""
 
     APPLIED = auto()
@@ -89,7 +89,7 @@ class PrefixIndex:
         worker_id: WorkerId,
         event: BlocksStored | BlocksDropped | BlocksSnapshot,
         now: float,
-    ) -> Heard:
+    ) -> EventResult:
         """Take in one event. After `GAP` the caller asks the worker for a snapshot.
 
         Events that come before the awaited snapshot are stale: it includes them, since a link
@@ -98,21 +98,21 @@ class PrefixIndex:
         part = self._parts.get(worker_id)
         self._num_changes += 1
         if part is None:
-            return Heard.STALE
+            return EventResult.STALE
         if isinstance(event, BlocksSnapshot):
             return self._restart(part, event)
         if part.seq is None or event.seq <= part.seq:
-            return Heard.STALE
+            return EventResult.STALE
         if event.seq != part.seq + 1 or len(event.digests) % ID_BYTES:
             self._empty(part)
             part.seq, part.asked_at = None, now
-            return Heard.GAP
+            return EventResult.GAP
         part.seq = event.seq
         if isinstance(event, BlocksStored):
             part.num_blocks += self._table.store(part.bit, event.digests)
         else:
             part.num_blocks -= self._table.drop(part.bit, event.digests)
-        return Heard.APPLIED
+        return EventResult.APPLIED
 
     def match(self, digests: Sequence[BlockDigest]) -> Mapping[WorkerId, int]:
         """How many leading blocks of the chain each worker holds. The last answer is kept: for a
@@ -131,12 +131,10 @@ class PrefixIndex:
         return match
 
     def holds(self, worker_id: WorkerId, digest: BlockDigest) -> bool:
-        """Whether that worker holds the block."""
         part = self._parts.get(worker_id)
         return part is not None and bool(self._table.holders(digest) & part.bit)
 
     def num_blocks(self, worker_id: WorkerId) -> int:
-        """How many blocks that worker holds."""
         parts = self._parts
         return parts[worker_id].num_blocks if worker_id in parts else 0
 
@@ -145,7 +143,6 @@ class PrefixIndex:
         return len(self._table)
 
     def num_bytes(self) -> int:
-        """Bytes of memory."""
         return self._table.num_bytes()
 
     def sweep(self) -> None:
@@ -161,14 +158,14 @@ class PrefixIndex:
                 overdue.append(worker_id)
         return tuple(overdue)
 
-    def _restart(self, part: _Part, snapshot: BlocksSnapshot) -> Heard:
+    def _restart(self, part: _Part, snapshot: BlocksSnapshot) -> EventResult:
         older = part.seq is not None and snapshot.seq < part.seq
         if older or len(snapshot.digests) % ID_BYTES:
-            return Heard.STALE
+            return EventResult.STALE
         self._empty(part)
         part.num_blocks = self._table.store(part.bit, snapshot.digests)
         part.seq = snapshot.seq
-        return Heard.APPLIED
+        return EventResult.APPLIED
 
     def _empty(self, part: _Part) -> None:
         """A new bit, rather than clearing the old one block by block."""

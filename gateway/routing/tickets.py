@@ -61,7 +61,6 @@ class PlacementQueue:
 
     @property
     def num_placed(self) -> int:
-        """Tickets with a place."""
         return len(self._placed)
 
     @property
@@ -77,7 +76,7 @@ class PlacementQueue:
         ticket = request.ticket
         if ticket in self._model_of:
             raise ValueError(f"ticket {ticket} asks twice")
-        model = self._models.find(request.model)
+        model = self._models.by_name.get(request.model)
         if model is None:
             return (Refuse(ticket, errors.model_not_found(request.model)),)
         session = model.conversations.recognise(
@@ -104,7 +103,7 @@ class PlacementQueue:
 
     def preview(self, request: RouteRequest, now: float) -> RoutePreview | None:
         """What would happen to the request now; None for an unknown model."""
-        model = self._models.find(request.model)
+        model = self._models.by_name.get(request.model)
         if model is None:
             return None
         ready = self._fleet.ready(model)
@@ -211,7 +210,7 @@ class PlacementQueue:
         """`settle` for the models of these names."""
         effects: Effects = ()
         for name in names:
-            model = self._models.find(name)
+            model = self._models.by_name.get(name)
             if model is not None and (model.queue.by_ticket or model.fallback.is_on):
                 effects += self.settle(model, now)
         return effects

@@ -244,7 +244,6 @@ class Worker:
 
     @property
     def num_free_places(self) -> int:
-        """How many more sequences it could take."""
         return max(0, self.engine.max_seqs - len(self.reservations)) if self.engine else 0
 
     @property
@@ -323,7 +322,9 @@ class Worker:
         """Give the ticket its place, behind the prefills already ahead."""
         request, now = reservation.request, reservation.assigned_at
         self._pinned_blocks += self.chains.enter(request.digests)
-        reservation.private_tokens = self._private(request, reservation.expected_output)
+        size = self.engine.block_size if self.engine is not None else 0
+        tail = max(0, request.prompt_tokens - len(request.digests) * size)
+        reservation.private_tokens = tail + reservation.expected_output
         self._private_tokens += reservation.private_tokens
         if not self._prefilling:
             self._restart_measurement(now)
@@ -364,7 +365,6 @@ class Worker:
         self.may_try = True
 
     def report(self, load: Load, now: float) -> None:
-        """The engine reports its counters."""
         if self.load is None or load.steps != self.load.steps:
             self._stepped_at = now
         self.load = load
@@ -384,7 +384,6 @@ class Worker:
         self.num_running = len(self.reservations)
 
     def view(self, cached_blocks: int) -> WorkerView:
-        """This worker, frozen."""
         return WorkerView(
             worker_id=self.worker_id,
             name=self.name,
@@ -451,12 +450,6 @@ class Worker:
             self.prefill_rate.learn(self._busy_tokens, self._busy_depth, busy_s, now)
             if self._prefilling:
                 self._restart_measurement(now)
-
-    def _private(self, request: RouteRequest, expected_output: int) -> int:
-        """Tokens outside full prompt blocks: the prompt's tail and what will be generated."""
-        size = self.engine.block_size if self.engine is not None else 0
-        tail = request.prompt_tokens - len(request.digests) * size
-        return max(0, tail) + expected_output
 
 
 def _most_beside(engine: EngineFacts | None) -> int:

@@ -37,5 +37,4 @@ class Counters:
     cloud_cut: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        """Every counter by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -55,7 +55,6 @@ class Listener:
         self._news.set()
 
     async def wait(self) -> None:
-        """Return once there is something to take."""
         await self._news.wait()
 
     def take(self) -> tuple[int, list[PublishedEvent]]:
@@ -83,7 +82,6 @@ class EventFeed:
 
     @property
     def num_listeners(self) -> int:
-        """Connected listeners."""
         return len(self._listeners)
 
     def publish(self, event: FleetEvent) -> None:

@@ -34,7 +34,6 @@ class HealthProbes:
         self._draw = draw
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             async for probe in self._dispatcher.probes:

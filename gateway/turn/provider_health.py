@@ -26,11 +26,9 @@ class ProviderHealth:
         return in_order(chain, lambda target: self._breakers[target.provider], trio.current_time())
 
     def asked(self, name: str) -> None:
-        """A request goes there."""
         self._breakers[name].asked(trio.current_time())
 
     def succeeded(self, name: str) -> None:
-        """It has answered."""
         if self._breakers[name].succeeded():
             self._feed.publish(BreakerClosed("provider", name))
 

@@ -27,7 +27,7 @@ from benchmarks.routing.policies import OURS, POLICIES
 from benchmarks.routing.policies.base import Policy, Setting
 from benchmarks.routing.simulation import Simulation
 from benchmarks.routing.trace import Trace, Turn
-from benchmarks.routing.validation.real_fleet import ANSWER_S, Heard, Limits, ask, gateways
+from benchmarks.routing.validation.real_fleet import ANSWER_S, EventResult, Limits, ask, gateways
 from benchmarks.routing.worker import ENGINE_BLOCK, Report, SimWorker, WorkerSpec
 from protocol.hashing import block_digests, root_digest
 from protocol.messages import Load
@@ -196,10 +196,10 @@ def _router(name: str) -> Policy:
     return POLICIES[name](Setting(NUM_WORKERS, spec, ENGINE_BLOCK, 0, ()))
 
 
-async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> list[Heard]:
+async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> list[EventResult]:
     """Every session sends its turns at their times. Returns the results of each turn."""
     turns, began_at = scaled.trace.turns, time.monotonic()
-    heard: dict[int, Heard] = {}
+    heard: dict[int, EventResult] = {}
 
     async def live(session: Sequence[Turn]) -> None:
         await trio.sleep(max(0.0, began_at + session[0].arrival_s - time.monotonic()))

@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class EventResult:
     """A client's view of one answer, in seconds since its request."""
 
     first_token_s: float
@@ -77,7 +77,7 @@ def gateways(num_workers: Sequence[int], limits: Limits) -> Iterator[list[str]]:
 
 async def ask(
     client: httpx.AsyncClient, url: str, prompt: Sequence[int], session: str, num_tokens: int
-) -> Heard:
+) -> EventResult:
     """Stream one completion. Raises `httpx.HTTPError` or `RuntimeError`."""
     body = {
         "model": MODEL,
@@ -101,7 +101,7 @@ async def ask(
                 raise RuntimeError(f"{url} failed: {event['error']}")
             if usage := event.get("usage"):
                 cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return Heard(first_at - asked_at, time.monotonic() - asked_at, cached)
+    return EventResult(first_at - asked_at, time.monotonic() - asked_at, cached)
 
 
 @contextmanager

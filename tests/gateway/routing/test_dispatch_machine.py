@@ -309,7 +309,7 @@ class DispatchMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_without_need(self) -> None:
         """While somebody waits no worker is empty; a queue without room for its first has cause."""
-        model = self.fleet._models.find("m")
+        model = self.fleet._models.by_name.get("m")
         assert model is not None
         ready = self.fleet.fleet.ready(model)
         assert model.shares.num_active() == len(self.running) + len(self.waiting)

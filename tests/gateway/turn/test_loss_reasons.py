@@ -47,8 +47,8 @@ def leave(worker: FakeWorker) -> None:
     [
         (finish("error"), "its engine failed on the request"),
         (finish("abort"), "it gave the work up"),
-        (restart, "its engine was started anew"),
-        (FakeWorker.register, "its link began anew"),
+        (restart, "its engine was restarted"),
+        (FakeWorker.register, "its link was restarted"),
         (leave, "left: drained"),
         (FakeWorker.fail_engine, "its engine died"),
         (FakeWorker.die, ("its connection is gone", "silent for")),

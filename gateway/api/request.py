@@ -303,7 +303,9 @@ def decode_object(body: bytes) -> dict[str, Any]:
     an infinity.
     """
     try:
-        raw = decode_with_tools(body)
+        # Searching a large body takes as long as splitting it into fields.
+        has_tools = len(body) >= _LARGE_BYTES or b'"tools"' in body
+        raw = decode_with_tools(body) if has_tools else _decode(body)
     except UnicodeDecodeError as error:
         raise _unreadable("The body is not valid UTF-8.") from error
     except RecursionError as error:
@@ -337,9 +339,6 @@ def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
 
     Raises `msgspec.MsgspecError` or `UnicodeDecodeError`, as decoding the whole body does.
     """
-    # Searching a large body takes as long as splitting it into fields.
-    if len(body) < _LARGE_BYTES and b'"tools"' not in body:
-        return _decode(body)
     try:
         return {
             name: _tools.read_all(bytes(raw)) if name == "tools" else _decode(raw)

@@ -1,4 +1,4 @@
-"""Addresses, ports and keys that cannot be, told before anything starts."""
+"""Impossible addresses, ports and keys are refused before anything starts."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def check(text: str) -> Config:
     "host", ["", "127.0.0.1:8080", "http://127.0.0.1", "two words", "*", "a\nb", "/run/herma"]
 )
 def test_a_host_that_is_none_is_not_called_public(host: str) -> None:
-    """Whoever is told to make keys for it would look for the mistake in the wrong place."""
+    """An error about missing keys would point to the wrong mistake."""
     written = host.replace("\n", "\\n")
     with pytest.raises(ConfigError, match=r'^x:2: \[gateway\] host ".*" is neither an IP'):
         check(f'[gateway]\nhost = "{written}"')
@@ -64,7 +64,7 @@ def test_a_port_that_is_picked_is_no_address_to_dial(port: str) -> None:
 
 
 def test_a_worker_that_dials_nobody_is_refused() -> None:
-    """It would wait for ever, and whoever waits for it as well."""
+    """It would wait forever."""
     with pytest.raises(ConfigError, match=r"^x:5: worker `w` has an empty list"):
         check(f"{WORKER}gateways = []")
 

@@ -164,7 +164,7 @@ model = "/models/m"
     ],
 )
 def test_a_mistake_is_named_with_its_line(old: str, new: str, said: str) -> None:
-    """The line where it stands, however often the same words stand elsewhere; the name of the
+    """Its own line, however often the same words occur elsewhere; the name of the
     provider that it is in; how to write what was meant.
     """
     assert parse_config(TWO, "herma.toml")
@@ -216,7 +216,7 @@ def test_a_profile_is_known_though_no_worker_takes_it() -> None:
 
 @pytest.mark.parametrize(("begin", "inner", "end"), [("[", "", "]"), ("{a=", "1", "}")])
 def test_no_depth_is_too_much(begin: str, inner: str, end: str) -> None:
-    """Values in values are refused as others are, or as what nobody can read."""
+    """Deeply nested values are refused as others are, or as too deep."""
     for depth in (1, *range(200, 500), 10_000):
         with pytest.raises(ConfigError, match=r"^x:"):
             parse_config(f"[gateway]\nport = {begin * depth}{inner}{end * depth}", "x")

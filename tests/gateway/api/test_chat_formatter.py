@@ -72,7 +72,7 @@ def test_any_text_survives_the_wire(text: str, index: int) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([TextDelta, ReasoningDelta]), st.text()), max_size=8))
 def test_templates_write_what_an_encoder_writes(deltas: list[tuple[Any, str]]) -> None:
-    """Text and thoughts have the bytes of their whole chunk encoded at once, in every choice."""
+    """A filled template equals the whole chunk encoded at once, for text and reasoning."""
     one = formatter()
     for at, (kind, text) in enumerate(deltas):
         both = {"reasoning_content": text, "reasoning": text}
@@ -187,7 +187,7 @@ def built(*events: Any) -> tuple[ChatCompletion, Any]:
 
 
 def test_a_completion_joins_the_deltas_of_each_choice() -> None:
-    """Choices come in order with their text, reason, usage and who answered."""
+    """Choices are in order, with their text, reason, usage and worker."""
     completion, payload = built(
         STARTED,
         TextDelta(1, "b"),

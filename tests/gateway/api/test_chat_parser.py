@@ -66,7 +66,7 @@ def test_an_agent_turn_parses_with_its_tool_history() -> None:
 
 
 def test_unknown_fields_are_kept_for_a_provider() -> None:
-    """`raw` is the body as it came, with fields that nobody here knows."""
+    """`raw` is the whole body, with its unknown fields."""
     fields = body(future={"a": [1, None]}, metadata={"session_id": "s1"})
     request = parse_chat_request(json.dumps(fields).encode())
     assert request.raw == fields
@@ -159,7 +159,7 @@ def test_a_bad_value_is_refused_by_name(text: str, param: str) -> None:
 
 
 def test_a_part_that_is_no_text_is_named() -> None:
-    """An image part is left to providers; what a worker's client is told names its type."""
+    """An image part is for providers; the error of local models names its type."""
     text, image = {"type": "text", "text": "See:"}, {"type": "image_url", "image_url": {"url": ""}}
     request = parse(messages=[{"role": "user", "content": [text, image]}])
     assert request.messages[0].content == "See:"
@@ -288,7 +288,7 @@ def test_whatever_is_said_of_sampling_reaches_the_worker() -> None:
 
 
 def test_equal_bytes_have_one_fingerprint() -> None:
-    """By it a client that comes again gets its answer, and nobody another's."""
+    """By its fingerprint a retry gets its own answer, and no other request's."""
     first, again, other = parse(user="a"), parse(user="a"), parse(user="b")
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first.num_bytes == len(json.dumps(body(user="a")))
@@ -339,12 +339,12 @@ def test_a_tool_choice_of_another_kind_is_refused() -> None:
 
 
 def test_a_nested_number_that_json_lacks_is_refused() -> None:
-    """NaN in a field that nobody reads is malformed JSON all the same."""
+    """NaN is malformed JSON even in an unknown field."""
     assert refusal('{"model":"m","x":{"y":NaN},"n":1}').code == "invalid_json"
 
 
 def test_advice_out_of_bounds_is_named() -> None:
-    """A value that no worker accepts does not leave the gateway, whoever gave it."""
+    """A value that no worker accepts is refused, from the client or from a generation config."""
     with pytest.raises(ApiError) as caught:
         parse().sampling(1, {"top_p": 7.0})
     assert caught.value.param == "top_p"

@@ -106,7 +106,7 @@ def test_usage_that_nobody_asked_for_is_not_told() -> None:
 
 
 def test_an_error_is_one_event() -> None:
-    """It is told in the API's own form, and without [DONE]."""
+    """An error event has the API's form, and no [DONE] follows."""
     stream = completions_format().streamed(HEAD)
     assert json.loads(stream.error(busy("Full.", 1))[6:])["error"]["code"] == "busy"
     assert stream.done() == b"data: [DONE]\n\n"

@@ -88,7 +88,7 @@ def test_a_bad_value_is_refused_by_name(fields: dict[str, Any], param: str) -> N
 
 
 def test_a_missing_prompt_is_called_missing() -> None:
-    """The commonest slip is told in plain words."""
+    """The most common mistake has a clear error."""
     with pytest.raises(ApiError) as caught:
         parse_completions(b'{"model":"m"}')
     assert caught.value.message == "'prompt' is missing."

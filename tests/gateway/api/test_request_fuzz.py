@@ -1,4 +1,4 @@
-"""Mutated requests of agents: an answer or a clear refusal, and nobody forges a turn.
+"""Mutated requests of agents: an answer or a clear refusal, and no text forges a turn.
 
 2,000 of each kind in `make test`, 100,000 in `make fuzz`.
 """

@@ -1,4 +1,4 @@
-"""The shape of the answer, told in words, and what no worker can do."""
+"""`response_format` as an instruction in the prompt, and what workers refuse."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ def parse(*messages: tuple[str, str], **fields: Any) -> ChatRequest:
 
 
 def test_a_schema_is_told_at_the_end_of_the_system_text() -> None:
-    """Once, after what stands there; the body for providers stays as it was."""
+    """Once, after the existing text; the body for providers is unchanged."""
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     request = parse(("system", "Be short."), ("user", "Hi"), response_format=wanted)
     system, user = request.messages

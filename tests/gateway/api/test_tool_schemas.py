@@ -67,7 +67,7 @@ def test_a_body_is_decoded_as_without_the_memory() -> None:
 def test_any_body_is_decoded_or_refused_as_without_the_memory(
     fields: dict[str, Any], at: int, data: st.DataObject
 ) -> None:
-    """Whatever stands in `tools`, and wherever a body is broken, the error is that of the whole."""
+    """With any `tools`, and wherever a body is broken, the error is that of the whole body."""
     body = json.dumps(fields).encode()
     if data.draw(st.booleans()):
         body = body[:at] + data.draw(st.sampled_from([b"", b"\xff", b"}", b"\\"])) + body[at + 1 :]

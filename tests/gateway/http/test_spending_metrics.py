@@ -9,7 +9,7 @@ CLOUD = Account("provider", "cloud")
 
 
 def test_amounts_are_in_units_and_labels_are_names() -> None:
-    """A graph needs no division; spent and reserved both stand against a limit."""
+    """A graph needs no division; spent and reserved both count against a limit."""
     figures = SpendingFigures(
         currency="EUR",
         spent={"cloud": 1_500_000},

@@ -1,4 +1,4 @@
-"""The books: windows, refusals and what the client is told."""
+"""The books: windows, refusals and the errors for clients."""
 
 import re
 from datetime import UTC, datetime
@@ -121,7 +121,7 @@ def test_the_retry_waits_for_the_window_but_not_for_ever() -> None:
 
 
 def test_a_limit_is_news_once_per_window() -> None:
-    """The operator is told again the next day."""
+    """The event comes again the next day."""
     books = Books({CLOUD: Limits(daily=0)})
     days = [NOON, NOON, NOON + DAY_S, NOON + DAY_S]
     assert [refused(books, now=now).is_news for now in days] == [True, False, True, False]
@@ -215,7 +215,7 @@ def test_old_windows_are_forgotten_but_not_those_of_open_requests() -> None:
 
 
 def test_no_bound_is_asked_for_where_none_would_help() -> None:
-    """A limit that leaves less than the smallest answer is what stands against the request."""
+    """A limit that leaves less than the smallest answer refuses the request."""
     spent = Books({ALICE: Limits(monthly=LEAST - 1)})
     answer = spent.reserve(worst(9, bounded=False), NOON)
     assert isinstance(answer, OverLimit)
@@ -287,8 +287,8 @@ def test_the_client_is_told_what_it_can_do(
 def test_of_several_refusals_the_soonest_over_counts(
     waits_s: tuple[int | None, ...], status: int, wait_s: int | None
 ) -> None:
-    """All reasons are told, its own first. What the client can mend goes before a long wait, since
-    it would be refused again after it; a wait of seconds goes before that.
+    """The text has all reasons, its own first. What the client can fix goes before a long wait,
+    since it would be refused again after it; a wait of seconds goes before that.
     """
     refusals = [
         output_cap_required(f"`p{at}` wants a cap.")
@@ -311,6 +311,6 @@ def test_what_nothing_mends_goes_after_every_wait() -> None:
 
 
 def test_the_reason_of_several_is_told_once() -> None:
-    """A key's limit stands before every provider alike."""
+    """A key's limit holds for every provider."""
     spent = spending_limit_reached("The limit of `alice` is spent.", 60)
     assert soonest_refusal([spent, spent]).message == spent.message

@@ -1,6 +1,6 @@
 """The books under any order of reservations, settlements, losses and crashes.
 
-Beside them stands what a ledger holds: settled amounts by day, and open reservations. A crash takes
+The model is the content of a ledger: settled amounts by day, and open reservations. A crash takes
 the books away; what was open then counts as spent.
 """
 

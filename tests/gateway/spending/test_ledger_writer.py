@@ -1,4 +1,4 @@
-"""The ledger's one writer: commits are shared, and nobody waits for the disk but who must."""
+"""The ledger's writer: requests share commits, and only reservations wait for the disk."""
 
 import threading
 from collections.abc import Iterable
@@ -94,7 +94,7 @@ async def test_a_reservation_returns_only_once_it_is_written(tmp_path: Path) -> 
 
 
 async def test_local_usage_is_added_up_before_it_is_written(tmp_path: Path) -> None:
-    """Two hundred requests are a few rows, and nobody waited."""
+    """Two hundred requests are a few rows, and none of them waited."""
     path = tmp_path / "ledger"
     async with trio.open_nursery() as nursery:
         writer, disk = await start(nursery, path)
@@ -115,7 +115,7 @@ async def test_local_usage_is_added_up_before_it_is_written(tmp_path: Path) -> N
 
 
 async def test_what_could_not_be_written_is_added_to_what_came_since(tmp_path: Path) -> None:
-    """A full disk forgets nobody's usage."""
+    """A full disk loses no usage."""
     path = tmp_path / "ledger"
     async with trio.open_nursery() as nursery:
         writer, disk = await start(nursery, path)

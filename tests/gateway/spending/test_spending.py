@@ -157,7 +157,7 @@ async def test_an_unreachable_provider_costs_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_leaves_has_paid_for_all(tmp_path: Path) -> None:
-    """The provider may go on writing for nobody, and charge for it."""
+    """The provider may continue to generate, and charge for it."""
     fake = FakeProvider(words=("a",) * 10_000, usage=COUNTED, extra={"x": "y" * 1000})
     async with open_shop(tmp_path, fake) as shop:
         asked = shop.gateway.start(**ASK)
@@ -337,7 +337,7 @@ async def test_never_means_never(tmp_path: Path) -> None:
 
 
 async def test_local_usage_is_recorded_as_it_was_sent(tmp_path: Path) -> None:
-    """By key, without any cost; soon, though nobody waits for it."""
+    """By key, without cost, and soon."""
     ledger = tmp_path / "ledger.sqlite"
     async with open_gateway(ledger=ledger) as gateway, open_worker(gateway.address):
         await gateway.wait_state("ready")

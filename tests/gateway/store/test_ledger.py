@@ -77,7 +77,7 @@ def total_of(path: Path) -> Row:
 
 
 def test_only_the_owner_may_read_it(path: Path) -> None:
-    """Who asked how much is nobody else's business."""
+    """Usage is private: the file has mode 0600."""
     with opened(path) as store:
         store.write([], [], [entry()])
         names = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -186,7 +186,7 @@ def test_the_files_of_several_processes_are_one_report(path: Path) -> None:
 
 
 def test_what_further_processes_have_spent_is_known_to_one_alone(path: Path) -> None:
-    """Once there are limits there is one process, and it counts what stands beside its ledger."""
+    """With limits there is one process, which also counts the ledgers beside its own."""
     beside = path.with_name("ledger.1.sqlite")
     with opened(path) as store:
         store.write([], [], [entry()])

@@ -19,7 +19,7 @@ def test_half_a_surrogate_pair_is_called_so(shape: bytes, text: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b'{"a":"', rb'{"a":"\ud8', rb'{"a":"\ud800"'])
 def test_a_body_that_is_cut_is_called_so(body: bytes) -> None:
-    """Whatever stands in it."""
+    """With any content."""
     with pytest.raises(ApiError, match="truncated"):
         decode_object(body)
 

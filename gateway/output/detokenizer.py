@@ -171,15 +171,12 @@ class ByteDetokenizer:
         silent_ids: frozenset[int] = _NO_IDS,
         may_end_in_space: bool = False,
     ) -> PlainTexts:
-        """See `Detokenizer`."""
         return self._table.plain(marks, silent_ids=silent_ids, may_end_in_space=may_end_in_space)
 
     def push(self, ids: Iterable[int]) -> str:
-        """See `Detokenizer`."""
         return "".join(map(self.push_one, ids))
 
     def push_one(self, token_id: int) -> str:
-        """See `Detokenizer`."""
         # Between characters a token's text does not depend on what was before it.
         if self.is_whole and (text := self._texts.get(token_id)) is not None:
             return text
@@ -190,7 +187,6 @@ class ByteDetokenizer:
         return text
 
     def flush(self) -> str:
-        """See `Detokenizer`."""
         self.is_whole = True
         return "" if self._decoder is None else self._decoder.decode(b"", final=True)
 
@@ -217,10 +213,9 @@ class StreamDetokenizer:
         silent_ids: frozenset[int] = _NO_IDS,
         may_end_in_space: bool = False,
     ) -> None:
-        """See `Detokenizer`."""
+        """None: the text of a token depends on those before it."""
 
     def push(self, ids: Iterable[int]) -> str:
-        """See `Detokenizer`."""
         known = [one for one in ids if one < self._size and one not in self._silent]
         self._ids += known
         steps = (self._stream.step(self._tokenizer, token_id) for token_id in known)
@@ -229,11 +224,9 @@ class StreamDetokenizer:
         return text
 
     def push_one(self, token_id: int) -> str:
-        """See `Detokenizer`."""
         return self.push((token_id,))
 
     def flush(self) -> str:
-        """See `Detokenizer`."""
         whole = self._tokenizer.decode(self._ids, skip_special_tokens=False)
         rest = whole[self._num_chars :]
         self._num_chars = len(whole)
@@ -247,7 +240,6 @@ class StreamSpelling:
         self._tokenizer = tokenizer
 
     def spelling(self, token_id: int) -> bytes:
-        """See `TokenBytes`."""
         if self._tokenizer.id_to_token(token_id) is None:
             return b""
         return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()

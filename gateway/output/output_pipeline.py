@@ -58,9 +58,7 @@ class ToolParser(Protocol):
         ...
 
     @property
-    def num_calls(self) -> int:
-        """How many calls have begun."""
-        ...
+    def num_calls(self) -> int: ...
 
     def push(self, text: str) -> list[TextEvent]:
         """Take more text; return the events that are certain now."""
@@ -287,7 +285,6 @@ class _PendingLogprobs:
         self._entries = [entry for entry in self._entries if entry[0] < num_shown]
 
     def take(self) -> tuple[TokenLogprob, ...]:
-        """All pending entries."""
         taken = tuple(entry for _, entry in self._entries)
         self._entries.clear()
         return taken

@@ -52,12 +52,10 @@ class SequenceOutput:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens have come."""
         return len(self.packed) // TOKEN_BYTES
 
     @property
     def num_left(self) -> int:
-        """How many more tokens may come."""
         return self._max_bytes // TOKEN_BYTES - self.num_tokens
 
     @property
@@ -67,7 +65,6 @@ class SequenceOutput:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of them were reasoning."""
         return self._pipeline.reasoning_tokens
 
     def take_item(self, item: TokenItem) -> bool:
@@ -101,7 +98,6 @@ class SequenceOutput:
         return self._pipeline.stopped
 
     def finish(self, reason: Reason) -> None:
-        """The sequence has ended."""
         for event in self._pipeline.finish(reason):
             if type(event) is not Finished:
                 self.has_text = True

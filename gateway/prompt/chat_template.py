@@ -161,7 +161,7 @@ class ChatTemplate:
                 )
             except _REFUSALS:
                 continue  # a template may refuse a system turn; the other probe decides
-            if self._control.read(self._control.split_marked(rendered)).pieces is not None:
+            if self._control.read(rendered.split(MARK)).pieces is not None:
                 return True
         return False
 

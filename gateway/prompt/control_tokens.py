@@ -71,10 +71,6 @@ class ControlTokens:
         """The control token that each segment begins with; empty where there is none."""
         return [match[0] if match else "" for match in map(self._pattern.match, segments)]
 
-    def split_marked(self, rendered: str) -> list[str]:
-        """The segments of a prompt whose template spells its tokens with marks."""
-        return rendered.split(MARK)
-
     def split_broken(self, rendered: str) -> list[str]:
         """The segments of a prompt whose template was given broken strings: a token without a mark
         inside is the template's.

@@ -38,7 +38,6 @@ class DigestCache:
 
     @property
     def num_bytes(self) -> int:
-        """What the cache holds."""
         return self._spans.num_bytes
 
     def digests(self, root: BlockDigest, packed: bytes, block_size: int) -> tuple[BlockDigest, ...]:

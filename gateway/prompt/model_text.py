@@ -122,7 +122,7 @@ class ModelText:
         """
         before, after = self._control.mark(opening.before), self._control.mark(opening.after)
         name = opening.name.replace(MARK, "")
-        segments = self._control.split_marked(before + name + after)
+        segments = (before + name + after).split(MARK)
         return self.encoder.encode(self._control.read(segments))
 
     def answer_format(self, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> AnswerFormat:

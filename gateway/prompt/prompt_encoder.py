@@ -54,8 +54,6 @@ class Encoded(NamedTuple):
 
 
 class PromptEncoder:
-    """The segments of one model's prompts."""
-
     def __init__(
         self, encoder: Encoder, control: ControlTokens, max_bytes: int = MAX_BYTES
     ) -> None:
@@ -74,7 +72,6 @@ class PromptEncoder:
 
     @property
     def num_bytes(self) -> int:
-        """What the cache of segments holds."""
         return self._packed.num_bytes
 
     def draft(self, segments: list[str], owner: bytes = b"") -> Draft:

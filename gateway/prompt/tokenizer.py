@@ -47,7 +47,6 @@ class Encoder:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
         return self.tokenizer.get_vocab_size()
 
     def encode(self, prompt: Prompt) -> "array[int]":

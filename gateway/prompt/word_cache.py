@@ -79,12 +79,10 @@ class WordCache:
 
     @property
     def num_bytes(self) -> int:
-        """What words and pieces hold."""
         return self._words.num_bytes + self._pieces.num_bytes
 
     @property
     def num_once(self) -> int:
-        """How many words came once."""
         return len(self._once)
 
     def encode(self, texts: Sequence[str]) -> EncodedWords:
@@ -101,7 +99,6 @@ class WordCache:
         return EncodedWords(packed[: len(texts)], pieces, words, unknown)
 
     def learn(self, encoded: EncodedWords) -> None:
-        """Keep what is new."""
         for piece, packed in encoded.pieces.items():
             if len(piece) <= MAX_WORD_CHARS:
                 self._pieces.put(piece, packed)
@@ -244,7 +241,6 @@ class _Splitter:
         return pieces if "".join(pieces) == text else None
 
     def ids_of(self, piece: str) -> list[int]:
-        """What one piece encodes to."""
         if piece in self._markup:
             return [self._markup[piece]]
         return [token.id for token in self._model.tokenize(piece.translate(_SPELLED))]

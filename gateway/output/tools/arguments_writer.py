@@ -17,8 +17,6 @@ _MAX_NULL: Final = 16
 
 
 class ArgumentsWriter:
-    """The arguments of one call."""
-
     def __init__(self, calls: CallSink, name: str, call_id: str = "") -> None:
         self._calls = calls
         self._num_values = 0
@@ -27,7 +25,6 @@ class ArgumentsWriter:
         calls.write("{")
 
     def end(self) -> None:
-        """End the object."""
         self._calls.write("}")
         self._calls.end()
 

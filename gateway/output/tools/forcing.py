@@ -23,7 +23,6 @@ class Opening(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of it."""
         return self.before + self.name + self.after
 
 

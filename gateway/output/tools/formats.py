@@ -55,7 +55,6 @@ class ToolFormat:
         self._pattern = re.compile("|".join(map(re.escape, markers)))
 
     def find(self, text: str) -> re.Match[str] | None:
-        """The first marker in `text`."""
         return self._pattern.search(text) if self.first in text else None
 
     def overlap(self, text: str) -> int:

@@ -78,7 +78,6 @@ class ToolParser:
 
     @property
     def num_calls(self) -> int:
-        """How many calls have begun."""
         return self._calls.num_calls
 
     def begin(self, opening: str) -> None:
@@ -240,12 +239,10 @@ class _CallEvents:
         self.left = ""
 
     def write(self, arguments: str) -> None:
-        """See `CallSink`."""
         if arguments:
             self._arguments.append(arguments)
 
     def end(self, left: str = "") -> None:
-        """See `CallSink`."""
         self._flush()
         self.events.append(ToolCallEnd(self._index, self.num_calls - 1))
         self.is_open = False
@@ -253,16 +250,13 @@ class _CallEvents:
         self.left = left
 
     def drop(self) -> None:
-        """See `CallSink`."""
         if self.in_section:
             self.left = ""
 
     def is_tool(self, name: str) -> bool:
-        """See `CallSink`."""
         return name in self._schemas
 
     def schema(self, name: str, parameter: str) -> object:
-        """See `CallSink`."""
         return self._schemas.get(name, {}).get(parameter)
 
     def take(self) -> list[ToolEvent]:

@@ -138,5 +138,4 @@ def _refuse(constant: str) -> None:
 
 
 def quote(text: str) -> str:
-    """`text` as a JSON string."""
     return _quote(text)

@@ -1,9 +1,12 @@
-"""One request and its response, as the app sees them.
+"""One request and its response: as the app sees them, and as bytes on their way to the peer.
 
-Owns the order of things within an exchange, by ASGI's `receive` and `send` or as a
-`ResponseWriter`. Must not know which app, nor what precedes and follows it on the connection.
+Owns the order of messages within an exchange, by ASGI's `receive` and `send` or as a
+`ResponseWriter`; the writing side of a socket, where what the kernel does not take at once waits;
+and which writes leave together. Must not know which app, nor what precedes and follows a request on
+its connection.
 """
 
+import socket
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -14,12 +17,159 @@ from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header
 from gateway.http.server.parser import Request
 from gateway.http.server.response import CONTINUE, Framing
-from gateway.http.server.send_buffer import SendBuffer
 
+_MAX_SEND_BYTES: Final = 2**20
 _SENDS_PER_CHECKPOINT: Final = 16
 """A send that need not wait is no checkpoint; a stream that never waits must let others run."""
 
 _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
+
+
+class WriteBatch:
+    """`with write_batch:` around one engine step: what is written to a connection in it leaves in
+    one piece at its end. The block must not await; an inner block is part of the outer one.
+
+    `is_open`: writes are being collected. `now`, which the block is given, is when it began, on
+    trio's clock: it is the time of all that happens in it, as a clock asked for every token would
+    cost more than its text. A buffer whose first bytes wait adds itself to `pending`, once.
+    """
+
+    __slots__ = ("_depth", "is_open", "now", "pending")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.now = 0.0
+        self.pending: list[SendBuffer] = []
+        self._depth = 0
+
+    def __enter__(self) -> float:
+        self._depth += 1
+        if not self.is_open:
+            self.now = trio.current_time()
+            self.is_open = True
+        return self.now
+
+    def __exit__(self, *_exc: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        self.is_open = False
+        pending, self.pending = self.pending, []
+        for send_buffer in pending:
+            send_buffer.flush()
+
+
+write_batch: Final = WriteBatch()
+"""The one of this process: its connections and its frames share one thread."""
+
+
+class SendBuffer:
+    """`write` never waits. `on_gone` is called once, when the peer turns out to be gone. `waiting`
+    is what the kernel has not taken, or was not offered yet because the `batch` is open: the bytes
+    of a single write, since most batches bring one, or a bytearray. `stuck_since` is when the peer
+    last took something while more waited, None while nothing waits.
+    """
+
+    __slots__ = (
+        "_emptied",
+        "_nursery",
+        "_on_gone",
+        "_send",
+        "_socket",
+        "batch",
+        "is_gone",
+        "stuck_since",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        nursery: trio.Nursery,
+        batch: WriteBatch,
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._socket = connection
+        self._send = connection.send
+        self._nursery = nursery
+        self.batch = batch
+        self._on_gone = on_gone
+        self._emptied = trio.Event()
+        self.waiting: bytes | bytearray = b""
+        self.stuck_since: float | None = None
+        self.is_gone = False
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, which is not empty, now or as soon as the peer takes it."""
+        if self.is_gone:
+            return
+        if self.waiting:
+            # It leaves with the bytes before it.
+            if type(self.waiting) is bytes:
+                self.waiting = bytearray(self.waiting)
+            self.waiting += data
+            return
+        self.waiting = data
+        if self.batch.is_open:
+            self.batch.pending.append(self)
+        else:
+            self.flush()
+
+    def write_all(self, data: bytes) -> None:
+        """`write` a whole response, which nothing can join, without waiting for the batch's end."""
+        if self.waiting or self.is_gone:
+            self.write(data)
+        else:
+            self.waiting = data
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was written since the batch began."""
+        data, self.waiting = self.waiting, b""
+        try:
+            num_sent = self._send(data)
+        except OSError as error:
+            num_sent = self._sent_nothing(error)
+        if num_sent < len(data) and not self.is_gone:
+            self._send_later(data[num_sent:])
+
+    def lose(self) -> None:
+        """Drop what waits, since the peer is gone."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        self.waiting = b""
+        self._emptied.set()
+        self._on_gone()
+
+    async def flushed(self) -> None:
+        """Return once everything is with the kernel, or the peer is gone."""
+        while self.waiting:
+            await self._emptied.wait()
+
+    def _sent_nothing(self, error: OSError) -> int:
+        if not isinstance(error, BlockingIOError):
+            self.lose()
+        return 0
+
+    def _send_later(self, rest: bytes | bytearray) -> None:
+        self.waiting = bytearray(rest)
+        self._emptied = trio.Event()
+        self.stuck_since = trio.current_time()
+        self._nursery.start_soon(self._send_on)
+
+    async def _send_on(self) -> None:
+        while isinstance(self.waiting, bytearray) and self.waiting:
+            await trio.lowlevel.wait_writable(self._socket)
+            try:
+                num_sent = self._send(self.waiting[:_MAX_SEND_BYTES])
+            except OSError as error:
+                num_sent = self._sent_nothing(error)
+            if num_sent:
+                del self.waiting[:num_sent]
+                self.stuck_since = trio.current_time()
+        self.stuck_since = None
+        self._emptied.set()
 
 
 class PeerGone(ClientGone, OSError):

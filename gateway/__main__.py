@@ -1,6 +1,7 @@
 """`python -m gateway`: the gateway process.
 
-Owns its command line, its title and its log. Must not know what runs inside.
+Owns its command line, its title, its log and the garbage collector's settings. Must not know what
+runs inside.
 """
 
 import argparse
@@ -23,13 +24,13 @@ from protocol.errors import ConfigError, HermaError
 from protocol.transport import enable_inline_reads
 
 _GC_THRESHOLDS: Final = (10_000, 10, 5)
-"""A request makes some thousand objects; with 32 of them open the collector would look through all
-that Python's own 700 let in, again and again. So many take 0.3 ms.
+"""A request makes some thousand objects; at Python's own threshold of 700 the collector would run
+several times per request. A run over 10,000 takes 0.3 ms.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop. Raises `ConfigError` with one line when that cannot begin."""
+    """Serve until a signal. Raises `ConfigError` with one line when that cannot begin."""
     arguments = _parser().parse_args(argv)
     gateway_index = ALONE if arguments.process is None else gateway_index_of(arguments.process)
     label = "" if gateway_index.name is None else f" [{arguments.process}]"
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s %(levelname)s{label} %(message)s",
     )
     _log_events_as_json()
-    # One line per request to a provider, with its address: not ours to log.
+    # It would log one line per request to a provider, with its address.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = _config(arguments)
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _log_events_as_json() -> None:
-    """What happens in the fleet is for machines too: a line is a JSON object and nothing else."""
+    """Log each event of the fleet as one JSON object per line, for machines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     events = logging.getLogger(EVENTS_LOGGER)
@@ -88,8 +89,8 @@ def _config(arguments: argparse.Namespace) -> Config:
 
 
 def _announce(line: str) -> None:
-    """Say that the gateway is ready. What is there by now stays for good: the collector, which
-    stops all streams while it runs, need not look at it again.
+    """Print that the gateway is ready. All objects so far stay for good: the collector, which stops
+    all streams while it runs, skips them from now on.
     """
     print(line, flush=True)
     gc.collect()
@@ -98,7 +99,7 @@ def _announce(line: str) -> None:
 
 
 def _raise_config_error(run: Callable[[], None]) -> None:
-    """Run; trio wraps what its tasks raise in groups, of which the operator wants the core."""
+    """Run, and take a `ConfigError` out of the groups in which trio wraps it."""
     found: BaseException | None = None
     try:
         run()

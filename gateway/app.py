@@ -1,6 +1,6 @@
 """The gateway process: composition root.
 
-Owns how the parts are built, the root nursery, and the process's beginning and end. Must not
+Owns how the parts are built, the root nursery, and the start and stop of the process. Must not
 decide anything about requests.
 """
 
@@ -44,10 +44,10 @@ from protocol.transport import load_curve_server
 from protocol.version import VERSION
 
 CUT_AT: Final = 0.9
-"""The share of `drain_s` after which open answers are cut; the rest is for telling the clients."""
+"""The share of `drain_s` after which open answers are cut; in the rest clients get the error."""
 
 MAX_CAUSES: Final = 3
-"""How many workers that have given up are named in one line."""
+"""How many workers that have given up one line names."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def build_services(
     )
     feed = EventFeed(process=gateway_index.name)
     dispatcher = Dispatcher(core, feed)
-    # Milliseconds since 1970 tell a worker that it speaks to a successor of the same gateway.
+    # Milliseconds since 1970: a larger epoch tells a worker that the gateway was restarted.
     epoch = time.time_ns() // 1_000_000
     link = WorkerLink(
         dispatcher,
@@ -109,7 +109,7 @@ def build_services(
 
 
 def edge_of(services: Services, process: str | None = None) -> Edge:
-    """The gateway as the HTTP edge sees it; `process` is which of several, if there are several."""
+    """The gateway as the HTTP edge sees it; `process` is its index, if there are several."""
     return Edge(
         config=services.config.gateway,
         keys=services.config.keys,
@@ -129,14 +129,14 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         preview=functools.partial(preview_route, services),
         listen=services.feed.listen,
         draw=services.draw,
-        # What `trio.current_time` asks at the end of three calls.
+        # `trio.current_time` gets there by three calls.
         now=trio.lowlevel.current_clock().current_time,
     )
 
 
 @asynccontextmanager
 async def running(services: Services) -> AsyncIterator[str]:
-    """Run the actors for the length of the block; gives the address that workers dial.
+    """Run all parts but the server for the length of the block; gives the address for workers.
 
     Raises `ConfigError` when it cannot be bound.
     """
@@ -165,12 +165,12 @@ async def run_gateway(
     announce: Callable[[str], None],
     gateway_index: GatewayIndex = ALONE,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then let the open answers end; the same again does not wait.
-    `gateway_index` is which this is of several that share the port.
+    """Serve until SIGTERM or SIGINT, then let the open answers end; a second signal does not wait.
+    `gateway_index` is the place of this process among several that share the port.
 
     `announce` gets "ready URL" once a model has a ready worker, or at once if the file has no
-    workers and its models go to providers. Raises `ConfigError` when an
-    address is taken or not allowed.
+    workers and its models go to providers. Raises `ConfigError` when an address is taken or not
+    allowed.
     """
     services = build_services(config, environ, gateway_index=gateway_index)
     root = trio.CancelScope()
@@ -187,10 +187,10 @@ async def _serve(
     address: str,
     announce: Callable[[str], None],
 ) -> None:
-    """Let clients in until `root` is cancelled, which the end of the server does."""
+    """Serve clients until `root` is cancelled, which the end of the server does."""
     async with trio.open_nursery() as nursery:
         url = await nursery.start(_serve_to_the_end, root, services, gateway_index)
-        nursery.start_soon(_cut_the_last, services)
+        nursery.start_soon(_cut_open_turns, services)
         _log.info("serving %s, workers dial %s", url, address)
         if not _is_cloud_only(services.config):
             await _first_ready(services)
@@ -199,20 +199,20 @@ async def _serve(
 
 
 def _is_cloud_only(config: Config) -> bool:
-    """Whether nothing local is expected, and something can answer all the same."""
+    """Whether only providers can answer."""
     return not config.workers and any(m.fallback and m.cloud == "allow" for m in config.models)
 
 
 async def _first_ready(services: Services) -> None:
     """Return once a model has a ready worker."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_say_what_is_waited_for, services)
+        nursery.start_soon(_log_what_is_awaited, services)
         await services.dispatcher.has_ready.wait()
         nursery.cancel_scope.cancel()
 
 
-async def _say_what_is_waited_for(services: Services) -> None:
-    """One line, once all workers that are here have given up: others may come, or be restarted."""
+async def _log_what_is_awaited(services: Services) -> None:
+    """Log one line once all registered workers have given up; others may still come."""
     with services.feed.listen() as listener:
         while not (given_up := _given_up(services)):
             await listener.wait()
@@ -225,13 +225,13 @@ async def _say_what_is_waited_for(services: Services) -> None:
 
 
 def _given_up(services: Services) -> tuple[WorkerView, ...]:
-    """All workers, if none of them is left that starts or serves."""
+    """All workers, if none of them starts or serves."""
     workers = services.dispatcher.workers()
     return workers if all(worker.state == "down" for worker in workers) else ()
 
 
 async def _warm_up(services: Services) -> None:
-    """Have the tokenizers of the ready models, so that the first request waits for nothing."""
+    """Load the tokenizers of the ready models, so that the first request does not wait for them."""
     for view in services.dispatcher.models():
         if view.state == "ready" and view.files_digest is not None:
             try:
@@ -247,7 +247,7 @@ async def _serve_to_the_end(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on the port for all, and on the one of this process if it has one; `task_status` gets
+    """Serve on the shared port, and on the port of this process if it has one; `task_status` gets
     the URL of the first.
     """
     gateway = services.config.gateway
@@ -268,9 +268,9 @@ async def _serve_to_the_end(
     root.cancel()
 
 
-async def _cut_the_last(services: Services) -> None:
-    """Shortly before the server closes what is open, have the last turns say so: a client that is
-    told retries, one whose stream just ends takes the half for the whole.
+async def _cut_open_turns(services: Services) -> None:
+    """Shortly before the server closes open connections, end the last turns with an error: a client
+    retries on it, but takes a stream that just ends for complete.
     """
     await services.draining.wait()
     await trio.sleep(CUT_AT * services.config.gateway.drain_s)

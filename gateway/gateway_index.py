@@ -1,6 +1,6 @@
-"""Which one this is of the gateway processes that share a port.
+"""The index of a gateway process among those that share a port.
 
-Owns what differs between them: the address for workers, the ledger, the port of its own and the
+Owns what differs between them: the address for workers, the ledger, the process's own port and its
 name. Must not know how processes are started or ended.
 """
 
@@ -16,7 +16,7 @@ from config import Config, ledger_path
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
-_SEAT: Final = re.compile(r"(\d{1,4})/(\d{1,4})")
+_INDEX_OF_COUNT: Final = re.compile(r"(\d{1,4})/(\d{1,4})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +28,17 @@ class GatewayIndex:
 
     @property
     def is_shared(self) -> bool:
-        """Whether there are others."""
+        """Whether other processes share the port."""
         return self.count > 1
 
     @property
     def name(self) -> str | None:
-        """What tells it from the others; None if there are none."""
+        """Its name in logs and metrics; None if it is alone."""
         return str(self.index) if self.is_shared else None
 
     def config(self, config: Config, environ: Mapping[str, str]) -> Config:
-        """`config` with what is this process's own in it. Raises `ConfigError` if `environ` says
-        as little as the file where the ledgers lie.
+        """`config` with this process's own addresses and ledger. Raises `ConfigError` if neither
+        the file nor `environ` gives the ledger's place.
         """
         if not self.is_shared:
             return config
@@ -56,7 +56,7 @@ class GatewayIndex:
         )
 
     def neighbours(self, worker_bind: str) -> tuple[str, ...]:
-        """Where workers dial the others, if they dial the first one at `worker_bind`."""
+        """The addresses of the other processes, if workers dial the first one at `worker_bind`."""
         others = (index for index in range(self.count) if index != self.index)
         return tuple(nth_address(worker_bind, index) for index in others)
 
@@ -65,8 +65,8 @@ ALONE: Final = GatewayIndex()
 
 
 def gateway_index_of(text: str) -> GatewayIndex:
-    """The seat that `2/4` means. Raises `ConfigError`."""
-    if match := _SEAT.fullmatch(text):
+    """The index that a text like `2/4` means. Raises `ConfigError`."""
+    if match := _INDEX_OF_COUNT.fullmatch(text):
         index, count = map(int, match.groups())
         if index < count:
             return GatewayIndex(index, count)

@@ -1,6 +1,7 @@
 """What the routes need of the gateway behind them.
 
-Owns the seam between HTTP and the actors; tests script it. Must not know ASGI or actors.
+Owns the interface between HTTP and the rest of the gateway; tests script it. Must not know ASGI or
+how turns run.
 """
 
 import os
@@ -28,7 +29,7 @@ Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
 
 async def no_text(name: str) -> KnownText:
     """The `TextOf` of a gateway without tokenizers."""
-    raise unavailable(f"The tokenizer of {name} is not known here.", 1)
+    raise unavailable(f"The tokenizer of {name} is unknown.", 1)
 
 
 async def no_preview(request: ChatRequest, caller: Caller) -> RoutePreview:  # noqa: ARG001
@@ -38,10 +39,10 @@ async def no_preview(request: ChatRequest, caller: Caller) -> RoutePreview:  # n
 
 @dataclass(frozen=True, slots=True)
 class FleetGauges:
-    """What only the actors know, at one moment. `unready_workers` have registered but cannot
-    generate; `tasks` live in the event loop; `counters` have only risen since the start, as have
-    `events`, counts by kind. `open_breakers` tells of each provider whether it is asked last, or
-    not at all, for now. `decisions` counts placed sequences by why their worker was chosen.
+    """The gateway's figures at one moment. `unready_workers` have registered but cannot generate;
+    `tasks` live in the event loop; `counters` only rise, as do `events`, counts by kind.
+    `open_breakers`: whether a provider is asked last, or not at all, for now. `decisions` counts
+    placed sequences by the reason for their worker.
     """
 
     unready_workers: int = 0
@@ -61,11 +62,10 @@ class FleetGauges:
 @dataclass(frozen=True, slots=True)
 class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
-    `process` is which of several this is, if there are several.
-    `alias_params` rewrite requests by the name that they ask for. `text_of` gives the text half of
-    a model by any of its names; `preview` tells where a request would go. `listen` opens a view on
-    what happens. `draw` gives random bytes, `unix_time` seconds, and so
-    does `now`, on trio's clock.
+    `process` is the index of this process, if there are several. `alias_params` rewrite requests by
+    the alias that they name. `text_of` gives the tokenizer of a model by any of its names;
+    `preview` the worker that a request would go to. `listen` subscribes to events. `draw` gives
+    random bytes, `unix_time` seconds, as does `now`, on trio's clock.
     """
 
     config: GatewayConfig
@@ -88,7 +88,7 @@ class Edge:
     now: Callable[[], float] = trio.current_time
 
     def by_alias(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """The body of a request as the alias that it names has it rewritten."""
+        """The body of a request, rewritten by the `params` of the alias that it names."""
         if not self.alias_params:
             return raw
         name = raw.get("model")

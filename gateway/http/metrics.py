@@ -1,7 +1,8 @@
-"""What `/metrics` shows.
+"""GET /metrics: the gateway's figures for Prometheus.
 
-Owns the Prometheus names and labels. Must not know actors: the fleet's own numbers are read
-through the edge when a scrape asks. Labels hold configured names only, never what a client sent.
+Owns their names and labels. Must not know how they arise: they are read through the edge at each
+scrape. Labels hold configured names only, never what a client sent. Spending is in units of the
+ledger's currency, for graphs and alarms; the exact sums are the ledger's.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,16 +13,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gateway.http.edge import FleetGauges
-from gateway.http.spending_metrics import SpendingCollector
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
-from gateway.spending import SpendingFigures
+from gateway.spending import MICRO, SpendingFigures, Window
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The gateway's metrics, in a registry of their own."""
+    """The metrics of this process, in a registry of their own."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class Metrics:
         spending: Callable[[], SpendingFigures] = SpendingFigures,
         process: str | None = None,
     ) -> None:
-        """`process`: a label of every sample, for one of several that share a port."""
+        """`process` becomes a label of every sample, for one of several that share a port."""
         self._registry = CollectorRegistry()
         self._shown = self._registry
         if process is not None:
             self._shown = CollectorRegistry()
             self._shown.register(_OfProcess(self._registry, process))
         self._registry.register(_Fleet(models, gauges))
-        self._registry.register(SpendingCollector(spending))
+        self._registry.register(_Spending(spending))
         turns = TurnMetrics()
         self._registry.register(turns)
         self.observe_turn = turns.observe
@@ -48,7 +48,7 @@ class Metrics:
 
 
 class _OfProcess(Collector):
-    """What another collector gives, with the label `process`."""
+    """Adds the label `process` to the samples of another collector."""
 
     def __init__(self, inner: Collector, process: str) -> None:
         self._inner = inner
@@ -68,7 +68,7 @@ class _OfProcess(Collector):
 
 
 class _Fleet(Collector):
-    """Reads the fleet at each scrape, so no number is kept twice."""
+    """Reads the fleet at each scrape, so that no number is kept twice."""
 
     def __init__(
         self, models: Callable[[], tuple[ModelView, ...]], gauges: Callable[[], FleetGauges]
@@ -141,7 +141,7 @@ def _of_models(models: tuple[ModelView, ...]) -> Iterator[Metric]:
 
 
 def _of_events(now: FleetGauges) -> Iterator[Metric]:
-    """What happened, by kind, and which providers are asked last for it."""
+    """Events by kind, and which providers are asked last."""
     events = CounterMetricFamily(
         "herma_events", "What happened in the fleet (GET /events).", labels=("event",)
     )
@@ -158,8 +158,8 @@ def _of_events(now: FleetGauges) -> Iterator[Metric]:
 
 
 def _of_workers(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
-    """What each worker is at, and of what kind its engine's fault is while that stands. The whole
-    cause is in the log and in `herma worker status`: a label must not hold any text.
+    """The state of each worker, and the kind of its engine's fault while that lasts. The cause is
+    in the log and in `herma worker status`: a label must not hold free text.
     """
     state = GaugeMetricFamily(
         "herma_worker_state",
@@ -191,10 +191,61 @@ _ENGINE_GAUGES: Final = {
 
 
 def _of_engines(workers: tuple[WorkerView, ...]) -> Iterator[Metric]:
-    """The engines' own counters, as of each one's last `Load`."""
+    """The engines' own counters, of each one's last `Load`."""
     for name, help_text in _ENGINE_GAUGES.items():
         family = GaugeMetricFamily(f"herma_engine_{name}", help_text, labels=("worker",))
         for worker in workers:
             if worker.load is not None:
                 family.add_metric((worker.name,), getattr(worker.load, name))
         yield family
+
+
+class _Spending(Collector):
+    """Reads the books at each scrape."""
+
+    def __init__(self, figures: Callable[[], SpendingFigures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._figures()
+        spend = CounterMetricFamily(
+            "herma_spend",
+            "Cost of cloud requests since the start; unsettled ones at their most.",
+            labels=("provider", "currency"),
+        )
+        reserved = GaugeMetricFamily(
+            "herma_spend_reserved",
+            "What the cloud requests under way can cost at most.",
+            labels=("provider", "currency"),
+        )
+        for provider, micro in now.spent.items():
+            spend.add_metric((provider, now.currency), micro / MICRO)
+        for provider, micro in now.reserved.items():
+            reserved.add_metric((provider, now.currency), micro / MICRO)
+        refusals = CounterMetricFamily(
+            "herma_spend_refusals",
+            "Times that a limit kept a request from a provider.",
+            labels=("scope", "name", "period"),
+        )
+        for (account, period), count in now.refusals.items():
+            refusals.add_metric((account.kind, account.name, period), count)
+        yield from (spend, reserved, refusals, *_of_windows(now.windows))
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: registering must not read the books."""
+        return iter(())
+
+
+def _of_windows(windows: tuple[Window, ...]) -> tuple[Metric, Metric]:
+    labels = ("scope", "name", "period")
+    limits = GaugeMetricFamily("herma_spend_limit", "The configured limits.", labels=labels)
+    used = GaugeMetricFamily(
+        "herma_spend_in_window",
+        "What counts against a limit now: spent and reserved in its day or month.",
+        labels=labels,
+    )
+    for window in windows:
+        values = (window.account.kind, window.account.name, window.period)
+        limits.add_metric(values, window.limit / MICRO)
+        used.add_metric(values, (window.spent + window.reserved) / MICRO)
+    return limits, used

@@ -1,6 +1,6 @@
 """Several prompts in one request.
 
-Owns how their turns become one stream of events: choices in order, one start, one usage, the first
+Owns how their turns become one stream of events: choices in order, one start, one usage; the first
 error ends all. Must not know HTTP or what a prompt says.
 """
 
@@ -26,11 +26,11 @@ from gateway.http.edge import Emit, RunTurn
 from gateway.turn import Caller
 
 MAX_AT_ONCE: Final = 8
-"""Turns of one request; the others wait, so that a batch does not fill the queue by itself."""
+"""Turns of one request at a time, so that a batch does not fill the queue by itself."""
 
 
 class EachPrompt:
-    """A `RunTurn` over all of `requests`, which are alike but for their prompts."""
+    """A `RunTurn` over all of `requests`, which differ in their prompts only."""
 
     def __init__(self, run_turn: RunTurn, requests: Sequence[ChatRequest]) -> None:
         self._run_turn = run_turn
@@ -41,14 +41,14 @@ class EachPrompt:
         if len(self._requests) == 1:
             await self._run_turn(self._requests[0], caller, emit)
             return
-        merged = _Merged(emit, self._requests)
+        merger = _Merger(emit, self._requests)
         places = trio.CapacityLimiter(MAX_AT_ONCE)
         async with trio.open_nursery() as nursery:
-            merged.scope = nursery.cancel_scope
+            merger.scope = nursery.cancel_scope
             for at, request in enumerate(self._requests):
-                take = partial(merged.take, at * request.n)
+                take = partial(merger.emit, at * request.n)
                 nursery.start_soon(self._run_one, places, request, caller, take)
-        merged.end()
+        merger.end()
 
     async def _run_one(
         self, places: trio.CapacityLimiter, request: ChatRequest, caller: Caller, emit: Emit
@@ -57,30 +57,30 @@ class EachPrompt:
             await self._run_turn(request, caller, emit)
 
 
-class _Merged:
-    """The events of several turns on their way to one client."""
+class _Merger:
+    """Merges the events of several turns."""
 
     def __init__(self, emit: Emit, requests: Sequence[ChatRequest]) -> None:
         self._emit = emit
         self._is_counting = requests[0].continuous_usage
-        self._num_going_on = sum(request.n for request in requests)
+        self._num_unfinished = sum(request.n for request in requests)
         self._has_started = False
         self._has_failed = False
         self._usages: dict[int, Usage] = {}
         self.scope = trio.CancelScope()
 
-    def take(self, first_index: int, event: TurnEvent) -> None:
-        """An event of the turn whose choices begin at `first_index`."""
+    def emit(self, first_index: int, event: TurnEvent) -> None:
+        """Pass on an event of the turn whose choices begin at `first_index`."""
         if self._has_failed:
             return
         match event:
             case TextDelta() | ReasoningDelta() | ToolCallDelta() | Finished():
                 index = event.index + first_index
-                self._num_going_on -= isinstance(event, Finished)
+                self._num_unfinished -= isinstance(event, Finished)
                 self._emit(msgspec.structs.replace(event, index=index))
             case Usage():
                 self._usages[first_index] = event
-                if self._is_counting and self._num_going_on:
+                if self._is_counting and self._num_unfinished:
                     self._emit(self._sum())
             case Started():
                 if not self._has_started:

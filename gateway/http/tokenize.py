@@ -28,7 +28,7 @@ from gateway.turn import off_the_loop
 
 
 class Tokenizing:
-    """Both endpoints; the prompt that a chat makes is counted exactly as a turn would."""
+    """Both endpoints; the prompt of a chat is counted exactly as a turn would count it."""
 
     def __init__(self, edge: Edge, gate: Gatekeeper) -> None:
         self._edge = edge
@@ -40,7 +40,7 @@ class Tokenizing:
         raw = self._edge.by_alias(decode_object(body))
         typed = typed_body(raw, TokenizeBody)
         if (typed.prompt is None) == (typed.messages is None):
-            raise invalid("prompt", "Send either 'prompt' or 'messages', one of them.")
+            raise invalid("prompt", "Send either 'prompt' or 'messages', not both.")
         model = self._model(typed.model)
         known = await self._edge.text_of(model)
         encode = _encoding(known.text, typed, {**raw, "model": model})
@@ -66,12 +66,12 @@ class Tokenizing:
         return await read_body(receive, scope["headers"], self._edge.config.max_body_bytes)
 
     def _model(self, given: str | None) -> str:
-        """The name in the request, or the only model that there is."""
+        """The name in the request, or the only model."""
         if given is not None:
             return given
         models = self._edge.models()
         if len(models) != 1:
-            raise invalid("model", "'model' is missing, and there is not just one to take.")
+            raise invalid("model", "'model' is missing, and there is more than one to choose from.")
         return models[0].name
 
 

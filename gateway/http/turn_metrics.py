@@ -1,7 +1,7 @@
-"""What is counted of every chat request.
+"""Counts and durations of chat requests.
 
-Owns plain numbers, which cost an addition each, and their names in Prometheus once somebody asks.
-Must not know actors. The client library's own counters take a lock per number: 20 us a request.
+Owns plain numbers, which cost an addition each, and their Prometheus names at a scrape. Must not
+know how requests run. The client library's own counters take a lock per number: 20 us a request.
 """
 
 import time
@@ -20,7 +20,7 @@ _DURATION_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120
 
 @final
 class _Histogram:
-    """How many values were at most each of `bounds` and above the one before, and beyond all."""
+    """The number of values up to each of `bounds` and above the bound before, and above all."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -33,7 +33,7 @@ class _Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def tell(self, metric: Metric, model: str, created_at: float) -> None:
+    def add_to(self, metric: Metric, model: str, created_at: float) -> None:
         labels, so_far = {"model": model}, 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             so_far += count
@@ -45,7 +45,7 @@ class _Histogram:
 
 @final
 class _OfModel:
-    """What is counted of the requests of one model."""
+    """The counts of one model."""
 
     __slots__ = ("cached", "completion", "created_at", "duration", "first_token", "prompt")
 
@@ -58,7 +58,7 @@ class _OfModel:
 
 @final
 class TurnMetrics(Collector):
-    """The requests that are over, by model and end, and since when each of them is counted."""
+    """Finished requests by model and end, and since when each series is counted."""
 
     def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
         self._unix_time = unix_time
@@ -91,7 +91,7 @@ class TurnMetrics(Collector):
             series.completion += usage.completion_tokens
 
     def collect(self) -> Iterator[Metric]:
-        """The families, of what was counted so far."""
+        """The metric families."""
         yield self._requests()
         yield self._tokens()
         first_token = Metric(
@@ -101,8 +101,8 @@ class TurnMetrics(Collector):
             "herma_request_seconds", "From a request to the end of its answer.", "histogram"
         )
         for model, series in self._models.items():
-            series.first_token.tell(first_token, model, series.created_at)
-            series.duration.tell(duration, model, series.created_at)
+            series.first_token.add_to(first_token, model, series.created_at)
+            series.duration.add_to(duration, model, series.created_at)
         yield from (first_token, duration)
 
     def _begin(self, end: tuple[str, int, str]) -> None:

@@ -1,10 +1,9 @@
-"""The beat to which periodic tasks wake.
+"""Coalesced ticks: periodic tasks wake together.
 
-Owns when the next beat of a period is. Must not know who keeps it.
+Owns when the next tick of a period is. Must not know who waits for it.
 
-Tasks that slept for periods of their own would each wake the process at a moment of its own. To
-wake an idle process costs ten times what is done then, as all that it touches has left the caches:
-those that wake together pay it once. So periods are multiples of each other.
+Waking an idle process costs ten times what is done then, as all that it touches has left the
+caches. Tasks that wake together pay that once, so their periods are multiples of each other.
 """
 
 import math
@@ -13,7 +12,7 @@ from typing import Final
 import trio
 
 _TOO_SOON: Final = 0.25
-"""A beat that is nearer than this part of the period is the one just kept, or as good as."""
+"""A tick that is nearer than this part of the period counts as the one just past."""
 
 
 def next_tick(now: float, period_s: float) -> float:
@@ -22,5 +21,5 @@ def next_tick(now: float, period_s: float) -> float:
 
 
 async def coalesced_tick(period_s: float) -> None:
-    """Return at the next beat."""
+    """Return at the next tick."""
     await trio.sleep_until(next_tick(trio.current_time(), period_s))

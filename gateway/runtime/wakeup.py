@@ -1,10 +1,10 @@
-"""What a task waits for that others bring about.
+"""A wake-up for the tasks that wait now.
 
-Owns who waits. Must not know what for. Ringing wakes those that wait now and is forgotten, as with
-`ParkingLot.unpark_all`, at a third of its cost: most of the time one task waits.
+Owns the waiting tasks. Must not know what they wait for. It wakes as `ParkingLot.unpark_all` does,
+at a third of its cost, since most of the time one task waits.
 
-A task that waits here can be told to give up, by an error that is raised in it. A cancel scope,
-which could do the same anywhere, costs 5 us to enter and leave.
+`break_off` ends the wait of a task by raising an error in it. A cancel scope, which could do the
+same anywhere, costs 5 us to enter and leave.
 """
 
 from typing import final
@@ -14,7 +14,7 @@ import trio
 
 @final
 class Wakeup:
-    """Tasks wait for it, `ring` wakes them all."""
+    """`ring` wakes all tasks that wait; it has no effect on later ones."""
 
     __slots__ = ("_errors", "_waiting")
 
@@ -23,14 +23,14 @@ class Wakeup:
         self._errors: dict[trio.lowlevel.Task, Exception] | None = None
 
     def ring(self) -> None:
-        """Wake whoever waits."""
+        """Wake all tasks that wait."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for task in waiting:
                 trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
-        """Return at the next ring. Raises what the wait is broken off with."""
+        """Return at the next `ring`. Raises the error of `break_off`."""
         task = trio.lowlevel.current_task()
         self._waiting.append(task)
         task.custom_sleep_data = self
@@ -50,7 +50,7 @@ class Wakeup:
 
 
 def break_off(task: trio.lowlevel.Task, error: Exception) -> None:
-    """Raise `error` in `task` where it waits for a bell; a task that does not is left alone."""
+    """Raise `error` in `task` if it waits for a `Wakeup`; do nothing otherwise."""
     # trio keeps it as long as the task sleeps.
     wakeup = task.custom_sleep_data
     if isinstance(wakeup, Wakeup):

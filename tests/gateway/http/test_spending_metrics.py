@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.http.spending_metrics import SpendingCollector
+from gateway.http.metrics import _Spending
 from gateway.spending.books import Account, SpendingFigures, Window
 
 CLOUD = Account("provider", "cloud")
@@ -18,7 +18,7 @@ def test_amounts_are_in_units_and_labels_are_names() -> None:
         windows=(Window(CLOUD, "daily", limit=5_000_000, spent=1_500_000, reserved=250_000),),
     )
     registry = CollectorRegistry()
-    registry.register(SpendingCollector(lambda: figures))
+    registry.register(_Spending(lambda: figures))
     lines = generate_latest(registry).decode().splitlines()
     where = 'name="cloud",period="daily",scope="provider"'
     assert {line for line in lines if line[0] != "#"} == {

@@ -76,12 +76,12 @@ class Provider:
         """Raises `ConfigError` if `base_url` is not an address."""
         self.name = name
         self._config = config
-        self._headers = [("content-type", "application/json"), ("accept-encoding", "identity")]
+        self._headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
         if api_key is not None:
-            self._headers.append(("authorization", f"Bearer {api_key}"))
+            self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
         self._url = config.base_url.rstrip("/") + "/chat/completions"
         self._target, host = _address(name, self._url)
-        self._secrets = [host, *([api_key] if api_key else [])]
+        self._secrets = [host.encode(), *([api_key.encode()] if api_key else [])]
         self._client: HttpClient | ProxiedClient | None = None
 
     def __repr__(self) -> str:
@@ -199,16 +199,16 @@ class Provider:
         accept: str,
         read_s: float,
     ) -> AsyncIterator[HttpResponse]:
-        named = [*headers, ("accept", accept), *self._headers]
-        if not any(name == "user-agent" for name, _ in named):
-            named.append(("user-agent", f"herma/{VERSION}"))
+        # Clients may send any Latin-1 text.
+        named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        if not any(name == b"user-agent" for name, _ in named):
+            named.append((b"user-agent", f"herma/{VERSION}".encode()))
         if self._client is None:
             self._client = client_for(self._url)
         async with self._client.exchange(
             "POST",
             self._target,
-            # Clients may send any Latin-1 text.
-            [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named],
+            [*named, (b"accept", accept.encode()), *self._headers],
             _encode({**raw, "model": model}),
             connect_s=self._config.connect_s,
             write_s=self._config.read_s,
@@ -245,13 +245,14 @@ class Provider:
 
     def _forwarded(self, response: HttpResponse) -> tuple[Header, ...]:
         named = ((k.decode("latin-1"), v.decode("latin-1")) for k, v in response.headers)
-        return tuple(forwarded_to_client(named, self._secrets))
+        secrets = [secret.decode("latin-1") for secret in self._secrets]
+        return tuple(forwarded_to_client(named, secrets))
 
     def _without_secrets(self, status: int, body: bytearray) -> bytes:
         """A refusal may quote our key or the address; answers are passed on unchanged."""
         whole = bytes(body)
         for secret in self._secrets if status != 200 else ():
-            whole = whole.replace(secret.encode(), b"[redacted]")
+            whole = whole.replace(secret, b"[redacted]")
         return whole
 
     def _check_json(self, status: int, body: bytearray) -> None:

@@ -16,6 +16,7 @@ import trio.testing
 
 from config import ProviderConfig
 from gateway.upstream import Provider, ProviderCut, ProviderFailed
+from protocol.errors import ConfigError
 from protocol.transport import HttpClient
 from tests.fakes.certificates import certificate_for
 from tests.fakes.provider import KEY, FakeProvider, open_provider
@@ -288,3 +289,26 @@ def provider_with_slots(
     client = HttpClient(fake.base_url, tls=tls, max_connections=num_slots, max_idle=num_slots)
     provider._client = client
     return provider, client
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://user:secret@far", "http://far:port", "http://a..b"]
+)
+def test_a_base_url_that_is_no_address(url: str) -> None:
+    """It is an error at the start, and the text does not repeat what may be secret."""
+    with pytest.raises(ConfigError, match="base_url of provider far") as caught:
+        Provider("far", ProviderConfig(base_url=url), None)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_key_that_cannot_be_a_header() -> None:
+    """One of any letters is sent; one with a line break fails, before anything is sent."""
+    whole = {**RAW, "stream": False}
+    async with open_provider() as fake:
+        provider = Provider("far", ProviderConfig(base_url=fake.base_url), "schlüssel-κ")
+        assert (await provider.complete(whole, "large")).status == 200
+        await provider.aclose()
+        provider = Provider("far", ProviderConfig(base_url=fake.base_url), "sk-1\nx: y")
+        with pytest.raises(ProviderFailed, match="broke the exchange off"):
+            await provider.complete(whole, "large")
+    assert len(fake.requests) == 1

@@ -38,7 +38,7 @@ def has_pdl(device: torch.device) -> bool:
 
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """Of a card, or of the one that is not there."""
+    """The compute capability of a card, or of the pretended device."""
     if device.type == "meta":
         from triton.runtime import driver
 

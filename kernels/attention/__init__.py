@@ -86,7 +86,7 @@ def attend(
 def _check(
     qkv: Tensor, qk_norm: Tensor, cos_sin: Tensor, key_cache: Tensor, value_cache: Tensor
 ) -> None:
-    """At every layer of every step: each tensor is asked for its shape once."""
+    """Runs at every layer of every step, so it reads each tensor's shape once."""
     cache_shape, norm_shape = key_cache.shape, qk_norm.shape
     if len(cache_shape) != 4 or cache_shape != value_cache.shape:
         raise ValueError(f"caches {tuple(cache_shape)} and {tuple(value_cache.shape)}")

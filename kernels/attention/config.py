@@ -7,7 +7,7 @@ looked up by them.
 from typing import Final, NamedTuple
 
 MULTIPROCESSORS: Final = 132
-"""Of an H200."""
+"""Multiprocessors of an H200."""
 
 
 class WriteConfig(NamedTuple):

@@ -55,7 +55,7 @@ def _function(name: str, parameters: str, body: str) -> str:
 
 
 def _waits(left: int, held: str) -> str:
-    """Until all but `left` groups of products are done; what they use stays where it is."""
+    """Wait until all but `left` groups of products are done; keeps their operands in place."""
     return f'\n  asm volatile("wgmma.wait_group.sync.aligned {left};" : {held} :: "memory");'
 
 

@@ -25,7 +25,7 @@ _HALVES = frozenset({torch.bfloat16, torch.float16})
 _PROBE_TOLERANCE = 2e-2
 
 _HEADS = 8
-"""Of one row that a program blends."""
+"""Heads of one row that a program blends."""
 
 
 def grouped(queries: Tensor, keys: Tensor, values: Tensor, causal: bool) -> tuple[Tensor, Tensor]:

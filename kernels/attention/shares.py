@@ -20,7 +20,7 @@ from kernels.attention.config import DecodeConfig
 from kernels.launch import Launch
 
 SHARE_NUMBERS = 5
-"""Of each program: its first row, how much of that row's cost lies before it, where it begins, how
+"""For each program: its first row, how much of that row's cost lies before it, where it begins, how
 much it takes, and `share`."""
 
 

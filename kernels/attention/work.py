@@ -160,7 +160,7 @@ def _last_end(ends: EndArray, share: int, num_kv: int, config: PrefillConfig) ->
 
 
 def _merges(tiles: IntArray, first_slots: EndArray, counts: EndArray) -> IntArray:
-    """Of every row of the tiles that are cut."""
+    """The merges of every row of the tiles that are cut."""
     is_cut = counts > 1
     rows, of_tile = tiles[is_cut, 1], np.repeat(np.flatnonzero(is_cut), tiles[is_cut, 1])
     steps = np.arange(len(of_tile)) - np.repeat(np.cumsum(rows) - rows, rows)

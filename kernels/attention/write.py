@@ -93,7 +93,7 @@ def _launch_of(
     block_size: int,
     eps: float,
 ) -> tuple[Launch, int]:
-    """With the number of programs per row."""
+    """The launch, and the number of programs per row."""
     pdl = has_pdl(device)
     constants = {
         "eps": eps, "H": num_heads, "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size,

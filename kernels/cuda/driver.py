@@ -16,7 +16,7 @@ from cuda.bindings import driver
 from torch import Tensor
 
 COLUMNS: Final = 64
-"""Of bfloat16 in one tile of a map: 128 bytes, swizzled as the tensor cores read them."""
+"""Columns of bfloat16 in one tile of a map: 128 bytes, swizzled for the tensor cores."""
 
 _KEPT_MAPS: Final = 8192
 _KEPT_CONFIGS: Final = 1024

@@ -19,7 +19,7 @@ ALIGNED: Final = 16
 """Bytes: the copy engine takes no other addresses."""
 
 SHARED_BYTES: Final = 227 * 1024
-"""Of a multiprocessor, for one program."""
+"""Shared memory of a multiprocessor, for one program."""
 
 _CAPABILITY: Final = (9, 0)
 
@@ -37,7 +37,7 @@ def runs_on(device: torch.device) -> bool:
 
 @cache
 def has_compiler() -> bool:
-    """It comes with torch for CUDA; one line on stderr if it does not answer."""
+    """Whether NVRTC, which comes with torch for CUDA, works; logs one line if not."""
     try:
         compiler_version()
     except CompileError as error:

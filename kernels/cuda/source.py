@@ -20,7 +20,7 @@ from triton.runtime.cache import get_cache_manager
 from kernels.recorder import RecordedKernel, report
 
 _OPTIONS: Final = ("--gpu-architecture=sm_90a", "-std=c++17")
-"""With what only Hopper has: the matrix products of a warp group."""
+"""sm_90a: with the matrix products of a warp group, which only Hopper has."""
 
 Headers = Callable[[Mapping[str, int]], Mapping[str, str]]
 """What the source includes, by name, for these constants."""
@@ -98,7 +98,7 @@ def _count(*, cache_hit: bool, seconds: float) -> None:
 
 @cache
 def compiler_version() -> str:
-    """Of the one that is here. Raises `CompileError` if there is none that works."""
+    """The compiler's version. Raises `CompileError` without a working compiler."""
     return _answer({"options": _OPTIONS}, "no compiler of CUDA C++").decode()
 
 

@@ -9,7 +9,7 @@ from kernels.fp8.weight import BLOCK, FP8, Fp8Weight
 from kernels.rms_norm import reference as norms
 
 LARGEST: Final = 448.0
-"""Of e4m3. A cast of what is larger would be NaN."""
+"""The largest e4m3. A cast of a larger number would be NaN."""
 
 TINY: Final = 2.0**-100
 """A row's largest magnitude counts as this at least, so that its scale is a number to divide by."""

@@ -87,7 +87,7 @@ def _check(
     norm: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> None:
-    """At every product of every layer: each tensor is asked for its shape once at most."""
+    """Runs at every product of every layer, so it reads each tensor's shape once at most."""
     shape, weight_shape, dtype = x.shape, weight.shape, x.dtype
     weight_dtype = dtype if isinstance(weight, Fp8Weight) else weight.dtype
     if len(shape) != 2 or len(weight_shape) != 2 or shape[1] != weight_shape[1]:

@@ -18,8 +18,8 @@ MAX_ROWS: Final = 64
 """Beyond it the library serves shapes without a measurement: it nears the tensor cores' rate."""
 
 MAX_BLOCKED_ROWS: Final = 512
-"""Of weights with scales by block: 128 rows at once read one byte per weight and multiply it at the
-rate of 16 bits, the library's way costs 5 bytes per weight before it does."""
+"""Limit for weights with scales by block: 128 rows at once read one byte per weight and multiply it
+at the rate of 16 bits, the library's way costs 5 bytes per weight before it does."""
 
 TUNED_ROWS: Final = (1, 2, 4, 16, 32, 64, 128, 160, 208, 256)
 """Rows that are measured; other numbers use the next one's configuration, of the same padding up to
@@ -34,8 +34,8 @@ _UNKNOWN: Final = Wide(0, 0)
 """No entry."""
 
 _LONG: Final = Wide(3, 1, reads_once=False, band=8)
-"""Of a prompt's gates and ups: the library's product alone is 2 to 3 % faster, and leaves them to a
-kernel that reads them once more (decision 0016)."""
+"""For a prompt's gates and ups: the library's product alone is 2 to 3 % faster, and leaves them to
+a kernel that reads them once more (decision 0016)."""
 
 _NARROW_ROWS: Final = 32
 

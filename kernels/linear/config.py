@@ -7,7 +7,7 @@ by them: the hash of a dataclass takes half a microsecond.
 from typing import Final, NamedTuple
 
 MAX_TILE_ROWS: Final = 128
-"""Of x in one program, unless its configuration says otherwise: their sums lie in registers."""
+"""Rows of x in one program by default: their sums lie in registers."""
 
 MAX_WIDE_ROWS: Final = 256
 """The same of `Wide`, by its widest instruction: sums in 128 registers of each thread."""

@@ -182,7 +182,7 @@ def _launch_of(
     has_residual: bool,
     swiglu: bool,
 ) -> tuple[Launch, int, int]:
-    """With the number of programs and of outputs."""
+    """The launch, and the numbers of programs and outputs."""
     pdl = has_pdl(device)
     num_out = num_weight_rows // 2 if swiglu else num_weight_rows
     constants = {

@@ -23,5 +23,5 @@ def weight_rows(tile, num_out, BLOCK_N: tl.constexpr, SWIGLU: tl.constexpr) -> t
 
 @triton.jit
 def silu(gate) -> tl.tensor:
-    """Of float32 values."""
+    """x * sigmoid(x) of float32 values."""
     return gate / (1.0 + tl.exp(-gate))

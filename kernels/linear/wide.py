@@ -33,7 +33,7 @@ _MOST_ROWS_OF_THREE_GROUPS: Final = 192
 """In one instruction of a program of 512 threads, each of which begins with 128 registers."""
 
 _REGISTERS: Final = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
-"""By groups: of each thread that fetches, and of each that multiplies, of 65,536 in all."""
+"""Registers by groups: of each fetching thread, and of each multiplying one; 65,536 in all."""
 
 
 def _instruction(constants: Mapping[str, int]) -> dict[str, str]:

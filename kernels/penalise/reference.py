@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """In tensors that keep their place from step to step; every one is [penalised].
+    """Which rows are penalised, and how, in tensors at fixed addresses; every one is [penalised].
 
     `rows` int64 are those of the logits, `slots` int64 those of the counts, all of them there.
     float32: `repetition` (1: none), `frequency` and `presence` (0: none).

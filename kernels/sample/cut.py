@@ -327,7 +327,7 @@ def find_cut(logits: Tensor, draws: Draws, tile: int, num_warps: int) -> Cut:
 
 
 class _Launches(NamedTuple):
-    """Of the four kernels."""
+    """The launches of the four kernels."""
 
     maxima: Launch
     counts: Launch

@@ -247,7 +247,7 @@ def _launches(
     filtered: bool,
     remembers: bool,
 ) -> tuple[Launch, Launch]:
-    """Of the tiles' tops and of the decision."""
+    """The launches of the tiles' tops and of the decision."""
     pdl = has_pdl(device)
     num_tiles = triton.cdiv(vocab_size, tile)
     sizes = {"vocab_size": vocab_size, "num_tiles": num_tiles}

@@ -47,7 +47,7 @@ def silu_mul(gate_up: Tensor, *, block: int = _BLOCK, num_warps: int = 4) -> Ten
 
 @cache
 def _launch_of(device: torch.device, inner: int, block: int, num_warps: int) -> tuple[Launch, int]:
-    """With the number of programs per row."""
+    """The launch, and the number of programs per row."""
     pdl = has_pdl(device)
     constants = {"inner": inner, "BLOCK": block, "PDL": pdl}
     launch = Launch(_silu_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)

@@ -58,7 +58,7 @@ def shallow(model: Qwen3) -> Qwen3:
 
 
 def run_largest_steps(runner: Runner) -> None:
-    """All of `largest_plans`.
+    """Run all of `largest_plans`.
 
     The runner's cache may hold a single block: all imagined sequences lie in block 0, because what
     they compute does not matter. Raises `torch.OutOfMemoryError` if even that does not fit.
@@ -111,7 +111,7 @@ def largest_plan(facts: EngineFacts) -> StepPlan:
 def _plan(
     facts: EngineFacts, segments: Sequence[tuple[int, int]], ended: Sequence[Chunk] = ()
 ) -> StepPlan:
-    """Of chunks that begin at a position and have a length, behind the sequences of `ended`."""
+    """A plan of chunks (start, length), which first ends the sequences of `ended`."""
     sampling = SamplingParams(
         max_tokens=1, temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, logprobs=MAX_LOGPROBS
     )

@@ -168,7 +168,7 @@ class Runner:
 
 
 def steps_on(model: Qwen3, cache: KvCache, facts: EngineFacts, spare_bytes: int = 0) -> Steps:
-    """Those of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
+    """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
     if model.device.type == "cuda":
         return DeviceSteps(model, cache, facts, spare_bytes=spare_bytes)
     return HostSteps(model, cache, facts.max_seqs)

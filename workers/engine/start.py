@@ -1,4 +1,4 @@
-"""From a worker's configuration to a runner.
+"""The start of an engine: from a worker's configuration to a runner.
 
 Owns the order of a start and what it reports. Must not know how a step is computed.
 """

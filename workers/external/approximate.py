@@ -19,9 +19,9 @@ from protocol.messages import BlocksDropped, BlocksSnapshot, BlocksStored
 from workers.external.changes import Changes
 
 SHARE: Final = 0.9
-"""Of the capacity: the rest is partial blocks and answers that are being written."""
+"""Share of the capacity; the rest holds partial blocks and answers in progress."""
 KEPT_AT_LEAST: Final = 1 / 16
-"""Of that share, whatever the answers report: others may use the engine for a while."""
+"""Part of that share that is kept whatever the answers report: others may use the engine too."""
 KEPT_S: Final = 900.0
 """A block that no prompt used for so long is dropped."""
 
@@ -108,7 +108,7 @@ class ApproximateBlocks:
         return self._changes.take(self._used)
 
     def snapshot(self) -> BlocksSnapshot:
-        """All that is thought to be held, for a gateway that asks."""
+        """A snapshot of all that is thought to be held."""
         return self._changes.snapshot(self._used)
 
     def _learn(

@@ -45,5 +45,5 @@ class Changes:
         return (self.snapshot(held),)
 
     def snapshot(self, held: Iterable[BlockDigest]) -> BlocksSnapshot:
-        """All of `held`, for a gateway that asks."""
+        """A snapshot of all of `held`."""
         return self._events.snapshot(list(held))

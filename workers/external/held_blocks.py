@@ -74,7 +74,7 @@ class _Block:
         self.tail = b""
 
     def place(self, end: BlockDigest, tail: bytes, block_size: int) -> None:
-        """It follows a block that left our chain at `end` with `tail` to spare."""
+        """Place the block behind one whose chain ends at `end`, with `tail` left over."""
         stream = tail + self.tokens
         self.digests = tuple(block_digests(end, stream, block_size))
         self.end = self.digests[-1] if self.digests else end
@@ -124,11 +124,11 @@ class HeldBlocks:
         return self._changes.take(self._held)
 
     def snapshot(self) -> BlocksSnapshot:
-        """All that is held, for a gateway that asks."""
+        """A snapshot of all that is held."""
         return self._changes.snapshot(self._held)
 
     def _forget(self) -> None:
-        """All blocks; it is still the same engine."""
+        """Remove all blocks; the engine is still the same."""
         self._blocks.clear()
         self._children.clear()
         self._held.clear()

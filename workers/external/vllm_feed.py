@@ -1,4 +1,4 @@
-"""From the frames that vLLM publishes to our block events.
+"""Turns the frames that vLLM publishes into our block events.
 
 Owns the steps: frames, order, batches, held blocks; and the counts of faults. Must not know
 sockets: their owner passes frames in, sends the replay requests, and reports the end of each
@@ -72,7 +72,7 @@ class VllmFeed:
         return self._take(self._order.restarted())
 
     def snapshot(self) -> BlocksSnapshot:
-        """All that is held, for a gateway that asks."""
+        """A snapshot of all that is held."""
         return self._held.snapshot()
 
     def _bad_frames(self, frames: Sequence[bytes]) -> Heard:

@@ -20,7 +20,7 @@ SUPERVISOR: Final = 0
 """The link of the supervisor itself: control messages and its health probe."""
 
 BROADCAST: Final = 0xFFFF
-"""All gateways that are connected now."""
+"""The link number of a frame for all connected gateways."""
 
 MAX_LINK: Final = BROADCAST - 1
 

@@ -79,8 +79,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """It has begun; `epoch` is the number of the start to wait for, `changed` which keys of the
-    file are other than before.
+    """The restart has begun; `epoch` is the start to wait for, `changed` the keys of the file that
+    changed.
     """
 
     epoch: int

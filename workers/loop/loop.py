@@ -225,7 +225,7 @@ def scheduler_for(
     vocab_size: int | None,
     largest: Callable[[array[int]], int],
 ) -> Scheduler:
-    """For the model's public name; the rest as in `SchedulerLimits` and `Scheduler`."""
+    """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`."""
     facts = runner.facts
     limits = SchedulerLimits(
         max_seqs=facts.max_seqs,

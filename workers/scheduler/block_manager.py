@@ -218,7 +218,7 @@ class BlockManager:
         return found[: found.index(_NOT_CACHED)] if _NOT_CACHED in found else found
 
     def _add_digests(self, table: BlockTable, blocks: Sequence[bytes]) -> None:
-        """Those of the blocks that follow the ones that have theirs."""
+        """Append the digests of `blocks`, which follow the blocks that have theirs."""
         digests = table.digests
         parent = digests[-1] if digests else table.root
         digests += self._chain(parent, blocks)

@@ -39,7 +39,7 @@ class BlockTable:
         return self.ids or self.freeze()
 
     def freeze(self) -> tuple[int, ...]:
-        """All ids, to be found in `ids` until they change."""
+        """All ids, kept in `ids` until they change."""
         self.ids = tuple(self.block_ids)
         return self.ids
 

@@ -95,7 +95,7 @@ class CompileAhead:
             self._stdin.close()
 
     def stop(self) -> None:
-        """There is a card, but it is not used."""
+        """End the compiler: the card is not used."""
         self._process.kill()
 
     def watch(self) -> None:
@@ -105,7 +105,9 @@ class CompileAhead:
         on_compile(self.wait)
 
     def wait(self, kernel: "RecordedKernel") -> bool:
-        """Until the compiler is done with `kernel`, or will not be. False: Triton goes on."""
+        """Wait until the compiler is done with `kernel`, or cannot be. Returns False: Triton goes
+        on.
+        """
         begun_at = time.perf_counter()
         with self._changed:
             while not self._is_settled(kernel.id):

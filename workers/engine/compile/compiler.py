@@ -119,7 +119,7 @@ def long_ones_first(kernels: Sequence["RecordedKernel"], number: int) -> list["R
 
 
 def _word(answer: "Future[Ready]", kernel: "RecordedKernel") -> Ready:
-    """Of one that could not be compiled too: the engine will meet the same, where it belongs."""
+    """The report of a kernel. A failed one counts as done: the engine meets the error itself."""
     error = answer.exception()
     if error is None:
         return answer.result()
@@ -128,7 +128,7 @@ def _word(answer: "Future[Ready]", kernel: "RecordedKernel") -> Ready:
 
 
 def _begin(parent: int) -> None:
-    """In each fork."""
+    """Run at the start of each fork."""
     die_with_parent(parent, signal.SIGKILL)
 
 

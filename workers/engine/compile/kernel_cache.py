@@ -26,7 +26,7 @@ _SOURCES: Final = (".py", ".cu", ".h")
 
 @final
 class KernelCache:
-    """Counts from now on."""
+    """Counts compilations from now on."""
 
     def __init__(self) -> None:
         self.num_compiled = 0
@@ -99,7 +99,7 @@ def is_complete(config: WorkerConfig, arch: int) -> bool:
 
 
 def mark_complete(config: WorkerConfig, arch: int) -> None:
-    """It has nothing to compile any more."""
+    """Mark that such a start has nothing left to compile."""
     mark = _mark(config, arch)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()

@@ -101,7 +101,7 @@ def _is_needed(
 def _largest_step(
     bucket: GraphBucket, num_decodes: int, max_seqs: int, token_budget: int
 ) -> GraphBucket:
-    """Of those with so many decodes that fit into the bucket."""
+    """The largest step with so many decodes that fits into the bucket."""
     segment_rows = min(bucket.segment_rows, token_budget - num_decodes)
     num_segments = min(bucket.num_segments, max_seqs - num_decodes, segment_rows // 2)
     return GraphBucket(num_decodes, segment_rows if num_segments else 0, num_segments)

@@ -70,7 +70,7 @@ class CaptureOrder:
         return self._best(bucket for bucket in self._buckets if bucket.holds(need))
 
     def captured(self, graph: Graph) -> None:
-        """It exists now."""
+        """Record that the graph exists."""
         self._captured.add(graph)
         self._pending.pop(graph, None)
 

@@ -40,7 +40,7 @@ class _Places(NamedTuple):
 
 @final
 class _Input:
-    """Of one bucket, on the card; `empty` is one without rows."""
+    """The input of one bucket, on the card; `empty` is one without rows."""
 
     def __init__(
         self, bucket: GraphBucket, segments: SegmentBucket, dummy_row: int, device: torch.device

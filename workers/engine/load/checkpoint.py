@@ -81,7 +81,7 @@ class Checkpoint:
 
     @property
     def names(self) -> frozenset[str]:
-        """All tensors."""
+        """The names of all tensors."""
         return frozenset(self._where)
 
     @property

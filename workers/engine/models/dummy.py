@@ -16,7 +16,7 @@ _BRANCH_GAIN: Final = 2.0
 """Attention averages values and SwiGLU halves what goes through it."""
 
 _KEY_NORM: Final = 2.0**0.5
-"""Of queries and of keys, so that scores spread by 2 and attention is of few keys, not of all."""
+"""Gain of queries and keys: scores spread by 2, so attention goes to few keys, not to all."""
 
 
 def draw_weights(

@@ -90,7 +90,7 @@ def _check_supported(path: Path, raw: dict[str, Any]) -> None:
 
 
 def _rope_theta(path: Path, raw: dict[str, Any]) -> float:
-    """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
+    """Read `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind != "default":

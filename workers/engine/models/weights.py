@@ -153,7 +153,7 @@ class _Reader:
         return Qwen3Weights(embedding, tuple(layers), norm, head)
 
     def check_nothing_left(self, model_dir: Path) -> None:
-        """A tensor that we do not use means a model that we would run wrongly."""
+        """Refuse unused tensors: they mean a model that would run wrongly."""
         ignored = {"lm_head.weight"} if self._config.tied else set()
         for name in sorted(self._checkpoint.names - self._taken - ignored):
             if not name.endswith("rotary_emb.inv_freq"):
@@ -204,7 +204,7 @@ class _Reader:
         return Fp8Weight(values, scales.view(-1) if stored is Stored.FP8_ROWS else scales)
 
     def _check_fp8(self, name: str, num_rows: int, *, is_last: bool) -> None:
-        """Of a module that has scales, or whose neighbours in a merged matrix have."""
+        """Check a module that has scales, or whose neighbours in a merged matrix have some."""
         weight = f"{name}.weight"
         if weight in self._checkpoint.names and not self._checkpoint.is_fp8(weight):
             raise ConfigError(
@@ -235,7 +235,7 @@ class _Reader:
         return self._merge((name, shape))
 
     def _report_progress(self) -> None:
-        """How many bytes are there, at most a hundred times."""
+        """Report the bytes read, at most a hundred times."""
         done, total = self._checkpoint.done_bytes, self._checkpoint.num_bytes
         if (percent := 100 * done // total) > self._reported_percent:
             self._reported_percent = percent
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:
-    """Of one module's scales in the checkpoint."""
+    """The shape of one module's scales in the checkpoint."""
     if stored is Stored.FP8_ROWS:
         return num_rows, 1
     return -(-num_rows // BLOCK), -(-depth // BLOCK)

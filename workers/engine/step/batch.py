@@ -188,7 +188,7 @@ def _sent(columns: Sequence[Numbers], device: torch.device) -> list[Tensor]:
 
 
 def aligned(num_words: int) -> int:
-    """So many int32, rounded up to a multiple of 16 bytes."""
+    """`num_words` int32, rounded up to a multiple of 16 bytes."""
     return -(-num_words // _ALIGNED_WORDS) * _ALIGNED_WORDS
 
 

@@ -30,7 +30,7 @@ class HostSteps:
         self._sampler = Sampler(model.config.vocab_size, max_rows, model.device)
 
     def start(self, states: Sequence[SequenceState]) -> None:
-        """Nothing is kept but what the runner keeps."""
+        """Keeps nothing beside the runner's state."""
 
     def end(self, seqs: Sequence[int]) -> None:
         """See `Steps`."""

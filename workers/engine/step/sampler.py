@@ -83,7 +83,7 @@ class Sampler:
         return pick(logits, draws, positions)
 
     def _pick_penalised(self, logits: Tensor, draws: DrawTable, positions: Tensor) -> Tensor:
-        """Of the penalised rows, of which `draws` and `positions` are."""
+        """Draw the penalised rows; `draws` and `positions` are theirs."""
         parts = [
             pick(
                 adjusted,

@@ -1,9 +1,12 @@
-"""The machine that a figure was measured on, as printed beside every table."""
+"""The machine that a figure was measured on, and its current speed."""
 
+import json
 import os
 import platform
+import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 PACKAGES = ("torch", "trio", "pyzmq", "tokenizers")
 
@@ -23,3 +26,22 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or "unknown CPU"
+
+
+_ROUNDS: Final = 400
+_CHUNK: Final = {
+    "id": "chatcmpl-0",
+    "choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": None}] * 16,
+}
+
+
+def yardstick_ms() -> float:
+    """CPU milliseconds of writing and reading the same JSON 400 times.
+
+    Other programs on the same cores lengthen even CPU time (they share caches and, often, the core
+    itself), so a run reports this beside its figures.
+    """
+    began_s = time.process_time()
+    for _ in range(_ROUNDS):
+        json.loads(json.dumps(_CHUNK))
+    return (time.process_time() - began_s) * 1e3

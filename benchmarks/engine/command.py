@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.engine.plot import plot_decode
-from benchmarks.engine.report import Report
-from benchmarks.engine.run import ALL, TESTS, Options, run
+from benchmarks.engine.run import ALL, TESTS, Options, Report, run
 from benchmarks.engine.trace import Trace
 from protocol.errors import ConfigError
 

@@ -4,11 +4,12 @@ Owns the order and the content of the report. Must not know how a test measures.
 """
 
 import gc
+import json
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import torch
 
@@ -19,14 +20,13 @@ from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
 from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.peer import Bar, bar
-from benchmarks.engine.progress import Progress
-from benchmarks.engine.report import Report
 from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
 from benchmarks.engine.trace import Trace
 from benchmarks.engine.verdict import failures, summary
 from benchmarks.machine import describe_machine
+from benchmarks.progress import Progress
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
@@ -40,6 +40,29 @@ TESTS: Final = (*ALL, "soak", "smoke")
 
 _PACKAGES: Final = ("torch", "triton")
 _SOAK_SEED: Final = 0
+
+
+@final
+class Report:
+    """The results of a run as named parts, in a file from the first part on: a run ended by a time
+    limit or a fault leaves its results so far, marked as unfinished. None for `path` keeps them in
+    memory only.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.parts: dict[str, Any] = {"finished": False}
+        self._path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def note(self, **parts: Any) -> None:  # noqa: ANN401 -- whatever JSON can say
+        """Add or replace parts. Raises `OSError`."""
+        self.parts |= parts
+        if self._path is not None:
+            # The rename makes the file complete at any moment.
+            fresh = self._path.with_name(f".{self._path.name}.part")
+            fresh.write_text(f"{json.dumps(self.parts, indent=2)}\n", encoding="utf-8")
+            fresh.replace(self._path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.gateway.job import Outcome
 from benchmarks.gateway.processes import Fleet, Gateway, Way, running, running_floor
-from benchmarks.gateway.yardstick import yardstick_ms
+from benchmarks.machine import yardstick_ms
 
 
 @dataclass(frozen=True, slots=True)

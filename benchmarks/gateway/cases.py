@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from benchmarks.gateway.bench import Bench
+from benchmarks.gateway.floor import stream_events, whole_body
 from benchmarks.gateway.job import Ask, Job
 from benchmarks.gateway.processes import Fleet, drive
-from benchmarks.gateway.upstream import stream_events, whole_body
 from benchmarks.gateway.words import CLOUD_MODEL, NUM_SEEDS, answer_text, request, seeds
 
 STEP_MS: Final = 20.0

@@ -13,13 +13,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from benchmarks.engine.progress import Progress
 from benchmarks.gateway.bench import Bench, Figures, Size, sharing
 from benchmarks.gateway.cases import CASES
 from benchmarks.gateway.processes import Way
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
 from benchmarks.machine import describe_machine
+from benchmarks.progress import Progress
 from protocol.errors import ConfigError
 
 _SMOKE_SHARE: Final = 0.01

@@ -9,13 +9,13 @@ Prints its port. A request's `max_tokens` is the number of its words; a liveness
 
 from __future__ import annotations
 
+import json
 import re
 import select
 import socket
 import time
+from functools import cache
 from typing import Final
-
-from benchmarks.gateway.upstream import stream_events, whole_body
 
 STEP_S: Final = 0.02
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_)?tokens": ?(\d+)')
@@ -24,6 +24,43 @@ _STREAM: Final = re.compile(rb'"stream": ?true')
 _STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
+_CHUNK_HEAD: Final = (
+    '{"id":"chatcmpl-upstream","object":"chat.completion.chunk","created":1,"model":"up",'
+)
+
+
+@cache
+def stream_events(num_tokens: int) -> tuple[bytes, ...]:
+    """The events of a stream in order: a role, a word per token, the end, usage, [DONE]. Each has a
+    field that no gateway knows.
+    """
+    deltas = [
+        '"delta":{"role":"assistant","content":""},"finish_reason":null',
+        *(f'"delta":{{"content":" word{i}"}},"finish_reason":null' for i in range(num_tokens)),
+        '"delta":{},"finish_reason":"stop"',
+    ]
+    chunks = [
+        f'{_CHUNK_HEAD}"choices":[{{"index":0,{delta}}}],"x_upstream":{{"n":{number}}}}}'
+        for number, delta in enumerate(deltas)
+    ]
+    usage = {"prompt_tokens": 200, "completion_tokens": num_tokens, "total_tokens": num_tokens}
+    chunks.append(f'{_CHUNK_HEAD}"choices":[],"usage":{json.dumps(usage)}}}')
+    return tuple(f"data: {chunk}\n\n".encode() for chunk in (*chunks, "[DONE]"))
+
+
+def whole_body(num_tokens: int) -> bytes:
+    """The body of an answer in one piece."""
+    message = {"role": "assistant", "content": " word" * num_tokens}
+    return json.dumps(
+        {
+            "id": "chatcmpl-upstream",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "up",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 200, "completion_tokens": num_tokens, "total_tokens": 210},
+        }
+    ).encode()
 
 
 class Floor:

@@ -25,7 +25,6 @@ from typing import Final, NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from benchmarks.engine.progress import Progress
 from benchmarks.gateway.cases import STEP_MS, relay_job, stream_job, upstream_job, whole_job
 from benchmarks.gateway.job import Job
 from benchmarks.gateway.processes import (
@@ -38,8 +37,8 @@ from benchmarks.gateway.processes import (
     running_floor,
 )
 from benchmarks.gateway.table import in_columns
-from benchmarks.gateway.yardstick import yardstick_ms
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, yardstick_ms
+from benchmarks.progress import Progress
 
 NUM_REQUESTS: Final = 2000
 NUM_STREAMS: Final = 64

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from benchmarks.engine.progress import Progress
+from benchmarks.progress import Progress
 from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
 from benchmarks.routing.plot import plot_rows

@@ -14,6 +14,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.machine import describe_machine
+from benchmarks.progress import progress_bar
 from benchmarks.serving.client import Sample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
 
@@ -44,14 +45,7 @@ def main() -> int:
 def _measure(base_url: str, concurrency: int, rounds: int, tokens: int) -> dict[str, float]:
     num_requests = max(concurrency * rounds, 8)
 
-    def progress(done: int) -> None:
-        if not sys.stdout.isatty() and done < num_requests:
-            return
-        bar = "#" * (30 * done // num_requests)
-        end = "\n" if done == num_requests else ""
-        print(f"\rconcurrency {concurrency:3} [{bar:30}] {done}/{num_requests}", end=end)
-        sys.stdout.flush()
-
+    progress = progress_bar(f"concurrency {concurrency:3}", num_requests)
     samples: list[Sample] = trio.run(
         run_streams, base_url, concurrency, num_requests, tokens, progress
     )

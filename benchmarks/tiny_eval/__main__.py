@@ -19,10 +19,10 @@ from typing import Any
 import trio
 
 from benchmarks.machine import describe_machine
+from benchmarks.progress import progress_bar
 from benchmarks.serving.server import running_herma
 from benchmarks.tiny_eval.client import MAX_TOKENS, Answer, Server, ask_all
 from benchmarks.tiny_eval.outside import outside_prompts
-from benchmarks.tiny_eval.progress import progress_bar
 from benchmarks.tiny_eval.report import (
     Bar,
     Comparison,

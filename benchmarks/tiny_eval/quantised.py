@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from benchmarks.drive import Drive
 from benchmarks.machine import describe_machine
+from benchmarks.progress import progress_bar
 from benchmarks.tiny_eval.__main__ import SEED
 from benchmarks.tiny_eval.client import MAX_TOKENS
-from benchmarks.tiny_eval.progress import progress_bar
 from config import WorkerConfig
 from protocol.sampling import SamplingParams
 from training.data import SKILLS, Example, skill_cases

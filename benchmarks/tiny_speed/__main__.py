@@ -18,9 +18,9 @@ from typing import Any
 import trio
 
 from benchmarks.machine import describe_machine
+from benchmarks.progress import progress_bar
 from benchmarks.serving.client import Sample, run_streams, tokens_per_s
 from benchmarks.serving.server import running_herma
-from benchmarks.tiny_eval.progress import progress_bar
 from benchmarks.tiny_speed.agent import AgentSample, ask_agent
 from benchmarks.tiny_speed.report import (
     FIRST_TOKEN_MAX_S,

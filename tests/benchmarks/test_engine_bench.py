@@ -19,7 +19,7 @@ from benchmarks.engine.floor import CEILINGS, Floor
 from benchmarks.engine.loading import measure_starts
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.plot import plot_decode
-from benchmarks.engine.report import Report
+from benchmarks.engine.run import Report
 from benchmarks.engine.scale import SMOKE
 from benchmarks.engine.soak import soak
 from benchmarks.engine.verdict import failures

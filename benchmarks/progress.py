@@ -1,9 +1,7 @@
-"""The progress of the benchmark on the terminal.
-
-Owns one line on stderr, redrawn in place; nothing without a terminal.
-"""
+"""Progress on the terminal: a bar on stderr for a list of tests, and one for a count on stdout."""
 
 import sys
+from collections.abc import Callable
 from typing import final
 
 _WIDTH = 30
@@ -37,3 +35,18 @@ class Progress:
             bar = "#" * int(_WIDTH * done / self._total)
             text = f"\r\033[K[{bar:{_WIDTH}}] {self._done}/{self._total} {name}"
             print(text, end="", file=sys.stderr, flush=True)
+
+
+def progress_bar(name: str, total: int) -> Callable[[int], None]:
+    """A function that takes the number of finished items: it draws a bar in a terminal, elsewhere
+    one line at the end.
+    """
+
+    def show(done: int) -> None:
+        if not sys.stdout.isatty() and done < total:
+            return
+        bar = "#" * (_WIDTH * done // total)
+        print(f"\r{name:22} [{bar:{_WIDTH}}] {done}/{total}", end="\n" if done == total else "")
+        sys.stdout.flush()
+
+    return show

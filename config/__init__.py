@@ -11,6 +11,7 @@ from config.defaults import (
 from config.environment import hash_api_key, ledger_path, provider_api_key
 from config.load import load_config, parse_config, with_gateway
 from config.model import (
+    DUMMY_PREFIX,
     Config,
     FallbackConfig,
     GatewayConfig,
@@ -18,6 +19,7 @@ from config.model import (
     LedgerConfig,
     LimitsConfig,
     ModelConfig,
+    Name,
     ParamsConfig,
     PriceConfig,
     ProviderConfig,
@@ -28,6 +30,7 @@ from config.model import (
 __all__ = [
     "BUILTIN_MODEL",
     "BUILTIN_PREFIX",
+    "DUMMY_PREFIX",
     "Config",
     "FallbackConfig",
     "GatewayConfig",
@@ -35,6 +38,7 @@ __all__ = [
     "LedgerConfig",
     "LimitsConfig",
     "ModelConfig",
+    "Name",
     "ParamsConfig",
     "PriceConfig",
     "ProviderConfig",

@@ -8,8 +8,7 @@ import secrets
 
 import msgspec
 
-from config import hash_api_key
-from config.model import Name
+from config import Name, hash_api_key
 from protocol.errors import ConfigError
 
 _KEY_BYTES = 24

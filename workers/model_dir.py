@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import xxhash
 
-from config import BUILTIN_PREFIX, builtin_models, is_hub_id, no_builtin
-from config.model import DUMMY_PREFIX
+from config import BUILTIN_PREFIX, DUMMY_PREFIX, builtin_models, is_hub_id, no_builtin
 from protocol.errors import ConfigError
 
 CONFIG_NAME: Final = "config.json"

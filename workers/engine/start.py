@@ -11,8 +11,7 @@ from typing import Final
 
 import torch
 
-from config import WorkerConfig
-from config.model import DUMMY_PREFIX
+from config import DUMMY_PREFIX, WorkerConfig
 from protocol.errors import ConfigError
 from workers.engine.compile.compile_ahead import CompileAhead
 from workers.engine.compile.kernel_cache import hash_compiler, watch_kernel_cache

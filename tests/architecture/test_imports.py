@@ -1,0 +1,125 @@
+"""Who imports whom, read from the source: no circles, packages by their names, no tests."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("gateway", "workers", "kernels", "protocol", "config", "herma")
+EXEMPT = ("protocol", "kernels")
+"""Flat: their files are imported directly."""
+
+
+def _module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    _module_of(path): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """The modules that are named, and what is taken from them: `a.b` and `a.b.c`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _edges() -> dict[str, set[str]]:
+    """Module -> the modules of ours that it imports."""
+    edges: dict[str, set[str]] = defaultdict(set)
+    for name, tree in TREES.items():
+        for full in _imported(tree):
+            found = full if full in FILES else full.rpartition(".")[0]
+            if found in FILES and found != name:
+                edges[name].add(found)
+    return edges
+
+
+def _circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Tarjan's strongly connected components of more than one module."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    circles = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(edges[name]):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            circle, stack[at:] = stack[at:], []
+            if len(circle) > 1:
+                circles.append(circle)
+
+    for name in FILES:
+        if name not in index:
+            visit(name)
+    return circles
+
+
+def _is_package(name: str) -> bool:
+    return FILES[name].name == "__init__.py"
+
+
+def _has_list(name: str) -> bool:
+    return any(
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for node in TREES[name].body
+    )
+
+
+def _is_inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def _past_the_package(importer: str, imported: str) -> bool:
+    """Whether a file of another subject is imported past the package that lists its names."""
+    package = imported.rpartition(".")[0]
+    if imported not in FILES or _is_package(imported) or package in EXEMPT:
+        return False
+    if importer.startswith("kernels.") and imported.startswith("kernels."):
+        return False  # device code calls device code
+    here = importer if _is_package(importer) else importer.rpartition(".")[0]
+    return _has_list(package) and not (_is_inside(here, package) or _is_inside(package, here))
+
+
+def test_imports_make_no_circle() -> None:
+    """A circle hides which part stands on which, and breaks with the order of imports."""
+    assert _circles(_edges()) == []
+
+
+def test_other_subjects_are_imported_by_their_package() -> None:
+    """`from gateway.routing import Dispatcher`, never from one of its files."""
+    found = [
+        f"{importer} imports {node.module}"
+        for importer, tree in TREES.items()
+        for node in tree.body  # what few need is imported by the function that needs it
+        if isinstance(node, ast.ImportFrom) and _past_the_package(importer, node.module or "")
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_product_imports_no_tests() -> None:
+    """Nor benchmarks, but for the command that runs them."""
+    found = [
+        f"{name} imports {full}"
+        for name, tree in TREES.items()
+        for full in _imported(tree)
+        if full.partition(".")[0] == "tests"
+        or (full.partition(".")[0] == "benchmarks" and not _is_inside(name, "herma"))
+    ]
+    assert not found, "\n".join(found)

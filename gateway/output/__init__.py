@@ -15,7 +15,7 @@ from gateway.output.detokenizer import (
 )
 from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
-from gateway.output.sequence_output import Reason, SequenceOutput
+from gateway.output.sequence_output import EventSink, Reason, SequenceOutput
 from gateway.output.stop_strings import NO_STOPS, StopMatcher
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "ByteDetokenizer",
     "ByteTable",
     "Detokenizer",
+    "EventSink",
     "OutputPipeline",
     "Reason",
     "ReasoningSplitter",

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import trio
 
 from gateway.api import Failed, Started, TurnEvent, connection_lost
+from gateway.output import EventSink
 from gateway.runtime import break_off
 from gateway.telemetry import EventFeed, RequestDetached, TakenOver
 
@@ -54,7 +55,7 @@ class Claim(NamedTuple):
 
 
 class StreamedTurn:
-    """One streamed turn and its client."""
+    """One streamed turn and its client. While it is STREAMING, events go to `emit` directly."""
 
     __slots__ = (
         "_emit",
@@ -65,6 +66,7 @@ class StreamedTurn:
         "failure",
         "left_at",
         "scope",
+        "sink",
         "state",
     )
 
@@ -72,6 +74,7 @@ class StreamedTurn:
         self.claim = claim
         self.state = TurnState.WAITING
         self.scope = trio.CancelScope()
+        self.sink = EventSink(self._keep)
         self.attached: trio.Event | None = None
         self.ended = trio.Event()
         self.failure: Exception | None = None
@@ -93,9 +96,10 @@ class StreamedTurn:
         self.state = TurnState.WAITING
         self.scope.deadline = float("inf")
         self._emit = emit
+        self.sink.emit = self._pass_first
         kept, self._kept = self._kept, []
         for event in kept:
-            self.emit(event)
+            self.sink(event)
         if self.attached is not None:
             self.attached.set()
 
@@ -106,10 +110,12 @@ class StreamedTurn:
         self.scope.deadline = self.left_at + grace_s
         self.attached = trio.Event()
         self._emit = None
+        self.sink.emit = self._keep
 
     def cancel(self) -> None:
         """The client has left for good."""
         self._emit = None
+        self.sink.emit = _ignore
         self.scope.cancel()
 
     def end(self, *, is_cut: bool) -> None:
@@ -117,27 +123,25 @@ class StreamedTurn:
         self.state = TurnState.ENDED
         if is_cut and self._emit is not None:
             self._emit(Failed(connection_lost()))
-        self._emit = None
+        # A bound method in the sink would be a cycle, which waits for the garbage collector.
+        self.sink.emit = _ignore
         self.ended.set()
 
-    def emit(self, event: TurnEvent) -> None:
-        """Pass an event on to the client, if one is connected."""
-        if self.state is not TurnState.STREAMING:
-            self._keep(event)
-        if self._emit is not None:
-            self._emit(event)
-
     def _keep(self, event: TurnEvent) -> None:
-        """Keep an event for a client that takes over; content that a client gets ends that."""
-        if self.state is TurnState.DETACHED:
-            self._kept.append(event)
-            if len(self._kept) > MAX_KEPT:
-                self.scope.cancel()
-        elif isinstance(event, Started):
+        self._kept.append(event)
+        if len(self._kept) > MAX_KEPT:
+            self.scope.cancel()
+
+    def _pass_first(self, event: TurnEvent) -> None:
+        assert self._emit is not None
+        if isinstance(event, Started):
+            # A client that takes over gets it too.
             self._kept = [event]
-        elif self.state is TurnState.WAITING:
+        else:
             self.state = TurnState.STREAMING
             self._kept.clear()
+            self.sink.emit = self._emit
+        self._emit(event)
 
 
 class OpenTurns:
@@ -228,7 +232,7 @@ class OpenTurns:
         try:
             with turn.scope:
                 with turn:
-                    await work(turn.emit)
+                    await work(turn.sink)
                 while turn.state is TurnState.DETACHED:
                     assert turn.attached is not None
                     await turn.attached.wait()
@@ -256,3 +260,7 @@ class OpenTurns:
         turn.detach(self._grace_s)
         self._detached[claim] = turn
         self._feed.publish(RequestDetached(claim.model, claim.key, self._grace_s))
+
+
+def _ignore(_event: TurnEvent) -> None:
+    """Where the events of a turn that is over go."""

@@ -10,7 +10,7 @@ from gateway.api.events import Finished, TextDelta, TurnEvent
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable
 from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
-from gateway.output.sequence_output import SequenceOutput
+from gateway.output.sequence_output import EventSink, SequenceOutput
 from gateway.output.stop_strings import StopMatcher
 from protocol.errors import WireError
 from protocol.tokens import TOKEN_BYTES, pack_tokens
@@ -77,6 +77,21 @@ def test_text_is_seen_only_once_it_is_out() -> None:
     choice.take(pack_tokens(rest))
     assert choice.has_text
     assert events == [TextDelta(0, "🙂")]
+
+
+def test_events_go_where_the_sink_says_now() -> None:
+    """A client may take over between two tokens."""
+    first: list[TurnEvent] = []
+    second: list[TurnEvent] = []
+    sink = EventSink(first.append)
+    pipeline = OutputPipeline(ByteDetokenizer(TABLE), StopMatcher([]))
+    choice = SequenceOutput(pipeline, sink, max_tokens=10, end_ids=frozenset())
+    choice.take(pack_tokens(ids_of("a")))
+    sink.emit = second.append
+    choice.take(pack_tokens(ids_of("b")))
+    choice.finish("stop")
+    assert said(first) == [(TextDelta, "a")]
+    assert said(second) == [(TextDelta, "b"), (Finished, "stop")]
 
 
 def test_more_than_was_ordered_is_refused() -> None:

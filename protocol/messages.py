@@ -75,12 +75,12 @@ class Ping(_Message, frozen=True, tag=5):
     """The supervisor's loop answers with `Pong`: libzmq answers heartbeats even for a stuck
     process.
 
-    `heard` is the nonce of the newest `Pong` that the gateway has handled, 0 before the first. It
-    acknowledges all that the worker sent before that `Pong`.
+    `last_pong` is the nonce of the newest `Pong` that the gateway has handled, 0 before the first.
+    It acknowledges all that the worker sent before that `Pong`.
     """
 
     nonce: Count
-    heard: Count = 0
+    last_pong: Count = 0
 
 
 class Snapshot(_Message, frozen=True, tag=6):

@@ -48,7 +48,7 @@ class EventSplitter:
             data = self._without_mark(data)
         if not self._pending and data.endswith(b"\n\n"):
             # The usual case: one read, one event. Whole events have no size limit.
-            self.is_done = self.is_done or _says_done(data)
+            self.is_done = self.is_done or _has_done(data)
             return data
         # An event may end in a blank line that was split over two reads: look back three bytes.
         search_from = max(0, len(self._pending) - 3)
@@ -61,7 +61,7 @@ class EventSplitter:
         whole = bytes(self._pending[:end])
         del self._pending[:end]
         self.is_between_events = not self._pending
-        self.is_done = self.is_done or _says_done(whole)
+        self.is_done = self.is_done or _has_done(whole)
         return whole
 
     def _without_mark(self, data: bytes) -> bytes:
@@ -77,7 +77,7 @@ class EventSplitter:
         """A last event without its blank line, which some providers omit; b"" if there is none."""
         rest = bytes(self._pending)
         self._pending.clear()
-        if _says_done(rest):
+        if _has_done(rest):
             self.is_done = True
             return rest.rstrip(b"\r\n") + b"\n\n"
         return b""
@@ -141,7 +141,7 @@ def kind_of(event: bytes) -> Kind:
     if chunk.error:
         return Kind.ERROR
     choices = chunk.choices if isinstance(chunk.choices, list) else []
-    return Kind.CONTENT if any(map(_says_something, choices)) else Kind.EMPTY
+    return Kind.CONTENT if any(map(_has_content, choices)) else Kind.EMPTY
 
 
 def kind_within(event: bytes) -> Kind:
@@ -172,14 +172,14 @@ def _kind_of_object(data: bytes) -> Kind:
         return Kind.GARBAGE
 
 
-def _says_done(events: bytes) -> bool:
+def _has_done(events: bytes) -> bool:
     return b"[DONE]" in events and _DONE.search(events) is not None
 
 
-def _says_something(choice: object) -> bool:
+def _has_content(choice: object) -> bool:
     if not isinstance(choice, dict):
         return False
     delta = choice.get("delta")
-    said = delta.items() if isinstance(delta, dict) else ()
-    is_said = any(value for name, value in said if name != "role")
-    return is_said or bool(choice.get("text") or choice.get("finish_reason"))
+    fields = delta.items() if isinstance(delta, dict) else ()
+    has_content = any(value for name, value in fields if name != "role")
+    return has_content or bool(choice.get("text") or choice.get("finish_reason"))

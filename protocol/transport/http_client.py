@@ -258,7 +258,7 @@ class _Connection:
     async def read_head(self, parser: ResponseParser, read_s: float) -> None:
         """Feed `parser` until it has the head."""
         while not parser.has_head:
-            with _within(read_s, ReadTimeout, "the server said nothing"):
+            with _within(read_s, ReadTimeout, "the server sent nothing"):
                 parser.feed(await self.receive())
             if not parser.has_head:
                 parser.take()  # raises what is wrong

@@ -12,7 +12,7 @@ import trio
 
 from protocol.addresses import ADDRESS_FORM
 from protocol.errors import ConfigError, WireError
-from protocol.transport.sockets import check_ipc_is_free, taken
+from protocol.transport.sockets import address_in_use, check_ipc_is_free
 
 MAGIC: Final = b"herma/1\n"
 """Each side sends it first; a peer that does not is a stranger, or ZeroMQ."""
@@ -43,7 +43,7 @@ def listen(address: str) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(taken(address)) from error
+            raise ConfigError(address_in_use(address)) from error
         raise ConfigError(_cannot("bind", address, error)) from error
     listener.setblocking(False)
     return listener

@@ -103,7 +103,7 @@ def check_ipc_is_free(address: str) -> None:
         return
     with stdlib_socket.socket(stdlib_socket.AF_UNIX) as probe:
         if probe.connect_ex(path) == 0:
-            raise ConfigError(taken(address))
+            raise ConfigError(address_in_use(address))
 
 
 def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
@@ -113,11 +113,11 @@ def _allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
 
 def _explain_bind(address: str, error: zmq.ZMQError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return taken(address)
+        return address_in_use(address)
     return f"cannot bind {address}: {_reason(error)}; {ADDRESS_FORM}"
 
 
-def taken(address: str) -> str:
+def address_in_use(address: str) -> str:
     """The error text for an address that is in use."""
     return f"cannot bind {address}: it is already taken; stop the other process or change the port"
 

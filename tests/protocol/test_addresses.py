@@ -1,4 +1,4 @@
-"""Which addresses stay on this machine, and where the neighbours are."""
+"""Which addresses stay on this machine, and those of sibling processes."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_public_addresses(address: str) -> None:
         ("ipc:///run/herma.sock", 2, "ipc:///run/herma.sock-2"),
     ],
 )
-def test_processes_share_out_an_address(address: str, index: int, expected: str) -> None:
+def test_addresses_of_several_processes(address: str, index: int, expected: str) -> None:
     """Ports count up, paths get a number; the first process has what was configured."""
     assert nth_address(address, index) == expected
 
@@ -83,8 +83,6 @@ def test_what_cannot_be_counted_on_from_is_refused(address: str, says: str) -> N
         ("ipc:///run/herma-1", "ipc:///run/herma", "ipc:///run/herma-1"),
     ],
 )
-def test_a_neighbour_is_on_the_host_that_was_dialled(
-    address: str, dialled: str, expected: str
-) -> None:
-    """What a process binds is no address for others: 0.0.0.0 is everybody's own host."""
+def test_a_sibling_is_on_the_dialled_host(address: str, dialled: str, expected: str) -> None:
+    """A bind address is useless to others: 0.0.0.0 is every host itself."""
     assert sibling_address(address, dialled) == expected

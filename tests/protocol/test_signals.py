@@ -66,7 +66,7 @@ def test_a_signal_that_is_none_is_refused() -> None:
 
 
 def wait_gone(pid: int) -> None:
-    """Return once nobody has the number."""
+    """Return once no process has the number."""
     deadline = time.monotonic() + BOUND_S
     while time.monotonic() < deadline:
         try:
@@ -74,7 +74,7 @@ def wait_gone(pid: int) -> None:
         except ProcessLookupError:
             return
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            return  # where nobody reaps orphans
+            return  # where no process reaps orphans
         time.sleep(0.01)
     raise AssertionError(f"{pid} lives on")
 

@@ -277,7 +277,7 @@ class GatewayLink:
     def _pinged(self, ping: Ping) -> None:
         self.send(Pong(ping.nonce))
         self._credit.ponged(ping.nonce)
-        if self._credit.taken(ping.heard):
+        if self._credit.taken(ping.last_pong):
             self._watch.took(trio.current_time())
             self._settle()
 

@@ -18,8 +18,8 @@ from gateway.upstream.forwarded_headers import (
         *("x-forwarded-for", "forwarded", "x-real-ip", "origin", "sec-fetch-site", "x-herma-debug"),
     ],
 )
-def test_what_belongs_to_one_side_does_not_go_on(name: str) -> None:
-    """Hop-by-hop headers, credentials and whereabouts of a client stay at the gateway."""
+def test_headers_of_one_side_are_not_forwarded(name: str) -> None:
+    """Hop-by-hop headers, credentials and the location of a client stay at the gateway."""
     assert forwarded_to_provider([(name.encode(), b"x")]) == []
 
 
@@ -31,12 +31,12 @@ def test_what_belongs_to_one_side_does_not_go_on(name: str) -> None:
         *("strict-transport-security", "x-herma-worker", "Set-Cookie", "X-Herma-Route"),
     ],
 )
-def test_what_belongs_to_a_provider_does_not_come_back(name: str) -> None:
+def test_headers_of_a_provider_are_not_forwarded(name: str) -> None:
     """Cookies, addresses and what describes the provider's own bytes or policies."""
     assert forwarded_to_client([(name, "x")]) == []
 
 
-def test_everything_else_passes_both_ways() -> None:
+def test_other_headers_are_forwarded_both_ways() -> None:
     """Unknown names too, repeated ones in order, values as they are."""
     headers = [
         ("user-agent", "OpenAI/Python 2.24.0"),
@@ -51,7 +51,7 @@ def test_everything_else_passes_both_ways() -> None:
     assert forwarded_to_client(back) == back
 
 
-def test_what_connection_names_stays_behind() -> None:
+def test_headers_listed_in_connection_are_not_forwarded() -> None:
     """A sender may declare any header to be of this one connection."""
     headers = [("connection", "keep-alive, X-Mine"), ("x-mine", "1"), ("x-other", "2")]
     assert forwarded_to_client(headers) == [("x-other", "2")]
@@ -60,13 +60,13 @@ def test_what_connection_names_stays_behind() -> None:
     ]
 
 
-def test_a_header_with_a_secret_does_not_come_back() -> None:
-    """A provider's host name or our key in a value is nobody's business."""
+def test_a_header_with_a_secret_is_not_forwarded() -> None:
+    """A provider's host name or our key in a value stays private."""
     headers = [("x-upstream", "http://api.far.example/v1"), ("x-request-id", "r")]
     assert forwarded_to_client(headers, ["api.far.example"]) == [("x-request-id", "r")]
 
 
-def test_there_is_a_bound() -> None:
+def test_forwarded_headers_are_bounded() -> None:
     """However many a provider sends, the client's head stays small."""
     assert len(forwarded_to_client([(f"x-{at}", "v") for at in range(500)])) == MAX_HEADERS
     assert forwarded_to_client([("x-big", "v" * 20_000)]) == []

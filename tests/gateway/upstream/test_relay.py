@@ -72,7 +72,7 @@ def test_events_without_data_are_not_passed_on(hollow: bytes) -> None:
         (b'data: {"choices":\r\ndata: []}\r\n\r\n', Kind.EMPTY),
     ],
 )
-def test_events_are_known_by_what_they_decide(text: bytes, kind: Kind) -> None:
+def test_kinds_of_events(text: bytes, kind: Kind) -> None:
     """Content makes an answer; roles, empty deltas and comments do not."""
     assert kind_of(text) is kind
     # Within an answer nothing depends on what is said.
@@ -94,8 +94,8 @@ def test_nothing_is_passed_on_before_the_first_content() -> None:
 
 @pytest.mark.parametrize("bad", [event(error="hot"), b"data: {\n\n"])
 @pytest.mark.parametrize("begun", [True, False])
-def test_what_is_good_before_the_bad_is_passed_on(bad: bytes, begun: bool) -> None:
-    """The bad itself never is; before the first content nothing is."""
+def test_good_events_before_a_bad_one_are_passed_on(bad: bytes, begun: bool) -> None:
+    """The bad one never is; before the first content nothing is."""
     passed: list[bytes] = []
     relay = relay_into(passed)
     with pytest.raises(BadStream):
@@ -105,7 +105,7 @@ def test_what_is_good_before_the_bad_is_passed_on(bad: bytes, begun: bool) -> No
 
 
 def test_an_end_without_content_is_no_answer() -> None:
-    """[DONE] right after the role: somebody else may still be asked."""
+    """[DONE] right after the role: another provider may still be asked."""
     passed: list[bytes] = []
     with pytest.raises(BadStream, match="without an answer"):
         relay_into(passed).take(ROLE + DONE)
@@ -122,7 +122,7 @@ def test_what_comes_too_late_is_not_passed_on() -> None:
 
 
 def test_what_is_held_is_bounded() -> None:
-    """Who sends empty chunks without end has begun."""
+    """With endless empty chunks the answer has begun."""
     passed: list[bytes] = []
     relay = relay_into(passed)
     count = MAX_HELD_BYTES // len(ROLE) + 1

@@ -40,7 +40,7 @@ def test_usage_is_read_or_it_is_not(told: object, usage: Usage | None) -> None:
     assert usage_of(body(told)) == usage
 
 
-def test_thoughts_outside_of_the_output_are_paid_for() -> None:
+def test_reasoning_outside_of_the_output_is_paid_for() -> None:
     """Some providers count them in the total only."""
     assert usage_of(body({**COUNTED, "total_tokens": 1120})) == Usage(100, 0, 1020)
 

@@ -74,7 +74,7 @@ async def test_a_stale_ipc_path_is_taken_over(tmp_path: Path) -> None:
     "address", ["tcp://0.0.0.0:*", "tcp://*:8090", "tcp://[::]:*", "tcp://eth0:8090"]
 )
 def test_a_public_bind_without_keys_is_refused(router: RouterSocket, address: str) -> None:
-    """Nobody else's machine can connect unless CURVE keys are configured."""
+    """Other machines cannot connect unless CURVE keys are configured."""
     with pytest.raises(ConfigError, match="CURVE") as error:
         router.bind(address)
     assert address in _error_line(error)

@@ -120,7 +120,7 @@ async def test_a_peer_without_curve_stays_out(mechanism: str) -> None:
             plain.set(zmq.PLAIN_PASSWORD, b"please")
         monitor = plain.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         plain.connect(gateway.address)
-        with suppress(zmq.Again):  # it may have been refused already, and speaks to nobody then
+        with suppress(zmq.Again):  # it may have been refused already
             plain.send(b"in the clear", zmq.NOBLOCK)
         async with running(gateway, worker):
             await until(lambda: monitor.poll(0))

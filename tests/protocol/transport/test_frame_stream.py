@@ -61,7 +61,7 @@ async def _send_all(sock: socket.socket, data: bytes) -> None:
 
 @pytest.mark.usefixtures("has_insides")
 def test_a_length_over_the_limit_ends_the_stream() -> None:
-    """What comes after it is nobody's frame."""
+    """What comes after it is not a frame."""
     received: list[bytes] = []
 
     async def main() -> None:
@@ -82,8 +82,8 @@ def test_a_length_over_the_limit_ends_the_stream() -> None:
 def test_what_on_frame_raises_is_raised_by_the_streams_task(
     kind: type[Exception], is_closing: bool
 ) -> None:
-    """As an error of ours that nobody foresaw; even one that looks like the peer's, or that comes
-    once the stream is closed. No frame follows it, and whoever runs the stream goes on.
+    """As an unexpected error of ours; even one that looks like the peer's, or that comes
+    once the stream is closed. No frame follows it, and the task that runs the stream goes on.
     """
     received: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""Garbage hurts nobody: strangers are counted or dropped, the fleet goes on."""
+"""Garbage is harmless: strangers are counted or dropped, the fleet goes on."""
 
 import os
 import socket
@@ -78,7 +78,7 @@ async def test_a_stranger_on_tcp_is_shut_out(garbage: bytes) -> None:
 
 
 async def test_half_open_strangers_are_harmless() -> None:
-    """Connections that stop in the middle of the greeting hold nobody up."""
+    """Connections that stop in the middle of the greeting do not block others."""
     async with linked_pair() as (gateway, worker):
         with ExitStack() as strangers:
             for size in range(0, 60, 3):
@@ -108,7 +108,7 @@ async def test_a_peer_that_turns_evil_is_shut_out(evil: bytes) -> None:
 
 
 async def test_strange_identities_are_counted_and_dropped() -> None:
-    """A DEALER whose identity is not 16 bytes is foreign: its frames reach nobody."""
+    """A DEALER whose identity is not 16 bytes is foreign: its frames are not delivered."""
     async with _undisturbed() as (gateway, _):
         before = len(gateway.frames)
         identities = [None, b"x", b"x" * 15, b"x" * 17, b"x" * 255]

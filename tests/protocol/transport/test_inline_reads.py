@@ -125,7 +125,7 @@ def test_a_deadline_ends_the_wait() -> None:
 
 
 def test_deadlines_and_other_sockets_are_served_while_one_never_rests() -> None:
-    """A socket that can always be read, which nobody empties, holds up nobody."""
+    """A socket that is never emptied does not block others."""
 
     async def main() -> None:
         with socket_pair() as (ours, theirs), socket_pair() as (other, its_peer):
@@ -245,8 +245,8 @@ def _interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_a_signal_ends_the_sleep() -> None:
-    """And finds who waits for it; an interrupt ends the run as ever."""
+def test_a_signal_ends_the_wait() -> None:
+    """And wakes the task that waits for it; an interrupt ends the run as usual."""
 
     async def until_told() -> None:
         with socket_pair() as (ours, _):
@@ -278,7 +278,7 @@ def test_a_signal_ends_the_sleep() -> None:
     assert taken == ["to its end"]
 
 
-def test_a_take_may_start_a_task_and_cancel_a_scope() -> None:
+def test_a_callback_may_start_a_task_and_cancel_a_scope() -> None:
     """As a full socket does, and a client that left: they are found at once."""
 
     async def main() -> None:
@@ -305,8 +305,8 @@ def test_a_take_may_start_a_task_and_cancel_a_scope() -> None:
     run_with_inline_reads(main)
 
 
-def test_what_takes_submit_leaves_before_the_loop_sleeps_again() -> None:
-    """The end of the loop's turn is told, though its sleep was all that there was."""
+def test_what_callbacks_submit_leaves_before_the_loop_waits_again() -> None:
+    """The end of the loop's turn is noticed, though it only waited."""
 
     class Ends(trio.abc.Instrument):
         def before_io_wait(self, timeout: float) -> None:
@@ -335,8 +335,8 @@ def test_what_takes_submit_leaves_before_the_loop_sleeps_again() -> None:
     run_with_inline_reads(main)
 
 
-def test_one_take_may_end_another() -> None:
-    """Who was withdrawn by the first is not called, though it was ready with it."""
+def test_one_callback_may_unregister_another() -> None:
+    """Which is not called then, though both sockets were ready."""
 
     async def main() -> None:
         with socket_pair() as (one, its_peer), socket_pair() as (two, other_peer):

@@ -38,7 +38,7 @@ def _fill(send: Callable[[bytes], None]) -> int:
 
 
 async def test_an_unknown_peer_is_an_error_at_once() -> None:
-    """Sending to an identity that nobody has raises PeerUnknown, and the link stays usable."""
+    """Sending to an unknown identity raises PeerUnknown, and the link stays usable."""
     async with linked_pair() as (gateway, worker):
         with pytest.raises(PeerUnknown, match="00000000"):
             gateway.router.send(WorkerId(bytes(16)), b"lost")
@@ -227,7 +227,7 @@ async def test_dropping_a_peer_forgets_what_waits_for_it() -> None:
 
 
 async def test_a_worker_may_speak_before_its_gateway_exists() -> None:
-    """Frames sent while nobody listens wait, up to 8 MiB, and arrive in order later."""
+    """Frames sent while no gateway listens wait, up to 8 MiB, and arrive in order later."""
     gateway = GatewayEnd()
     address = gateway.address
     gateway.router.close()

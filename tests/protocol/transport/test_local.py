@@ -188,7 +188,7 @@ async def test_what_waits_can_be_forgotten_without_breaking_the_stream(address: 
 
 
 async def test_a_second_connection_takes_the_place_of_the_first(address: str) -> None:
-    """A worker that dials anew is served there, and nobody counts as gone."""
+    """A worker that dials again is served there, and none is reported as gone."""
     async with linked(address) as (gateway, worker, nursery):
         again = Worker(address, worker.identity)
         await nursery.start(again.dealer.run)

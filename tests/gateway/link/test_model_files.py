@@ -73,7 +73,7 @@ async def test_more_files_than_can_wait_are_refused() -> None:
         files.put(b"one too many....", {})
 
 
-async def test_files_that_have_come_need_nobody_who_sends_them() -> None:
+async def test_files_that_have_come_need_no_worker() -> None:
     """They are built all the same; what has not come is not waited for without a sender."""
     files = ModelFiles()
     files.put(b"they are here...", make_text_files())

@@ -19,12 +19,12 @@ def test_the_first_that_falls_silent_is_found_in_time() -> None:
     assert [worker_id for worker_id, _ in peers.silent(101.5)] == [OTHER]
 
 
-def test_nobody_is_never_silent() -> None:
+def test_without_workers_none_is_silent() -> None:
     """Without peers there is nothing to wake for."""
     assert (Peers().silent_at(), Peers().silent(1e9)) == (math.inf, [])
 
 
-def test_our_own_lateness_is_nobodys_silence() -> None:
+def test_lateness_of_this_process_is_no_silence() -> None:
     """What we could not hear is excused, but nobody is heard in the future for it."""
     peers = Peers({ONE: Peer("one", 100.0), OTHER: Peer("other", 104.9)})
     peers.excuse(5.0, 105.0)

@@ -75,7 +75,7 @@ async def test_they_leave_before_anything_else_is_done() -> None:
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
-async def test_who_loses_its_worker_by_sending_hears_of_it_at_once(is_sent: bool) -> None:
+async def test_a_send_that_loses_the_worker_ends_its_attempt_at_once(is_sent: bool) -> None:
     """The loop is about to sleep, with nothing to wake it for a long time. What is sent may be
     another's, who does not hear of it: a health probe.
     """
@@ -116,7 +116,7 @@ async def test_a_fault_in_sending_is_not_swallowed() -> None:
     await _fails_to_send(send)
 
 
-async def test_a_fault_that_passes_is_none_the_less_told() -> None:
+async def test_a_fault_in_sending_is_raised_even_if_it_passes() -> None:
     """It may have lost what it was about, and trio would call an instrument that raised no more."""
     sent: list[bytes] = []
 

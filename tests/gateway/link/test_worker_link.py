@@ -26,7 +26,7 @@ from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.worker import FakeWorker, open_worker
 
 
-async def test_garbage_is_counted_and_harms_nobody() -> None:
+async def test_garbage_is_counted_and_changes_nothing_else() -> None:
     """Random bytes, truncated frames and messages of the other direction change nothing."""
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")
@@ -105,7 +105,7 @@ async def test_files_are_asked_once_and_kept() -> None:
             assert len(worker.all_of(GetFiles)) + len(other.all_of(GetFiles)) == 1
 
 
-async def test_a_held_up_gateway_blames_nobody() -> None:
+async def test_a_gateway_that_was_held_up_gives_no_worker_up() -> None:
     """A pause of the gateway's own loop does not count as the workers' silence."""
     async with open_gateway() as gateway, open_worker(gateway.address):
         await gateway.wait_state("ready")
@@ -119,7 +119,7 @@ async def test_a_held_up_gateway_blames_nobody() -> None:
         assert gateway.services.counters.workers_lost == 0
 
 
-async def test_who_waits_unread_is_not_silent() -> None:
+async def test_a_worker_with_unread_frames_is_not_silent() -> None:
     """A silent worker is given up, but not while the gateway has frames that it has not read."""
     async with open_gateway() as gateway, open_worker(gateway.address) as worker:
         await gateway.wait_state("ready")

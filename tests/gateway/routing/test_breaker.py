@@ -67,7 +67,7 @@ def test_failed_trials_wait_longer_up_to_a_bound() -> None:
     assert waits == [10.0, 20.0, 40.0, LONGEST_OPEN_S, LONGEST_OPEN_S, LONGEST_OPEN_S]
 
 
-def test_who_is_open_is_asked_last_not_never() -> None:
+def test_an_open_target_is_asked_last_not_never() -> None:
     """Of several only the one that is due soonest: a request is not sent through all of them."""
     breakers = {"a": opened(0.0), "b": Breaker(), "c": opened(1.0)}
     assert in_order("abc", breakers.__getitem__, 2.0) == (["b", "a"], None)
@@ -76,7 +76,7 @@ def test_who_is_open_is_asked_last_not_never() -> None:
     assert in_order("abc", breakers.__getitem__, 20.0) == (["a", "b", "c"], None)
 
 
-def test_who_asked_for_a_pause_gets_it() -> None:
+def test_a_target_that_asked_for_a_pause_gets_it() -> None:
     """It is not asked at all; if all did, the shortest pause is told. It is no failure."""
     breakers = {"a": Breaker(), "b": Breaker()}
     assert breakers["a"].cool(0.0, 30.0)

@@ -184,7 +184,7 @@ def test_without_workers_the_chain_serves_and_is_announced_once() -> None:
     assert placed(fleet.tickets.ask(request(5), 1.2)) == {5: W1}
 
 
-def test_the_fleet_rests_when_nobody_is_there_and_no_canary_is_due() -> None:
+def test_the_fleet_rests_without_tickets_and_due_probes() -> None:
     """Neither with a place nor without one."""
     fleet = dispatch((W1, facts(max_seqs=1)), fallback=CLOUD)
     assert fleet.is_at_rest

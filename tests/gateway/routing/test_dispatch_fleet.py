@@ -67,7 +67,9 @@ def test_a_ready_worker_is_accepted_and_asked_for_what_is_missing() -> None:
         (hello("w2", facts(context_length=0)), "no window"),
     ],
 )
-def test_who_does_not_fit_is_refused_with_the_reason(message: Register, word: str) -> None:
+def test_a_worker_that_does_not_fit_is_refused_with_the_reason(
+    message: Register, word: str
+) -> None:
     """The fleet stays as it was."""
     fleet = dispatch((W1, facts()))
     effects = fleet.register(W2, message, 0.0)
@@ -147,7 +149,7 @@ def test_a_worker_that_starts_no_more_is_not_waited_for() -> None:
     assert "stopped after" in fleet.workers()[0].fault
 
 
-def test_clients_are_not_told_why_an_engine_died() -> None:
+def test_errors_do_not_say_why_an_engine_died() -> None:
     """Its words may hold paths, or words on which clients act; operators have the notice."""
     fleet = dispatch((W1, facts()))
     fleet.heard(W1, Fault("w1", 1, "/srv/secret/engine: not found", 127), 0.0)
@@ -226,7 +228,7 @@ def test_the_window_of_a_model_is_the_least_of_its_ready_workers() -> None:
     assert windows == [100, 8000, 9000, 9000]
 
 
-def test_workers_bring_models_that_nobody_configured() -> None:
+def test_workers_bring_models_that_are_not_configured() -> None:
     """Such a model is listed after the configured ones, while a worker is expected back."""
     fleet = _awaiting()
     fleet.register(W1, hello("w1", facts()), 0.0)

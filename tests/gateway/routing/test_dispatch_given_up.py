@@ -72,7 +72,7 @@ def test_one_that_is_back_and_gives_up_is_waited_for_no_more() -> None:
     assert only(fleet.tickets.ask(request(1, resumed=True), 3.0), Refuse).ticket == 1
 
 
-def test_where_nobody_is_left_nobody_has_given_up() -> None:
+def test_without_workers_none_has_given_up() -> None:
     """Whoever comes next may be a worker of any name: the patience is what it was."""
     fleet = dispatch((W1, facts()), resume_wait_s=PATIENCE_S)
     fleet.heard(W1, gives_up(1), 0.0)

@@ -205,8 +205,8 @@ class DispatchMachine(RuleBasedStateMachine):
         index = self.fleet._index
         assert {block for block in BLOCKS if index.holds(worker_id, block)} == engine.held
 
-    @rule(fields=asked, patience_s=st.sampled_from([None, 0.0, 5.0]), suspect=st.booleans())
-    def ask(self, fields: dict[str, Any], patience_s: float | None, suspect: bool) -> None:
+    @rule(fields=asked, patience_s=st.sampled_from([None, 0.0, 5.0]), struck=st.booleans())
+    def ask(self, fields: dict[str, Any], patience_s: float | None, struck: bool) -> None:
         """A turn asks."""
         self.num_tickets += 1
         deadline_at = None if patience_s is None else self.now + patience_s
@@ -214,7 +214,7 @@ class DispatchMachine(RuleBasedStateMachine):
         if fields["auxiliary"]:
             self.auxiliary.add(self.num_tickets)
         fingerprint = str(self.num_tickets).encode()
-        if suspect:
+        if struck:
             self.quarantine.add(self.num_tickets)
             for epoch in range(PROBATION_STRIKES):
                 self.fleet.strike((fields["key"], fingerprint), (W1, epoch), "r", "m", self.now)
@@ -288,8 +288,8 @@ class DispatchMachine(RuleBasedStateMachine):
         assert not self.running.keys() & self.waiting.keys()
 
     @invariant()
-    def suspects_run_one_at_a_time(self) -> None:
-        """What kills engines must not take another suspect with it."""
+    def requests_on_probation_run_one_at_a_time(self) -> None:
+        """Otherwise one of them could be struck for the death that another caused."""
         assert len(self.quarantine & self.running.keys()) <= 1
 
     @invariant()

@@ -128,8 +128,8 @@ class Ticked(Dispatch):
         return super().tick(now)
 
 
-async def test_how_often_the_time_is_told(autojump_clock: trio.testing.MockClock) -> None:
-    """By what is under way; those who begin to wait just before a beat do not put it off."""
+async def test_how_often_the_dispatcher_ticks(autojump_clock: trio.testing.MockClock) -> None:
+    """By what is under way; those who begin to wait just before a tick do not put it off."""
     core = Ticked()
     dispatcher = Dispatcher(core, EventFeed())
     dispatcher.attach(Port())
@@ -154,8 +154,10 @@ async def test_how_often_the_time_is_told(autojump_clock: trio.testing.MockClock
     assert rates == pytest.approx(expected, abs=0.11)
 
 
-async def test_who_waits_ends_the_rest_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    """What is due soon for those that wait is not put off to the end of a slow beat."""
+async def test_a_waiting_request_ends_the_long_interval_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What is due soon for those that wait is not put off to the end of a long tick."""
     dispatcher, _ = make_dispatcher()
     register(dispatcher, ready=False)
     async with trio.open_nursery() as nursery:

@@ -43,7 +43,7 @@ def test_an_idle_key_returns_at_the_minimum() -> None:
     assert shares.served("idle") == shares.served("busy") == 5000
 
 
-def test_all_is_forgiven_when_nobody_works() -> None:
+def test_counters_start_again_when_no_key_is_active() -> None:
     """Use of an idle fleet is no debt later."""
     shares = FairShares()
     shares.enter("a", "s")

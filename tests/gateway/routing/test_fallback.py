@@ -1,4 +1,4 @@
-"""The way to providers and back, and who is suspected of killing engines."""
+"""The way to providers and back, and the quarantine of requests that kill engines."""
 
 import msgspec
 import pytest
@@ -56,7 +56,7 @@ def test_probes_must_come_back_in_a_row() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(ENDS), st.floats(0, 2), st.booleans()), max_size=60))
-def test_a_fallback_ends_with_so_many_canaries_in_a_row(
+def test_a_fallback_ends_with_so_many_probes_in_a_row(
     steps: list[tuple[str, float, bool]],
 ) -> None:
     """And with nothing else, whatever is told twice or too late; each change is told once."""
@@ -92,7 +92,7 @@ def test_a_fallback_ends_with_so_many_canaries_in_a_row(
     assert fallback.is_on
 
 
-def test_a_failed_canary_is_told() -> None:
+def test_a_failed_probe_is_published() -> None:
     """A worker that says it is ready and gives no tokens."""
     fleet = dispatch(fallback=CLOUD)
     assert isinstance(only(fleet.tickets.ask(request(1), 0.0), Notice).event, FallbackOn)
@@ -121,7 +121,7 @@ def events(effects: Effects) -> list[FleetEvent]:
     "crowded",
     [load(running=2, waiting=1), load(running=2), msgspec.structs.replace(load(), num_blocks=9)],
 )
-def test_a_canary_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) -> None:
+def test_a_probe_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) -> None:
     """All places, or all blocks, were others' while it waited, at least for a time. It is tried
     anew, and those that came back before it still count.
     """
@@ -140,7 +140,7 @@ def test_a_canary_that_is_late_at_a_full_engine_has_not_failed(crowded: Load) ->
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_our_own_users_may_keep_a_canary_waiting_too(is_refused: bool) -> None:
+def test_our_own_users_may_keep_a_probe_waiting_too(is_refused: bool) -> None:
     """One of them has the last place, or was refused one; no counter of the engine says so yet."""
     fleet, probe = fallen_back(max_seqs=1)
     assert placed(fleet.tickets.ask(request(2, cloud=False), 0.1)) == {2: W1}
@@ -152,7 +152,7 @@ def test_our_own_users_may_keep_a_canary_waiting_too(is_refused: bool) -> None:
 
 
 @pytest.mark.parametrize("num_others", [0, 1])
-def test_a_canary_that_is_late_where_there_was_a_place_has_failed(num_others: int) -> None:
+def test_a_probe_that_is_late_where_there_was_a_place_has_failed(num_others: int) -> None:
     """The engine's counters hold the health probe too: it is not what keeps itself waiting."""
     fleet, probe = fallen_back(max_seqs=1 + num_others)
     fleet.heard(W1, load(running=1 + num_others), 0.2)
@@ -161,7 +161,7 @@ def test_a_canary_that_is_late_where_there_was_a_place_has_failed(num_others: in
     assert told == [HealthProbeFailed("m", "w1", "no tokens")]
 
 
-def test_a_canary_does_not_outlive_its_workers_registration() -> None:
+def test_a_probe_does_not_outlive_its_workers_registration() -> None:
     """A worker that dials in anew has nothing of it left: the next one does not wait until that one
     is late, and what is told of it then is ignored.
     """
@@ -176,7 +176,7 @@ def test_a_canary_does_not_outlive_its_workers_registration() -> None:
     ]
 
 
-def test_what_crowded_one_canary_excuses_no_other() -> None:
+def test_what_crowded_one_probe_excuses_no_other() -> None:
     """It is asked anew for each."""
     fleet, probe = fallen_back(max_seqs=1)
     fleet.heard(W1, load(running=2), 0.2)
@@ -188,7 +188,7 @@ def test_what_crowded_one_canary_excuses_no_other() -> None:
     assert len(events(fleet.probe_ended("m", probe.serial, "late", "w1", "no tokens", 21.0))) == 1
 
 
-def test_users_have_the_places_before_canaries() -> None:
+def test_users_have_the_places_before_probes() -> None:
     """Who waits for the worker gets its last place, and the health probe flies when there is
     another.
     """
@@ -202,7 +202,7 @@ def test_users_have_the_places_before_canaries() -> None:
     assert only(fleet.tickets.release(2, 0.4), Probe).worker_id == W1
 
 
-def test_where_users_have_all_places_they_are_the_canaries() -> None:
+def test_where_users_have_all_places_they_are_the_probes() -> None:
     """Each counts once, by its first tokens or its end; one that is failed begins the count anew.
     No health probe takes a place from them, and the fallback of a worker that is never idle ends.
     """
@@ -234,7 +234,7 @@ def test_the_last_of_the_users_that_prove_a_worker_ends_the_fallback_at_once() -
     assert events(fleet.tickets.proven(2, 0.2)) == [FallbackOff("m", 3)]
 
 
-def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
+def test_a_draining_worker_proves_nothing() -> None:
     """It takes no more work: what it still does says nothing of the others."""
     fleet, probe = fallen_back(max_seqs=1)
     fleet.tickets.ask(request(2, cloud=False), 0.0)
@@ -253,7 +253,7 @@ def test_a_worker_that_leaves_is_proven_for_nobody() -> None:
     ]
 
 
-def test_users_prove_nothing_where_canaries_can() -> None:
+def test_users_prove_nothing_where_probes_can() -> None:
     """While there is a free place it takes health probes, which fly one by one."""
     fleet, probe = fallen_back(max_seqs=4)
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.0)
@@ -314,7 +314,7 @@ def test_a_worker_that_was_too_busy_for_its_trial_is_tried_again() -> None:
     assert placed(fleet.tickets.ask(request(4, prefer=W1), 6.2)) == {4: W1}
 
 
-def test_who_waits_for_a_worker_on_trial_gets_it_when_its_trial_ends_well() -> None:
+def test_a_request_that_waits_for_a_workers_trial_runs_there_when_it_ends_well() -> None:
     """In the same step: the trial's end frees the place and proves the worker."""
     fleet = dispatch((W1, facts(max_seqs=1)), (W2, facts(max_seqs=1)))
     for ticket in range(3):
@@ -350,13 +350,13 @@ def test_deaths_of_engines_open_the_breaker_of_their_worker() -> None:
 
 
 def struck(fleet: Dispatch, fingerprint: bytes) -> bytes:
-    """The fingerprint, on trial: engines died under its request as often as that takes."""
+    """The fingerprint, on probation: engines died under its request as often as that takes."""
     for epoch in range(PROBATION_STRIKES):
         assert fleet.strike(("k", fingerprint), (W1, epoch), "r", "m", 0.0) == ()
     return fingerprint
 
 
-def test_suspects_wait_for_each_other_and_keep_nobody_waiting() -> None:
+def test_requests_on_probation_run_one_at_a_time_and_block_no_others() -> None:
     """One at a time until it is proven, lost or over; others pass."""
     fleet = dispatch((W1, facts()), (W2, facts()))
     a, b, c = (struck(fleet, name) for name in (b"a", b"b", b"c"))
@@ -368,7 +368,7 @@ def test_suspects_wait_for_each_other_and_keep_nobody_waiting() -> None:
     assert [e.ticket for e in fleet.tickets.release(2, 0.3) if isinstance(e, Assign)] == [4]
 
 
-def test_a_proven_request_is_no_suspect() -> None:
+def test_a_proven_request_is_cleared() -> None:
     """Neither after its first tokens nor after an end that proves it."""
     fleet = dispatch((W1, facts()))
     struck(fleet, b"a")
@@ -396,7 +396,7 @@ def test_a_request_is_poison_after_so_many_deaths() -> None:
     assert quarantine.poison_deaths(R, MEMORY_S) == 0
 
 
-def test_an_acquitted_request_is_no_suspect() -> None:
+def test_a_cleared_request_has_no_strikes() -> None:
     """Strikes do not add up over a long life."""
     quarantine = Quarantine()
     for death in range(10):
@@ -405,7 +405,7 @@ def test_an_acquitted_request_is_no_suspect() -> None:
     assert quarantine.strikes(R, 0.0) == 0
 
 
-def test_suspects_are_bounded() -> None:
+def test_the_quarantine_is_bounded() -> None:
     """The oldest are forgotten."""
     quarantine = Quarantine()
     for number in range(MAX_RECORDS + 5):

@@ -66,7 +66,7 @@ def test_users_of_one_worker_do_not_speak_for_another_that_has_not_answered() ->
     assert only(fleet.tick(11.0), Probe).worker_id == W2
 
 
-def test_users_of_one_worker_do_where_another_has_no_place_for_canaries() -> None:
+def test_users_of_one_worker_do_where_another_has_no_place_for_probes() -> None:
     """It is busy with others' work: no reason to stay away from both."""
     fleet, probe = two_workers()
     fleet.probe_ended("m", probe.serial, "busy", "", "", 0.3)
@@ -74,7 +74,7 @@ def test_users_of_one_worker_do_where_another_has_no_place_for_canaries() -> Non
     assert events(fleet.tickets.proven(3, 0.3)) == [FallbackOff("m", 3)]
 
 
-def test_a_canary_that_failed_there_is_not_excused_by_what_was_before() -> None:
+def test_a_probe_that_failed_there_is_not_excused_by_what_was_before() -> None:
     """It waited at the door for a time, and then the engine broke off."""
     fleet, probe = two_workers()
     fleet.heard(W2, load(running=3), 0.3)
@@ -83,7 +83,7 @@ def test_a_canary_that_failed_there_is_not_excused_by_what_was_before() -> None:
     assert [events(fleet.tickets.proven(ticket, 0.4)) for ticket in (2, 3, 4)] == [[], [], []]
 
 
-def test_a_canary_whose_worker_is_gone_is_not_waited_for() -> None:
+def test_a_probe_whose_worker_is_gone_is_not_waited_for() -> None:
     """The next flies to another at once, and all are counted anew."""
     fleet, probe = two_workers()
     fleet.tickets.release(2, 0.3)
@@ -96,7 +96,7 @@ def test_a_canary_whose_worker_is_gone_is_not_waited_for() -> None:
     ]
 
 
-def test_a_canary_of_an_earlier_fallback_proves_nothing() -> None:
+def test_a_probe_of_an_earlier_fallback_proves_nothing() -> None:
     """Users have ended that one while it was on its way."""
     fleet, stale = fallen_back(max_seqs=1)
     for ticket in (2, 3, 4):

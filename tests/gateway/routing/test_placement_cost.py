@@ -97,7 +97,7 @@ def test_a_worker_that_was_slow_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(("rate", "running"), [(5e-324, 0), (5e-324, 3), (1e15, 0)])
-def test_a_rate_that_cannot_be_harms_nobody(rate: float, running: int) -> None:
+def test_an_impossible_rate_breaks_no_cost(rate: float, running: int) -> None:
     """A worker that reports nonsense is the worse choice; its numbers stay finite."""
     options = [Option(_worker(W1, running=running, rate=rate), 0, 0), Option(_worker(W2), 0, 0)]
     choice = choose(_work(), options, 0.0)
@@ -108,7 +108,7 @@ def test_a_rate_that_cannot_be_harms_nobody(rate: float, running: int) -> None:
         assert choice.worker.worker_id == W2
 
 
-def test_the_step_of_the_moment_moves_nobody() -> None:
+def test_a_single_step_time_moves_no_request() -> None:
     """A step with a long prompt in it takes ten times as long as the next one: where a worker is
     computing one now, answers are no slower for it in the long run.
     """

@@ -14,83 +14,83 @@ def _truth(num_cached: int, num_tokens: int) -> float:
 
 
 def _taught(*prompts: tuple[int, int], rounds: int = 1) -> PrefillRateEstimator:
-    pace = PrefillRateEstimator()
-    pace.report(30_000.0, 0.0)
+    estimate = PrefillRateEstimator()
+    estimate.report(30_000.0, 0.0)
     for _ in range(rounds):
         for num_cached, num_tokens in prompts:
             depth = num_tokens * (num_cached + num_tokens / 2)
-            pace.learn(num_tokens, depth, _truth(num_cached, num_tokens), 0.0)
-    return pace
+            estimate.learn(num_tokens, depth, _truth(num_cached, num_tokens), 0.0)
+    return estimate
 
 
 def test_before_the_first_prefill_the_workers_own_rate_counts() -> None:
     """A reported rate holds for every token; unknown is 0; what cannot be stays finite."""
-    pace = PrefillRateEstimator()
-    assert pace.tokens_per_s == 0.0
-    pace.report(0.0, 0.0)
-    assert pace.tokens_per_s == 0.0
-    pace.report(10_000.0, 0.0)
-    assert pace.seconds(50_000, 1_000) == pytest.approx(0.1)
-    pace.report(5e-324, 0.0)
-    assert pace.seconds(0, 1_000) == pytest.approx(1_000.0)
-    pace.report(float("inf"), 0.0)
-    pace.learn(1_000, 0.0, 1.0, 0.0)
-    assert 0 < pace.seconds(0, 1_000) < 1.0
+    estimate = PrefillRateEstimator()
+    assert estimate.tokens_per_s == 0.0
+    estimate.report(0.0, 0.0)
+    assert estimate.tokens_per_s == 0.0
+    estimate.report(10_000.0, 0.0)
+    assert estimate.seconds(50_000, 1_000) == pytest.approx(0.1)
+    estimate.report(5e-324, 0.0)
+    assert estimate.seconds(0, 1_000) == pytest.approx(1_000.0)
+    estimate.report(float("inf"), 0.0)
+    estimate.learn(1_000, 0.0, 1.0, 0.0)
+    assert 0 < estimate.seconds(0, 1_000) < 1.0
 
 
 def test_long_prompts_are_dearer_than_their_tokens() -> None:
     """Both numbers are found from prompts of many lengths: the end of a long one costs more."""
-    pace = _taught((0, 1_000), (30_000, 2_000), (0, 60_000), (5_000, 12_000), rounds=40)
+    estimate = _taught((0, 1_000), (30_000, 2_000), (0, 60_000), (5_000, 12_000), rounds=40)
     for num_cached, num_tokens in ((0, 2_000), (0, 20_000), (0, 100_000), (60_000, 1_000)):
-        assert pace.seconds(num_cached, num_tokens) == pytest.approx(
+        assert estimate.seconds(num_cached, num_tokens) == pytest.approx(
             _truth(num_cached, num_tokens), rel=0.15
         )
-    assert pace.seconds(0, 100_000) > 1.3 * 100_000 / pace.tokens_per_s
+    assert estimate.seconds(0, 100_000) > 1.3 * 100_000 / estimate.tokens_per_s
 
 
 def test_prompts_of_one_length_still_give_their_rate() -> None:
     """Nothing tells tokens from context then, and their sum is right all the same."""
-    pace = _taught((0, 4_000), rounds=200)
-    assert pace.seconds(0, 4_000) == pytest.approx(_truth(0, 4_000), rel=0.1)
+    estimate = _taught((0, 4_000), rounds=200)
+    assert estimate.seconds(0, 4_000) == pytest.approx(_truth(0, 4_000), rel=0.1)
 
 
 def test_a_change_of_speed_is_learned() -> None:
     """Half a minute of prefills decides, so a throttled card is known as one."""
-    pace = _taught((0, 4_000), (0, 40_000), rounds=100)
-    before_s = pace.seconds(0, 40_000)
+    estimate = _taught((0, 4_000), (0, 40_000), rounds=100)
+    before_s = estimate.seconds(0, 40_000)
     for _ in range(100):
-        pace.learn(40_000, 40_000 * 20_000, 3 * _truth(0, 40_000), 0.0)
-        pace.learn(4_000, 4_000 * 2_000, 3 * _truth(0, 4_000), 0.0)
-    assert pace.seconds(0, 40_000) == pytest.approx(3 * before_s, rel=0.2)
+        estimate.learn(40_000, 40_000 * 20_000, 3 * _truth(0, 40_000), 0.0)
+        estimate.learn(4_000, 4_000 * 2_000, 3 * _truth(0, 4_000), 0.0)
+    assert estimate.seconds(0, 40_000) == pytest.approx(3 * before_s, rel=0.2)
 
 
 def test_what_was_learned_long_ago_is_trusted_less() -> None:
     """From the last prefill on: half after a third of a minute, hardly after an hour. What the
     worker says itself counts from when it said so, until there is a prefill.
     """
-    pace = PrefillRateEstimator()
-    pace.report(10_000.0, 100.0)
-    assert pace.trust(100.0) == 1.0
-    pace.learn(1_000, 0.0, 0.1, 200.0)
-    pace.report(9_000.0, 300.0)
-    assert pace.trust(200.0) == 1.0
-    assert pace.trust(220.0) == pytest.approx(0.5)
-    assert 0 < pace.trust(3_800.0) < 1e-6
-    assert pace.trust(300.0, slower=5.0) == pytest.approx(0.5)
-    assert pace.trust(220.0, slower=0.2) == pytest.approx(0.5)
+    estimate = PrefillRateEstimator()
+    estimate.report(10_000.0, 100.0)
+    assert estimate.trust(100.0) == 1.0
+    estimate.learn(1_000, 0.0, 0.1, 200.0)
+    estimate.report(9_000.0, 300.0)
+    assert estimate.trust(200.0) == 1.0
+    assert estimate.trust(220.0) == pytest.approx(0.5)
+    assert 0 < estimate.trust(3_800.0) < 1e-6
+    assert estimate.trust(300.0, slower=5.0) == pytest.approx(0.5)
+    assert estimate.trust(220.0, slower=0.2) == pytest.approx(0.5)
 
 
 def test_what_was_learned_long_ago_gives_way_to_what_is_measured() -> None:
     """Half a minute of slow prefills needs no half minute of others, at one in ten minutes."""
-    pace = PrefillRateEstimator()
-    pace.report(2_000.0, 0.0)
+    estimate = PrefillRateEstimator()
+    estimate.report(2_000.0, 0.0)
     for _ in range(20):
-        pace.learn(1_000, 0.0, 5.0, 0.0)
-    assert pace.tokens_per_s < 250.0
-    pace.learn(1_000, 0.0, 0.5, 1.0)
-    assert pace.tokens_per_s < 300.0
-    pace.learn(1_000, 0.0, 0.5, 600.0)
-    assert pace.tokens_per_s > 1_900.0
+        estimate.learn(1_000, 0.0, 5.0, 0.0)
+    assert estimate.tokens_per_s < 250.0
+    estimate.learn(1_000, 0.0, 0.5, 1.0)
+    assert estimate.tokens_per_s < 300.0
+    estimate.learn(1_000, 0.0, 0.5, 600.0)
+    assert estimate.tokens_per_s > 1_900.0
 
 
 @given(
@@ -104,10 +104,10 @@ def test_what_was_learned_long_ago_gives_way_to_what_is_measured() -> None:
 )
 def test_whatever_is_learned_is_a_time(samples: list[tuple[int, int, float]]) -> None:
     """Noise gives no negative and no infinite time; more tokens never take less."""
-    pace = PrefillRateEstimator()
-    pace.report(10_000.0, 0.0)
+    estimate = PrefillRateEstimator()
+    estimate.report(10_000.0, 0.0)
     for num_cached, num_tokens, seconds in samples:
-        pace.learn(num_tokens, num_tokens * (num_cached + num_tokens / 2), seconds, 0.0)
-    assert pace.token_s > 0
-    assert pace.context_s >= 0
-    assert 0 < pace.seconds(0, 100) < pace.seconds(0, 200) < 1e9
+        estimate.learn(num_tokens, num_tokens * (num_cached + num_tokens / 2), seconds, 0.0)
+    assert estimate.token_s > 0
+    assert estimate.context_s >= 0
+    assert 0 < estimate.seconds(0, 100) < estimate.seconds(0, 200) < 1e9

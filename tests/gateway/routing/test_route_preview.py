@@ -36,9 +36,9 @@ def test_the_preview_is_what_then_happens() -> None:
     assert done.worker_id == W2
 
 
-def test_who_would_wait_is_told_so() -> None:
-    """Full workers have no room; a worker with prefill enough ahead is not hungry, but for a short
-    prompt, which it computes beside a long one.
+def test_the_preview_says_that_a_request_would_wait() -> None:
+    """Full workers have no room; a worker with prefill enough ahead has no headroom, but for a
+    short prompt, which it computes beside a long one.
     """
     fleet = dispatch((W1, facts(max_seqs=1)))
     fleet.tickets.ask(request(1), 0.0)

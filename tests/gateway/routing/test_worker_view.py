@@ -138,7 +138,7 @@ def test_short_prompts_do_not_pass_a_long_one_that_waits() -> None:
     assert not worker.has_prefill_headroom(0.0, 100)
 
 
-def test_engines_of_others_let_nobody_begin_beside_a_long_prompt() -> None:
+def test_external_engines_begin_nothing_beside_a_long_prompt() -> None:
     """They finish what they began."""
     engine = msgspec.structs.replace(facts(), kind="external")
     worker = Worker(W1, hello("w1", engine), 0.0)
@@ -146,7 +146,7 @@ def test_engines_of_others_let_nobody_begin_beside_a_long_prompt() -> None:
     assert worker.wait_s(0.0, 100) == pytest.approx(10.0)
 
 
-def test_the_pace_is_learned_from_whole_spells_of_work() -> None:
+def test_the_rate_is_learned_from_whole_spells_of_work() -> None:
     """All that was computed until nothing was left took the time since the first was sent; a
     spell in which one was cancelled tells nothing, and a new engine begins anew.
     """

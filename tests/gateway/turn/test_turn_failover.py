@@ -1,6 +1,4 @@
-"""What the fleet remembers between turns: breakers, pauses, health probes, orphans; what it
-tells.
-"""
+"""State that outlives a turn (breakers, pauses, probes, detached requests) and its events."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -127,7 +125,7 @@ async def test_the_way_to_the_cloud_and_back_is_told_once() -> None:
 
 
 @asynccontextmanager
-async def open_with_canary(max_seqs: int) -> AsyncIterator[tuple[RunningGateway, FakeWorker]]:
+async def open_with_probe(max_seqs: int) -> AsyncIterator[tuple[RunningGateway, FakeWorker]]:
     """A provider answers, and a worker that is ready again keeps a health probe waiting."""
     fake, worker = FakeProvider(), FakeWorker(max_seqs=max_seqs)
     worker.pause_after = 0
@@ -144,12 +142,12 @@ async def open_with_canary(max_seqs: int) -> AsyncIterator[tuple[RunningGateway,
             yield gateway, worker
 
 
-async def test_a_canary_at_the_door_of_a_full_engine_is_no_failure(
+async def test_a_probe_at_the_door_of_a_full_engine_is_no_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Others (here: of another gateway) have all places; it is withdrawn, and tried again."""
     monkeypatch.setattr(recovery_probes, "PROBE_S", 1.5)
-    async with open_with_canary(max_seqs=2) as (gateway, worker):
+    async with open_with_probe(max_seqs=2) as (gateway, worker):
         worker.say(Load(worker.epoch, 2, 1, 100, 100, 0, 0, 1.0, 1e4))
         await worker.wait(Abort)
         await worker.wait(Submit, count=2)
@@ -159,10 +157,10 @@ async def test_a_canary_at_the_door_of_a_full_engine_is_no_failure(
         assert counts(gateway, "health probe failed", "fallback off") == [0, 1]
 
 
-async def test_a_canary_without_tokens_in_time_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_without_tokens_in_time_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With places free; one of which some tokens are here, and not all, has not."""
     monkeypatch.setattr(recovery_probes, "PROBE_S", 0.3)
-    async with open_with_canary(max_seqs=2) as (gateway, worker):
+    async with open_with_probe(max_seqs=2) as (gateway, worker):
         worker.load()
         await worker.wait(Abort)
         await wait_until(lambda: counts(gateway, "health probe failed") != [0])
@@ -171,11 +169,11 @@ async def test_a_canary_without_tokens_in_time_has_failed(monkeypatch: pytest.Mo
         assert counts(gateway, "fallback off") == [1]
 
 
-async def test_a_canary_that_is_refused_for_load_has_not_failed() -> None:
+async def test_a_probe_that_is_refused_for_load_has_not_failed() -> None:
     """One worker that leaves, or is not ready yet after all, must not keep providers answering
     where others have proved themselves.
     """
-    async with open_with_canary(max_seqs=2) as (gateway, worker):
+    async with open_with_probe(max_seqs=2) as (gateway, worker):
         worker.rejections = ["draining", "not_ready", "busy"]
         worker.resume()
         await gateway.wait_local()

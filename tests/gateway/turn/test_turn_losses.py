@@ -344,7 +344,7 @@ async def test_an_engine_that_fails_once_is_not_noticed() -> None:
 
 
 async def test_a_short_answer_proves_its_worker_and_its_request_too() -> None:
-    """Its end is the proof: the breaker closes, and the request is no suspect any more."""
+    """Its end is the proof: the breaker closes, and the request is cleared."""
     fake = FakeWorker("w1", text="Yes.")
     assert len(fake.script) < PROOF_TOKENS
     async with open_gateway() as gateway, open_worker(gateway.address, fake):

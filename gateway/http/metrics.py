@@ -38,9 +38,8 @@ class Metrics:
             self._shown.register(_OfProcess(self._registry, process))
         self._registry.register(_Fleet(models, gauges))
         self._registry.register(_Spending(spending))
-        turns = TurnMetrics()
-        self._registry.register(turns)
-        self.observe_turn = turns.observe
+        self.turns = TurnMetrics()
+        self._registry.register(self.turns)
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

@@ -145,7 +145,7 @@ class Answer:
 
     def _observe(self) -> None:
         """Count the request, which is over."""
-        self._metrics.observe_turn(
+        self._metrics.turns.observe(
             model=self._model(),
             status=self.status,
             served_by=self.started.served_by if self.started else "none",

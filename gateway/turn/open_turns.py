@@ -159,8 +159,6 @@ class OpenTurns:
         self._detached: dict[Claim, StreamedTurn] = {}
         self._tasks: set[trio.lowlevel.Task] = set()
         self._scopes: set[trio.CancelScope] = set()
-        self.close: Final[Callable[[trio.lowlevel.Task], None]] = self._tasks.remove
-        """The turn of that task is over."""
 
     @property
     def count(self) -> int:
@@ -204,6 +202,10 @@ class OpenTurns:
         task = trio.lowlevel.current_task()
         self._tasks.add(task)
         return task
+
+    def close(self, task: trio.lowlevel.Task) -> None:
+        """The turn of that task is over."""
+        self._tasks.remove(task)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

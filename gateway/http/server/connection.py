@@ -68,7 +68,6 @@ class Connection:
         self._send_buffer = SendBuffer(connection, nursery, service.batch, self._on_gone)
         self._deadlines = ReadDeadlines(service.deadlines, trio.current_time())
         self._changed = Wakeup()
-        self.wait_for_change = self._changed.wait
         self._is_read = False
         self._has_read_all = False
         self._is_answering = False
@@ -155,6 +154,10 @@ class Connection:
                 ApiError(408, f"The rest of the request's {part} did not arrive in time.")
             )
             self._changed.ring()
+
+    async def wait_for_change(self) -> None:
+        """Return once more of a request has arrived, or its peer is gone."""
+        await self._changed.wait()
 
     def on_body_taken(self) -> None:
         """Read on: the exchange has made room for more of a body."""

@@ -74,7 +74,6 @@ class SendBuffer:
         "_emptied",
         "_nursery",
         "_on_gone",
-        "_send",
         "_socket",
         "batch",
         "is_gone",
@@ -90,7 +89,6 @@ class SendBuffer:
         on_gone: Callable[[], None],
     ) -> None:
         self._socket = connection
-        self._send = connection.send
         self._nursery = nursery
         self.batch = batch
         self._on_gone = on_gone
@@ -127,7 +125,7 @@ class SendBuffer:
         """Send what was written since the batch began."""
         data, self.waiting = self.waiting, b""
         try:
-            num_sent = self._send(data)
+            num_sent = self._socket.send(data)
         except OSError as error:
             num_sent = self._sent_nothing(error)
         if num_sent < len(data) and not self.is_gone:
@@ -162,7 +160,7 @@ class SendBuffer:
         while isinstance(self.waiting, bytearray) and self.waiting:
             await trio.lowlevel.wait_writable(self._socket)
             try:
-                num_sent = self._send(self.waiting[:_MAX_SEND_BYTES])
+                num_sent = self._socket.send(self.waiting[:_MAX_SEND_BYTES])
             except OSError as error:
                 num_sent = self._sent_nothing(error)
             if num_sent:

@@ -29,7 +29,7 @@ def test_every_sample_of_one_of_several_processes_says_which() -> None:
     """A scrape of the shared port meets any of them; alone, nothing changes."""
     alone, second = (Metrics(lambda: (), FleetGauges, process=p) for p in (None, "1"))
     for metrics in (alone, second):
-        metrics.observe_turn(
+        metrics.turns.observe(
             model="m", status=200, served_by="w", usage=None, first_token_s=0.1, duration_s=0.2
         )
     samples = [line for line in second.render().decode().splitlines() if not line.startswith("#")]

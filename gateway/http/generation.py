@@ -60,8 +60,8 @@ class Generation:
             else CHAT_FORMAT
         )
         answer = StreamedAnswer if request.stream else WholeAnswer
-        push = scope["extensions"][EXTENSION]
-        await answer(self._edge, self._metrics, request, caller, api, push).run()
+        writer = scope["extensions"][EXTENSION]
+        await answer(self._edge, self._metrics, request, caller, api, writer).run()
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""

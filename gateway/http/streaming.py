@@ -62,23 +62,6 @@ class Answer:
     the first content came. `status` is how the request ended, even if the head had said 200.
     """
 
-    __slots__ = (
-        "_api",
-        "_edge",
-        "_error",
-        "_foreign",
-        "_head",
-        "_metrics",
-        "_push",
-        "caller",
-        "first_at",
-        "request",
-        "started",
-        "started_at",
-        "status",
-        "usage",
-    )
-
     def __init__(
         self,
         edge: Edge,
@@ -86,12 +69,12 @@ class Answer:
         request: ChatRequest,
         caller: Caller,
         api: ApiFormat,
-        push: ResponseWriter,
+        writer: ResponseWriter,
     ) -> None:
         self._edge = edge
         self._metrics = metrics
         self._api = api
-        self._push = push
+        self._writer = writer
         self._head = AnswerHead(
             api.id_prefix + edge.draw(12).hex(),
             int(edge.unix_time()),
@@ -128,11 +111,11 @@ class Answer:
             error = self._error
             self.status = error.status
             headers = error_headers(error, self._headers())
-            self._push.respond(error.status, (JSON_TYPE, *headers), error.body())
+            self._writer.respond(error.status, (JSON_TYPE, *headers), error.body())
         elif self._foreign is not None:
             self.status = self._foreign.status
             headers = (JSON_TYPE, *self._headers())
-            self._push.respond(self.status, headers, self._foreign.body)
+            self._writer.respond(self.status, headers, self._foreign.body)
         else:
             return False
         return True
@@ -164,41 +147,19 @@ class StreamedAnswer(Answer):
     stream with its usage; the turn's task wakes later.
     """
 
-    __slots__ = (
-        "_announced",
-        "_formatter",
-        "_from_provider",
-        "_has_content",
-        "_has_ended",
-        "_is_finished",
-        "_is_open",
-        "_last",
-        "_work",
-    )
-
-    def __init__(
-        self,
-        edge: Edge,
-        metrics: Metrics,
-        request: ChatRequest,
-        caller: Caller,
-        api: ApiFormat,
-        push: ResponseWriter,
-    ) -> None:
-        super().__init__(edge, metrics, request, caller, api, push)
-        self._formatter = api.streamed(self._head)
-        self._work = trio.CancelScope()
-        self._announced: Started | None = None
-        self._from_provider = False
-        self._has_content = False
-        self._has_ended = False
-        self._is_finished = False
-        self._is_open = False
-        self._last = b""
+    _announced: Started | None = None
+    _from_provider = False
+    _has_content = False
+    _has_ended = False
+    _is_finished = False
+    _is_open = False
+    _last = b""
 
     async def run(self) -> None:
         """Run the turn and stream its answer; an error in its place is a whole response."""
-        self._push.watch(self._break_silence, self.started_at + self._edge.config.head_hold_s)
+        self._formatter = self._api.streamed(self._head)
+        self._work = trio.CancelScope()
+        self._writer.watch(self._break_silence, self.started_at + self._edge.config.head_hold_s)
         try:
             with self._work:
                 error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
@@ -208,8 +169,8 @@ class StreamedAnswer(Answer):
             if not self._has_ended:
                 self._end()
         finally:
-            # A reference from the push to here would keep the request until the next collection.
-            self._push.unwatch()
+            # A reference from the writer to here would keep the request until the next collection.
+            self._writer.unwatch()
             self._observe()
 
     def emit(self, event: TurnEvent) -> None:
@@ -229,8 +190,8 @@ class StreamedAnswer(Answer):
         if not self._has_content:
             self._has_content = True
             self._note_content()
-        push = self._push
-        if not (push.write(chunk) if self._is_open else self._open(chunk)) and not push.is_gone:
+        writer = self._writer
+        if not (writer.write(chunk) if self._is_open else self._open(chunk)) and not writer.is_gone:
             self._give_up()
 
     def _take_rare(self, event: _RareEvent) -> bytes:
@@ -284,7 +245,12 @@ class StreamedAnswer(Answer):
     def _announce(self, started: Started) -> None:
         """An empty delta tells who answers, as the head could not."""
         chunk = with_herma(self._formatter.keep_alive(), started)
-        if chunk and self._error is None and not self._push.write(chunk) and not self._push.is_gone:
+        if (
+            chunk
+            and self._error is None
+            and not self._writer.write(chunk)
+            and not self._writer.is_gone
+        ):
             self._give_up()
 
     def _keep_for_end(self, event: Finished | Usage) -> None:
@@ -300,13 +266,13 @@ class StreamedAnswer(Answer):
     def _open(self, chunk: bytes) -> bool:
         """Send the head and the opening, with `chunk` behind them."""
         self._open_head()
-        return self._push.write(self._opening() + chunk)
+        return self._writer.write(self._opening() + chunk)
 
     def _open_head(self) -> None:
         """The headers hold the facts that are known by now."""
         self._is_open = True
         self._announced = self.started
-        self._push.open(200, [*SSE_HEADERS, *self._headers()])
+        self._writer.open(200, [*SSE_HEADERS, *self._headers()])
 
     def _opening(self) -> bytes:
         """What precedes the first content; a provider's stream has its own."""
@@ -317,21 +283,21 @@ class StreamedAnswer(Answer):
         to look again.
         """
         keep_alive_s = self._edge.config.keep_alive_s
-        push = self._push
+        writer = self._writer
         if not self._is_open:
             self._open(b"")
-        elif now >= push.wrote_at + keep_alive_s:
-            push.write(self._formatter.keep_alive())
-        return push.wrote_at + keep_alive_s
+        elif now >= writer.wrote_at + keep_alive_s:
+            writer.write(self._formatter.keep_alive())
+        return writer.wrote_at + keep_alive_s
 
     def _end(self) -> None:
         """End the stream; while the head is withheld an error is a whole response."""
         self._has_ended = True
         if self._is_open:
-            self._push.end(self._ending())
+            self._writer.end(self._ending())
         elif not self._respond_with_failure():
             self._open_head()
-            self._push.end(self._opening() + self._ending())
+            self._writer.end(self._opening() + self._ending())
 
     def _ending(self) -> bytes:
         if self._error is not None:

@@ -5,8 +5,6 @@ nor how bytes reach the client.
 """
 
 from gateway.api import (
-    ApiFormat,
-    ChatRequest,
     Failed,
     Finished,
     Started,
@@ -16,12 +14,8 @@ from gateway.api import (
     Usage,
     connection_lost,
 )
-from gateway.http.edge import Edge
-from gateway.http.metrics import Metrics
-from gateway.http.response_writer import ResponseWriter
 from gateway.http.responses import JSON_TYPE, error_of
 from gateway.http.streaming import Answer
-from gateway.turn import Caller
 
 
 class WholeAnswer(Answer):
@@ -31,24 +25,12 @@ class WholeAnswer(Answer):
     accounting while the answer is on its way.
     """
 
-    __slots__ = ("_builder", "_has_responded", "_num_unfinished")
-
-    def __init__(
-        self,
-        edge: Edge,
-        metrics: Metrics,
-        request: ChatRequest,
-        caller: Caller,
-        api: ApiFormat,
-        push: ResponseWriter,
-    ) -> None:
-        super().__init__(edge, metrics, request, caller, api, push)
-        self._builder = api.whole(self._head)
-        self._num_unfinished = request.n
-        self._has_responded = False
+    _has_responded = False
 
     async def run(self) -> None:
         """Run the turn and send its whole answer."""
+        self._builder = self._api.whole(self._head)
+        self._num_unfinished = self.request.n
         try:
             error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
             if not self._has_responded:
@@ -87,4 +69,4 @@ class WholeAnswer(Answer):
         if not self._respond_with_failure():
             self.status = 200
             body = self._builder.body(self.started, self.usage)
-            self._push.respond(200, (JSON_TYPE, *self._headers()), body)
+            self._writer.respond(200, (JSON_TYPE, *self._headers()), body)

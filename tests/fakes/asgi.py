@@ -120,7 +120,7 @@ def chat_body(*, stream: bool = True, **fields: Any) -> bytes:
     )
 
 
-class FakePush:
+class FakeResponseWriter:
     """A `ResponseWriter` whose peer takes everything at once, or nothing while the exchange does
     not read.
 
@@ -216,7 +216,7 @@ class Exchange:
     _asked: bool = False
 
     def __post_init__(self) -> None:
-        self.push = FakePush(self)
+        self.writer = FakeResponseWriter(self)
 
     async def run(self) -> "Exchange":
         """Let the app handle the request to its end; what it streams is checked."""
@@ -229,7 +229,7 @@ class Exchange:
             "headers": list(self.headers),
             "client": self.client,
             "server": ("127.0.0.1", 8080),
-            "extensions": {EXTENSION: self.push},
+            "extensions": {EXTENSION: self.writer},
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_gone, nursery.cancel_scope)
@@ -243,7 +243,7 @@ class Exchange:
 
     async def _cancel_when_gone(self, scope: trio.CancelScope) -> None:
         await self._gone.wait()
-        self.push.is_gone = True
+        self.writer.is_gone = True
         scope.cancel()
 
     def disconnect(self) -> None:
@@ -306,6 +306,8 @@ class Exchange:
         await trio.lowlevel.checkpoint()
         if not self.reads:
             await self._resumed.wait()
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *self.writer.extra_headers]}
         self.writes.append((trio.current_time(), dict(message)))
 
 

@@ -135,6 +135,9 @@ async def test_own_and_allowed_origins_pass() -> None:
     exchange = await Exchange(app, body=chat_body(), headers=(allowed,)).run()
     assert exchange.status == 200
     assert exchange.head["access-control-allow-origin"] == "https://chat.example"
+    for body in (chat_body(stream=False), b"{"):
+        whole = await Exchange(app, body=body, headers=(allowed,)).run()
+        assert whole.head["access-control-allow-origin"] == "https://chat.example", body
     asked = (b"access-control-request-method", b"POST")
     wanted = (b"access-control-request-headers", b"authorization")
     preflight = Exchange(app, method="OPTIONS", headers=(allowed, asked, wanted))

@@ -275,8 +275,8 @@ async def test_a_peer_that_is_gone_is_no_slow_one(autojump_clock: MockClock) -> 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exchange.run)
         await trio.sleep(0.5)
-        exchange.push.is_gone = True
-    assert exchange.push.num_refused == 2
+        exchange.writer.is_gone = True
+    assert exchange.writer.num_refused == 2
     assert b"client_too_slow" not in exchange.content
 
 
@@ -302,7 +302,7 @@ async def test_one_slow_reader_of_64_is_cut_and_nobody_waits(autojump_clock: Moc
         for exchange in pairs:
             nursery.start_soon(exchange.run)
     assert slow.events[-1]["error"]["code"] == "client_too_slow"
-    assert slow.push.num_refused == 1
+    assert slow.writer.num_refused == 1
     assert len(slow.content) < MAX_PENDING_BYTES + 1000
     for exchange in (*pairs[:17], *pairs[18:]):
         times = [round(at - came_at, 6) for at, _ in exchange.timed_bodies]

@@ -39,10 +39,10 @@ async def _ask(peer: Peer, request: bytes = CLOSE, method: str = "GET") -> tuple
 def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
     """In order and whole, to GET, HEAD and HTTP/1.0, and the connection goes on."""
 
-    async def push_all(push: ResponseWriter) -> None:
-        push.open(200, HEADERS)
-        assert all(push.write(part) for part in parts)
-        push.end(last)
+    async def push_all(writer: ResponseWriter) -> None:
+        writer.open(200, HEADERS)
+        assert all(writer.write(part) for part in parts)
+        writer.end(last)
 
     async def main() -> None:
         body = b"".join(parts) + last
@@ -61,16 +61,16 @@ def test_what_is_pushed_arrives(parts: list[bytes], last: bytes) -> None:
 def test_a_whole_response_arrives_as_if_it_was_opened_and_ended(body: bytes) -> None:
     """The same bytes to GET, HEAD and HTTP/1.0, the length told; the connection goes on."""
 
-    async def respond(push: ResponseWriter) -> None:
-        push.respond(201, HEADERS, body)
+    async def respond(writer: ResponseWriter) -> None:
+        writer.respond(201, HEADERS, body)
         with pytest.raises(ValueError, match="begun"):
-            push.respond(200, HEADERS, body)
+            writer.respond(200, HEADERS, body)
         with pytest.raises(ValueError, match="begun"):
-            push.open(200, HEADERS)
+            writer.open(200, HEADERS)
 
-    async def open_and_end(push: ResponseWriter) -> None:
-        push.open(201, HEADERS)
-        push.end(body)
+    async def open_and_end(writer: ResponseWriter) -> None:
+        writer.open(201, HEADERS)
+        writer.end(body)
 
     async def received(work: Callable[[ResponseWriter], Awaitable[None]], request: bytes) -> bytes:
         async with wired(_pushing(work)) as peer:
@@ -90,11 +90,11 @@ async def test_the_head_waits_for_the_first_part(autojump_clock: MockClock) -> N
     """Nothing leaves at `open`; head and first part leave in one packet."""
     go_on = trio.Event()
 
-    async def work(push: ResponseWriter) -> None:
-        push.open(200, HEADERS)
+    async def work(writer: ResponseWriter) -> None:
+        writer.open(200, HEADERS)
         await go_on.wait()
-        push.write(b"first")
-        push.end()
+        writer.write(b"first")
+        writer.end()
 
     async with wired(_pushing(work)) as peer:
         await peer.send(GET)
@@ -112,19 +112,19 @@ async def test_a_step_leaves_in_one_piece(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         peers: list[Peer] = []
 
-        async def work(push: ResponseWriter) -> None:
-            push.open(200, HEADERS)
+        async def work(writer: ResponseWriter) -> None:
+            writer.open(200, HEADERS)
             step = peers[0].batch
             with step:
-                push.write(b"one")
+                writer.write(b"one")
                 with step:
-                    push.write(b"two")
+                    writer.write(b"two")
                 assert not received
-                assert push.write(b"three")
+                assert writer.write(b"three")
             await go_on.wait()
             with step:
-                push.write(b"four")
-                push.end(b"five")
+                writer.write(b"four")
+                writer.end(b"five")
 
         received: list[bytes] = []
         async with wired(_pushing(work)) as peer:
@@ -145,23 +145,23 @@ async def test_within_a_step_all_holds_that_holds_without(autojump_clock: MockCl
     """
     told: list[object] = []
 
-    async def work(push: ResponseWriter) -> None:
+    async def work(writer: ResponseWriter) -> None:
         step = peers[0].batch
         if told:
             with step:
-                push.respond(200, HEADERS, b"whole")
+                writer.respond(200, HEADERS, b"whole")
                 told.append(list(step.pending))
             return
-        push.open(200, HEADERS)
-        push.write(b"one")
+        writer.open(200, HEADERS)
+        writer.write(b"one")
         await trio.sleep(1)
         with step as now:
-            push.write(b"two")
-            told.append(push.wrote_at - now)
-            push.write(b"")
-            push.end()
+            writer.write(b"two")
+            told.append(writer.wrote_at - now)
+            writer.write(b"")
+            writer.end()
             with pytest.raises(ValueError, match="between"):
-                push.write(b"three")
+                writer.write(b"three")
 
     peers: list[Peer] = []
     async with wired(_pushing(work)) as peer:
@@ -177,19 +177,19 @@ async def test_a_response_is_looked_after_until_its_end(autojump_clock: MockCloc
     """
     looks: list[float] = []
 
-    async def work(push: ResponseWriter) -> None:
-        push.open(200, HEADERS)
-        push.write(b"first")
+    async def work(writer: ResponseWriter) -> None:
+        writer.open(200, HEADERS)
+        writer.write(b"first")
         began_at = trio.current_time()
 
         def look(now: float) -> float:
             looks.append(now - began_at)
-            push.write(b"again")
+            writer.write(b"again")
             return now + 3.0
 
-        push.watch(look, began_at + 5.5)
+        writer.watch(look, began_at + 5.5)
         await trio.sleep(20.25)
-        push.end()
+        writer.end()
         await trio.sleep(10)  # the turn's books
 
     async with wired(_pushing(work)) as peer:
@@ -212,15 +212,15 @@ async def test_a_slow_reader_gets_all_within_the_bound(autojump_clock: MockClock
     taken = 0
     full = trio.Event()
 
-    async def work(push: ResponseWriter) -> None:
+    async def work(writer: ResponseWriter) -> None:
         nonlocal taken
-        push.open(200, HEADERS)
-        while push.write(BLOCK):
+        writer.open(200, HEADERS)
+        while writer.write(BLOCK):
             taken += len(BLOCK)
-        assert not push.is_gone
+        assert not writer.is_gone
         full.set()
-        push.end(b"last")
-        await push.flushed()
+        writer.end(b"last")
+        await writer.flushed()
 
     async with wired(_pushing(work)) as peer:
         await peer.send(CLOSE)
@@ -234,16 +234,16 @@ async def test_a_part_over_the_bound_makes_no_slow_reader(autojump_clock: MockCl
     """It is no fault of the client's. Others may follow while it is read, but no second one."""
     large, refused = bytes(8 * MAX_PENDING_BYTES), trio.Event()
 
-    async def work(push: ResponseWriter) -> None:
-        push.open(200, HEADERS)
-        assert push.write(b"first")
-        assert push.write(large)
-        assert push.write(b"next")
-        assert not push.write(large)
+    async def work(writer: ResponseWriter) -> None:
+        writer.open(200, HEADERS)
+        assert writer.write(b"first")
+        assert writer.write(large)
+        assert writer.write(b"next")
+        assert not writer.write(large)
         refused.set()
-        await push.flushed()
-        assert push.write(large)
-        push.end(b"last")
+        await writer.flushed()
+        assert writer.write(large)
+        writer.end(b"last")
 
     async with wired(_pushing(work)) as peer:
         await peer.send(CLOSE)
@@ -262,9 +262,9 @@ async def test_a_peer_that_reads_nothing_is_given_up(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if is_pushed:
-                push = scope["extensions"][EXTENSION]
-                push.open(200, HEADERS)
-                while push.write(BLOCK):
+                writer = scope["extensions"][EXTENSION]
+                writer.open(200, HEADERS)
+                while writer.write(BLOCK):
                     pass
                 await trio.sleep_forever()
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -286,14 +286,14 @@ async def test_who_is_shielded_learns_that_the_peer_has_gone(autojump_clock: Moc
     started = trio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        push: ResponseWriter = scope["extensions"][EXTENSION]
+        writer: ResponseWriter = scope["extensions"][EXTENSION]
         await whole_body(receive)
         with trio.CancelScope(shield=True):
             started.set()
             seen.append((await receive())["type"])
-            push.open(200, HEADERS)
-            seen.extend([push.is_gone, push.write(b"x")])
-            await push.flushed()
+            writer.open(200, HEADERS)
+            seen.extend([writer.is_gone, writer.write(b"x")])
+            await writer.flushed()
             try:
                 await send({"type": "http.response.body", "body": b"x"})
             except PeerGone as gone:
@@ -316,15 +316,15 @@ async def test_a_response_out_of_order_is_an_error_of_the_app(autojump_clock: Mo
             act()
         errors.append(str(caught.value))
 
-    async def work(push: ResponseWriter) -> None:
-        tell(lambda: push.write(b"early"))
-        push.open(200, HEADERS)
-        tell(lambda: push.open(200, HEADERS))
-        push.write(b"ok")
-        tell(lambda: push.open(200, HEADERS))
-        push.end()
-        tell(lambda: push.write(b"late"))
-        tell(push.end)
+    async def work(writer: ResponseWriter) -> None:
+        tell(lambda: writer.write(b"early"))
+        writer.open(200, HEADERS)
+        tell(lambda: writer.open(200, HEADERS))
+        writer.write(b"ok")
+        tell(lambda: writer.open(200, HEADERS))
+        writer.end()
+        tell(lambda: writer.write(b"late"))
+        tell(writer.end)
 
     async with wired(_pushing(work)) as peer:
         assert await _ask(peer) == (200, b"ok")

@@ -178,13 +178,13 @@ async def test_a_look_that_fails_ends_one_connection(caplog: pytest.LogCaptureFi
         raise RuntimeError("the inside")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        push = scope["extensions"][EXTENSION]
+        writer = scope["extensions"][EXTENSION]
         if scope["path"] != "/bad":
             await Echo()(scope, receive, send)
             return
-        push.open(200, ())
-        push.write(b"begun")
-        push.watch(look, trio.current_time())
+        writer.open(200, ())
+        writer.write(b"begun")
+        writer.watch(look, trio.current_time())
         await trio.sleep_forever()
 
     async with _served(app, deadlines=QUICK) as url, connected(url) as good:

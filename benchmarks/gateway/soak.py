@@ -125,7 +125,7 @@ def leak(bench: Bench) -> dict[str, Any]:
             num_left += _leave_many(bench, gateway, part, seed=number)
             memory_mb.append(round(gateway.memory_mb("VmRSS"), 1))
         after = _settled(gateway)
-    for what in ("tasks", "descriptors", "in_flight", "running", "orphans"):
+    for what in ("tasks", "descriptors", "in_flight", "running", "detached"):
         if after[what] > before[what]:
             bench.figures.errors.append(f"leak: {what} rose from {before[what]} to {after[what]}")
     if bench.size.share == 1.0 and after["rss_mb"] - before["rss_mb"] > MAX_GROWTH_MB:
@@ -170,7 +170,7 @@ def _settled(gateway: Gateway) -> dict[str, float]:
     last: dict[str, float] = {}
     while time.monotonic() < deadline:
         now = _books(gateway)
-        is_idle = now["in_flight"] == now["orphans"] == now["running"] == 0
+        is_idle = now["in_flight"] == now["detached"] == now["running"] == 0
         if is_idle and {**now, "rss_mb": 0} == {**last, "rss_mb": 0}:
             return now
         last = now
@@ -187,7 +187,7 @@ def _books(gateway: Gateway) -> dict[str, float]:
         "descriptors": num_descriptors,
         "in_flight": float(samples["herma_requests_in_flight"]),
         "running": float(samples["herma_sequences_running"]),
-        "orphans": float(samples["herma_detached_requests"]),
+        "detached": float(samples["herma_detached_requests"]),
         "rss_mb": round(gateway.memory_mb("VmRSS"), 1),
     }
 

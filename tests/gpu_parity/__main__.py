@@ -1,9 +1,9 @@
-"""`python -m tests.gpu_parity`: is the engine right on this card, and how fast?
+"""`python -m tests.gpu_parity`: checks the engine on this card, and measures its speed.
 
 A random model of Qwen3-0.6B's shape is written to a temporary directory, loaded as a worker loads
-it, and held against `transformers` in the same dtype and in float32: logits, greedy tokens, and
-the books after hundreds of requests with aborts and preemption. Needs no network. Ends with 1 if
-any check fails.
+it, and compared with `transformers` in the same dtype and in float32: logits, greedy tokens, and
+the integrity of the records after hundreds of requests with aborts and preemption. Needs no
+network. Ends with 1 if any check fails.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _PACKAGES = ("torch", "triton", "transformers", "safetensors")
 
 
 def main() -> int:
-    """Print every check as it is made, then the figures; write JSON if asked."""
+    """Print every check, then the figures; write JSON if asked."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu_parity")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small model, for a CPU")
@@ -79,7 +79,7 @@ class Parity:
         self._float32 = _reference(model_dir, device, torch.float32, "eager")
 
     def checks(self) -> Iterator[Check]:
-        """All checks, in the order of what they rely on."""
+        """All checks, in the order in which they depend on each other."""
         scale, rng = self._scale, random.Random(0)
         prompts = [
             [rng.randrange(self._vocab_size) for _ in range(length)] for length in scale.prompts
@@ -90,7 +90,7 @@ class Parity:
         yield from check_churn(self.runner, self._vocab_size, scale)
 
     def figures(self) -> dict[str, float]:
-        """How fast the engine is."""
+        """The engine's speed."""
         return measure(self.runner, self._vocab_size, self._scale)
 
 

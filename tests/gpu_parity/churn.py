@@ -1,6 +1,6 @@
-"""Many requests at once, aborts at random, too few blocks.
+"""Many requests at once, random aborts, too few blocks.
 
-Owns the third check: everything ends, nothing leaks. Must not judge tokens.
+The third check: everything ends, nothing leaks. Must not judge tokens.
 """
 
 import random
@@ -19,10 +19,10 @@ _NUM_PREFIXES = 4
 _ABORT_EVERY_STEPS = 6
 _CHECK_EVERY_STEPS = 16
 _MAX_GROWN_BYTES = 2**20
-"""What sequences have on the card lies in tables of fixed size."""
+"""Memory of sequences on the card is in tables of fixed size."""
 
 _MAX_RESERVED = 1.05
-"""The halves are not the same steps, so their largest temporaries differ a little."""
+"""The halves run different steps, so their largest temporaries differ a little."""
 
 
 class _Memory(NamedTuple):
@@ -94,7 +94,7 @@ def _half(
             drive.abort(victim)
         if drive.num_steps % _CHECK_EVERY_STEPS == 0:
             drive.check()
-    # The runner learns with a next step who has ended; so both halves end alike.
+    # The runner frees ended sequences at its next step, so both halves end with one.
     drive.submit([0], SamplingParams(max_tokens=1, temperature=0.0))
     drive.finish()
 
@@ -113,7 +113,7 @@ def _num_wrong(drive: Drive, aborted: set[int]) -> int:
 
 
 def _memory() -> _Memory:
-    """Zeros without a card, whose allocator is the only one that counts."""
+    """Zero without a card: only the card's allocator is checked."""
     if not torch.cuda.is_available():
         return _Memory(0, 0)
     torch.cuda.synchronize()

@@ -1,8 +1,8 @@
 """Greedy tokens through scheduler and runner against a float32 reference.
 
-Owns the second check. A token is right if no other leads it, in the reference's logits for the
-same prefix, by more than the noise of the dtype: wherever the reference is surer than that, it
-must be the reference's own choice. Without noise (float32) this is plain equality.
+The second check. A token is right if no other leads it, in the reference's logits for the same
+prefix, by more than the noise of the dtype: where the reference is surer than that, it must be the
+reference's own choice. Without noise (float32) this is equality.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from tests.gpu_parity.scale import Scale
 from workers.engine.runner import Runner
 
 _MIN_DECIDED = 0.2
-"""The check says nothing if the reference is hardly ever sure."""
+"""The check has no power if the reference is rarely sure."""
 
 
 def check_greedy(

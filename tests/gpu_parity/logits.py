@@ -1,9 +1,9 @@
 """Logits of the engine against `transformers`, both against float32.
 
-Owns the first check and the noise that it measures. The rule: our error against the float32
-reference is at most 1.5 times the error that `transformers` makes in the same dtype on the same
-device, in the root mean square and at the worst logit. Its error is what the dtype costs; ours may
-come from another order of additions, but not be of another size.
+The first check, which also measures the noise. The rule: our error against the float32 reference is
+at most 1.5 times that of `transformers` in the same dtype on the same device, in the root mean
+square and at the worst logit. Its error is the cost of the dtype; ours may come from another order
+of additions, but must be of the same size.
 """
 
 import random
@@ -28,7 +28,7 @@ _CANDIDATES: Final = 20
 
 
 class Noise(NamedTuple):
-    """`margin`: the lead of the best logit over another that the dtype may turn around."""
+    """`margin`: the lead of the best logit over another that the dtype may reverse."""
 
     checks: list[Check]
     margin: float

@@ -1,7 +1,4 @@
-"""What a check found.
-
-Owns one line of the table. Must not know what is checked.
-"""
+"""The result of a check: one line of the table."""
 
 from typing import NamedTuple
 

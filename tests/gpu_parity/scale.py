@@ -1,7 +1,5 @@
-"""The sizes of the checks.
-
-Owns one set for a card and one that a CPU computes in seconds, with which the checks themselves
-are tested. Must not know what is checked.
+"""The sizes of the checks: one set for a card, and one that a CPU computes in seconds, with which
+the checks themselves are tested.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""How long steps take.
+"""The time of steps.
 
-Owns the figures beside the checks; none of them can fail. Must not judge anything.
+Figures beside the checks; none of them can fail.
 """
 
 import random
@@ -18,8 +18,8 @@ _PREFILL_BUDGET = 2048
 
 
 def measure(runner: Runner, vocab_size: int, scale: Scale) -> dict[str, float]:
-    """Whole steps of scheduler and runner, greedy; the runner reads its tokens before it returns,
-    so nothing is still under way when the clock is read.
+    """Whole steps of scheduler and runner, greedy. The runner reads its tokens before it returns,
+    so no step is in flight when the clock is read.
     """
     figures = {
         f"ms per step, {batch} sequences": 1e3 * _decode_step_s(runner, vocab_size, scale, batch)

@@ -17,7 +17,9 @@ PAUSE = "import signal; print('up', flush=True); signal.pause()"
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """`keep_running` is the last that a process does; here it is not."""
+    """`keep_running` ignores signals when it returns, because a process ends with it; undo that
+    here.
+    """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in handlers.items():
@@ -28,8 +30,8 @@ def _child(code: str, lines: list[str], *, stop_s: float = BOUND_S) -> Child:
     return Child("child", [sys.executable, "-c", code], stop_s=stop_s, on_line=lines.append)
 
 
-async def test_lines_are_heard_while_it_runs_and_its_status_is_told() -> None:
-    """However they are cut into writes; an unfinished one is none."""
+async def test_lines_and_the_exit_status_are_reported() -> None:
+    """Lines are joined across writes; an unfinished one is dropped."""
     code = (
         "import os, sys\nfor part in (b'on', b'e\\ntwo', b'\\n', b'rest'): os.write(1, part)\n"
         "sys.stdin.read(); os.close(1); sys.exit(3)"
@@ -41,7 +43,7 @@ async def test_lines_are_heard_while_it_runs_and_its_status_is_told() -> None:
 
 
 async def test_one_that_does_not_stop_is_killed() -> None:
-    """When its time is over, and not before it was asked."""
+    """It is killed after its time to stop, and not before it was asked to stop."""
     code = (
         "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"
     )
@@ -56,13 +58,15 @@ async def test_one_that_does_not_stop_is_killed() -> None:
 
 
 async def test_one_that_says_why_at_its_first_start_ends_all() -> None:
-    """Status 2 means: another start changes nothing."""
+    """Status 2 means that a restart changes nothing."""
     with trio.fail_after(BOUND_S):
         assert await keep_running([_child("exit(2)", []), _child(PAUSE, [])]) == 2
 
 
 async def test_one_that_dies_is_started_again(tmp_path: Path) -> None:
-    """However it dies: what it says of a later start may pass, and the others serve on."""
+    """Any other end is a crash, and after the first start status 2 may pass; the others serve
+    meanwhile.
+    """
     code = (
         f"import os, sys; from pathlib import Path; marks = Path({str(tmp_path)!r});"
         "count = len(list(marks.iterdir())); (marks / str(count)).touch();"
@@ -101,7 +105,7 @@ async def test_a_signal_stops_all() -> None:
 
 
 async def test_the_same_signal_again_hurries_the_children(tmp_path: Path) -> None:
-    """Whichever it is: they hear again what told them to stop, and that alone they take for it."""
+    """A second SIGINT or SIGTERM makes the children skip their drain."""
     code = (
         f"import signal, time; from pathlib import Path; marks = Path({str(tmp_path)!r});"
         "signal.signal(2, signal.SIG_IGN);"

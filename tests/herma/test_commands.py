@@ -1,4 +1,4 @@
-"""The commands as a person runs them: one clear line and status 2 for whatever is wrong."""
+"""The commands as a person runs them: one clear line and status 2 for every mistake."""
 
 import socket
 import stat
@@ -53,14 +53,14 @@ def _file(tmp_path: Path, text: str) -> Path:
 
 
 def test_help_lists_every_command() -> None:
-    """`herma --help` names what there is."""
+    """`herma --help` lists the commands."""
     done = _herma("--help")
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("up", "gateway", "worker", "config", "keys"))
 
 
 def test_no_command_shows_the_help() -> None:
-    """A bare `herma` is a question, not a mistake."""
+    """A bare `herma` prints the help with status 0."""
     done = _herma()
     assert done.returncode == 0
     assert done.stdout == _herma("--help").stdout
@@ -83,8 +83,8 @@ def test_config_check_says_what_is_set_up(tmp_path: Path) -> None:
 
 
 def test_config_check_notes_what_this_host_lacks(tmp_path: Path) -> None:
-    """A directory that is missing and a model that nobody serves are told, and no mistakes: the
-    file may be for several hosts.
+    """A missing directory and a model without a worker are notes, not mistakes: the file may be for
+    several hosts.
     """
     text = WORKER.format(folder=tmp_path, model="/m") + 'serves = "m"\n[[models]]\nname = "n"'
     done = _herma("config", "check", _file(tmp_path, text))
@@ -97,7 +97,7 @@ def test_config_check_notes_what_this_host_lacks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["/no/such/model", "./none", "~/no/such/model"])
 def test_up_without_its_model_directory_is_one_line(tmp_path: Path, model: str) -> None:
-    """Nothing starts for a path that leads nowhere, so nothing else is said."""
+    """Nothing starts for a wrong path, so nothing else is printed."""
     config = _file(tmp_path, WORKER.format(folder=tmp_path, model=model))
     assert model in _refusal("up", "--config", config)
     assert len(_herma("up", "--config", config).stderr.splitlines()) == 1
@@ -126,7 +126,7 @@ def test_up_on_a_taken_port_is_one_line() -> None:
     "command", [("up", "--config"), ("gateway", "--config"), ("config", "check")]
 )
 def test_a_misspelt_key_is_named_by_every_command(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """Whoever reads the file refuses it with the nearest known key and the line."""
+    """Every command that reads the file refuses it with the nearest known key and the line."""
     text = WORKER.format(folder=tmp_path, model="/m") + "max_seq = 4\n"
     said = _refusal(*command, _file(tmp_path, text))
     assert "`max_seq`" in said
@@ -160,22 +160,22 @@ def test_a_worker_port_already_taken_is_named() -> None:
     ],
 )
 def test_what_only_the_gateway_finds_is_one_line_of_up(tmp_path: Path, key: str, says: str) -> None:
-    """The worker that was started beside it leaves without a word: it had nothing to finish."""
+    """The worker started beside it prints nothing: it had nothing to finish."""
     worker = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\n'
     with socket.create_server(("127.0.0.1", 0)) as taken:
         line = key.format(port=taken.getsockname()[1], folder=tmp_path)
         config = _file(tmp_path, f"[gateway]\nport = 0\n{line}\n{worker}")
         done = _herma("up", "--config", config)
     assert done.returncode == 2
-    # What others on this machine have left may be swept meanwhile.
+    # Remains of other processes on this machine may be removed meanwhile.
     (said,) = [each for each in done.stderr.splitlines() if "of dead processes" not in each]
     assert said.startswith("herma: ")
     assert says in said
 
 
 def test_several_processes_say_in_one_line_what_is_wrong(tmp_path: Path) -> None:
-    """Before any of them starts: a number that is none, a limit that each would spend, a worker
-    address that they cannot share out, a port that the second one needs.
+    """Before any of them starts: an invalid number, a limit that each would spend, a worker address
+    that they cannot share, a taken port that the second one needs.
     """
     done = _herma("up", "--processes", "0")
     assert done.returncode == 2
@@ -192,7 +192,7 @@ def test_several_processes_say_in_one_line_what_is_wrong(tmp_path: Path) -> None
 
 
 def test_a_public_bind_without_keys_is_refused(tmp_path: Path) -> None:
-    """Neither clients nor workers are let in from the network without keys."""
+    """A public bind for clients or workers needs keys."""
     assert "[[keys]]" in _refusal("up", "--config", _file(tmp_path, '[gateway]\nhost = "0.0.0.0"'))
     public = '[gateway]\nworker_bind = "tcp://0.0.0.0:0"'
     assert "curve_secret_file" in _refusal("gateway", "--config", _file(tmp_path, public))

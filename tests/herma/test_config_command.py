@@ -1,4 +1,4 @@
-"""`herma config check` looks at the files that a configuration names."""
+"""`herma config check` checks the files that a configuration names."""
 
 import os
 from argparse import Namespace
@@ -29,7 +29,7 @@ class Checked:
         self._says = says
 
     def notes(self, text: str, **words: str) -> list[str]:
-        """What a check that goes well remarks; nothing but the file is there after it."""
+        """The notes of a successful check; it creates no file."""
         path = self.folder / "herma.toml"
         path.write_text(text.format(folder=self.folder, **{"model": "builtin:herma-tiny", **words}))
         before = sorted(self.folder.iterdir())
@@ -45,8 +45,8 @@ def checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checked:
     return Checked(tmp_path, capsys)
 
 
-def test_a_file_whose_files_are_there_brings_no_note(checked: Checked) -> None:
-    """Whatever can be named: a directory, a script, both ends of a link with keys."""
+def test_existing_files_need_no_note(checked: Checked) -> None:
+    """All files that can be named: a directory, a script, both ends of a link with keys."""
     gateway, worker = (write_curve_pair(checked.folder / name) for name in ("gateway.key", "w.key"))
     (checked.folder / "script.toml").write_text(RULE)
     keys = (
@@ -63,8 +63,8 @@ def test_a_file_whose_files_are_there_brings_no_note(checked: Checked) -> None:
 
 
 @pytest.mark.parametrize("model", ["/none", "models/none/here", "none", "~nobody-at-all/m"])
-def test_a_model_that_this_host_lacks_is_noted(checked: Checked, model: str) -> None:
-    """A path that is relative too, and one in the home of nobody."""
+def test_a_missing_model_is_noted(checked: Checked, model: str) -> None:
+    """A relative path too, and one in the home of an unknown user."""
     (note,) = checked.notes(HEAD + WORKER, model=model)
     assert note.startswith(f"worker `w`: there is no directory {model} on this host, nor is it a")
 
@@ -77,7 +77,7 @@ def test_an_engine_without_weights_asks_no_hub(checked: Checked) -> None:
 
 
 def test_an_alias_whose_requests_would_all_fail_is_refused(checked: Checked) -> None:
-    """The field is the operator's, and the clients would look for the mistake in theirs."""
+    """The operator set the field; clients would search the mistake in their requests."""
     text = HEAD + MODEL + 'aliases = ["quick"]\n[models.alias_params.quick]\nset = {{ {fields} }}'
     assert checked.notes(text, fields="temperature = 0.2")
     with pytest.raises(
@@ -87,7 +87,7 @@ def test_an_alias_whose_requests_would_all_fail_is_refused(checked: Checked) -> 
 
 
 def test_a_script_is_read_where_it_is(checked: Checked) -> None:
-    """One that is missing may be on the worker's host; one that is wrong is wrong everywhere."""
+    """A missing one may be on the worker's host; a wrong one is wrong everywhere."""
     text = HEAD + WORKER + 'engine = "scripted"\nscript = "{folder}/script.toml"'
     (note,) = checked.notes(text)
     assert note == f"worker `w`: there is no script {checked.folder}/script.toml on this host"
@@ -131,7 +131,7 @@ def test_a_workers_keys_are_read_where_they_are(checked: Checked) -> None:
         ("~nobody-at-all/l.sqlite", "cannot be read"),
     ],
 )
-def test_a_ledger_that_cannot_be_is_told(checked: Checked, path: str, says: str) -> None:
+def test_an_impossible_ledger_is_reported(checked: Checked, path: str, says: str) -> None:
     """An error where providers cost money, a note where the gateway serves without it."""
     (checked.folder / "file").write_text("")
     text = HEAD.replace("{folder}/l.sqlite", path)

@@ -1,4 +1,4 @@
-"""`herma hermes` against real servers: the block, and one line for whatever is wrong."""
+"""`herma hermes` against real servers: the block, and one line for every mistake."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ POLL_S = 0.02
 
 
 class Gateway(ThreadingHTTPServer):
-    """Answers as the gateway lists its models; with `key` set, only who has it."""
+    """Answers as the gateway lists its models; with `key` set, only with that key."""
 
     def __init__(self, *models: ModelView, key: str = "", body: bytes | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -138,7 +138,7 @@ def test_a_key_is_named_and_never_printed(
 
 
 def test_the_default_is_chosen_by_name_or_alias(capsys: pytest.CaptureFixture[str]) -> None:
-    """Aliases are listed behind the models; a name that nobody serves is refused."""
+    """Aliases are listed after the models; an unknown name is refused."""
     with running(Gateway(model_view("alpha"), model_view("beta", aliases=("b",)))) as gateway:
         assert main(["hermes", "--url", gateway.root, "--model", "beta"]) == 0
         assert parsed(capsys.readouterr().out)["model"]["default"] == "beta"
@@ -150,7 +150,7 @@ def test_the_default_is_chosen_by_name_or_alias(capsys: pytest.CaptureFixture[st
         assert "no model 'gamma'; it serves alpha, beta, b" in told
 
 
-def test_a_window_that_hermes_refuses_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_that_hermes_refuses_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """The block is printed all the same: the window may be configured."""
     with running(Gateway(model_view(context_length=32_768))) as gateway:
         assert main(["hermes", "--url", gateway.root]) == 0
@@ -160,7 +160,7 @@ def test_a_window_that_hermes_refuses_is_told(capsys: pytest.CaptureFixture[str]
 
 
 def test_without_a_gateway_it_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody listens, something else listens, nothing is served: each has its remedy."""
+    """No server, another server, or no models: each error has its remedy."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert "start one with `herma up`" in refusal(capsys, "--url", f"http://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""Ports that are held for others, and ports that are taken."""
+"""Ports that are reserved, and ports that are taken."""
 
 import socket
 from contextlib import closing
@@ -13,8 +13,8 @@ from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 
 
-async def test_a_claimed_port_is_for_those_who_share_it() -> None:
-    """Processes that set SO_REUSEPORT listen there, as often as they like; nobody else can."""
+async def test_a_claimed_port_is_open_to_sockets_that_share_it() -> None:
+    """Several processes that set SO_REUSEPORT can listen there; others cannot."""
     with closing(claim_port(GatewayConfig(port=0))) as claim:
         port = claim.getsockname()[1]
         assert port != 0
@@ -43,14 +43,14 @@ async def test_a_port_that_others_share_is_taken() -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "a" * 70])
 def test_a_host_that_is_not_ours_is_one_line(host: str) -> None:
-    """Nobody could listen there, so nothing is started."""
+    """No process could listen there, so nothing starts."""
     with pytest.raises(ConfigError, match=r"correct \[gateway\] host"):
         claim_port(GatewayConfig(host=host, port=0))
 
 
 @pytest.mark.parametrize("key", ["worker_bind", "process_port"])
 def test_a_port_of_a_further_process_is_looked_at_too(key: str) -> None:
-    """The second one's is as good a reason not to start as the first one's; the key is named."""
+    """The second port is checked as the first one is; the error names the key."""
     port = free_ports(2)
     binds = {"worker_bind": f"tcp://127.0.0.1:{port}", "process_port": port}
     gateway = GatewayConfig(processes=2, worker_bind="ipc:///none")

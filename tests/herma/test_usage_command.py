@@ -1,4 +1,4 @@
-"""`herma usage`, as a person and as a program read it."""
+"""`herma usage` for people and for programs."""
 
 import json
 from datetime import UTC, datetime
@@ -58,7 +58,7 @@ def usage(config: Path, *arguments: str) -> int:
 
 
 def test_without_a_ledger_it_says_so(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For people and for programs; and makes no file."""
+    """For people and for programs; it creates no file."""
     assert usage(config) == 0
     assert "no usage is recorded yet" in capsys.readouterr().out
     assert usage(config, "--json") == 0
@@ -69,7 +69,7 @@ def test_without_a_ledger_it_says_so(config: Path, capsys: pytest.CaptureFixture
 def test_the_table_is_aligned_and_adds_up(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside a gateway that has the file open, with requests that are under way."""
+    """Beside a gateway that has the file open, with running requests."""
     ledger.write(
         [(1, Entry("2026-11-21", "alice", "m", "cloud", False, True, 1, 5_000, 0, 100, 20_000))],
         [],
@@ -100,7 +100,7 @@ def test_the_table_is_aligned_and_adds_up(
 def test_limits_are_shown_with_what_stands_against_them(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the window that runs now, whatever days the table shows."""
+    """Of the present window, whichever days the table shows."""
     now = datetime.now(UTC)
     last_year = now.replace(year=now.year - 1, day=1).strftime("%Y-%m-%d")
     today = now.strftime("%Y-%m-%d")
@@ -122,7 +122,7 @@ def test_limits_are_shown_with_what_stands_against_them(
 def test_a_limit_of_nothing_is_a_limit(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """0 allows nothing that costs, and is not shown as what is not there."""
+    """A limit of 0 allows nothing that costs, and is shown as 0."""
     config.write_text(config.read_text().replace("monthly = 50.0", "daily = 0.0"))
     ledger.close()
     assert usage(config) == 0
@@ -134,7 +134,7 @@ def test_a_limit_of_nothing_is_a_limit(
 def test_a_day_that_is_none_is_one_line(
     config: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the forms that are."""
+    """The error shows the valid forms."""
     assert main(["usage", "--config", str(config), f"--since={text}"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -144,7 +144,7 @@ def test_a_day_that_is_none_is_one_line(
 def test_programs_get_exact_amounts(
     config: Path, ledger: LedgerStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As decimal texts: JSON numbers are floats to many."""
+    """As decimal texts, because many programs read JSON numbers as floats."""
     ledger.write([], [], [entry("2026-11-21", "alice", "cloud", 1_234_567)])
     ledger.close()
     assert usage(config, "--json", "--by", "day") == 0

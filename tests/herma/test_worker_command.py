@@ -1,4 +1,4 @@
-"""What `herma worker status` shows."""
+"""The output of `herma worker status`."""
 
 import subprocess
 import sys
@@ -69,7 +69,7 @@ gpu0: last fault (epoch 5, 1 min 02 s ago) [file_not_found]
 
 
 def test_the_table_is_easy_to_read() -> None:
-    """Sorted by name, columns aligned, faults below, the log only of one worker asked for."""
+    """Sorted by name, columns aligned, faults below, the log only for a named worker."""
     workers = [(200, READY), (400, None), (100, STOPPED), (300, STARTING)]
     assert render(workers, with_log=False) == TABLE
     assert render([(100, STOPPED)], with_log=True).endswith("  | one\n  | two")
@@ -80,7 +80,7 @@ def test_the_table_is_easy_to_read() -> None:
     [(0.4, "0 s"), (59.9, "59 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"), (273_600, "3 d 4 h")],
 )
 def test_durations_have_two_units(seconds: float, text: str) -> None:
-    """No more than a person wants to know."""
+    """At most two units."""
     assert duration(seconds) == text
 
 

@@ -152,8 +152,8 @@ def test_sums_are_right() -> None:
         assert values[sign] == int(result)
 
 
-def test_thoughts_of_earlier_turns_are_marked() -> None:
-    """A call in the history has its thoughts, so that nobody trains on a call without them."""
+def test_reasoning_of_earlier_turns_is_marked() -> None:
+    """A call in the history keeps its reasoning, which marks it as not to be trained on."""
     for case in _cases("tool_result"):
         calls = [m for m in case.messages[:-1] if m.get("tool_calls")]
         assert calls

@@ -22,8 +22,8 @@ def _called(name: str, arguments: object) -> list[dict[str, object]]:
         ("<think>for ever", ""),
     ],
 )
-def test_thoughts_do_not_count(text: str, rest: str) -> None:
-    """Only what stands behind the thoughts is the answer."""
+def test_reasoning_does_not_count(text: str, rest: str) -> None:
+    """Only the text after the reasoning is the answer."""
     assert without_reasoning(text) == rest
 
 

@@ -55,7 +55,7 @@ def test_the_prompt_is_what_the_gateway_renders(example: Example) -> None:
 
 
 def test_only_answers_are_trained_and_only_as_they_stand_in_serving() -> None:
-    """Trained are the last answer with its thoughts, and earlier ones that had none."""
+    """The last answer with its reasoning, and earlier ones without any, are trained on."""
     trained = {
         example.skill: [text for text, learns in render(example, TEMPLATE) if learns]
         for example in cases()
@@ -71,8 +71,8 @@ def test_only_answers_are_trained_and_only_as_they_stand_in_serving() -> None:
     assert '"arguments": {"place": "São \\"Tomé\\"", "days": 3, "now": true, "max": 1.5}' in call
 
 
-def test_earlier_thoughts_are_dropped_everywhere() -> None:
-    """No prompt holds a thought, though earlier answers had some."""
+def test_earlier_reasoning_is_dropped_everywhere() -> None:
+    """No prompt holds reasoning, although earlier answers had some."""
     for example in cases():
         assert "<think>" not in render_prompt(example, TEMPLATE)
 

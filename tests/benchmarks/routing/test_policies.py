@@ -66,7 +66,7 @@ def test_round_robin_goes_round() -> None:
     assert [place(policy, turn(n, [n])) for n in range(4)] == [0, 1, 2, 0]
 
 
-def test_least_requests_minds_who_is_done() -> None:
+def test_least_requests_counts_finished_requests() -> None:
     """The one with the fewest; among equals they take turns."""
     policy = LeastRequests(setting(3))
     assert [place(policy, turn(n, [n])) for n in range(3)] == [0, 1, 2]

@@ -70,7 +70,7 @@ def test_what_nobody_would_compute_is_refused(config: Wide, num_rows: int, swigl
         wide(x, torch.empty_like(x), config, swiglu=swiglu)
 
 
-def test_on_a_card_that_is_not_there_its_compilation_is_noted() -> None:
+def test_on_a_pretended_device_its_compilation_is_recorded() -> None:
     """So that it is compiled ahead, once for the same constants."""
     x = torch.empty(100, 128, dtype=torch.bfloat16, device="meta")
     weight = torch.empty(384, 128, dtype=torch.bfloat16, device="meta")

@@ -1,6 +1,6 @@
 """What a worker's configuration means for one model: dtypes, window, facts.
 
-Owns these rules, for a start and for its rehearsal alike. Must not know devices' memory nor files.
+Owns these rules, for a start and for its dry run alike. Must not know devices' memory nor files.
 """
 
 from typing import Final

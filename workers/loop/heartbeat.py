@@ -42,7 +42,7 @@ def start_heartbeats(channel: EngineChannel, status: EngineStatus) -> None:
     """Heartbeat from a daemon thread until the process ends."""
     tick = threading.Event()
 
-    def beat() -> None:
+    def send_all() -> None:
         while not tick.wait(BEAT_EVERY_S):
             message = Heartbeat(
                 status.step,
@@ -53,4 +53,4 @@ def start_heartbeats(channel: EngineChannel, status: EngineStatus) -> None:
             )
             channel.send([(SUPERVISOR, encode_control(message))])
 
-    threading.Thread(target=beat, name="beats", daemon=True).start()
+    threading.Thread(target=send_all, name="heartbeat", daemon=True).start()

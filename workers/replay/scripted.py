@@ -34,7 +34,7 @@ _MIN_REST_S: Final = 0.001
 """After a step without a token: the next one would be no different."""
 _DEATH_EXIT_CODE: Final = 1
 _NEVER: Final = float("inf")
-_CANARY_RULE: Final = Rule(answer="", finish="hang")
+_PROBE_RULE: Final = Rule(answer="", finish="hang")
 
 Death = Literal["kill", "exit", "hang"]
 
@@ -178,7 +178,7 @@ class ScriptedRunner(ReplayRunner):
         num = len(outputs)
         if tuple(prompt) == PROBE_PROMPT:
             answer = array("I", PROBE_PROMPT)
-            return Playback(_CANARY_RULE, answer, None, num_outputs=num, now=now, may_die=False)
+            return Playback(_PROBE_RULE, answer, None, num_outputs=num, now=now, may_die=False)
         text = self._tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
         index = self._continued(text, outputs) if outputs else self._matcher.choose(text)
         if index is None:

@@ -58,11 +58,11 @@ class Worker:
         self._nursery: trio.Nursery | None = None
         self._drain_s = config.drain_s
         self._drain_wanted = trio.Event()
-        self._keeper = EngineSupervisor(config, log, command=engine_command)
+        self._engine = EngineSupervisor(config, log, command=engine_command)
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
             log,
-            on_work=self._keeper.work_sent,
+            on_work=self._engine.work_sent,
             on_drain=self.drain,
             on_siblings=self._dial_siblings,
         )
@@ -84,7 +84,7 @@ class Worker:
             self._nursery = nursery
             for link in self._links.values():
                 nursery.start_soon(link.run)
-            nursery.start_soon(self._keeper.run, self._relay)
+            nursery.start_soon(self._engine.run, self._relay)
             if (control := self._open_control()) is not None:
                 nursery.start_soon(control.run)
             await self._drain_wanted.wait()
@@ -112,7 +112,7 @@ class Worker:
                     for link in self._links.values()
                     if link.number is None and link.trouble
                 )
-                return self._keeper.status((self._num_welcomed, len(self._links)), troubles)
+                return self._engine.status((self._num_welcomed, len(self._links)), troubles)
             case AskRestart(force=force):
                 return await self._restart(force=force)
 
@@ -125,7 +125,7 @@ class Worker:
             changed = changed_keys(self._config, config)
         except ConfigError as error:
             raise ConfigError(f"not restarted: {error}") from error
-        epoch = self._keeper.restart(config, force=force)
+        epoch = self._engine.restart(config, force=force)
         self._config = config
         self._relay.reconfigured(worker_identity(config, VERSION))
         if changed:
@@ -138,11 +138,11 @@ class Worker:
         if self._num_welcomed:  # without a gateway nothing runs
             self._log.info(f"draining for at most {self._drain_s:g} s")
         self._relay.drains()
-        await self._keeper.drain(self._drain_s)
+        await self._engine.drain(self._drain_s)
         self._relay.broadcast(Bye("drained"))
         for link in self._links.values():
             link.close()
-        await self._keeper.stop()
+        await self._engine.stop()
 
     def _add_link(self, address: str) -> GatewayLink:
         link = GatewayLink(address, self._identity, self._relay, self._log, self._keys)

@@ -180,7 +180,7 @@ class EngineLife:
     def _control(self, payload: bytes) -> None:
         match message := decode_from_engine(payload):
             case Heartbeat():
-                self.hang_watch.beat(message, trio.current_time())
+                self.hang_watch.heartbeat(message, trio.current_time())
             case StartProgress():
                 self._progressed(message)
             case EngineReady():

@@ -19,7 +19,7 @@ GATEWAY_SILENCE_S: Final = 10.0
 for that: the connection's own heartbeats, which need no loop, end it within a second."""
 LATE_S: Final = 0.5
 
-_BEATS_TO_SEE_WORK: Final = 2
+_HEARTBEATS_TO_SEE_WORK: Final = 2
 """An idle heartbeat may have been in flight when the work was sent; the next one cannot."""
 
 
@@ -105,7 +105,7 @@ class HangWatch:
         self._stall_s = stall_s
         self._silence = SilenceTimer(now)
         self._pending = False
-        self._beats_owed = 0
+        self._heartbeats_due = 0
         self._step = 0
         self._phase = ""
         self._limit_s = MIN_HANG_S
@@ -115,18 +115,18 @@ class HangWatch:
         if not self._pending:
             self._pending = True
             self._silence.sign(now)
-        self._beats_owed = _BEATS_TO_SEE_WORK
+        self._heartbeats_due = _HEARTBEATS_TO_SEE_WORK
 
-    def beat(self, beat: Heartbeat, now: float) -> None:
-        """A beat of the engine came; only a new step, a new phase or idleness is progress."""
-        if beat.step != self._step or beat.phase != self._phase or not beat.busy:
+    def heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
+        """A heartbeat of the engine came; only a new step, a new phase or idleness is progress."""
+        if heartbeat.step != self._step or heartbeat.phase != self._phase or not heartbeat.busy:
             self._silence.sign(now)
-        self._beats_owed = max(0, self._beats_owed - 1)
-        self._pending = beat.busy or self._beats_owed > 0
-        self._step, self._phase = beat.step, beat.phase
-        guess_s = self._stall_s if beat.phase else STEPS_PER_HANG * beat.expected_step_s
+        self._heartbeats_due = max(0, self._heartbeats_due - 1)
+        self._pending = heartbeat.busy or self._heartbeats_due > 0
+        self._step, self._phase = heartbeat.step, heartbeat.phase
+        guess_s = self._stall_s if heartbeat.phase else STEPS_PER_HANG * heartbeat.expected_step_s
         self._limit_s = max(
-            MIN_HANG_S, STEPS_PER_HANG * beat.longest_step_s, min(guess_s, self._stall_s)
+            MIN_HANG_S, STEPS_PER_HANG * heartbeat.longest_step_s, min(guess_s, self._stall_s)
         )
 
     def not_read(self, now: float) -> None:

@@ -1,4 +1,5 @@
-"""A start of the engine on a card that only notes launches, beside the rehearsal of that start.
+"""A start of the engine on a pretended device that only records launches, beside the dry run of
+that start.
 
 Run as a program, without the interpreter: the test's own process has Triton interpret. Tensors lie
 on the CPU and the code takes that for a card; kernels do not run, so tokens are made 0.
@@ -134,8 +135,8 @@ def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     yield quantised_twins(room / "blocks", BY_BLOCK)[0], {}
 
 
-def check_rehearsal() -> None:
-    """Whatever a start launches was launched in its rehearsal, for every kind of model."""
+def check_dry_run() -> None:
+    """Whatever a start launches was launched in its dry run, for every kind of model."""
     for model_dir, changes in _models(Path(os.environ["TRITON_CACHE_DIR"])):
         config = _worker(model_dir, **changes)
         expected, served = _launched(config)

@@ -55,7 +55,7 @@ def test_the_largest_plan_is_as_large_as_any(
 
 
 def test_it_runs_over_one_block(tmp_path: Path) -> None:
-    """Through the runner's own door; a CPU has nothing to measure."""
+    """By the runner itself; a CPU has nothing to measure."""
     runner = load_tiny(write_tiny_model(tmp_path))
     facts = msgspec.structs.replace(runner.facts, token_budget=300, max_seqs=4)
     cache = KvCache(runner.model.config, 1, facts.block_size, CPU, torch.float32)

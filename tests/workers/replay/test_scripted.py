@@ -99,7 +99,7 @@ def test_a_resumed_sequence_takes_the_rule_that_it_began_with() -> None:
     assert stage.step(start(1, "u", said=[first]), seqs=(1,)) == {1: (second,)}
 
 
-def test_the_canary_needs_no_rule() -> None:
+def test_the_health_probe_needs_no_rule() -> None:
     """An engine is ready whatever its script says."""
     stage = Stage(Rule(answer="a", contains="never"))
     health_probe = SequenceStart(1, array("I", PROBE_PROMPT), 4, SamplingParams(4), 0)

@@ -1,4 +1,6 @@
-"""Gateways that share a full engine: who is let in, and that nobody is left outside."""
+"""Gateways that share a full engine: which sequence is admitted, and that every gateway gets
+places.
+"""
 
 import random
 from collections import Counter
@@ -94,7 +96,7 @@ def test_gateways_share_the_places_to_wait_in() -> None:
     shared = Shared(max_seqs=1, max_waiting=4)
     assert [shared.submit(1) for _ in range(6)] == [True] * 5 + [False]
     assert [shared.submit(2), shared.submit(2)] == [True, False]
-    for _ in range(4 * 3 + 1):  # it is let in, and after it those of the first but one
+    for _ in range(4 * 3 + 1):  # it is admitted, and after it those of the first but one
         shared.step()
     assert shared.at_door == {1: [4]}
     assert [shared.submit(2) for _ in range(3)] == [True, True, False]
@@ -201,7 +203,7 @@ class DoorLife(RuleBasedStateMachine):
         self.shared = Shared(max_seqs=max_seqs, max_waiting=max_waiting)
         self.max_seqs, self.max_waiting = max_seqs, max_waiting
         self.was_at_door: dict[int, list[int]] = {}
-        # By gateway that waits and has none inside: who was let in before it, how often.
+        # By gateway that waits and has none inside: which were admitted before it, how often.
         self.passed_by: dict[int, Counter[int]] = {}
 
     @rule(link=st.sampled_from(LINKS), max_tokens=st.integers(1, 5), num=st.integers(1, 3))
@@ -230,7 +232,7 @@ class DoorLife(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        """Some end, others are let in."""
+        """Some end, others are admitted."""
         self.shared.step()
 
     @invariant()
@@ -259,7 +261,7 @@ class DoorLife(RuleBasedStateMachine):
             for number in line
             if number not in still_there and self.shared.owner.get(number) == link
         ]
-        seen["let in"] += len(admit)
+        seen["admitted"] += len(admit)
         waiting = [link for link in at_door if not inside[link]]
         self.passed_by = {link: self.passed_by.get(link, Counter()) for link in waiting}
         for link, passed_by in self.passed_by.items():
@@ -282,5 +284,5 @@ def test_nobody_is_left_outside_in_random_lives() -> None:
     seen.clear()
     run_state_machine_as_test(DoorLife, settings=settings(stateful_step_count=NUM_STEPS))
     assert seen["refused"] > 12
-    assert seen["let in"] > 25
+    assert seen["admitted"] > 25
     assert seen["passed"] > 0

@@ -1,4 +1,4 @@
-"""What an operator's wish does to an engine that is just dying."""
+"""What an operator's request does to an engine that is just dying."""
 
 import io
 import sys
@@ -34,7 +34,7 @@ class _AskedAtDeath(RestartPolicy):
     def __init__(self, mood: Mood) -> None:
         super().__init__()
         self._mood = mood
-        self.keeper: EngineSupervisor | None = None
+        self.supervisor: EngineSupervisor | None = None
         self.promised = 0
         self.is_ready = trio.Event()
 
@@ -44,9 +44,9 @@ class _AskedAtDeath(RestartPolicy):
 
     def exited(self, now: float, *, is_permanent: bool = False) -> float | None:
         assert is_permanent
-        assert self.keeper is not None
+        assert self.supervisor is not None
         self._mood.set()
-        self.promised = self.keeper.restart(_CONFIG, force=False)
+        self.promised = self.supervisor.restart(_CONFIG, force=False)
         return super().exited(now, is_permanent=is_permanent)
 
 
@@ -56,17 +56,17 @@ async def test_a_restart_asked_for_while_the_engine_dies_is_no_end(tmp_path: Pat
     mood.set(exit=1, say="no such model: correct it", is_config=True)
     policy, log = _AskedAtDeath(mood), Log("w", lines)
     command = [sys.executable, str(Path(stub_engine.__file__)), str(mood.path)]
-    keeper = policy.keeper = EngineSupervisor(_CONFIG, log, command=command, policy=policy)
+    supervisor = policy.supervisor = EngineSupervisor(_CONFIG, log, command=command, policy=policy)
     relay = FrameRelay(
         worker_identity(_CONFIG, "test"),
         log,
-        on_work=keeper.work_sent,
+        on_work=supervisor.work_sent,
         on_drain=lambda _: None,
         on_siblings=lambda _: None,
     )
     with trio.fail_after(BOUND_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.run, relay)
+            nursery.start_soon(supervisor.run, relay)
             await policy.is_ready.wait()
             nursery.cancel_scope.cancel()
     log.close()

@@ -150,7 +150,7 @@ async def _restart(worker: WorkerProcess) -> Answer:
 
 
 async def test_two_restarts_while_the_memory_drains_are_one(smi: FakeSmi, tmp_path: Path) -> None:
-    """The second wish is for the start that is waited for, and whoever has it is told of that."""
+    """The second request gets the start that is pending already."""
     async with _filled_gpu(smi, tmp_path) as (gateway, worker):
         assert await _restart(worker) == Done(epoch=2)
         await _until_asked(smi, 8)

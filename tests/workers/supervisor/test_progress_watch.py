@@ -20,11 +20,11 @@ def verdict_at(watch: HangWatch | StartWatch, start: float, until: float) -> flo
 
 
 def test_work_without_a_step_is_a_hang_after_three_seconds() -> None:
-    """A busy engine whose step count stands still is hung at 3 s, also while it beats."""
+    """A busy engine whose step count stands still is hung at 3 s, also with heartbeats."""
     watch = HangWatch(stall_s=120.0, now=0.0)
-    watch.beat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), 0.0)
+    watch.heartbeat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), 0.0)
     for now in ticks(0.0, 2.9):
-        watch.beat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), now)
+        watch.heartbeat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), now)
         assert watch.verdict(now) is None
     found = verdict_at(watch, 2.9, 4.0)
     assert found is not None
@@ -34,34 +34,34 @@ def test_work_without_a_step_is_a_hang_after_three_seconds() -> None:
 def test_an_idle_engine_never_hangs() -> None:
     """Without work pending, silence is no failure."""
     watch = HangWatch(stall_s=120.0, now=0.0)
-    watch.beat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 0.0)
+    watch.heartbeat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 0.0)
     assert verdict_at(watch, 0.0, 1000.0) is None
 
 
 def test_a_submission_to_a_silent_engine_counts_as_work() -> None:
-    """An engine that stopped while idle is found once it owes a step, even after a late beat."""
+    """An engine that stopped while idle is found once a step is due, after a late heartbeat too."""
     watch = HangWatch(stall_s=120.0, now=0.0)
     assert verdict_at(watch, 0.0, 50.0) is None
     watch.work_sent(50.0)
-    watch.beat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 50.05)
+    watch.heartbeat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 50.05)
     found = verdict_at(watch, 50.0, 60.0)
     assert found is not None
     assert found <= 53.3
 
 
 def test_idle_beats_after_the_work_settle_the_debt() -> None:
-    """Work that was refused or finished between two beats leaves nothing pending."""
+    """Work that was refused or finished between two heartbeats leaves nothing pending."""
     watch = HangWatch(stall_s=120.0, now=0.0)
     watch.work_sent(0.0)
-    watch.beat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 0.2)
-    watch.beat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 0.4)
+    watch.heartbeat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 0.2)
+    watch.heartbeat(Heartbeat(5, busy=False, phase="", longest_step_s=0.01), 0.4)
     assert verdict_at(watch, 0.4, 100.0) is None
 
 
 def test_long_steps_lengthen_the_patience() -> None:
     """Ten times the longest recent step, if that is more than 3 s."""
     watch = HangWatch(stall_s=120.0, now=0.0)
-    watch.beat(Heartbeat(7, busy=True, phase="", longest_step_s=2.0), 0.0)
+    watch.heartbeat(Heartbeat(7, busy=True, phase="", longest_step_s=2.0), 0.0)
     found = verdict_at(watch, 0.0, 60.0)
     assert found is not None
     assert 19.9 <= found <= 20.2
@@ -71,7 +71,9 @@ def test_a_step_larger_than_any_before_gets_its_estimate() -> None:
     """Ten times the estimate, but no more than `stall_s`: an estimate may be far too long."""
     for expected_s, limit_s in ((0.1, 3.0), (4.0, 40.0), (500.0, 120.0)):
         watch = HangWatch(stall_s=120.0, now=0.0)
-        watch.beat(Heartbeat(7, busy=True, longest_step_s=0.01, expected_step_s=expected_s), 0.0)
+        watch.heartbeat(
+            Heartbeat(7, busy=True, longest_step_s=0.01, expected_step_s=expected_s), 0.0
+        )
         found = verdict_at(watch, 0.0, 200.0)
         assert found is not None
         assert limit_s - 0.1 <= found <= limit_s + 0.2
@@ -80,7 +82,7 @@ def test_a_step_larger_than_any_before_gets_its_estimate() -> None:
 def test_a_declared_phase_may_last_as_long_as_a_start() -> None:
     """A compile that is declared stalls after `stall_s` and not before."""
     watch = HangWatch(stall_s=120.0, now=0.0)
-    watch.beat(Heartbeat(7, busy=True, phase="compile", longest_step_s=0.1), 0.0)
+    watch.heartbeat(Heartbeat(7, busy=True, phase="compile", longest_step_s=0.1), 0.0)
     found = verdict_at(watch, 0.0, 200.0)
     assert found is not None
     assert 119.9 <= found <= 120.2
@@ -136,7 +138,7 @@ def test_a_gateway_that_pings_and_takes_nothing_is_gone() -> None:
 def test_a_watcher_that_slept_blames_nobody() -> None:
     """After a pause of the supervisor itself, everybody gets the whole patience again."""
     gateway, engine = GatewayWatch(0.0), HangWatch(stall_s=120.0, now=0.0)
-    engine.beat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), 0.0)
+    engine.heartbeat(Heartbeat(1, busy=True, phase="", longest_step_s=0.01), 0.0)
     assert gateway.verdict(60.0) is None
     assert engine.verdict(60.0) is None
     assert gone_at(gateway, 60.0, 70.2) is not None

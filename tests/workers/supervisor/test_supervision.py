@@ -279,7 +279,7 @@ async def test_a_restart_finishes_what_runs(tmp_path: Path) -> None:
 
 
 async def test_a_restart_that_waits_can_be_hurried(tmp_path: Path) -> None:
-    """New work is refused while it waits, and a second wish without --force too."""
+    """New work is refused while it waits, and a second request without --force too."""
     async with open_gateway_end() as gateway, trio.open_nursery() as nursery:
         with worker_process(tmp_path, gateway.address, step_ms=20, drain_s=600) as worker:
             await gateway.wait_ready()

@@ -67,7 +67,7 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
     sys.setswitchinterval(_SWITCH_S)
     hashed = hash_compiler()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
-    first, later = _rehearsed(config, arch)
+    first, later = _dry_run(config, arch)
     hashed.join()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
@@ -90,7 +90,7 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
     return 0
 
 
-def _rehearsed(
+def _dry_run(
     config: WorkerConfig, arch: int
 ) -> tuple[list["RecordedKernel"], list["RecordedKernel"]]:
     """What is needed before the first answer, and what later. Raises `ConfigError`."""

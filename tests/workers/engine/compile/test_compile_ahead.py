@@ -43,7 +43,7 @@ def _checked(room: Path, *checks: str) -> str:
 
 def test_a_start_launches_what_its_dry_run_launched(tmp_path: Path) -> None:
     """Nothing else: no kernel of the largest step, the warm-up or the first graph is missing."""
-    _checked(tmp_path, "check_rehearsal")
+    _checked(tmp_path, "check_dry_run")
 
 
 def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:

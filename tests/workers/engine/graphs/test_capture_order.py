@@ -19,7 +19,7 @@ def test_sizes_rise_to_the_batch(max_rows: int) -> None:
 
 
 def test_the_largest_serves_until_there_is_a_better_one() -> None:
-    """The smallest captured graph that holds all rows serves; what was missed is wished."""
+    """The smallest captured graph that holds all rows serves; a missed one becomes pending."""
     order = CaptureOrder(64)
     assert order.decode(3, Kind.PLAIN) is None
     order.captured(Decode(64, Kind.PLAIN))
@@ -50,8 +50,10 @@ def test_the_smallest_bucket_that_holds_a_step_serves_it() -> None:
     assert not order.has_pending_captures
 
 
-def test_wishes_go_first_and_end_when_granted() -> None:
-    """A busy engine captures wishes only, an idle one everything that greedy steps may need."""
+def test_pending_graphs_go_first_and_end_when_captured() -> None:
+    """A busy engine captures pending graphs only, an idle one everything that greedy steps may
+    need.
+    """
     order = CaptureOrder(16, (WIDE, SMALL))
     assert order.next(pending_only=True) is None
     assert order.next(pending_only=False) == (16, Kind.PLAIN)

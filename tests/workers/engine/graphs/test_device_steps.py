@@ -163,7 +163,7 @@ def test_a_number_is_given_to_another_sequence(
 
 
 def test_a_decode_tells_whether_it_was_replayed(host: Runner) -> None:
-    """A graph that is missed is wished for, and serves from then on."""
+    """A missed graph becomes pending, and serves from then on."""
     facts, cache = host.facts, host.cache
     steps = DeviceSteps(host.model, cache, facts, run_again)
     runner = Runner(host.model, cache, facts, host.model_dir, steps)

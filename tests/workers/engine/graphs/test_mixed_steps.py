@@ -111,7 +111,7 @@ def test_what_no_step_fills_is_not_captured(host: Runner) -> None:
     assert _launched(runner, (1, 2, 1))
 
 
-def test_a_bucket_is_wished_then_serves(host: Runner) -> None:
+def test_a_bucket_is_pending_then_serves(host: Runner) -> None:
     """A step that no captured bucket holds runs at its own size; idle times capture the others."""
     runner = as_on_card(host)
     assert not _launched(runner, (20, 1))

@@ -40,18 +40,13 @@ class ByteLru(Generic[_K, _V]):
         """The value of each key, None where it is unknown. Writes nothing: 25 ns per key."""
         return list(map(self._entries.get, keys))
 
-    def refresh(self, keys: Iterable[_K]) -> None:
-        """Count `keys` as used now."""
-        for key in keys:
+    def put(self, entries: Iterable[tuple[_K, _V]]) -> None:
+        """Keep values; those of known keys count as used now."""
+        for key, value in entries:
             if key in self._entries:
                 self._entries.move_to_end(key)
-
-    def put(self, key: _K, value: _V) -> None:
-        """Keep a value."""
-        num_bytes = self._size_of(key, value)
-        if key in self._entries or num_bytes > self._max_bytes:
-            return
-        self._entries[key] = value
-        self.num_bytes += num_bytes
+            elif (num_bytes := self._size_of(key, value)) <= self._max_bytes:
+                self._entries[key] = value
+                self.num_bytes += num_bytes
         while self.num_bytes > self._max_bytes:
             self.num_bytes -= self._size_of(*self._entries.popitem(last=False))

@@ -87,7 +87,7 @@ class ToolSchemas:
         tools = self._lists.get(raw)
         if tools is None:
             tools = tuple(self.read(bytes(tool)) for tool in _items(raw))
-            self._lists.put(raw, tools)
+            self._lists.put([(raw, tools)])
         return list(tools)
 
     def read(self, raw: bytes) -> ToolSchema:
@@ -98,5 +98,5 @@ class ToolSchemas:
             if isinstance(fields.get("function"), dict):
                 fields["function"] = ToolSchema(fields["function"], len(raw))
             tool = ToolSchema(fields, len(raw))
-            self._known.put(raw, tool)
+            self._known.put([(raw, tool)])
         return tool

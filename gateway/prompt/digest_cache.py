@@ -61,7 +61,7 @@ class DigestCache:
         span = self._spans.get(key)
         if span is None:
             span = tuple(block_digests(parent, ids, block_size))
-            self._spans.put(key, span)
+            self._spans.put([(key, span)])
         return span
 
 

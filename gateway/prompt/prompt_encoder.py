@@ -25,7 +25,6 @@ from protocol.tokens import pack_token, pack_tokens
 
 MAX_BYTES: Final = 16 * 2**20
 """A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
-_OWNED_BYTES: Final = 150
 
 _Key = str | tuple[bytes, str]
 
@@ -36,6 +35,7 @@ class Draft(msgspec.Struct, frozen=True):
     """
 
     stretches: list[str]
+    keys: Sequence[_Key]
     found: list[bytes | None]
     owner: bytes
     missing: list[str] = []
@@ -59,7 +59,7 @@ class PromptEncoder:
     ) -> None:
         self._encoder = encoder
         self._control = control
-        self._packed: ByteLru[_Key, bytes] = ByteLru(max_bytes, _entry_bytes)
+        self._packed: ByteLru[_Key, bytes] = ByteLru(max_bytes, entry_bytes)
         ids = {text: pack_token(token.id) for text, token in encoder.control.items()}
         self._packed_tokens = {"": b"", **ids}
         # A special token that cannot be marked is one wherever it is spelled; only the whole prompt
@@ -80,14 +80,14 @@ class PromptEncoder:
         others what it has asked.
         """
         if not self.is_separable:
-            return self._look_up([MARK.join(segments)], owner)
-        draft = self._look_up(_stretches(segments), owner)
+            return self._look_up(["", MARK.join(segments)], owner)
+        draft = self._look_up(segments, owner)
         tokens = self._control.tokens_of(draft.missing) if draft.missing else []
         if "" in tokens and any(
             not token and stretch[:1] != MARK
             for token, stretch in zip(tokens, draft.missing, strict=True)
         ):
-            return self._look_up(_stretches(self._control.mend(segments)), owner)
+            return self._look_up(self._control.mend(segments), owner)
         return draft
 
     def encode(self, draft: Draft) -> Encoded:
@@ -115,35 +115,19 @@ class PromptEncoder:
             return b"".join(draft.found)  # type: ignore[arg-type]
         if self._words is not None and encoded.words is not None:
             self._words.learn(encoded.words)
-        self._packed.refresh(_keys(draft.stretches, draft.owner))
-        for key, packed in zip(_keys(draft.missing, draft.owner), encoded.packed, strict=True):
-            self._packed.put(key, packed)
         fresh = dict(zip(draft.missing, encoded.packed, strict=True))
         pairs = zip(draft.stretches, draft.found, strict=True)
-        return b"".join([fresh[s] if packed is None else packed for s, packed in pairs])
+        packed = [fresh[s] if packed is None else packed for s, packed in pairs]
+        self._packed.put(zip(draft.keys, packed, strict=True))
+        return b"".join(packed)
 
-    def _look_up(self, stretches: list[str], owner: bytes) -> Draft:
-        found = self._packed.find(_keys(stretches, owner))
+    def _look_up(self, segments: list[str], owner: bytes) -> Draft:
+        """The mark tells text before the first control token from text that begins with one."""
+        stretches = [MARK + segments[0], *segments[1:]] if segments[0] else segments[1:]
+        keys: Sequence[_Key] = [(owner, one) for one in stretches] if owner else stretches
+        found = self._packed.find(keys)
         if None not in found:
-            return Draft(stretches, found, owner)
+            return Draft(stretches, keys, found, owner)
         pairs = zip(stretches, found, strict=True)
         missing = list({stretch: None for stretch, ids in pairs if ids is None})
-        return Draft(stretches, found, owner, missing)
-
-
-def _stretches(segments: list[str]) -> list[str]:
-    """The mark tells text before the first control token from text that begins with one."""
-    first, *rest = segments
-    return [MARK + first, *rest] if first else rest
-
-
-def _keys(stretches: list[str], owner: bytes) -> Sequence[_Key]:
-    return [(owner, stretch) for stretch in stretches] if owner else stretches
-
-
-def _entry_bytes(key: _Key, packed: bytes) -> int:
-    return (
-        entry_bytes(key, packed)
-        if isinstance(key, str)
-        else _OWNED_BYTES + entry_bytes(key[1], packed)
-    )
+        return Draft(stretches, keys, found, owner, missing)

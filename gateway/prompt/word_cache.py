@@ -99,14 +99,13 @@ class WordCache:
         return EncodedWords(packed[: len(texts)], pieces, words, unknown)
 
     def learn(self, encoded: EncodedWords) -> None:
-        for piece, packed in encoded.pieces.items():
-            if len(piece) <= MAX_WORD_CHARS:
-                self._pieces.put(piece, packed)
+        pieces = [item for item in encoded.pieces.items() if len(item[0]) <= MAX_WORD_CHARS]
+        self._pieces.put(pieces)
         if not encoded.once:
             return
         self._once.update(dict.fromkeys(encoded.once))
-        for word, packed in encoded.words.items():
-            self._words.put(word, packed)
+        self._words.put(encoded.words.items())
+        for word in encoded.words:
             del self._once[word]
         if len(self._once) > MAX_ONCE:
             young = islice(self._once, len(self._once) - MAX_ONCE // 2, None)
@@ -251,8 +250,9 @@ def _any_of(texts: Iterable[str]) -> str:
     return "|".join(map(re.escape, longest_first)) or r"(?!)"
 
 
-def entry_bytes(text: str, packed: bytes) -> int:
-    """What a cache needs for a text and its ids, at most. By the text's value alone:
-    `sys.getsizeof` grows once something has asked for it in UTF-8.
+def entry_bytes(key: str | tuple[bytes, str], packed: bytes) -> int:
+    """What a cache needs for a text and its ids, at most; the text may have an owner. By the text's
+    value alone: `sys.getsizeof` grows once something has asked for it in UTF-8.
     """
+    text = key if isinstance(key, str) else key[1]
     return _ENTRY_BYTES + len(packed) + (len(text) if text.isascii() else 4 * len(text))

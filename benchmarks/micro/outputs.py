@@ -15,9 +15,8 @@ from benchmarks.micro.figures import Figure, lower_quartile_us
 from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter
 from gateway.api.events import TurnEvent
-from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
-from gateway.output.sequence_output import SequenceOutput
+from gateway.output.sequence_output import OutputPipeline, SequenceOutput
 from gateway.output.stop_strings import StopMatcher
 from gateway.output.tools import ToolParser
 from gateway.prompt.model_text import ModelText

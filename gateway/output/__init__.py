@@ -13,9 +13,8 @@ from gateway.output.detokenizer import (
     StreamSpelling,
     TokenBytes,
 )
-from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
-from gateway.output.sequence_output import EventSink, Reason, SequenceOutput
+from gateway.output.sequence_output import EventSink, OutputPipeline, Reason, SequenceOutput
 from gateway.output.stop_strings import NO_STOPS, StopMatcher
 
 __all__ = [

@@ -1,22 +1,48 @@
-"""The tokens of one choice so far, from all workers that worked on it.
+"""Token ids of one choice -> turn events, over all workers that work on it.
 
-Owns their bound, and whether a client may have seen something of them. Must not know workers or how
-ids become events.
+Owns the order of the stages (detokenise, stop strings, reasoning, tool calls), the bound of a
+sequence, the count of tokens that the client pays for, whether it may have seen something, and
+which log-probabilities belong to the text that it sees. Must not know workers, HTTP or how a stage
+works.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, final
+from functools import lru_cache, partial
+from typing import Final, Literal, final
 
-from gateway.api import Finished, TurnEvent
-from gateway.output.output_pipeline import OutputPipeline
+import msgspec
+
+from gateway.api import (
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallEvent,
+    TopLogprob,
+    TurnEvent,
+)
+from gateway.output.detokenizer import Detokenizer, PlainTexts, TokenBytes
+from gateway.output.reasoning import REASONING, ReasoningSplitter, Split
+from gateway.output.stop_strings import StopMatcher
+from gateway.output.tools.parser import ToolParser
 from protocol.errors import WireError
 from protocol.messages import TokenItem, TokenLogprobs
 from protocol.tokens import TOKEN_BYTES, unpack_tokens
 
 Reason = Literal["stop", "length"]
-
-
 Emit = Callable[[TurnEvent], object]
+TextEvent = TextDelta | ToolCallEvent
+OutputEvent = ReasoningDelta | TextEvent | Finished
+PlainEvent = TextDelta | ReasoningDelta | ToolCallArguments
+
+_NONE: Final[frozenset[int]] = frozenset()
+_NO_MARKS: Final[frozenset[str]] = frozenset()
+
+_event_of: Final[Callable[..., Callable[[str], PlainEvent]]] = lru_cache(maxsize=256)(partial)
+"""A function from text to an event of a choice, or of its call. All streams share it, so it stays
+in the processor's cache.
+"""
 
 
 @final
@@ -55,7 +81,7 @@ class SequenceOutput:
 
     def __init__(
         self,
-        pipeline: OutputPipeline,
+        pipeline: "OutputPipeline",
         emit: Emit,
         *,
         max_tokens: int,
@@ -128,3 +154,232 @@ class SequenceOutput:
         if not self._end_ids.isdisjoint(last):
             return "stop"
         return None if self.num_left else "length"
+
+
+class OutputPipeline:
+    """The stages of the choice `index`.
+
+    The client pays for all tokens except `num_unread`: those after the one that completes a stop
+    string. `stopped`: a stop string matched, so the caller aborts the work and calls
+    `finish("stop")`. Ids in `silent_ids` (those that end the sequence: stop ids, end-of-text ids)
+    count but have no text. `spelling` is needed for log-probabilities. Without `tool_parser` (the
+    client asked for no tools) markup is text. `reasoning_tokens` counts tokens of reasoning, tags
+    included; `reasoning` finds them, by default those between `<think>` and `</think>`.
+
+    Nearly all tokens are plain: no stage looks into them, holds them back or changes them. The
+    caller may look up a token in `plain` and, if it has a text there, make that an event with
+    `plain_event` instead of a `push`, counting it if `plain_is_reasoning`. While `plain` is None,
+    every token has to be pushed.
+    """
+
+    __slots__ = (
+        "_detokenizer",
+        "_index",
+        "_is_answer",
+        "_logprobs",
+        "_may_stop",
+        "_num_shown",
+        "_reasoning",
+        "_silent_ids",
+        "_stops",
+        "_tool_parser",
+        "num_unread",
+        "plain",
+        "plain_event",
+        "plain_is_reasoning",
+        "reasoning_tokens",
+        "stopped",
+    )
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stops: StopMatcher,
+        tool_parser: ToolParser | None = None,
+        *,
+        index: int = 0,
+        silent_ids: frozenset[int] = _NONE,
+        spelling: TokenBytes | None = None,
+        reasoning: ReasoningSplitter | None = None,
+    ) -> None:
+        self._reasoning = reasoning or ReasoningSplitter()
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._tool_parser = tool_parser
+        self._index = index
+        self._silent_ids = silent_ids
+        self._logprobs = _PendingLogprobs(spelling) if spelling is not None else None
+        self._num_shown = 0
+        # Read once per token.
+        self._may_stop = stops.can_match
+        self._is_answer = self._reasoning.state == "answer"
+        self.stopped = False
+        self.num_unread = 0
+        self.reasoning_tokens = 0
+        self.plain: PlainTexts | None = None
+        self.plain_event: Callable[[str], PlainEvent] = _event_of(TextDelta, index)
+        self.plain_is_reasoning = False
+
+    def push(
+        self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] = ()
+    ) -> Sequence[OutputEvent]:
+        """Events of new tokens; `logprobs` has one entry per id, or none at all."""
+        reasoning = answer = ""
+        for at, token_id in enumerate(ids):
+            if self.stopped:
+                self.num_unread += len(ids) - at
+                break
+            text = "" if token_id in self._silent_ids else self._detokenizer.push_one(token_id)
+            if self._logprobs is not None and logprobs and token_id not in self._silent_ids:
+                self._logprobs.add(token_id, logprobs[at], len(text))
+            if text and self._may_stop:
+                text = self._through_stops(text)
+            if self._is_answer:
+                answer += text
+            else:
+                split = self._through_reasoning(text)
+                reasoning += split.reasoning
+                answer += split.answer
+        events = self._events(reasoning, answer)
+        self._look_ahead()
+        return events
+
+    def finish(self, reason: Literal["stop", "length"]) -> list[OutputEvent]:
+        """The rest of the text, then `Finished`. A stop after tool calls becomes "tool_calls"; an
+        answer that was cut stays "length" even then.
+        """
+        rest = "" if self.stopped else self._rest()
+        is_cut = reason == "length" and not self.stopped
+        reasoning, answer = "", rest
+        if not self._is_answer:
+            first, last = self._reasoning.push(rest), self._reasoning.flush()
+            reasoning = first.reasoning + last.reasoning
+            answer = first.answer + last.answer
+        events: list[OutputEvent] = []
+        if reasoning or answer:
+            events += self._events(reasoning, answer)
+        if self._tool_parser is not None:
+            held = self._tool_parser.flush(is_cut=is_cut)
+            if self._logprobs is not None:
+                self._add_logprobs(self._logprobs, held)
+            events += held
+        if self._logprobs is not None and (left := self._logprobs.take()):
+            # The text of their tokens was part of tool calls.
+            events.append(TextDelta(self._index, "", left))
+        if self.stopped:
+            reason = "stop"
+        called = self._tool_parser is not None and self._tool_parser.num_calls > 0
+        is_call = called and reason == "stop"
+        events.append(Finished(self._index, "tool_calls" if is_call else reason))
+        return events
+
+    def _rest(self) -> str:
+        """The text that the detokenizer and the stop matcher hold back."""
+        rest = self._detokenizer.flush()
+        if not self._may_stop:
+            return rest
+        rest = self._through_stops(rest) if rest else ""
+        return rest if self.stopped else rest + self._stops.flush()
+
+    def _look_ahead(self) -> None:
+        """Set which tokens are plain if they come next; plain tokens do not change the answer.
+        White space at a text's end is held back only beside reasoning and calls.
+        """
+        self.plain = None
+        self.plain_is_reasoning = not self._is_answer
+        if self._logprobs is not None or not self._detokenizer.is_whole:
+            return
+        if self._may_stop and not self._stops.is_quiet:
+            return
+        parser = self._tool_parser
+        if not self._is_answer:
+            if self._reasoning.is_quiet:
+                self.plain = self._texts_without(self._reasoning.marks)
+                self.plain_event = _event_of(ReasoningDelta, self._index)
+        elif parser is None:
+            self.plain = self._texts_without(_NO_MARKS, may_end_in_space=True)
+            self.plain_event = _event_of(TextDelta, self._index)
+        elif parser.is_quiet:
+            self.plain = self._texts_without(parser.marks)
+            self.plain_event = _event_of(TextDelta, self._index)
+        elif (call_index := parser.open_string) is not None:
+            self.plain = self._texts_without(parser.string_marks, may_end_in_space=True)
+            self.plain_event = _event_of(ToolCallArguments, self._index, call_index)
+
+    def _texts_without(
+        self, marks: frozenset[str], *, may_end_in_space: bool = False
+    ) -> PlainTexts | None:
+        if self._may_stop:
+            marks |= self._stops.marks
+        return self._detokenizer.plain(
+            marks, silent_ids=self._silent_ids, may_end_in_space=may_end_in_space
+        )
+
+    def _through_stops(self, text: str) -> str:
+        shown = self._stops.push(text)
+        self._num_shown += len(shown)
+        if self._stops.matched is not None:
+            self.stopped = True
+            if self._logprobs is not None:
+                self._logprobs.cut(self._num_shown)
+        return shown
+
+    def _through_reasoning(self, text: str) -> Split:
+        """The text of one token; it counts if it opens, continues or closes reasoning."""
+        reasoning = self._reasoning
+        before = reasoning.state
+        split = reasoning.push(text)
+        self.reasoning_tokens += before in REASONING or reasoning.state in REASONING
+        self._is_answer = reasoning.state == "answer"
+        return split
+
+    def _events(self, reasoning: str, text: str) -> Sequence[OutputEvent]:
+        events: list[TextEvent] = []
+        if text:
+            parser = self._tool_parser
+            events = [TextDelta(self._index, text)] if parser is None else parser.push(text)
+            if self._logprobs is not None:
+                self._add_logprobs(self._logprobs, events)
+        return [ReasoningDelta(self._index, reasoning), *events] if reasoning else events
+
+    def _add_logprobs(self, logprobs: "_PendingLogprobs", events: list[TextEvent]) -> None:
+        """Pending entries go with the first text after their tokens."""
+        at = next((at for at, event in enumerate(events) if isinstance(event, TextDelta)), None)
+        if at is not None and (entries := logprobs.take()):
+            events[at] = msgspec.structs.replace(events[at], logprobs=entries)
+
+
+class _PendingLogprobs:
+    """Entries of tokens whose text was not emitted yet, each with the number of characters before
+    it.
+    """
+
+    def __init__(self, spelling: TokenBytes) -> None:
+        self._spelling = spelling
+        self._entries: list[tuple[int, TokenLogprob]] = []
+        self._num_chars = 0
+
+    def add(self, token_id: int, logprobs: TokenLogprobs, num_chars: int) -> None:
+        """One token that added `num_chars` characters to the text."""
+        spelt = self._spelling.spelling(token_id)
+        top = tuple(self._top(other, logprob) for other, logprob in logprobs.top)
+        entry = TokenLogprob(_text(spelt), logprobs.logprob, list(spelt), top)
+        self._entries.append((self._num_chars, entry))
+        self._num_chars += num_chars
+
+    def cut(self, num_shown: int) -> None:
+        """Drop entries of tokens that start behind the `num_shown` characters before a stop."""
+        self._entries = [entry for entry in self._entries if entry[0] < num_shown]
+
+    def take(self) -> tuple[TokenLogprob, ...]:
+        taken = tuple(entry for _, entry in self._entries)
+        self._entries.clear()
+        return taken
+
+    def _top(self, token_id: int, logprob: float) -> TopLogprob:
+        spelt = self._spelling.spelling(token_id)
+        return TopLogprob(_text(spelt), logprob, list(spelt))
+
+
+def _text(spelt: bytes) -> str:
+    return spelt.decode("utf-8", "replace")

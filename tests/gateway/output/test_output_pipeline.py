@@ -13,8 +13,8 @@ from gateway.api.events import (
     ToolCallStart,
 )
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable
-from gateway.output.output_pipeline import OutputEvent, OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
+from gateway.output.sequence_output import OutputEvent, OutputPipeline
 from gateway.output.stop_strings import StopMatcher
 from gateway.output.tools import TOOL_FORMATS, ToolParser
 from protocol.messages import TokenLogprobs

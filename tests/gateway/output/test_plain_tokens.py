@@ -10,9 +10,8 @@ from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter
 from gateway.api.events import ToolCallArguments, TurnEvent
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, StreamDetokenizer
-from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import REASONING_FORMATS, ReasoningSplitter
-from gateway.output.sequence_output import SequenceOutput
+from gateway.output.sequence_output import OutputPipeline, SequenceOutput
 from gateway.output.stop_strings import StopMatcher
 from gateway.output.tools import TOOL_FORMATS, ToolParser
 from gateway.prompt.model_text import ModelText

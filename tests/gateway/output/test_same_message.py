@@ -10,8 +10,8 @@ from gateway.api.api_format import AnswerHead
 from gateway.api.chat_formatter import ChunkFormatter, CompletionBuilder
 from gateway.api.events import Finished
 from gateway.output.answer_format import answer_format
-from gateway.output.output_pipeline import OutputEvent, OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
+from gateway.output.sequence_output import OutputEvent, OutputPipeline
 from gateway.output.stop_strings import StopMatcher
 from gateway.output.tools import TOOL_FORMATS, ToolParser
 from gateway.prompt.model_text import ModelText

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.api.events import Finished, TextDelta, TurnEvent
 from gateway.output.detokenizer import ByteDetokenizer, ByteTable
-from gateway.output.output_pipeline import OutputPipeline
 from gateway.output.reasoning import ReasoningSplitter
-from gateway.output.sequence_output import EventSink, SequenceOutput
+from gateway.output.sequence_output import EventSink, OutputPipeline, SequenceOutput
 from gateway.output.stop_strings import StopMatcher
 from protocol.errors import WireError
 from protocol.tokens import TOKEN_BYTES, pack_tokens

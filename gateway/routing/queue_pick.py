@@ -1,8 +1,8 @@
 """Which waiting request gets a place next, and on which worker.
 
-Owns the walk through the queue (who may pass whom) and the gathering of what one decision needs:
-index, running prompts, conversations. Changes nothing. Must not know how tickets end, providers or
-refusals.
+Owns the walk through the queue (which request may pass which) and the gathering of what one
+decision needs: index, running prompts, conversations. Changes nothing. Must not know how tickets
+end, providers or refusals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

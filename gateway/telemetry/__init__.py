@@ -1,6 +1,6 @@
 """What operators see happen: the fleet's events, their feed, and counters.
 
-Must not know who listens or any metrics library.
+Must not know the listeners or any metrics library.
 """
 
 from gateway.telemetry.counters import Counters

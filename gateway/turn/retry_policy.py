@@ -25,7 +25,7 @@ MAX_ERRORS: Final = 2
 """Engines that may fail at a sequence (out of memory in a step, say) before its client gets an
 error. What fails three times lies in the request.
 """
-MAX_BARREN_LOSSES: Final = 8
+MAX_FRUITLESS_LOSSES: Final = 8
 """A sequence that loses so many places in a row without a proof of progress is given up, although
 no engine is known to have died: links that flap do not serve.
 """
@@ -77,8 +77,8 @@ class RetryPolicy:
         "_identity",
         "_model",
         "_name",
-        "_num_barren",
         "_num_errors",
+        "_num_fruitless",
     )
 
     def __init__(
@@ -96,12 +96,12 @@ class RetryPolicy:
         self._name = name
         self._model = model
         self._identity = identity
-        self._num_barren = 0
+        self._num_fruitless = 0
         self._num_errors = 0
 
     def proven(self) -> None:
         """The sequence makes progress."""
-        self._num_barren = 0
+        self._num_fruitless = 0
 
     def note_error(self, detail: str) -> None:
         """An engine failed with an error, which `detail` describes: the place is lost. Raises
@@ -119,7 +119,7 @@ class RetryPolicy:
 
     def note_loss(
         self,
-        placement: Lease,
+        lease: Lease,
         outcome: Outcome,
         worker: str,
         *,
@@ -130,26 +130,24 @@ class RetryPolicy:
         `ApiError` if it was one loss too many.
         """
         if not is_proven:
-            if placement.died is None:
-                self._count_barren()
-            elif deaths := self._dispatcher.strike(
-                self._identity, placement, self._name, self._model
-            ):
+            if lease.died is None:
+                self._count_fruitless()
+            elif deaths := self._dispatcher.strike(self._identity, lease, self._name, self._model):
                 raise poisoned_request(deaths)
-        loss = self._name, self._model, worker, _reason(placement, outcome)
+        loss = self._name, self._model, worker, _reason(lease, outcome)
         self._feed.publish(Resumed(*loss, output_tokens) if output_tokens else Rerouted(*loss))
 
-    def _count_barren(self) -> None:
-        self._num_barren += 1
-        is_over = self._num_barren >= MAX_BARREN_LOSSES
+    def _count_fruitless(self) -> None:
+        self._num_fruitless += 1
+        is_over = self._num_fruitless >= MAX_FRUITLESS_LOSSES
         if is_over or (
-            self._num_barren > 1 and not self._budget.may_retry(self._model, trio.current_time())
+            self._num_fruitless > 1 and not self._budget.may_retry(self._model, trio.current_time())
         ):
             raise connection_lost()
 
 
-def _reason(placement: Lease, outcome: Outcome) -> str:
-    """Why the place is lost, in our own words."""
+def _reason(lease: Lease, outcome: Outcome) -> str:
+    """Why the place is lost, in fixed words, for the event."""
     match outcome:
         case Finished(reason="error"):
             return "its engine failed on the request"
@@ -158,4 +156,4 @@ def _reason(placement: Lease, outcome: Outcome) -> str:
         case Overdue():
             return "no first token came in time"
         case _:
-            return placement.why_lost or "it is out of reach"
+            return lease.why_lost or "it is out of reach"

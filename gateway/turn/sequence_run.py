@@ -83,14 +83,7 @@ class SequenceRun:
         self._index = index
         self._emit = emit
         self._request_id = RequestId(services.draw(ID_BYTES))
-        self._retry_policy = RetryPolicy(
-            services.dispatcher,
-            services.feed,
-            services.retries,
-            self._request_id.hex()[:8],
-            job.model,
-            (job.caller.key, job.request.fingerprint),
-        )
+        self._retry_policy: RetryPolicy | None = None
         self.output = SequenceOutput(
             _pipeline(services, job, index),
             emit,
@@ -174,7 +167,7 @@ class SequenceRun:
     def _record_loss(self, attempt: Attempt, outcome: Outcome) -> frozenset[WorkerId]:
         """Record a lost lease; the worker to try last for the next one."""
         self._services.counters.sequences_resumed += 1
-        self._retry_policy.note_loss(
+        self._policy().note_loss(
             attempt.lease,
             outcome,
             self._worker_name,
@@ -237,7 +230,7 @@ class SequenceRun:
                 return None
             case Finished():
                 failed(ticket, "its engine failed on a request")
-                self._retry_policy.note_error(outcome.detail)
+                self._policy().note_error(outcome.detail)
             case Overdue():
                 failed(ticket, "no first token in time")
             case Crashed(error=error):
@@ -328,7 +321,8 @@ class SequenceRun:
         is_stopped = output.take_item(item)
         if output.num_tokens - self._num_at_start >= PROOF_TOKENS:
             attempt.is_proven = True
-            self._retry_policy.proven()
+            if self._retry_policy is not None:
+                self._retry_policy.proven()
             self._services.dispatcher.proven(attempt.lease.ticket)
         return is_stopped
 
@@ -363,13 +357,25 @@ class SequenceRun:
             case _:
                 raise ApiError(502, "The worker refused this request; its log has the cause.")
 
+    def _policy(self) -> RetryPolicy:
+        """The retry policy, which few sequences need."""
+        if self._retry_policy is None:
+            services, job = self._services, self._job
+            self._retry_policy = RetryPolicy(
+                services.dispatcher,
+                services.feed,
+                services.retries,
+                self._request_id.hex()[:8],
+                job.model,
+                (job.caller.key, job.request.fingerprint),
+            )
+        return self._retry_policy
+
     def _release(self) -> None:
         if self._attempt is not None:
             self._drop_attempt()
         if (ticket := self._ticket) is not None:
             self._ticket = None
-            if self._is_complete:
-                self._retry_policy.proven()
             self._services.dispatcher.release(
                 ticket, self.output.num_tokens or None, is_proven=self._is_complete
             )

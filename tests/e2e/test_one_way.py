@@ -2,9 +2,9 @@
 
 from tests.e2e.one_way import trace_one_way
 
-MAX_TO_SUBMIT = (65, 305)
-MAX_TO_FIRST_BYTE = (33, 113)
-MAX_TOKEN = (10, 15)
+MAX_TO_SUBMIT = (47, 225)
+MAX_TO_FIRST_BYTE = (27, 113)
+MAX_TOKEN = (8, 15)
 """Files and calls."""
 
 

@@ -12,9 +12,8 @@ import msgspec
 
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES
-from protocol.length_decoder import LengthDecoder
 from protocol.messages import Submit
-from protocol.wire import MAX_FRAME_BYTES, peek_tag, tag_of
+from protocol.wire import MAX_FRAME_BYTES, LengthDecoder, peek_tag, tag_of
 
 SUPERVISOR: Final = 0
 """The link of the supervisor itself: control messages and its health probe."""

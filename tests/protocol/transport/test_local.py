@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from protocol.errors import ConfigError, LinkFull, PeerUnknown, WireError
 from protocol.ids import WorkerId
-from protocol.length_decoder import LengthDecoder
 from protocol.transport import MAX_BACKLOG_BYTES, LocalDealer, LocalRouter
 from protocol.transport.frame_stream import HEADER, FrameStream
 from protocol.transport.local_socket import MAGIC
-from protocol.wire import MAX_FRAME_BYTES
+from protocol.wire import MAX_FRAME_BYTES, LengthDecoder
 from tests.fakes.links import fresh_id, raw_socket, until
 
 CHUNK = bytes(64 * 1024)

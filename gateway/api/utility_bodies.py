@@ -48,7 +48,7 @@ class Tokenized(msgspec.Struct):
 
 
 class Detokenized(msgspec.Struct):
-    """The text of the tokens, control tokens spelt out."""
+    """The text of the tokens, control tokens spelled out."""
 
     prompt: str
 

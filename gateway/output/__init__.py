@@ -10,7 +10,7 @@ from gateway.output.detokenizer import (
     ByteTable,
     Detokenizer,
     StreamDetokenizer,
-    StreamSpelling,
+    StreamTokenBytes,
     TokenBytes,
 )
 from gateway.output.reasoning import ReasoningSplitter
@@ -32,7 +32,7 @@ __all__ = [
     "SequenceOutput",
     "StopMatcher",
     "StreamDetokenizer",
-    "StreamSpelling",
+    "StreamTokenBytes",
     "TokenBytes",
     "answer_format",
 ]

@@ -60,7 +60,7 @@ class Detokenizer(Protocol):
 class TokenBytes(Protocol):
     """What single tokens stand for."""
 
-    def spelling(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
         """The bytes of a token, special ones too; b"" for an unknown id."""
         ...
 
@@ -97,7 +97,7 @@ class ByteTable(dict[int, bytes]):
         return plain
 
     def __missing__(self, token_id: int) -> bytes:
-        added = b"" if token_id in self._silent else self.spelling(token_id)
+        added = b"" if token_id in self._silent else self.bytes_of(token_id)
         # Ids without text are not kept: a broken worker may send any of 2**32.
         if added:
             self[token_id] = added
@@ -105,7 +105,7 @@ class ByteTable(dict[int, bytes]):
                 self.texts[token_id] = added.decode()
         return added
 
-    def spelling(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
         """The bytes of a token, special ones too; b"" for an unknown id."""
         token = self._tokenizer.id_to_token(token_id)
         if token is None:
@@ -233,13 +233,13 @@ class StreamDetokenizer:
         return rest
 
 
-class StreamSpelling:
+class StreamTokenBytes:
     """A `TokenBytes` over the tokenizer's own decoder."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def spelling(self, token_id: int) -> bytes:
+    def bytes_of(self, token_id: int) -> bytes:
         if self._tokenizer.id_to_token(token_id) is None:
             return b""
         return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()

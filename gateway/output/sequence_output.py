@@ -162,9 +162,9 @@ class OutputPipeline:
     The client pays for all tokens except `num_unread`: those after the one that completes a stop
     string. `stopped`: a stop string matched, so the caller aborts the work and calls
     `finish("stop")`. Ids in `silent_ids` (those that end the sequence: stop ids, end-of-text ids)
-    count but have no text. `spelling` is needed for log-probabilities. Without `tool_parser` (the
-    client asked for no tools) markup is text. `reasoning_tokens` counts tokens of reasoning, tags
-    included; `reasoning` finds them, by default those between `<think>` and `</think>`.
+    count but have no text. `token_bytes` is needed for log-probabilities. Without `tool_parser`
+    (the client asked for no tools) markup is text. `reasoning_tokens` counts tokens of reasoning,
+    tags included; `reasoning` finds them, by default those between `<think>` and `</think>`.
 
     Nearly all tokens are plain: no stage looks into them, holds them back or changes them. The
     caller may look up a token in `plain` and, if it has a text there, make that an event with
@@ -199,7 +199,7 @@ class OutputPipeline:
         *,
         index: int = 0,
         silent_ids: frozenset[int] = _NONE,
-        spelling: TokenBytes | None = None,
+        token_bytes: TokenBytes | None = None,
         reasoning: ReasoningSplitter | None = None,
     ) -> None:
         self._reasoning = reasoning or ReasoningSplitter()
@@ -208,7 +208,7 @@ class OutputPipeline:
         self._tool_parser = tool_parser
         self._index = index
         self._silent_ids = silent_ids
-        self._logprobs = _PendingLogprobs(spelling) if spelling is not None else None
+        self._logprobs = _PendingLogprobs(token_bytes) if token_bytes is not None else None
         self._num_shown = 0
         # Read once per token.
         self._may_stop = stops.can_match
@@ -354,16 +354,16 @@ class _PendingLogprobs:
     it.
     """
 
-    def __init__(self, spelling: TokenBytes) -> None:
-        self._spelling = spelling
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self._token_bytes = token_bytes
         self._entries: list[tuple[int, TokenLogprob]] = []
         self._num_chars = 0
 
     def add(self, token_id: int, logprobs: TokenLogprobs, num_chars: int) -> None:
         """One token that added `num_chars` characters to the text."""
-        spelt = self._spelling.spelling(token_id)
+        spelled = self._token_bytes.bytes_of(token_id)
         top = tuple(self._top(other, logprob) for other, logprob in logprobs.top)
-        entry = TokenLogprob(_text(spelt), logprobs.logprob, list(spelt), top)
+        entry = TokenLogprob(_text(spelled), logprobs.logprob, list(spelled), top)
         self._entries.append((self._num_chars, entry))
         self._num_chars += num_chars
 
@@ -377,9 +377,9 @@ class _PendingLogprobs:
         return taken
 
     def _top(self, token_id: int, logprob: float) -> TopLogprob:
-        spelt = self._spelling.spelling(token_id)
-        return TopLogprob(_text(spelt), logprob, list(spelt))
+        spelled = self._token_bytes.bytes_of(token_id)
+        return TopLogprob(_text(spelled), logprob, list(spelled))
 
 
-def _text(spelt: bytes) -> str:
-    return spelt.decode("utf-8", "replace")
+def _text(spelled: bytes) -> str:
+    return spelled.decode("utf-8", "replace")

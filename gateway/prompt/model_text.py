@@ -20,7 +20,7 @@ from gateway.output import (
     ByteTable,
     Detokenizer,
     StreamDetokenizer,
-    StreamSpelling,
+    StreamTokenBytes,
     TokenBytes,
     answer_format,
 )
@@ -82,7 +82,9 @@ class ModelText:
         self._tables: dict[frozenset[str], ByteTable] | None = {} if is_bytes else None
         # There are two or three formats.
         self._shown: dict[AnswerFormat | None, frozenset[str]] = {None: frozenset()}
-        self.spelling: TokenBytes = ByteTable(tokenizer) if is_bytes else StreamSpelling(tokenizer)
+        self.token_bytes: TokenBytes = (
+            ByteTable(tokenizer) if is_bytes else StreamTokenBytes(tokenizer)
+        )
 
     @property
     def vocab_size(self) -> int:

@@ -394,6 +394,6 @@ def _pipeline(services: Services, job: Job, index: int) -> OutputPipeline:
         parser,
         index=index,
         silent_ids=job.end_ids,
-        spelling=job.text.spelling if job.request.logprobs else None,
+        token_bytes=job.text.token_bytes if job.request.logprobs else None,
         reasoning=ReasoningSplitter(reasoning, is_open=job.is_thinking, enders=form.enders),
     )

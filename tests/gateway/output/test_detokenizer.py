@@ -10,7 +10,7 @@ from gateway.output.detokenizer import (
     ByteTable,
     Detokenizer,
     StreamDetokenizer,
-    StreamSpelling,
+    StreamTokenBytes,
 )
 from tests.fakes.text_files import make_tokenizer
 
@@ -69,8 +69,8 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 def test_a_character_is_never_shown_in_part() -> None:
     """An emoji of four tokens appears whole with its last token."""
-    spelt = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("🦉")[0][0]
-    ids = [TOKENIZER.token_to_id(char) for char in spelt]
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("🦉")[0][0]
+    ids = [TOKENIZER.token_to_id(char) for char in spelled]
     detokenizer = ByteDetokenizer(TABLE)
     assert [detokenizer.push((token_id,)) for token_id in ids] == ["", "", "", "🦉"]
 
@@ -91,8 +91,8 @@ def test_special_tokens_are_silent_and_markers_are_not() -> None:
 
 def test_a_special_token_is_spelt_where_asked() -> None:
     """Log-probabilities show control tokens by their text."""
-    assert TABLE.spelling(TOKENIZER.token_to_id("<|im_end|>")) == b"<|im_end|>"
-    assert TABLE.spelling(10**6) == b""
+    assert TABLE.bytes_of(TOKENIZER.token_to_id("<|im_end|>")) == b"<|im_end|>"
+    assert TABLE.bytes_of(10**6) == b""
 
 
 @given(st.text("abhello world é🦉", max_size=12))
@@ -108,10 +108,10 @@ def test_other_decoders_split_anywhere_too(text: str) -> None:
         assert "".join(pieces(StreamDetokenizer(METASPACE), ids, cut)) == whole
 
 
-@pytest.mark.parametrize(("token_id", "spelt"), [(1 + 0x41, b"A"), (10**6, b"")])
-def test_other_decoders_spell_tokens(token_id: int, spelt: bytes) -> None:
-    """Single tokens of other decoders are spelt, unknown ids are empty."""
-    assert StreamSpelling(METASPACE).spelling(token_id) == spelt
+@pytest.mark.parametrize(("token_id", "spelled"), [(1 + 0x41, b"A"), (10**6, b"")])
+def test_other_decoders_spell_tokens(token_id: int, spelled: bytes) -> None:
+    """Single tokens of other decoders are spelled, unknown ids are empty."""
+    assert StreamTokenBytes(METASPACE).bytes_of(token_id) == spelled
 
 
 @given(IDS, st.integers(0, 40))

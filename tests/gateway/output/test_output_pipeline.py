@@ -40,7 +40,7 @@ def pipeline(*stops: str, tools: bool = False, index: int = 0) -> OutputPipeline
     parser = ToolParser(TOOL_FORMATS["hermes"], bytes, index=index) if tools else None
     matcher = StopMatcher(stops)
     return OutputPipeline(
-        ByteDetokenizer(TABLE), matcher, parser, index=index, spelling=TABLE, silent_ids={END}
+        ByteDetokenizer(TABLE), matcher, parser, index=index, token_bytes=TABLE, silent_ids={END}
     )
 
 
@@ -132,7 +132,7 @@ def logprobs(ids: list[int]) -> list[TokenLogprobs]:
 
 
 def test_logprobs_come_with_the_text_of_their_tokens() -> None:
-    """Entries wait until their character is whole, spelt as text and bytes."""
+    """Entries wait until their character is whole, spelled as text and bytes."""
     out = pipeline()
     ids = letters("aÃ©")
     first = out.push(ids[:2], logprobs(ids[:2]))

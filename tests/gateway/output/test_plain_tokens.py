@@ -68,7 +68,7 @@ def output(
         StopMatcher(stops),
         None if form is None else ToolParser(form, bytes),
         silent_ids=SILENT,
-        spelling=TABLE if scored else None,
+        token_bytes=TABLE if scored else None,
         reasoning=ReasoningSplitter(
             None if thinks == "never" else REASONING_FORMATS["think"],
             is_open=thinks == "already",

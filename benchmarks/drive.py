@@ -82,19 +82,19 @@ class Drive:
         self.answers[number] = Answer(tuple(prompt), list(outputs))
         packed = pack_tokens(prompt), pack_tokens(outputs)
         submit = Submit(number.to_bytes(16, "little"), 0, MODEL, *packed, sampling, seed)
-        self._hear(self._scheduler.submit(_LINK, submit, 0.0))
+        self._apply(self._scheduler.submit(_LINK, submit, 0.0))
         return number
 
     def abort(self, number: int) -> None:
         """Abort a request; its blocks are free at once."""
-        self._hear(self._scheduler.abort(_LINK, number.to_bytes(16, "little"), 0))
+        self._apply(self._scheduler.abort(_LINK, number.to_bytes(16, "little"), 0))
 
     def step(self) -> StepPlan | None:
         """Run one step. Returns None if there is no work."""
         plan = self._scheduler.plan()
         if plan is not None:
             self.num_steps += 1
-            self._hear(self._scheduler.commit(plan, self._runner.run(plan)))
+            self._apply(self._scheduler.commit(plan, self._runner.run(plan)))
         return plan
 
     def finish(self) -> None:
@@ -109,7 +109,7 @@ class Drive:
         """Raise `IntegrityError` if the records of sequences and blocks contradict each other."""
         self._scheduler.check_integrity()
 
-    def _hear(self, outgoing: Sequence[Outgoing]) -> None:
+    def _apply(self, outgoing: Sequence[Outgoing]) -> None:
         for _, message in outgoing:
             match message:
                 case Accepted():

@@ -170,9 +170,9 @@ class Client:
         """Read the engine's frames."""
         for at, link, payload in self._channel.taken():
             if link == LINK:
-                self._hear(at - self._sent_at, payload)
+                self._read_frame(at - self._sent_at, payload)
 
-    def _hear(self, at_s: float, payload: bytes) -> None:
+    def _read_frame(self, at_s: float, payload: bytes) -> None:
         match message := wire.decode_from_worker(payload):
             case Accepted():
                 self._answer(message.request_id).cached_tokens = message.cached_tokens

@@ -71,15 +71,15 @@ def soak(
         engine.serve(load)
         result.load_s += time.monotonic() - began_at
         _look(engine, result)
-        look(_told(f"soak {25 * (part + 1)} %", result), result)
+        look(_progress_line(f"soak {25 * (part + 1)} %", result), result)
     engine.serve(partial(_again, result=result))
     _look(engine, result)
     _judge(engine, result, scale.soak_needs)
-    look(_told("soak: answers again", result), result)
+    look(_progress_line("soak: answers again", result), result)
     return result
 
 
-def _told(what: str, result: Soak) -> str:
+def _progress_line(what: str, result: Soak) -> str:
     """Progress for the terminal."""
     memory = f", device memory {result.memory[-1]}" if result.memory else ""
     return (

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.gateway.job import Outcome
-from benchmarks.gateway.processes import Fleet, Gateway, Way, running, running_floor
+from benchmarks.gateway.processes import Fleet, Gateway, LinkKind, running, running_floor
 from benchmarks.machine import yardstick_ms
 
 
@@ -21,7 +21,7 @@ class Size:
 
     runs: int = 5
     share: float = 1.0
-    way: Way = field(default_factory=Way)
+    link_kind: LinkKind = field(default_factory=LinkKind)
 
     def of(self, count: int, least: int) -> int:
         """The share of `count`."""
@@ -46,7 +46,7 @@ class Figures:
             for key, values in self.runs.items()
         }
 
-    def hear(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
+    def add_outcome(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
         """Record an outcome's errors and missing tokens."""
         if outcome.num_errors:
             self.errors.append(f"{name}: {outcome.num_errors} wrong: {outcome.errors[0]}")
@@ -59,27 +59,27 @@ class Figures:
 
 @dataclass(slots=True)
 class Bench:
-    """One call of the benchmark. `tell` shows progress. A small run shares one gateway, with all
-    that any test needs behind it, and one floor.
+    """One call of the benchmark. A small run shares one gateway, with all that any test needs, and
+    one floor.
     """
 
     size: Size
-    tell: Callable[[str], None]
+    report_progress: Callable[[str], None]
     figures: Figures = field(default_factory=Figures)
     shared: tuple[Gateway, int] | None = None
 
-    def hear(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
-        """See `Figures.hear`."""
-        self.figures.hear(name, outcome, answers=answers, tokens=tokens)
+    def add_outcome(self, name: str, outcome: Outcome, *, answers: int, tokens: int) -> None:
+        """See `Figures.add_outcome`."""
+        self.figures.add_outcome(name, outcome, answers=answers, tokens=tokens)
 
     def runs(self, name: str, *, is_warmed: bool = True) -> Iterator[bool]:
         """False for the run that warms up, then True for each that counts."""
         if is_warmed:
-            self.tell(f"{name}, warming up")
+            self.report_progress(f"{name}, warming up")
             yield False
         for number in range(self.size.runs):
             self.figures.add("yardstick_ms", yardstick_ms())
-            self.tell(f"{name} {number + 1}/{self.size.runs}")
+            self.report_progress(f"{name} {number + 1}/{self.size.runs}")
             yield True
 
     @contextmanager
@@ -89,7 +89,7 @@ class Bench:
             yield self.shared[0]
             self.figures.add("rss_mb", self.shared[0].memory_mb("VmHWM"))
             return
-        with running(fleet, self.size.way) as gateway:
+        with running(fleet, self.size.link_kind) as gateway:
             yield gateway
             self.figures.add("rss_mb", gateway.memory_mb("VmHWM"))
 
@@ -104,7 +104,7 @@ class Bench:
 
 
 @contextmanager
-def sharing(size: Size, tell: Callable[[str], None]) -> Iterator[Bench]:
+def sharing(size: Size, report_progress: Callable[[str], None]) -> Iterator[Bench]:
     """A bench whose tests share their processes."""
-    with running_floor() as port, running(Fleet(5.0, 64, port), size.way) as gateway:
-        yield Bench(size, tell, shared=(gateway, port))
+    with running_floor() as port, running(Fleet(5.0, 64, port), size.link_kind) as gateway:
+        yield Bench(size, report_progress, shared=(gateway, port))

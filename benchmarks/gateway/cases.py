@@ -64,7 +64,7 @@ def _requests(bench: Bench, key: str, *, is_fresh: bool) -> None:
         for is_warm in bench.runs(key):
             job = whole_job(gateway.port, numbers, count if is_warm else count // 2, 32)
             outcome, cpu_s = drive(job, gateway)
-            bench.hear(key, outcome, answers=len(job.asks), tokens=0)
+            bench.add_outcome(key, outcome, answers=len(job.asks), tokens=0)
             if is_warm:
                 bench.figures.add(key, cpu_s * 1e6 / len(job.asks))
 
@@ -76,7 +76,7 @@ def paced(bench: Bench) -> None:
         for is_warm in bench.runs("paced"):
             job = stream_job(gateway.port, count, 32, num_tokens if is_warm else 20)
             outcome, cpu_s = drive(job, gateway)
-            bench.hear("paced", outcome, answers=count, tokens=count * job.num_tokens)
+            bench.add_outcome("paced", outcome, answers=count, tokens=count * job.num_tokens)
             if is_warm:
                 bench.figures.add("cpu_us_per_chunk_paced", cpu_s * 1e6 / max(1, outcome.tokens))
                 bench.figures.add("gap_ms_p99", outcome.gaps.p99)
@@ -85,7 +85,7 @@ def paced(bench: Bench) -> None:
             job = relay_job(port, count, 32, num_tokens if is_warm else 20)
             outcome, _ = drive(job)
             events = count * len(stream_events(job.num_tokens))
-            bench.hear("the same directly", outcome, answers=count, tokens=events)
+            bench.add_outcome("the same directly", outcome, answers=count, tokens=events)
             if is_warm:
                 bench.figures.add("gap_direct_ms_p99", outcome.gaps.p99)
 
@@ -97,7 +97,7 @@ def wide(bench: Bench) -> None:
         for is_warm in bench.runs("cpu_us_per_token_256"):
             job = stream_job(gateway.port, count, count, num_tokens if is_warm else 20)
             outcome, cpu_s = drive(job, gateway)
-            bench.hear("256 streams", outcome, answers=count, tokens=count * job.num_tokens)
+            bench.add_outcome("256 streams", outcome, answers=count, tokens=count * job.num_tokens)
             if is_warm:
                 bench.figures.add("cpu_us_per_token_256", cpu_s * 1e6 / max(1, outcome.tokens))
 
@@ -110,7 +110,7 @@ def provider(bench: Bench) -> None:
             job = relay_job(gateway.port, count, 32, num_tokens if is_warm else 20)
             outcome, cpu_s = drive(job, gateway)
             events = count * len(stream_events(job.num_tokens))
-            bench.hear("provider", outcome, answers=count, tokens=events)
+            bench.add_outcome("provider", outcome, answers=count, tokens=events)
             if is_warm:
                 bench.figures.add("provider_us_per_event", cpu_s * 1e6 / max(1, outcome.tokens))
 
@@ -124,11 +124,11 @@ def added(bench: Bench) -> None:
         for is_warm in bench.runs("added_ms"):
             whole = whole_job(gateway.port, _numbers(is_fresh=False), count, 1)
             outcome, _ = drive(whole)
-            bench.hear("one at a time", outcome, answers=count, tokens=0)
+            bench.add_outcome("one at a time", outcome, answers=count, tokens=0)
             body = whole_body(1)
             direct = Job(port, 1, whole.asks, [body] * NUM_SEEDS, 1, "bytes")
             floor, _ = drive(direct)
-            bench.hear("one at a time, directly", floor, answers=count, tokens=0)
+            bench.add_outcome("one at a time, directly", floor, answers=count, tokens=0)
             if is_warm:
                 bench.figures.add("added_ms_p50", outcome.latencies.p50 - floor.latencies.p50)
                 bench.figures.add("added_ms_p99", outcome.latencies.p99 - floor.latencies.p50)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from benchmarks.gateway.bench import Bench, Figures, Size, sharing
 from benchmarks.gateway.cases import CASES
-from benchmarks.gateway.processes import Way
+from benchmarks.gateway.processes import LinkKind
 from benchmarks.gateway.soak import SOAKS
 from benchmarks.gateway.table import table
 from benchmarks.machine import describe_machine
@@ -30,21 +30,21 @@ def run_command(arguments: argparse.Namespace) -> int:
     names = named_tests(arguments.tests)
     is_smoke = "smoke" in arguments.tests.split(",")
     size = Size(1, _SMOKE_SHARE) if is_smoke else Size(arguments.runs)
-    size = replace(size, way=Way(arguments.link))
+    size = replace(size, link_kind=LinkKind(arguments.link))
     progress = Progress(len(names))
     with (
         sharing(size, progress.begin)
         if is_smoke
         else nullcontext(Bench(size, progress.begin)) as bench
     ):
-        told = _run(bench, names, progress)
+        soak_reports = _run(bench, names, progress)
     figures = bench.figures
     progress.say(f"\n{table(figures.medians())}")
     for error in figures.errors:
         print(f"WRONG {error}", file=sys.stderr)
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        report = _report(figures, told, size)
+        report = _report(figures, soak_reports, size)
         arguments.json.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
     return 1 if figures.errors else 0
 
@@ -65,27 +65,27 @@ def named_tests(text: str) -> tuple[str, ...]:
 
 def _run(bench: Bench, names: tuple[str, ...], progress: Progress) -> dict[str, Any]:
     """Run each test in turn. Returns the lines of the long ones."""
-    told: dict[str, Any] = {}
+    soak_reports: dict[str, Any] = {}
     for name in names:
         progress.begin(name)
         if name in CASES:
             CASES[name](bench)
         else:
-            told[name] = SOAKS[name](bench)
-            progress.say(f"{name}: {json.dumps(told[name])}")
+            soak_reports[name] = SOAKS[name](bench)
+            progress.say(f"{name}: {json.dumps(soak_reports[name])}")
         progress.end()
-    return told
+    return soak_reports
 
 
-def _report(figures: Figures, told: dict[str, Any], size: Size) -> dict[str, Any]:
+def _report(figures: Figures, soak_reports: dict[str, Any], size: Size) -> dict[str, Any]:
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": describe_machine(("trio", "pyzmq", "tokenizers", "httptools")),
         "runs_each": size.runs,
-        "link": size.way.link,
+        "link": size.link_kind.link,
         "is_right": not figures.errors,
         "errors": figures.errors,
         **{key: round(value, 3) for key, value in figures.medians().items()},
-        **told,
+        **soak_reports,
         "runs": {key: [round(v, 3) for v in values] for key, values in figures.runs.items()},
     }

@@ -29,8 +29,8 @@ from benchmarks.gateway.cases import STEP_MS, relay_job, stream_job, upstream_jo
 from benchmarks.gateway.job import Job
 from benchmarks.gateway.processes import (
     Fleet,
+    LinkKind,
     Process,
-    Way,
     drive,
     free_port,
     running,
@@ -140,8 +140,8 @@ def _contenders(
 ) -> Iterator[Contender]:
     """All gateways, started; they end with `stack`."""
     upstream = stack.enter_context(running_floor())
-    at_once = stack.enter_context(running(Fleet(0.0, provider_port=upstream), Way()))
-    paced = stack.enter_context(running(Fleet(STEP_MS, NUM_STREAMS), Way()))
+    at_once = stack.enter_context(running(Fleet(0.0, provider_port=upstream), LinkKind()))
+    paced = stack.enter_context(running(Fleet(STEP_MS, NUM_STREAMS), LinkKind()))
     whole = Case(
         at_once,
         NUM_REQUESTS,
@@ -157,11 +157,11 @@ def _contenders(
     for name, command in peers:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="herma-bench-")))
         port = free_port()
-        told = {"{port}": str(port), "{upstream}": str(upstream), "{folder}": str(folder)}
+        placeholders = {"{port}": str(port), "{upstream}": str(upstream), "{folder}": str(folder)}
         for target, source in files.items():
             text = Path(source).read_text(encoding="utf-8")
-            (folder / target).write_text(_filled(text, told), encoding="utf-8")
-        process = Process(shlex.split(_filled(command, told)), folder / "peer.log")
+            (folder / target).write_text(_filled(text, placeholders), encoding="utf-8")
+        process = Process(shlex.split(_filled(command, placeholders)), folder / "peer.log")
         stack.callback(process.stop)
         process.wait_for(lambda port=port: _is_answering(port))  # type: ignore[misc]
         yield _relay(name, process, port, num_tokens)
@@ -180,8 +180,8 @@ def _named(whole: Case, streams: Case) -> Mapping[str, Case]:
     return {"a request": whole, "a paced chunk": streams}
 
 
-def _filled(text: str, told: Mapping[str, str]) -> str:
-    for name, value in told.items():
+def _filled(text: str, placeholders: Mapping[str, str]) -> str:
+    for name, value in placeholders.items():
         text = text.replace(name, value)
     return text
 

@@ -43,7 +43,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class LinkKind:
     """How the worker reaches the gateway: `ipc`, a Unix socket, or `tcp`, ZeroMQ on loopback."""
 
     link: str = "ipc"
@@ -113,9 +113,9 @@ class Process:
 class Gateway(Process):
     """`herma gateway` on a free port."""
 
-    def __init__(self, folder: Path, fleet: Fleet, way: Way) -> None:
+    def __init__(self, folder: Path, fleet: Fleet, link_kind: LinkKind) -> None:
         config = folder / "herma.toml"
-        config.write_text(_config(folder, fleet, way), encoding="utf-8")
+        config.write_text(_config(folder, fleet, link_kind), encoding="utf-8")
         self.port = free_port()
         command = _module("herma", "gateway", "--config", str(config), "--port", str(self.port))
         started_at = time.monotonic()
@@ -140,11 +140,11 @@ class Gateway(Process):
 
 
 @contextmanager
-def running(fleet: Fleet, way: Way) -> Iterator[Gateway]:
+def running(fleet: Fleet, link_kind: LinkKind) -> Iterator[Gateway]:
     """A ready gateway with `fleet` behind it. All processes end with the block."""
     with TemporaryDirectory(prefix="herma-bench-") as text, ExitStack() as stack:
         folder = Path(text)
-        gateway = Gateway(folder, fleet, way)
+        gateway = Gateway(folder, fleet, link_kind)
         stack.callback(gateway.stop)
         command = _module("herma", "worker", "--config", str(folder / "herma.toml"))
         worker = Process(command, folder / "worker.log")
@@ -212,10 +212,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _config(folder: Path, fleet: Fleet, way: Way) -> str:
+def _config(folder: Path, fleet: Fleet, link_kind: LinkKind) -> str:
     text = f"""
 [gateway]
-worker_bind = "{way.worker_bind(folder)}"
+worker_bind = "{link_kind.worker_bind(folder)}"
 max_queue = 4096
 disconnect_grace_s = 1
 

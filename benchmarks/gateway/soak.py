@@ -68,7 +68,7 @@ def streams(bench: Bench, *, name: str, ramp_s: float) -> dict[str, Any]:
     load = os.getloadavg()[0]
     count, num_deaf = bench.size.of(NUM_STREAMS, 20), bench.size.of(NUM_DEAF, 2)
     num_tokens = bench.size.of(int(STREAM_S * 1000 / STREAM_STEP_MS), 20)
-    bench.tell(f"{name}: {count} streams of {num_tokens} tokens")
+    bench.report_progress(f"{name}: {count} streams of {num_tokens} tokens")
     with bench.gateway(Fleet(STREAM_STEP_MS, count + num_deaf)) as gateway:
         watch = MemoryWatch(gateway)
         watch.start()
@@ -79,7 +79,7 @@ def streams(bench: Bench, *, name: str, ramp_s: float) -> dict[str, Any]:
         memory_mb = watch.stop()
         lost = {what: num - lost_before[what] for what, num in _losses(gateway).items()}
         peak_mb = gateway.memory_mb("VmHWM")
-    bench.hear(name, outcome, answers=count, tokens=count * num_tokens)
+    bench.add_outcome(name, outcome, answers=count, tokens=count * num_tokens)
     if any(lost.values()):
         bench.figures.errors.append(f"{name}: lost on the way: {lost}")
     is_whole = bench.size.share == 1.0
@@ -115,13 +115,13 @@ def leak(bench: Bench) -> dict[str, Any]:
     """
     part = bench.size.of(NUM_REQUESTS // NUM_PARTS, 60)
     with bench.gateway(Fleet(1.0)) as gateway:
-        bench.tell("leak, warming up")
+        bench.report_progress("leak, warming up")
         _leave_many(bench, gateway, part, seed=0)
         before = _settled(gateway)
         memory_mb = [before["rss_mb"]]
         num_left = 0
         for number in range(1, (NUM_PARTS if bench.size.share == 1.0 else 1) + 1):
-            bench.tell(f"leak, {number * part} requests")
+            bench.report_progress(f"leak, {number * part} requests")
             num_left += _leave_many(bench, gateway, part, seed=number)
             memory_mb.append(round(gateway.memory_mb("VmRSS"), 1))
         after = _settled(gateway)

@@ -59,8 +59,8 @@ def table(figures: Mapping[str, float]) -> str:
     rows = [("", "measured", "must", "goal", "best Rust peer", "LiteLLM", "")]
     for key, bar in BARS.items():
         if (value := with_derived(figures).get(key)) is not None:
-            told = (f"{value:,.2f}", f"{bar.must:g}", f"{bar.goal:g}", bar.peer, bar.litellm)
-            rows.append((bar.what, *told, verdict(key, value)))
+            shown = (f"{value:,.2f}", f"{bar.must:g}", f"{bar.goal:g}", bar.peer, bar.litellm)
+            rows.append((bar.what, *shown, verdict(key, value)))
     return in_columns(rows)
 
 

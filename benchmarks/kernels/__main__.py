@@ -38,7 +38,7 @@ def main() -> int:
     ]
     if arguments.shard is not None:
         index, count = map(int, arguments.shard.split("/"))
-        sweep.check_and_tell(cases, index, count)
+        sweep.print_checks(cases, index, count)
         return 0
     verdicts = (
         _check_in_processes(arguments, names) if arguments.jobs else dict(sweep.check(cases, 0, 1))

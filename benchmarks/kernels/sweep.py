@@ -58,11 +58,11 @@ def check(cases: Sequence[Case], shard: int, shards: int) -> Iterator[tuple[tupl
                 accept = variant.accept or case.accept
                 wrong = accept(answer, expected) if variant.checked else None
             except FAILURES as error:
-                wrong = _told(error)
+                wrong = _error_text(error)
             yield (case.name, variant.name), wrong or ""
 
 
-def check_and_tell(cases: Sequence[Case], shard: int, shards: int) -> None:
+def print_checks(cases: Sequence[Case], shard: int, shards: int) -> None:
     """`check`, as lines of JSON for the parent process."""
     for (case, variant), wrong in check(cases, shard, shards):
         print(json.dumps([case, variant, wrong]))
@@ -104,11 +104,11 @@ def _times_us(case: Case, wrong: dict[str, str]) -> dict[str, float]:
         try:
             times_us[variant.name] = round(timing.time_us(variant.run, sets, floor), 3)
         except FAILURES as error:
-            wrong[variant.name] = _told(error)
+            wrong[variant.name] = _error_text(error)
     return times_us
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:_ERROR_CHARS].replace("\n", " ")
 
 

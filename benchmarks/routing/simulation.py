@@ -71,7 +71,7 @@ class Simulation:
                 self._step(self._workers[payload], now)
             elif kind == _REPORT:
                 assert isinstance(payload, Report)
-                self._place(self._policy.heard(payload, now), now)
+                self._place(self._policy.on_report(payload, now), now)
             elif kind == _ARRIVE:
                 assert isinstance(payload, int)
                 self.outcomes[payload].arrived_at = now

@@ -44,7 +44,7 @@ class Policy(Protocol):
     def arrived(self, turn: Turn, now: float) -> Sequence[Placed]:
         """A turn has arrived."""
 
-    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """A worker's report has arrived."""
 
     def tick(self, now: float) -> Sequence[Placed]:
@@ -70,7 +70,7 @@ class Baseline(ABC):
         self.in_flight[worker] += 1
         return (Placed(turn.number, worker),)
 
-    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """Count finished requests; no turn waits here."""
         self.in_flight[report.worker] -= len(report.finished)
         return ()
@@ -91,7 +91,7 @@ class EventFed(Baseline):
         self.held: list[set[BlockDigest]] = [set() for _ in range(setting.num_workers)]
         self.loads: list[Load | None] = [None] * setting.num_workers
 
-    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """Apply block events and counters."""
         held = self.held[report.worker]
         for event in report.events:
@@ -104,7 +104,7 @@ class EventFed(Baseline):
             else:
                 held.difference_update(digests)
         self.loads[report.worker] = report.load
-        return super().heard(report, now)
+        return super().on_report(report, now)
 
     def matched(self, turn: Turn) -> list[int]:
         """The number of leading blocks of the prompt that each worker holds."""

@@ -46,10 +46,10 @@ class DynamoKv(EventFed):
         self._booked[turn.number] = uncached[worker], blocks
         return worker
 
-    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """Remove finished prompts and ended sequences from the load."""
         for number in report.started:
             self._prefill_tokens[report.worker] -= self._booked[number][0]
         for number in report.finished:
             self._active_blocks[report.worker] -= self._booked.pop(number)[1]
-        return super().heard(report, now)
+        return super().on_report(report, now)

@@ -24,9 +24,9 @@ class Fifo(Baseline):
         self._waiting.append(turn.number)
         return self._fill()
 
-    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """The first in the queue takes the place of each finished turn."""
-        super().heard(report, now)
+        super().on_report(report, now)
         return self._fill()
 
     def _fill(self) -> list[Placed]:

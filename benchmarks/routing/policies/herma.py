@@ -69,7 +69,7 @@ class Herma:
         )
         return self._placed(self._dispatch.tickets.ask(request, now))
 
-    def heard(self, report: Report, now: float) -> Sequence[Placed]:
+    def on_report(self, report: Report, now: float) -> Sequence[Placed]:
         """Pass on a worker's messages in the order in which a worker sends them."""
         dispatch, worker_id = self._dispatch, self._ids[report.worker]
         placed: list[Placed] = []

@@ -213,7 +213,7 @@ async def _play(scaled: Scaled, urls: Sequence[str], policy: Policy | None) -> l
             if policy is not None:
                 numbers = (turn.number,)
                 now = time.monotonic() - began_at
-                policy.heard(Report(worker, now, (), (), numbers, numbers, _NO_LOAD), now)
+                policy.on_report(Report(worker, now, (), (), numbers, numbers, _NO_LOAD), now)
 
     async with httpx.AsyncClient(timeout=ANSWER_S) as client, trio.open_nursery() as nursery:
         for start in range(0, len(turns), _NUM_TURNS):

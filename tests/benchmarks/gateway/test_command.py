@@ -70,10 +70,10 @@ def test_figures_are_medians_and_memory_is_the_worst() -> None:
 def test_what_is_wrong_is_kept() -> None:
     """An answer or a token too few, or an error of the load generator."""
     figures = Figures()
-    figures.hear("good", outcome(), answers=2, tokens=6)
+    figures.add_outcome("good", outcome(), answers=2, tokens=6)
     assert not figures.errors
-    figures.hear("few", outcome(tokens=5), answers=2, tokens=6)
-    figures.hear("bad", outcome(num_errors=1, errors=["oh"]), answers=2, tokens=6)
+    figures.add_outcome("few", outcome(tokens=5), answers=2, tokens=6)
+    figures.add_outcome("bad", outcome(num_errors=1, errors=["oh"]), answers=2, tokens=6)
     assert [error.split(":")[0] for error in figures.errors] == ["few", "bad"]
 
 

@@ -70,7 +70,7 @@ def test_least_requests_counts_finished_requests() -> None:
     """The one with the fewest; among equals they take turns."""
     policy = LeastRequests(setting(3))
     assert [place(policy, turn(n, [n])) for n in range(3)] == [0, 1, 2]
-    policy.heard(finished(1, 1), 0.0)
+    policy.on_report(finished(1, 1), 0.0)
     assert place(policy, turn(3, [3])) == 1
 
 
@@ -97,7 +97,7 @@ def test_aibrix_prefers_a_match_that_is_not_busier_than_usual() -> None:
     """The longest match within a standard deviation of the mean load; 9 apart: the least busy."""
     policy = AibrixPrefix(setting(3))
     first = place(policy, turn(0, [1, 2, 3]))
-    policy.heard(finished(first, 0), 0.0)
+    policy.on_report(finished(first, 0), 0.0)
     assert place(policy, turn(1, [1, 2, 4])) == first
     assert place(policy, turn(2, [1, 2, 5])) != first  # one request there, none elsewhere
     policy.in_flight[:] = [0, 9, 0]
@@ -107,17 +107,17 @@ def test_aibrix_prefers_a_match_that_is_not_busier_than_usual() -> None:
 def test_dynamo_counts_prompt_work_and_blocks_held() -> None:
     """A hit is worth its blocks, until as many are at work there."""
     policy = DynamoKv(setting(2))
-    policy.heard(stored(1, CHAINS.digests([1, 2, 3, 4])), 0.0)
+    policy.on_report(stored(1, CHAINS.digests([1, 2, 3, 4])), 0.0)
     assert place(policy, turn(0, [1, 2, 3, 4])) == 1
     assert place(policy, turn(1, [1, 2, 3, 4])) == 0
-    policy.heard(finished(1, 0), 0.0)
+    policy.on_report(finished(1, 0), 0.0)
     assert place(policy, turn(2, [7])) == 1
 
 
 def test_llmd_adds_scores_of_prefix_queue_and_room() -> None:
     """An idle holder wins; one whose queue and cache are full loses 4 to 3."""
     policy = LlmdPrecise(setting(2))
-    policy.heard(stored(1, CHAINS.digests([1, 2])), 0.0)
+    policy.on_report(stored(1, CHAINS.digests([1, 2])), 0.0)
     assert place(policy, turn(0, [1, 2])) == 1
     policy.setting.workers[1].cache.allocate(390)
     for number in range(5):
@@ -128,7 +128,7 @@ def test_llmd_adds_scores_of_prefix_queue_and_room() -> None:
 def test_lmetric_multiplies() -> None:
     """The holder takes it until its batch times the rest of the prompt is more."""
     policy = LMetric(setting(2))
-    policy.heard(stored(1, CHAINS.digests([1, 2, 3])), 0.0)
+    policy.on_report(stored(1, CHAINS.digests([1, 2, 3])), 0.0)
     chosen = [place(policy, turn(number, [1, 2, 3, number + 10])) for number in range(5)]
     assert chosen[0] == 1
     assert 0 in chosen

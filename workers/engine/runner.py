@@ -20,9 +20,9 @@ from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
+from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.sampler import read
-from workers.engine.step.sequences import SequencePool
 from workers.engine.step.steps import Launched, Steps
 from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
 
@@ -59,7 +59,7 @@ class Runner:
         self.cache = cache
         self._steps = steps or steps_on(model, cache, facts)
         self._vocab_size = model.config.vocab_size
-        self._pool = SequencePool()
+        self._states: dict[int, SequenceState] = {}
         self._lost: dict[int, str] = {}
 
     @property
@@ -70,7 +70,7 @@ class Runner:
     @property
     def num_sequences(self) -> int:
         """Sequences whose state is kept."""
-        return len(self._pool)
+        return len(self._states)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""
@@ -107,8 +107,9 @@ class Runner:
             return StepResult(step.step, (), tuple(step.failed.items()))
         sampled, broken = read(step.launched.wait())
         for item in sampled:
-            if item.seq in self._pool.tokens:
-                self._pool.tokens[item.seq].extend(item.ids)
+            state = self._states.get(item.seq)
+            if state is not None:
+                state.tokens.extend(item.ids)
         failed = {**step.failed, **dict.fromkeys(broken, "the model's output is not a number")}
         return StepResult(step.step, tuple(sampled), tuple(failed.items()))
 
@@ -129,22 +130,23 @@ class Runner:
     def hidden(self, plan: StepPlan) -> list[tuple[Chunk, Tensor]]:
         """For checks: the last hidden states [length, hidden] of every chunk, unsampled."""
         self._move(plan)
-        return self._steps.hidden(plan.chunks, self._pool.states)
+        return self._steps.hidden(plan.chunks, self._states)
 
     def _move(self, plan: StepPlan) -> None:
         """End and start the sequences of the plan."""
-        for seq in plan.ended:
+        for seq in plan.ended:  # one that never started was aborted first
+            self._states.pop(seq, None)
             self._lost.pop(seq, None)
-        self._pool.end(plan.ended)
         self._steps.end(plan.ended)
-        self._pool.start(plan.started)
-        self._steps.start([self._pool.states[start.seq] for start in plan.started])
+        started = [SequenceState(start) for start in plan.started]
+        self._states.update({state.seq: state for state in started})
+        self._steps.start(started)
 
     def _try(self, chunks: Sequence[Chunk]) -> tuple[Launched | None, bool]:
         """Whether memory sufficed. A step may be repeated: it writes the same keys and values."""
         for is_last in (False, True):
             try:
-                return self._steps.launch(chunks, self._pool.states), True
+                return self._steps.launch(chunks, self._states), True
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise

@@ -27,10 +27,16 @@ from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep, embed_known
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.step.batch import PagedBatch, PagedRows, make_paged_batch, paged_rows, to_device
+from workers.engine.step.batch import (
+    PagedBatch,
+    PagedRows,
+    SequenceState,
+    make_paged_batch,
+    paged_rows,
+    to_device,
+)
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Picked, Sampler
-from workers.engine.step.sequences import SequenceState
 from workers.engine.step.steps import Launched, TokensLost, fetch
 from workers.engine.step.tables import SequenceTables, TableRow, no_updates
 from workers.scheduler import Chunk

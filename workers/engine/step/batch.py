@@ -1,7 +1,7 @@
 """A step's chunks as flat tensors.
 
-Owns the order of rows and what one forward pass is given, on the host and for the card. Must not
-know the network.
+Owns the state of a sequence, the order of rows and the input of one forward pass, on the host and
+for the card. Must not know blocks' owners or the network; preemption does not touch the state.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, ExtendSegment, PagedPlan, Segment, plan_attention
-from workers.engine.step.sequences import SequenceState
+from protocol.sampling import SamplingParams
 from workers.engine.step.tables import SequenceTables
-from workers.scheduler import Chunk
+from workers.scheduler import Chunk, SequenceStart
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -27,6 +27,19 @@ _ALIGNED_WORDS: Final = 4
 
 ON_CARD = -1
 """In place of a token id: the card holds it, sampled by the step before."""
+
+
+class SequenceState:
+    """One sequence. `tokens` are the prompt and all outputs; the first `num_prompt` are prompt."""
+
+    __slots__ = ("num_prompt", "sampling", "seed", "seq", "tokens")
+
+    def __init__(self, start: SequenceStart) -> None:
+        self.seq = start.seq
+        self.tokens = array("I", start.token_ids)
+        self.num_prompt = start.num_prompt
+        self.sampling: SamplingParams = start.sampling
+        self.seed = start.seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from kernels.sample import Draws
 from protocol.sampling import SamplingParams
-from workers.engine.step.batch import aligned, send_into
-from workers.engine.step.sequences import SequenceState
+from workers.engine.step.batch import SequenceState, aligned, send_into
 
 WIDENED_ROWS: Final = 64
 """Rows whose logits are made float32 at once, for penalties or log-probabilities: of 151,936 tokens

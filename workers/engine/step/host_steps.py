@@ -11,9 +11,8 @@ from torch import Tensor
 
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.step.batch import Batch, make_batch
+from workers.engine.step.batch import Batch, SequenceState, make_batch
 from workers.engine.step.sampler import Sampler
-from workers.engine.step.sequences import SequenceState
 from workers.engine.step.steps import Launched
 from workers.scheduler import Chunk
 

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from kernels.penalise import ENTRY_WORDS, IN_PROMPT, MAX_OUTPUTS, Penalties, count, mark, penalise
-from workers.engine.step.batch import aligned, to_device
+from workers.engine.step.batch import SequenceState, aligned, to_device
 from workers.engine.step.draws import WIDENED_ROWS, RowOrder, is_penalised, send_columns
-from workers.engine.step.sequences import SequenceState
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 

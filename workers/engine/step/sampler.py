@@ -16,10 +16,9 @@ from torch import Tensor
 
 from kernels.sample import logprobs, pick
 from protocol.messages import TokenLogprobs
-from workers.engine.step.batch import to_device
+from workers.engine.step.batch import SequenceState, to_device
 from workers.engine.step.draws import WIDENED_ROWS, DrawTable, is_penalised
 from workers.engine.step.penalties import PenaltyTable
-from workers.engine.step.sequences import SequenceState
 from workers.scheduler import Sampled
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from protocol.errors import HermaError
+from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Picked
-from workers.engine.step.sequences import SequenceState
 from workers.scheduler import Chunk
 
 

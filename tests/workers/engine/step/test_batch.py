@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from protocol.sampling import SamplingParams
-from workers.engine.step.batch import ON_CARD, make_paged_batch, paged_rows
+from workers.engine.step.batch import ON_CARD, SequenceState, make_paged_batch, paged_rows
 from workers.engine.step.draws import DrawTable
-from workers.engine.step.sequences import SequenceState
 from workers.engine.step.tables import SequenceTables
 from workers.scheduler.plan import Chunk, SequenceStart
 

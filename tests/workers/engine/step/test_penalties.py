@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kernels.penalise import MAX_OUTPUTS
 from protocol.sampling import SamplingParams
 from workers.engine.step import penalties
+from workers.engine.step.batch import SequenceState
 from workers.engine.step.penalties import PenaltyTable
 from workers.engine.step.sampler import Sampler, read
-from workers.engine.step.sequences import SequenceState
 from workers.scheduler.plan import SequenceStart
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from protocol.sampling import SamplingParams
+from workers.engine.step.batch import SequenceState
 from workers.engine.step.sampler import Sampler
-from workers.engine.step.sequences import SequenceState
 from workers.scheduler.plan import SequenceStart
 
 pytestmark = [

@@ -8,9 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from protocol.sampling import SamplingParams
+from workers.engine.step.batch import SequenceState
 from workers.engine.step.draws import WIDENED_ROWS, send_columns
 from workers.engine.step.sampler import Sampler, read
-from workers.engine.step.sequences import SequenceState
 from workers.scheduler.plan import Sampled, SequenceStart
 
 CPU = torch.device("cpu")

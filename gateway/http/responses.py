@@ -27,7 +27,7 @@ SSE_HEADERS: Final[tuple[Header, ...]] = (
 
 _log = logging.getLogger(__name__)
 
-_PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
+PRINTABLE: Final = bytes(byte if 0x20 <= byte <= 0x7E else ord("?") for byte in range(256))
 _encode = msgspec.json.Encoder().encode
 
 _STATUS: tuple[tuple[type[HermaError], int, str], ...] = (
@@ -80,7 +80,7 @@ def json_bytes(value: object) -> bytes:
 
 def header(name: bytes, value: object) -> Header:
     """A header whose value cannot break the response: printable ASCII only."""
-    return name, str(value).encode("ascii", "replace").translate(_PRINTABLE)
+    return name, str(value).encode("ascii", "replace").translate(PRINTABLE)
 
 
 async def send_error(send: Send, error: ApiError, headers: tuple[Header, ...] = ()) -> None:

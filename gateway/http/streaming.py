@@ -40,6 +40,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.response_writer import ResponseWriter
 from gateway.http.responses import (
     JSON_TYPE,
+    PRINTABLE,
     SSE_HEADERS,
     Header,
     error_headers,
@@ -99,7 +100,7 @@ class Answer:
         ours = (
             _header(b"x-herma-served-by", started.served_by),
             (b"x-herma-cached-tokens", b"%d" % started.cached_tokens),
-            header(b"x-herma-route", started.route),
+            (b"x-herma-route", started.route.encode("ascii", "replace").translate(PRINTABLE)),
         )
         if started.worker:
             return _header(b"x-herma-worker", started.worker), *ours

@@ -272,7 +272,8 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
     encoded = None
     if draft.missing:
         missing = partial(text.prompts.encode, draft)
-        encoded = await _run(missing, at_once=draft.num_missing_chars <= INLINE_CHARS)
+        is_short = draft.num_missing_chars <= INLINE_CHARS
+        encoded = missing() if is_short else await _run(missing, at_once=False)
     return text.prompts.finish(draft, encoded), segments[-1]
 
 

@@ -187,6 +187,7 @@ class SequenceRun:
         """The request for the next lease."""
         job, caller, output = self._job, self._job.caller, self.output
         self._ticket = self._services.dispatcher.next_ticket()
+        num_tokens = output.num_tokens
         return RouteRequest(
             ticket=self._ticket,
             model=job.model,
@@ -194,8 +195,8 @@ class SequenceRun:
             weight=caller.weight,
             session=job.session,
             digests=job.digests,
-            prompt_tokens=job.prompt_tokens + output.num_tokens,
-            max_tokens=output.num_left or 1,
+            prompt_tokens=job.prompt_tokens + num_tokens,
+            max_tokens=max(1, job.sampling.max_tokens - num_tokens),
             auxiliary=job.auxiliary,
             cloud=cloud and caller.cloud,
             excluded=excluded,
@@ -247,7 +248,8 @@ class SequenceRun:
 
     def _attempt_at(self, lease: Lease) -> Attempt:
         """Send the work to the worker of the lease."""
-        if lease.files_digest != self._job.files_digest:
+        job = self._job
+        if lease.files_digest != job.files_digest:
             raise self._replaced()
         num_tokens = self.output.num_tokens
         self._num_attempts += 1
@@ -266,7 +268,18 @@ class SequenceRun:
             on_complete=self._on_complete,
         )
         if attempt.outcome is None:
-            self._submit(attempt)
+            attempt.due_at = trio.current_time() + self._services.config.gateway.first_token_s
+            submit = Submit(
+                request_id=self._request_id,
+                attempt=self._num_attempts,
+                model=job.model,
+                prompt_ids=job.prompt,
+                output_ids=bytes(self.output.packed),
+                sampling=job.sampling,
+                seed=job.seed_of(self._index) if self._index else job.seed,
+                salt=job.salt,
+            )
+            self._services.link.submit(attempt, submit)
         return attempt
 
     def _drop_attempt(self) -> None:
@@ -276,21 +289,6 @@ class SequenceRun:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             self._services.link.forget(attempt)
-
-    def _submit(self, attempt: Attempt) -> None:
-        job, services = self._job, self._services
-        attempt.due_at = trio.current_time() + services.config.gateway.first_token_s
-        submit = Submit(
-            request_id=self._request_id,
-            attempt=self._num_attempts,
-            model=job.model,
-            prompt_ids=job.prompt,
-            output_ids=bytes(self.output.packed),
-            sampling=job.sampling,
-            seed=job.seed_of(self._index) if self._index else job.seed,
-            salt=job.salt,
-        )
-        services.link.submit(attempt, submit)
 
     def _on_accepted(self, message: Accepted) -> None:
         # Only the attempt that gives the first token counts: a resumed prompt is cached by our own

@@ -188,7 +188,10 @@ class Connection:
     async def _answer(self, request: Request) -> bool:
         """Answer; returns whether another request can follow."""
         service = self._service
-        exchange = self._exchange_now = self._exchange(request)
+        keeps_alive = request.keeps_alive and not self._is_last
+        exchange = self._exchange_now = Exchange(
+            request, self, self._send_buffer, service.date, keeps_alive=keeps_alive
+        )
         scope = exchange.scope(self._peer, self._here)
         try:
             error = await error_of(service.app, scope, exchange.receive, exchange.send)
@@ -208,7 +211,8 @@ class Connection:
     async def _refuse(self, error: ApiError) -> None:
         """Answer bytes that are no request."""
         request = Request("GET", b"/", [], "1.1", keeps_alive=False)
-        await send_error(self._exchange(request).send, error)
+        exchange = Exchange(request, self, self._send_buffer, self._service.date, keeps_alive=False)
+        await send_error(exchange.send, error)
 
     async def _end(self, *, lingers: bool) -> None:
         self._is_answering = True
@@ -219,12 +223,6 @@ class Connection:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
             await trio.sleep(self._service.deadlines.linger_s)
-
-    def _exchange(self, request: Request) -> Exchange:
-        keeps_alive = request.keeps_alive and not self._is_last
-        return Exchange(
-            request, self, self._send_buffer, self._service.date, keeps_alive=keeps_alive
-        )
 
     def _on_gone(self) -> None:
         self._changed.ring()

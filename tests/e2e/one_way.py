@@ -187,18 +187,17 @@ def trace_one_way() -> OneWay:
 
 
 def split(calls: list[Call]) -> tuple[Phase, Phase, Phase]:
-    """The phases of one traced turn; the token is the median of those in the middle."""
+    """The phases of one traced turn; the token is the most frequent way of those in the middle."""
     received = calls.index(RECEIVED)
     submitted = next(i for i, call in enumerate(calls) if call[1].endswith("Link.submit"))
     sends = [i for i, call in enumerate(calls) if call == SENT and i > submitted]
     assert received < submitted < sends[0]
-    gaps = [_phase(calls[begin:end]) for begin, end in pairwise(sends)]
-    quarter = len(gaps) // 4
-    steady = sorted(gaps[quarter:-quarter], key=lambda phase: phase.size)
+    quarter = len(sends) // 4
+    ways = Counter(_phase(calls[begin:end]) for begin, end in pairwise(sends[quarter:-quarter]))
     return (
         _phase(calls[received : submitted + 1]),
         _phase(calls[submitted + 1 : sends[0]]),
-        steady[len(steady) // 2],
+        ways.most_common(1)[0][0],
     )
 
 

@@ -82,6 +82,6 @@ SMOKE: Final = Settings(
     long_case_tokens=600,
     max_new_tokens=8,
     reserve_s=1.0,
-    max_steps=30,
+    max_steps=16,
 )
 """Every stage within seconds on a CPU. The resulting model is useless."""

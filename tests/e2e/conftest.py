@@ -41,7 +41,7 @@ context_length = {SMALL_WINDOW}
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
     """Two models on three workers; `beta` has a window of 512 tokens."""
     folder: Path = tmp_path_factory.mktemp("fleet")
@@ -52,7 +52,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
         yield herma
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(fleet: HermaProcess) -> Iterator[OpenAI]:
     """The official client, pointed at the fleet; it must not hide errors by retrying, and
     checks every stream that it reads.

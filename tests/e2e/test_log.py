@@ -4,25 +4,51 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
+
+import pytest
 
 from tests.fakes.herma_process import HermaProcess, herma_up
+from tests.fakes.text_models import write_text_model
 
+CONFIG = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+
+[[models]]
+name = "small"
+
+[[workers]]
+name = "w"
+model = "{folder}/model"
+serves = "small"
+"""
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) \S")
 OURS = re.compile(r"(ready http://|herma: )")
 EVENT = re.compile(r'\{"event":"[a-z ]+",.*"time":"[^"]+"\}\n')
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A worker with a small model, which starts in half the time of the built-in one."""
+    write_text_model(tmp_path / "model")
+    path = tmp_path / "herma.toml"
+    path.write_text(CONFIG.format(folder=tmp_path))
+    return path
 
 
 def _count(herma: HermaProcess, text: str) -> int:
     return sum(text in line for line in herma.output)
 
 
-def test_each_event_is_told_once() -> None:
+def test_each_event_is_told_once(config: Path) -> None:
     """A start, the death of an engine and the restart: one line each, and no second witness."""
-    with herma_up(None) as herma:
+    with herma_up(config) as herma:
         first = herma.wait_pid("herma engine")
         os.kill(first, signal.SIGKILL)
         herma.wait_pid("herma engine", other_than=first)
-        herma.wait_models_ready({"herma-tiny": 1})
+        herma.wait_models_ready({"small": 1})
         assert herma.stop() == 0
     assert _count(herma, "SIGKILL") == 1, herma.output
     assert _count(herma, "joined") == 1, herma.output
@@ -33,11 +59,11 @@ def test_each_event_is_told_once() -> None:
     assert not odd
 
 
-def test_an_impatient_person_gets_no_traceback() -> None:
+def test_an_impatient_person_gets_no_traceback(config: Path) -> None:
     """Ctrl-C again and again until all are gone, as a terminal sends it to all: they leave at
     once, in silence, and it is no failure.
     """
-    with herma_up(None) as herma:
+    with herma_up(config) as herma:
         family = [herma.process.pid, *herma.pids("herma gateway"), *herma.pids("herma worker")]
         while herma.process.poll() is None:
             for pid in family:

@@ -199,7 +199,7 @@ MIXES = st.tuples(
 
 
 @given(mix=MIXES, spare=st.tuples(st.integers(0, 2), st.integers(1, 9)))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_a_padded_step_equals_the_exact_one(
     mix: tuple[list[tuple[int, int]], list[tuple[int, int]]],
     spare: tuple[int, int],

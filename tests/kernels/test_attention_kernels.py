@@ -13,6 +13,7 @@ from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import prefill_work, to_device
 from kernels.attention.write import qk_norm_rope_write
+from tests.fakes.pairs import every_second
 from tests.kernels.attention_cases import EPS, Case, Segments, Shape, distance, expected, make_case
 
 # The interpreter truncates to bfloat16 where a GPU rounds.
@@ -81,13 +82,8 @@ DECODES: list[Segments] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("segments", "dtype", "start"),
-    [
-        (segments, *((torch.float32, 0), (torch.bfloat16, 2))[number % 2])
-        for number, segments in enumerate(DECODES)
-    ],
-)
+@pytest.mark.parametrize("segments", DECODES)
+@pytest.mark.parametrize(("dtype", "start"), [(torch.float32, 0), (torch.bfloat16, 2)])
 def test_decodes_equal_the_definition(
     segments: Segments, dtype: torch.dtype, start: int, device: torch.device
 ) -> None:
@@ -183,21 +179,14 @@ SEGMENTS: list[Segments] = [
 
 
 CUTS = [(torch.float32, 1), (torch.float32, 64), (torch.bfloat16, 8)]
-"""Each meets three of the segments and more."""
 
 
-@pytest.mark.parametrize(
-    ("segments", "dtype", "target"),
-    [
-        (segments, *CUTS[(number + shift) % 3])
-        for number, segments in enumerate(SEGMENTS)
-        for shift in range(2)
-    ],
-)
+@pytest.mark.parametrize(("segments", "cut"), every_second(SEGMENTS, CUTS))
 def test_segments_equal_the_definition(
-    segments: Segments, dtype: torch.dtype, target: int, device: torch.device
+    segments: Segments, cut: tuple[torch.dtype, int], device: torch.device
 ) -> None:
     """Behind any past, with whole keys and with keys in pieces, beside decodes."""
+    dtype, target = cut
     case = make_case(segments, Shape(dtype=dtype)).to(device)
     out = _prefill(case, TILES._replace(target=target, piece=16))
     assert out[: case.num_decodes].isnan().all()

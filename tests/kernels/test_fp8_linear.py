@@ -13,6 +13,7 @@ from kernels.linear.choose import MAX_BLOCKED_ROWS, TUNED_ROWS_FP8, Op, choose, 
 from kernels.linear.config import MAX_TILE_ROWS, Config, Gemv, Skinny
 from kernels.linear.skinny import skinny
 from kernels.linear.tuned_fp8 import TUNED
+from tests.fakes.pairs import pairwise_cases
 from tests.kernels.linear_cases import EPS, PARTS, TOLERANCE, Problem, by_block, by_row
 
 GEMV = Gemv(block_n=4, block_k=64, num_warps=2)
@@ -26,45 +27,47 @@ def _shape(num_rows: int, num_out: int, depth: int, parts: str, scales: str) -> 
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("scales", ["row", "block"])
-@pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [
-        ((1, 37, 70), torch.bfloat16),
-        ((2, 133, 200), torch.float32),
-        ((3, 6, 256), torch.float16),
-    ],
+    ("case", "parts", "scales"),
+    pairwise_cases(
+        [
+            ((1, 37, 70), torch.bfloat16),
+            ((2, 133, 200), torch.float32),
+            ((3, 6, 256), torch.float16),
+        ],
+        PARTS,
+        ["row", "block"],
+    ),
 )
 def test_matrix_vector_products(
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    parts: str,
-    scales: str,
-    device: torch.device,
+    case: tuple[tuple[int, int, int], torch.dtype], parts: str, scales: str, device: torch.device
 ) -> None:
     """Neither N nor K fits the blocks of the kernel or of the scales."""
+    shape, dtype = case
     num_rows, num_out, depth = _shape(*shape, parts, scales)
     problem = Problem(num_rows, num_out, depth, dtype, parts, scales)
     problem.check(problem.run(GEMV, device))
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("scales", ["row", "block"])
-@pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize(
-    ("shape", "config"),
-    [
-        ((1, 37, 70), SKINNY),
-        ((16, 133, 200), SPLIT),
-        ((33, 19, 160), SPLIT),
-        ((5, 8, 96), SPLIT._replace(fuses_norm=False)),
-    ],
+    ("case", "parts", "scales"),
+    pairwise_cases(
+        [
+            ((1, 37, 70), SKINNY),
+            ((16, 133, 200), SPLIT),
+            ((33, 19, 160), SPLIT),
+            ((5, 8, 96), SPLIT._replace(fuses_norm=False)),
+        ],
+        PARTS,
+        ["row", "block"],
+    ),
 )
 def test_tensor_core_products(
-    shape: tuple[int, int, int], config: Skinny, parts: str, scales: str, device: torch.device
+    case: tuple[tuple[int, int, int], Skinny], parts: str, scales: str, device: torch.device
 ) -> None:
     """Rows are padded, K is cut unevenly."""
+    shape, config = case
     num_rows, num_out, depth = _shape(*shape, parts, scales)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
     problem = Problem(num_rows, num_out, depth, dtype, parts, scales)
@@ -138,9 +141,10 @@ def test_what_is_not_finite_stays_in_its_row_and_column(
     assert torch.equal(spoilt, expected)
 
 
-@pytest.mark.parametrize("scales", ["row", "block"])
-@pytest.mark.parametrize("num_rows", [1, 3, 16, 70, 140])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(
+    ("num_rows", "dtype", "scales"),
+    pairwise_cases([1, 3, 16, 70, 140], list(TOLERANCE), ["row", "block"]),
+)
 def test_entries_agree_with_their_definitions(
     num_rows: int, dtype: torch.dtype, scales: str, device: torch.device
 ) -> None:

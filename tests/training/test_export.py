@@ -20,7 +20,7 @@ from training.render import load_template
 ROOT = Path(__file__).parents[2]
 NUM_TOKENS = 24
 MARGIN = 1.2
-"""Thirty steps bring the loss of a tiny network at least this far down, in nats."""
+"""Sixteen steps bring the loss of a tiny network at least this far down, in nats."""
 
 
 @pytest.fixture(name="run", scope="module")

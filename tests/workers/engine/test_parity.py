@@ -26,9 +26,9 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 LENGTHS = (1, 2, 31, 33, 64, 100, 200, 300)
-NUM_OUTPUTS = 64
+NUM_OUTPUTS = 32
 TOLERANCE = 1e-4
-FEW_BLOCKS = 30
+FEW_BLOCKS = 22
 GREEDY = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
 
 
@@ -117,7 +117,7 @@ def test_logits_are_within_a_ten_thousandth(pair: Pair) -> None:
 
 @pytest.mark.parametrize("token_budget", [16, 64, 1024])
 def test_greedy_tokens_are_identical(pair: Pair, token_budget: int) -> None:
-    """64 greedy tokens of 8 requests are the reference's, cold and from the prefix cache."""
+    """Greedy tokens of 8 requests are the reference's, cold and from the prefix cache."""
     drive = Drive(fresh_runner(pair.runner), token_budget=token_budget, max_seqs=8)
     for _ in ("cold", "cached"):
         for prompt in pair.prompts:

@@ -14,7 +14,7 @@ import torch
 
 from workers.engine.graphs import decode_step, device_steps, mixed_step
 from workers.engine.models.qwen3 import Qwen3
-from workers.engine.step import batch, penalties, row_tables, sampler, tables
+from workers.engine.step import batch, draws, penalties, sampler, tables
 
 
 def _name_of(module: ModuleType) -> str:
@@ -27,7 +27,7 @@ _CALLS: Final[tuple[tuple[ModuleType, tuple[str, ...]], ...]] = (
     (device_steps, ("to_device",)),
     (mixed_step, ("send_into",)),
     (penalties, ("count", "mark", "penalise", "send_columns", "to_device")),
-    (row_tables, ("send_into",)),
+    (draws, ("send_into",)),
     (sampler, ("logprobs", "pick", "to_device")),
     (tables, ("write_tables",)),
 )

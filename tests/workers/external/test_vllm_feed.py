@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.routing.prefix_index import Heard as Applied
-from gateway.routing.prefix_index import PrefixIndex
+from gateway.routing.prefix_index import EventResult, PrefixIndex
 from protocol.hashing import block_digests, root_digest
 from protocol.ids import BlockDigest
 from protocol.tokens import pack_tokens
@@ -44,7 +43,7 @@ class _Gateway:
     def hear(self, heard: Heard) -> bytes | None:
         """Every event of ours follows the last: our own wire has no gaps."""
         for message in heard.messages:
-            assert self.index.apply(W1, message, 0.0) is Applied.APPLIED
+            assert self.index.apply(W1, message, 0.0) is EventResult.APPLIED
         return heard.replay_request
 
     def depth(self, prompt: Sequence[int], adapter: str = "") -> int:

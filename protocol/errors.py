@@ -16,7 +16,7 @@
     │   └── RemoteProtocolError  what came is not a whole HTTP/1.1 response
     └── ConfigError            the operator's files, addresses or keys are wrong
 
-Owns the tree. Must not know HTTP statuses: `gateway/http/errors.py` maps those.
+Owns the tree. Must not know HTTP statuses: `gateway/http/responses.py` maps those.
 """
 
 

@@ -79,6 +79,7 @@ class TracedRunner:
     def __init__(self, runner: Runner, trace: "Trace") -> None:
         self.facts: EngineFacts = runner.facts
         self.eos_ids = runner.eos_ids
+        self.model_dir = runner.model_dir
         self._runner = runner
         self._trace = trace
         self._has_card = runner.model.device.type == "cuda"

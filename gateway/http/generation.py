@@ -26,7 +26,7 @@ from gateway.http.edge import Edge
 from gateway.http.metrics import Metrics
 from gateway.http.prompts import EachPrompt
 from gateway.http.response_writer import EXTENSION
-from gateway.http.streaming import StreamedAnswer
+from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.whole_answer import WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
 from gateway.turn import Caller, off_the_loop

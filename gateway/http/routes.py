@@ -25,7 +25,7 @@ from gateway.api import (
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
 from gateway.http.edge import Edge
-from gateway.http.event_stream import Events
+from gateway.http.events_route import Events
 from gateway.http.generation import Generation
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.response_writer import EXTENSION

@@ -15,7 +15,7 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.http.responses import JSON_TYPE, error_of
-from gateway.http.streaming import Answer
+from gateway.http.sse_writer import Answer
 
 
 class WholeAnswer(Answer):

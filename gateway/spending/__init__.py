@@ -3,7 +3,7 @@
 Must not know SQL (`gateway.store`) or HTTP.
 """
 
-from gateway.spending.books import Period, SpendingFigures, Window, day_of, window_of
+from gateway.spending.limits import Period, SpendingFigures, Window, day_of, window_of
 from gateway.spending.prices import MICRO, show_amount, to_micro
 from gateway.spending.refusals import soonest_refusal
 from gateway.spending.spending import Bill, Spending

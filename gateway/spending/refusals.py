@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.api import ApiError, output_cap_required, request_too_costly, spending_limit_reached
-from gateway.spending.books import MAX_RETRY_AFTER_S, OverLimit, Refusal
+from gateway.spending.limits import MAX_RETRY_AFTER_S, OverLimit, Refusal
 
 CAP_RETRY_S: Final = 60
 """A refusal that a cap on the output avoids ranks as a wait of this length: the official clients

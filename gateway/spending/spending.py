@@ -14,7 +14,8 @@ import trio
 
 from config import Config, FallbackConfig, ledger_path
 from gateway.api import ApiError, ChatRequest, Usage, unavailable
-from gateway.spending.books import (
+from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
+from gateway.spending.limits import (
     Account,
     Books,
     Limits,
@@ -26,7 +27,6 @@ from gateway.spending.books import (
     day_of,
     month_before,
 )
-from gateway.spending.ledger_writer import LedgerFull, LedgerWriter
 from gateway.spending.prices import (
     CAP_TOKENS,
     Price,

@@ -21,9 +21,9 @@ from gateway.api import (
 )
 from gateway.routing import ModelView, RouteRequest, UseProvider
 from gateway.turn.caller import Caller
+from gateway.turn.fallback_chain import answer_by_chain
 from gateway.turn.open_turns import Claim, Emit
 from gateway.turn.preparation import UNSUPPORTED, Job, guess_prompt_tokens, is_auxiliary, prepare
-from gateway.turn.provider_chain import answer_by_chain
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api import errors
 from gateway.api.errors import ApiError
-from gateway.spending.books import Account, OverLimit, Unbounded, Window
+from gateway.spending.limits import Account, OverLimit, Unbounded, Window
 from gateway.spending.refusals import refusal_error
 from tests.fakes.hermes_words import window_in, words_in
 

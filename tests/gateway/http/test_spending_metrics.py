@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.http.metrics import _Spending
-from gateway.spending.books import Account, SpendingFigures, Window
+from gateway.spending.limits import Account, SpendingFigures, Window
 
 CLOUD = Account("provider", "cloud")
 

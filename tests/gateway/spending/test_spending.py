@@ -15,7 +15,7 @@ import trio
 from config import KeyConfig, LimitsConfig, PriceConfig, ProviderConfig, hash_api_key
 from gateway.api.errors import ApiError
 from gateway.api.events import Usage
-from gateway.spending.books import Account
+from gateway.spending.limits import Account
 from gateway.spending.prices import Price
 from gateway.store import Row, read_report
 from gateway.turn.caller import Caller

@@ -131,7 +131,7 @@ async def test_a_corrected_file_is_read_by_a_restart(tmp_path: Path) -> None:
             file.write_text(file.read_text().replace(bad, good))
             status, said = await worker.command("restart", "w")
             assert (status, "w is ready (epoch 2" in said) == (0, True), said
-            assert "w: the file has another model now" in said
+            assert "w: the file has changed: model" in said
             ready = await gateway.wait_ready(epoch=2)
             assert ready.config_hash != gateway.all_of(Register)[0].config_hash
             assert good in (await worker.command("status", "w"))[1]

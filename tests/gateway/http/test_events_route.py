@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from config import KeyConfig, hash_api_key
-from gateway.http.event_stream import HEARTBEAT_S
+from gateway.http.events_route import HEARTBEAT_S
 from gateway.http.routes import edge_app
 from gateway.telemetry.event_feed import MAX_WAITING, EventFeed
 from gateway.telemetry.fleet_events import FallbackOff, WorkerLost

@@ -10,7 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.spending.books import Account, Books, Limits, OverLimit, Reservation, WorstCase, day_of
+from gateway.spending.limits import (
+    Account,
+    Books,
+    Limits,
+    OverLimit,
+    Reservation,
+    WorstCase,
+    day_of,
+)
 
 WORTH = 10
 LIMITS = {

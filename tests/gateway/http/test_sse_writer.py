@@ -13,7 +13,7 @@ from gateway.api.events import Failed, Finished, TextDelta, TurnEvent, UpstreamB
 from gateway.http.edge import Emit
 from gateway.http.response_writer import MAX_PENDING_BYTES
 from gateway.http.routes import edge_app
-from gateway.http.streaming import StreamedAnswer
+from gateway.http.sse_writer import StreamedAnswer
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 
 

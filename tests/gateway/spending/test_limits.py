@@ -11,7 +11,7 @@ from gateway.api.errors import (
     request_too_costly,
     spending_limit_reached,
 )
-from gateway.spending.books import (
+from gateway.spending.limits import (
     MAX_RETRY_AFTER_S,
     OPEN_RETRY_AFTER_S,
     Account,

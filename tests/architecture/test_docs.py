@@ -1,0 +1,30 @@
+"""The documentation names files and folders that exist."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOPS = "gateway|workers|kernels|protocol|config|herma|tests|training|benchmarks|docs"
+PAGES = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+# A file of an earlier commit is named as "`path` of commit 1234567".
+IN_BACKTICKS = re.compile(rf"`((?:{TOPS})/[\w./-]+)`(?! of commit)")
+LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
+
+
+def _missing(page: Path) -> Iterator[str]:
+    text = page.read_text(encoding="utf-8")
+    for name in IN_BACKTICKS.findall(text):
+        if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists():
+            yield name
+    for target in LINK.findall(text):
+        if not (page.parent / target).exists():
+            yield target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_files_that_exist(page: Path) -> None:
+    """Paths in backticks and relative links of a page lead somewhere."""
+    assert not [*_missing(page)]

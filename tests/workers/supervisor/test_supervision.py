@@ -336,7 +336,7 @@ async def test_of_two_with_one_name_the_pid_tells_which(tmp_path: Path) -> None:
                 await other.wait_ready()
                 status, said = await first.command("restart", "w")
                 pids = sorted((first.pid, second.pid), key=str)
-                assert (status, f"say --pid {pids[0]} or --pid {pids[1]}" in said) == (2, True), (
+                assert (status, f"add --pid {pids[0]} or --pid {pids[1]}" in said) == (2, True), (
                     said
                 )
                 status, said = await first.command("restart", "w", "--pid", str(second.pid))

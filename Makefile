@@ -39,9 +39,10 @@ $(DEV): $(STAMP)
 	@$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# The tests start over a hundred processes of ours; each would compile its modules again.
+# The tests start over a hundred processes of ours, each of which would compile its modules again. On
+# two cores three at a time: many wait for such a process.
 test: $(DEV)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not gpu and not slow' $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 3 --dist loadfile -m 'not gpu and not slow' $(ARGS)
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -34,12 +34,13 @@ from tests.fakes.worker_process import worker_process
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("gateway", "protocol", "config")
 NUM_WARM: Final = 4
-"""Conversations before those that count: a word is kept when it comes the second time."""
+"""Requests, and conversations, before those that count: a word is kept when it comes again."""
 SUBJECTS: Final = ("sea", "moon", "wind", "sun", "rain", "hill", "road")
 SYSTEM: Final = "You are a helpful assistant. Answer in a few words, and never in verse. " * 8
 TALK: Final = "Tell me of the {}. What do you say of the {}?"
 THEN: Final = "And what else do you say of the {}, and why do you say it of the {}?"
 ANSWER: Final = "The {} is what it is, and it is never far away. " * 4 + "So it is with the {}."
+FORMS: Final = (TALK, ANSWER, THEN)
 READY_S: Final = 60.0
 INLINED: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<module>"})
 """Parts of a function: newer Pythons inline most of them."""
@@ -180,6 +181,8 @@ class OneWay:
 def trace_one_way() -> OneWay:
     """Run a gateway, a worker and the conversations."""
     with TemporaryDirectory() as folder, _traced_gateway(Path(folder)) as gateway:
+        for number in range(NUM_WARM):
+            gateway.speak_of_all(number)
         turns = [gateway.second_turn(subject) for subject in SUBJECTS][NUM_WARM:]
     return OneWay(
         *(min(phases, key=lambda phase: phase.size) for phases in zip(*turns, strict=True))
@@ -212,6 +215,13 @@ class _TracedGateway:
         self._process = process
         host, port = re.findall(r"//(.+):(\d+)", url)[0]
         self._connection = socket.create_connection((host, int(port)))
+
+    def speak_of_all(self, number: int) -> None:
+        """Say all that the conversations will say, in another order for each `number`."""
+        subjects = SUBJECTS[number:] + SUBJECTS[:number]
+        said = [" ".join(form.replace("{}", one) for one in subjects) for form in FORMS]
+        roles = ("user", "assistant", "user")
+        self._ask([{"role": role, "content": text} for role, text in zip(roles, said, strict=True)])
 
     def second_turn(self, subject: str) -> tuple[Phase, Phase, Phase]:
         """The phases of the second turn of a conversation about `subject`."""

@@ -2,8 +2,8 @@
 
 from tests.e2e.one_way import trace_one_way
 
-MAX_TO_SUBMIT = (46, 210)
-MAX_TO_FIRST_BYTE = (25, 110)
+MAX_TO_SUBMIT = (45, 200)
+MAX_TO_FIRST_BYTE = (25, 120)
 MAX_TOKEN = (8, 15)
 """Files and calls."""
 

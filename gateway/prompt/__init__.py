@@ -4,7 +4,6 @@ Owns what a model's text files mean. Must not know requests in flight, workers o
 callers run it in threads.
 """
 
-from gateway.prompt.digest_cache import DigestCache
 from gateway.prompt.model_text import (
     ModelText,
     checked_ids,
@@ -13,6 +12,7 @@ from gateway.prompt.model_text import (
     read_model_text,
     token_strings,
 )
+from gateway.prompt.prompt_encoder import DigestCache
 
 __all__ = [
     "DigestCache",

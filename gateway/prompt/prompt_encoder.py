@@ -1,19 +1,26 @@
-"""A rendered prompt -> packed token ids, most of which were encoded before.
+"""A rendered prompt -> packed token ids and their block digests, most of which were seen before.
 
 Owns the cut of prompts in front of the template's control tokens, and a cache of what each segment
 encodes to, shared by all requests: turn N of an agent costs only its new segments, a repeated
 prompt only look-ups. Where cutting is not exact (`segment_rule.py`), the whole prompt is one entry
 of that cache. New segments are encoded word by word where that is exact (`word_cache.py`). Must not
-know templates, threads or blocks.
+know templates, threads or workers.
 
 A prompt takes three steps: `draft`, `encode` what the draft is missing, `finish`. `encode` may run
 in a thread; `draft` and `finish` belong to the thread that owns the cache.
+
+`DigestCache` cuts packed ids into spans of 64 blocks; the digests of a span follow from its ids and
+the digest before it. One hash over a span and one look-up replace 64 hashes in a loop: 15 us
+instead of 125 us for the 760 blocks of a 64 KB prompt. Two spans with the same hash would give
+wrong digests, as two blocks do; digests only say where a prompt may be cached, and the engine
+compares token ids.
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+import xxhash
 
 from gateway.api import ByteLru
 from gateway.prompt.control_tokens import MARK, ControlTokens
@@ -21,10 +28,20 @@ from gateway.prompt.segment_rule import is_separable
 from gateway.prompt.split_patterns import ascii_pattern
 from gateway.prompt.tokenizer import Encoder
 from gateway.prompt.word_cache import EncodedWords, WordCache, entry_bytes
-from protocol.tokens import pack_token, pack_tokens
+from protocol.hashing import chained_digests, split_blocks
+from protocol.ids import ID_BYTES, BlockDigest
+from protocol.tokens import TOKEN_BYTES, pack_token, pack_tokens
 
 MAX_BYTES: Final = 16 * 2**20
 """A 64 KB conversation takes 180 KB; agents of one kind share its system text and tools."""
+
+SPAN_BLOCKS: Final = 64
+MAX_DIGEST_BYTES: Final = 4 * 2**20
+"""The digests of two million tokens in blocks of 32."""
+
+_DIGEST_BYTES: Final = 8 + 33 + ID_BYTES
+"""A `bytes` object and a reference to it."""
+_SPAN_BYTES: Final = 250
 
 _Key = str | tuple[bytes, str]
 
@@ -39,11 +56,6 @@ class Draft(msgspec.Struct, frozen=True):
     found: list[bytes | None]
     owner: bytes
     missing: list[str] = []
-
-    @property
-    def num_missing_chars(self) -> int:
-        """How much text has to be encoded."""
-        return sum(map(len, self.missing))
 
 
 class Encoded(NamedTuple):
@@ -131,3 +143,39 @@ class PromptEncoder:
         pairs = zip(stretches, found, strict=True)
         missing = list({stretch: None for stretch, ids in pairs if ids is None})
         return Draft(stretches, keys, found, owner, missing)
+
+
+class DigestCache:
+    """`protocol.hashing.block_digests` with a cache."""
+
+    def __init__(self, max_bytes: int = MAX_DIGEST_BYTES) -> None:
+        self._spans: ByteLru[bytes, tuple[BlockDigest, ...]] = ByteLru(max_bytes, _span_bytes)
+
+    def __repr__(self) -> str:
+        return f"<DigestCache {self._spans!r}>"
+
+    @property
+    def num_bytes(self) -> int:
+        return self._spans.num_bytes
+
+    def digests(self, root: BlockDigest, packed: bytes, block_size: int) -> tuple[BlockDigest, ...]:
+        """The same as `block_digests`."""
+        span_bytes = SPAN_BLOCKS * block_size * TOKEN_BYTES
+        chain: list[BlockDigest] = []
+        parent = root
+        end = len(packed) - len(packed) % (block_size * TOKEN_BYTES)
+        for start in range(0, end, span_bytes):
+            ids = packed[start : min(end, start + span_bytes)]
+            # The block size as seed: the same ids in other blocks have other digests.
+            key = xxhash.xxh3_128_digest(parent + ids, seed=block_size)
+            span = self._spans.get(key)
+            if span is None:
+                span = tuple(chained_digests(parent, split_blocks(ids, block_size)))
+                self._spans.put([(key, span)])
+            chain += span
+            parent = span[-1]
+        return tuple(chain)
+
+
+def _span_bytes(_key: bytes, span: tuple[BlockDigest, ...]) -> int:
+    return _SPAN_BYTES + _DIGEST_BYTES * len(span)

@@ -99,12 +99,13 @@ class WordCache:
         return EncodedWords(packed[: len(texts)], pieces, words, unknown)
 
     def learn(self, encoded: EncodedWords) -> None:
-        pieces = [item for item in encoded.pieces.items() if len(item[0]) <= MAX_WORD_CHARS]
-        self._pieces.put(pieces)
+        if pieces := [item for item in encoded.pieces.items() if len(item[0]) <= MAX_WORD_CHARS]:
+            self._pieces.put(pieces)
         if not encoded.once:
             return
         self._once.update(dict.fromkeys(encoded.once))
-        self._words.put(encoded.words.items())
+        if encoded.words:
+            self._words.put(encoded.words.items())
         for word in encoded.words:
             del self._once[word]
         if len(self._once) > MAX_ONCE:

@@ -14,6 +14,7 @@ long ones, and none waits longer than under equal parts: later requests are due 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -81,7 +82,7 @@ class _Level(Generic[_M]):
 
 
 class _Key(_Member):
-    sessions: _Level[_Member] = msgspec.field(default_factory=lambda: _Level(_Member))
+    sessions: _Level[_Member] = msgspec.field(default_factory=partial(_Level, _Member))
 
 
 class FairShares:

@@ -187,6 +187,16 @@ class WorkerView:
     fault_kind: FaultKind | None
 
 
+class _Measurement(msgspec.Struct, gc=False):
+    """The prefills that a worker has computed `since` a time: their tokens, and the sum of each
+    token's position (`depth`).
+    """
+
+    since: float
+    tokens: int = 0
+    depth: float = 0.0
+
+
 class Worker:
     """Mutable; written by `Dispatch` only. `num_running`: sequences on it, ours and, as of its last
     `Load`, those of other gateways. `breaker` outlives it: the fleet keeps it by the worker's name.
@@ -220,9 +230,7 @@ class Worker:
         self._free_at = now
         self._open_at = now
         self._most_beside = _most_beside(message.engine)
-        self._busy_since = now
-        self._busy_tokens = 0
-        self._busy_depth = 0.0
+        self._measurement = _Measurement(now)
         self._pinned_blocks = 0
         self._private_tokens = 0
 
@@ -327,7 +335,7 @@ class Worker:
         reservation.private_tokens = tail + reservation.expected_output
         self._private_tokens += reservation.private_tokens
         if not self._prefilling:
-            self._restart_measurement(now)
+            self._measurement = _Measurement(now)
         self._schedule(reservation, now)
         self.reservations[request.ticket] = self._prefilling[request.ticket] = reservation
         self.num_running += 1
@@ -361,7 +369,7 @@ class Worker:
             del self._prefilling[request.ticket]
             left_s = min(reservation.prefill_s, reservation.done_at - now)
             self._shift(reservation.done_at, left_s)
-            self._restart_measurement(now)  # how much of it was computed is not known
+            self._measurement = _Measurement(now)  # how much of it was computed is not known
         self.may_try = True
 
     def report(self, load: Load, now: float) -> None:
@@ -434,22 +442,19 @@ class Worker:
             if other.done_at > after:
                 other.done_at -= early_s
 
-    def _restart_measurement(self, now: float) -> None:
-        """Measure from now how long the prefills take."""
-        self._busy_since, self._busy_tokens, self._busy_depth = now, 0, 0.0
-
     def _learn(self, reservation: Reservation, now: float) -> None:
         """A prefill is over. When none is left, all of them together took the time since the first
         was sent, in whichever order they were computed.
         """
         num_tokens = reservation.uncached_tokens
-        self._busy_tokens += num_tokens
-        self._busy_depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
-        busy_s = now - self._busy_since
+        measured = self._measurement
+        measured.tokens += num_tokens
+        measured.depth += num_tokens * (reservation.cached_tokens + num_tokens / 2)
+        busy_s = now - measured.since
         if not self._prefilling or busy_s > LEARN_AFTER_S:
-            self.prefill_rate.learn(self._busy_tokens, self._busy_depth, busy_s, now)
+            self.prefill_rate.learn(measured.tokens, measured.depth, busy_s, now)
             if self._prefilling:
-                self._restart_measurement(now)
+                self._measurement = _Measurement(now)
 
 
 def _most_beside(engine: EngineFacts | None) -> int:

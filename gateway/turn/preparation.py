@@ -35,7 +35,7 @@ from gateway.turn.services import Services
 from protocol.hashing import root_digest
 from protocol.ids import BlockDigest
 from protocol.sampling import SamplingParams
-from protocol.tokens import count_tokens, pack_tokens
+from protocol.tokens import TOKEN_BYTES, pack_tokens
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ async def prepare(
         if opening is not None:
             before = form.past_reasoning(end) + opening.before
             prompt += pack_tokens(text.encode_opening(opening._replace(before=before)))
-    prompt_tokens = count_tokens(prompt)
+    prompt_tokens = len(prompt) // TOKEN_BYTES
     window = view.context_length
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
@@ -272,7 +272,7 @@ async def _encode(text: ModelText, request: ChatRequest, salt: bytes) -> tuple[b
     encoded = None
     if draft.missing:
         missing = partial(text.prompts.encode, draft)
-        is_short = draft.num_missing_chars <= INLINE_CHARS
+        is_short = sum(map(len, draft.missing)) <= INLINE_CHARS
         encoded = missing() if is_short else await _run(missing, at_once=False)
     return text.prompts.finish(draft, encoded), segments[-1]
 

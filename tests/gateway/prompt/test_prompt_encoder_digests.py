@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.prompt.digest_cache import SPAN_BLOCKS, DigestCache
+from gateway.prompt.prompt_encoder import SPAN_BLOCKS, DigestCache
 from protocol.hashing import block_digests, root_digest
 from protocol.tokens import pack_tokens
 

@@ -30,6 +30,7 @@ class ScriptedServer:
     """Whether a TLS connection ends without saying so."""
 
     num_connections: int = 0
+    num_closed: int = 0
     requests: list[bytes] = field(default_factory=list)
     url: str = ""
 
@@ -51,6 +52,8 @@ class ScriptedServer:
                     stream.setsockopt(*_RESET)
         except trio.BrokenResourceError:
             pass  # The client has closed, which is its right.
+        finally:
+            self.num_closed += 1
 
     async def _secured(self, stream: trio.SocketStream) -> trio.abc.Stream:
         if self.tls is None:

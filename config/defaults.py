@@ -28,6 +28,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_seqs: int
     token_budget: int
+    max_gap_ms: float
     max_context: int
 
 
@@ -48,6 +49,7 @@ def builtin_config() -> Config:
         gateways=(Config().gateway.worker_bind,),
         max_seqs=limits.max_seqs,
         token_budget=limits.token_budget,
+        max_gap_ms=limits.max_gap_ms,
         max_context=limits.max_context,
     )
     return Config(models=(ModelConfig(name=BUILTIN_MODEL),), workers=(worker,))

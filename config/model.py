@@ -25,6 +25,7 @@ PATTERNS: Final = {
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Gap = Annotated[float, msgspec.Meta(gt=0, le=60_000)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
@@ -113,8 +114,8 @@ class FallbackConfig(_Table, frozen=True):
 
 class ModelConfig(_Table, frozen=True):
     """`[[models]]`: a public name, its aliases, and the providers for when no worker can serve it.
-    `context_length` is only for models that no worker has reported yet. `alias_params` rewrite the
-    requests by an alias.
+    `context_length` is only for models that no worker has reported yet. `max_gap_ms` is for its
+    workers, in place of the profile's. `alias_params` rewrite the requests by an alias.
     """
 
     name: Name
@@ -124,6 +125,7 @@ class ModelConfig(_Table, frozen=True):
     fallback: tuple[FallbackConfig, ...] = ()
     cloud: Literal["allow", "never"] = "allow"
     context_length: Positive | None = None
+    max_gap_ms: Gap | None = None
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
 
@@ -216,9 +218,10 @@ class WorkerConfig(_Table, frozen=True):
     """`[[workers]]`: one engine and the model it serves.
 
     `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs`,
-    `token_budget` (tokens per step) and `max_context` come from the model's profile unless set
-    here. The window is the model's, `max_context` at most, or `context_length` exactly: then memory
-    that cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8"
+    `token_budget` (tokens per step), `max_gap_ms` (how long prompts may keep an answer in progress
+    waiting for its next token) and `max_context` come from the model's profile unless set here. The
+    window is the model's, `max_context` at most, or `context_length` exactly: then memory that
+    cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8"
     keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
     and values in 8 bits, "auto" in the network's dtype. `stall_s`: a start without progress for
     this time has failed.
@@ -232,6 +235,7 @@ class WorkerConfig(_Table, frozen=True):
     gateways: tuple[str, ...]
     max_seqs: Positive
     token_budget: Positive
+    max_gap_ms: Gap | None = None
     engine: Literal["native", "synthetic", "scripted"] = "native"
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

@@ -1,23 +1,23 @@
 """One simulated worker: an engine's scheduler in virtual time.
 
-Owns the running and waiting sequences of one engine. Steps follow `workers/scheduler/planning.py`:
-one token for each decode; prompts in progress and new sequences share the rest of the budget; new
-sequences that fit take up to half of it; the latest arrived is preempted when blocks run out. A
-step that prefills is simulated by itself; decode steps between two events are one stretch, summed
-in closed form. With blocks of the engine's size every first and last token, hit and preemption
-falls on the same step as in the engine's scheduler (a test compares them). Must not know policies
-or other workers.
+Owns the running and waiting sequences of one engine. Steps follow `workers/scheduler/planning.py`
+and `prompt_shares.py`: one token for each decode; half of the rest for the oldest prompt, the other
+half for shorter ones; the latest started is preempted when blocks run out. A step that prefills is
+simulated by itself; decode steps between two events are one stretch, summed in closed form. With
+blocks of the engine's size every first and last token, hit and preemption falls on the same step as
+in the engine's scheduler (a test compares them). Must not know policies or other workers.
 
-Two simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the reserve
-of one small block per running sequence is rounded up to whole large ones; and a step that is
-planned while another is computed (the engine's lookahead) is not modelled.
+Three simplifications: a block is that of the trace (512 tokens, the engine's are 32), so the
+reserve of one small block per running sequence is rounded up to whole large ones; a step that is
+planned while another is computed (the engine's lookahead) is not modelled; what decodes may wait
+(`max_gap_ms`) does not bound a step.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.routing.cache import Cache
 from benchmarks.routing.cost_model import CostModel
@@ -100,6 +100,15 @@ class Running:
         return block_name(b"%d/%d" % (self.turn.number, index))
 
 
+class _Candidate(NamedTuple):
+    """A turn that may start: the names of the blocks that it hits, what it needs beside them."""
+
+    sequence: Running
+    names: Sequence[BlockDigest]
+    num_new: int
+    num_left: int
+
+
 class SimWorker:
     """`next_at` is the end of its step or stretch, None while it is idle."""
 
@@ -122,6 +131,8 @@ class SimWorker:
         self._began_at = 0.0
         self._chunks: list[tuple[Running, int]] = []
         self._stretch = 0
+        self._budget = 0
+        self._may_start = False
         self._meter = StepMeter()
         self._step_ms = 0.0
         self._admitted: list[tuple[int, int]] = []
@@ -181,15 +192,12 @@ class SimWorker:
         # A sequence that needs one token gets it, as a decode does; the others share the rest.
         self._chunks = [(one, 1) for one in self.prefilling if one.num_left == 1]
         longer = [one for one in self.prefilling if one.num_left > 1]
-        budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
-        if num_preempted == 0:
-            budget -= self._start_waiting(budget, sum(one.num_left for one in longer))
-        for sequence in longer:
-            if budget == 0:
-                break
-            length = min(sequence.num_left, budget)
-            self._chunks.append((sequence, length))
-            budget -= length
+        self._budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
+        self._may_start = num_preempted == 0
+        if longer:
+            self._share_with_oldest(longer)
+        while self._budget > 0 and (candidate := self._candidate()) is not None:
+            self._start(candidate, min(candidate.num_left, self._budget))
         self._began_at = now
         self._set_end()
 
@@ -213,44 +221,64 @@ class SimWorker:
         stretch_s = cost.stretch_s(num_decoding, self._context, self._stretch)
         self.next_at = self._began_at + stretch_s
 
-    def _start_waiting(self, budget: int, num_prefill: int) -> int:
-        """Admit waiting turns in order, beside prompts in progress of `num_prefill` tokens. Returns
-        the tokens of `budget` that they take.
-        """
-        spare = max(0, budget - num_prefill)
-        room = max(spare, budget // 2)
-        num_taken = 0
-        while self.waiting and num_taken < room and self.num_running < self.spec.max_seqs:
-            length = self._start(self.waiting[0], room - num_taken, spare - num_taken)
-            if length == 0:
+    def _share_with_oldest(self, longer: list[Running]) -> None:
+        """Half of the budget is the oldest's; of the other half the shortest comes first."""
+        num_left = longer[0].num_left
+        reserved = min(num_left, self._budget - self._budget // 2)
+        self._budget -= reserved
+        shorter = [one for one in longer if one.num_left < num_left]
+        in_progress = deque(sorted(shorter, key=lambda one: one.num_left))
+        while self._budget > 0 and (candidate := self._candidate()) is not None:
+            while in_progress and in_progress[0].num_left <= candidate.num_left:
+                self._go_on(in_progress.popleft())
+            length = min(candidate.num_left, self._budget)
+            if length == 0 or length < candidate.num_left >= num_left:
                 break
-            num_taken += length
-        return num_taken
+            self._start(candidate, length)
+        for sequence in in_progress:
+            self._go_on(sequence)
+        self._budget += reserved
+        for sequence in longer:
+            if sequence not in shorter:
+                self._go_on(sequence)
 
-    def _start(self, sequence: Running, room: int, spare: int) -> int:
+    def _go_on(self, sequence: Running) -> None:
+        if (length := min(sequence.num_left, self._budget)) > 0:
+            self._chunks.append((sequence, length))
+            self._budget -= length
+
+    def _candidate(self) -> _Candidate | None:
+        """The next turn to start; there is memory for it."""
+        if not self.waiting or not self._may_start or self.num_running >= self.spec.max_seqs:
+            return None
         size, cache = self.block_size, self.cache
+        sequence = self.waiting[0]
         reserve = -(-self.num_running * ENGINE_BLOCK // size)
         if cache.num_free <= reserve:
-            return 0
+            return None
         names = _reusable(sequence, size)
         num_hits, num_idle = cache.match(names)
-        num_left = sequence.num_tokens - num_hits * size
-        length = num_left if num_left <= room else max(0, min(spare, num_left))
         num_new = -(-sequence.num_tokens // size) - num_hits
-        if length == 0 or num_new + num_idle + reserve > cache.num_free:
-            return 0
-        self.waiting.popleft()
-        sequence.stored = list(names[:num_hits])
-        cache.hold(sequence.stored)
-        cache.allocate(num_new)
-        sequence.num_blocks = num_hits + num_new
-        sequence.computed = num_hits * size
+        if num_new + num_idle + reserve > cache.num_free:
+            return None
+        num_left = sequence.num_tokens - num_hits * size
+        return _Candidate(sequence, names[:num_hits], num_new, num_left)
+
+    def _start(self, candidate: _Candidate, length: int) -> None:
+        """Admit a turn, which takes its blocks and computes its first chunk."""
+        sequence, names, num_new, _ = candidate
+        self.waiting.remove(sequence)
+        sequence.stored = list(names)
+        self.cache.hold(sequence.stored)
+        self.cache.allocate(num_new)
+        sequence.num_blocks = len(names) + num_new
+        sequence.computed = len(names) * self.block_size
         if sequence.is_new:
             sequence.is_new = False
             self._admitted.append((sequence.turn.number, sequence.computed))
         self.prefilling.append(sequence)
         self._chunks.append((sequence, length))
-        return length
+        self._budget -= length
 
     def _computed(self, sequence: Running, length: int) -> None:
         sequence.computed += length

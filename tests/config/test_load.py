@@ -49,7 +49,16 @@ def test_profiles_fill_what_a_worker_leaves_open() -> None:
     first, second = config.workers
     assert (first.max_seqs, first.token_budget, first.max_context) == (4, 2048, 204_800)
     assert (second.max_seqs, second.token_budget, second.max_context) == (7, 4096, 131_072)
+    assert (first.max_gap_ms, second.max_gap_ms) == (25, 40)
     assert first.gateways == (config.gateway.worker_bind,)
+
+
+def test_the_gap_is_the_workers_else_the_models_else_the_profiles() -> None:
+    """The model's is for all its workers that say nothing of their own."""
+    of_model = GOOD.replace('name = "large"\n', 'name = "large"\nmax_gap_ms = 70\n', 1)
+    assert [one.max_gap_ms for one in parse_config(of_model, "x").workers] == [25, 70]
+    of_worker = of_model.replace("max_seqs = 7", "max_gap_ms = 12.5")
+    assert [one.max_gap_ms for one in parse_config(of_worker, "x").workers] == [25, 12.5]
 
 
 def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
@@ -62,6 +71,7 @@ def test_a_worker_serves_the_only_model_unless_it_says_otherwise() -> None:
     ("old", "new", "parts"),
     [
         ("port = 9000", "prot = 9000", ("herma.toml:3", "`prot`", "`port`", "[gateway]")),
+        ("max_seqs = 7", "max_gap_ms = 0", ("[workers[1]] max_gap_ms", "> 0")),
         ("max_seqs = 7", "max_seq = 7", ("`max_seq`", "`max_seqs`", "[workers[1]]")),
         ("base_url", "base_urls", ("`base_urls`", "`base_url`", "[providers.cloud]")),
         ("provider = ", "providr = ", ("`providr`", "`provider`")),

@@ -15,6 +15,7 @@ import sys
 import traceback
 from array import array
 from collections.abc import Callable
+from math import inf
 from typing import Any, assert_never
 
 import msgspec
@@ -86,6 +87,7 @@ def _serve(channel: EngineChannel) -> None:
         max_waiting=config.max_waiting,
         vocab_size=read_vocab_size(runner.model_dir),
         largest=largest,
+        max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
     )
     status.phase = ""
     ready = EngineReady(runner.facts, str(runner.model_dir))

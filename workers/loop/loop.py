@@ -16,6 +16,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final, Generic, Protocol, assert_never, final
 
 from protocol import wire
@@ -93,7 +94,7 @@ class EngineLoop(Generic[InFlight]):
         self._status = status
         self._epoch = epoch
         self._clock = clock
-        self._pipeline = Pipeline(runner, status, clock)
+        self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
         self._out: list[tuple[int, bytes]] = []
         self._load_at = -LOAD_EVERY_S
         self._load_was_busy: bool | None = None
@@ -224,6 +225,7 @@ def scheduler_for(
     max_waiting: int,
     vocab_size: int | None,
     largest: Callable[[array[int]], int],
+    max_gap_s: float = inf,
 ) -> Scheduler:
     """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`."""
     facts = runner.facts
@@ -233,6 +235,7 @@ def scheduler_for(
         context_length=facts.context_length,
         max_waiting=max_waiting,
         vocab_size=vocab_size,
+        max_gap_s=max_gap_s,
     )
     blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
     lookahead = runner.lookahead

@@ -17,7 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar, final
 from protocol.errors import HermaError
 from protocol.messages import EngineFacts
 from workers.loop.heartbeat import EngineStatus
-from workers.scheduler import StepMeter, StepPlan, StepResult
+from workers.scheduler import StepCost, StepMeter, StepPlan, StepResult
 
 MAX_FAULTS_IN_A_ROW: Final = 3
 """One bad step can be the fault of one request; three in a row are the engine's own."""
@@ -90,19 +90,21 @@ class _Step(Generic[InFlight]):
 class Pipeline(Generic[InFlight]):
     """Launches and collects the steps of one runner; `clock` gives monotonic seconds.
 
-    `meter` measures the time from one result to the next, or from the launch if there was nothing
-    in flight. `has_failed`: the last launch failed, and nothing should be planned before it is
-    collected, because its sequences do not go on.
+    `meter` and `step_cost` learn the time from one result to the next, or from the launch if there
+    was nothing in flight. `has_failed`: the last launch failed, and nothing should be planned
+    before it is collected, because its sequences do not go on.
     """
 
     def __init__(
         self,
         runner: Runner[InFlight],
         status: EngineStatus,
+        step_cost: StepCost,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.meter = StepMeter()
         self.has_failed = False
+        self._step_cost = step_cost
         self._runner = runner
         self._status = status
         self._clock = clock
@@ -162,6 +164,9 @@ class Pipeline(Generic[InFlight]):
         duration_s = now - max(step.launched_at, self._result_at)
         self._result_at = now
         self.meter.add(duration_s, step.num_tokens, step.prefill_tokens, now)
+        # A step that failed says nothing about the cost of those that do not.
+        if not self._faults_in_a_row:
+            self._step_cost.add(step.plan.chunks, step.prefill_tokens, duration_s)
         self._status.step = step.plan.step
         self._status.phase = ""
         self._status.longest_step_s = self.meter.longest_s

@@ -6,6 +6,7 @@ from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan, StepResult
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
+from workers.scheduler.step_cost import StepCost
 
 __all__ = [
     "BlockEvents",
@@ -16,6 +17,7 @@ __all__ = [
     "Scheduler",
     "SchedulerLimits",
     "SequenceStart",
+    "StepCost",
     "StepMeter",
     "StepPlan",
     "StepResult",

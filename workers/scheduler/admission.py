@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isnan
+from math import inf, isnan
 from typing import Final
 
 from protocol.errors import WireError
@@ -28,7 +28,8 @@ class SchedulerLimits:
     """What the engine can hold.
 
     `max_seqs` sequences and `token_budget` tokens per step; sequences of `context_length` tokens;
-    `max_waiting` more wait in the intake queue. `vocab_size` None takes any token id.
+    `max_waiting` more wait in the intake queue. `vocab_size` None takes any token id. Prompts may
+    keep decodes waiting for about `max_gap_s` per token.
     """
 
     max_seqs: int
@@ -36,9 +37,11 @@ class SchedulerLimits:
     context_length: int
     max_waiting: int
     vocab_size: int | None = None
+    max_gap_s: float = inf
 
     def __post_init__(self) -> None:
-        if min(self.max_seqs, self.token_budget, self.context_length) < 1 or self.max_waiting < 0:
+        smallest = min(self.max_seqs, self.token_budget, self.context_length)
+        if smallest < 1 or self.max_waiting < 0 or not self.max_gap_s > 0:
             raise ValueError(f"an engine with {self} could not run anything")
 
     @property

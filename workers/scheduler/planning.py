@@ -1,9 +1,9 @@
 """What the next step computes.
 
-Owns the choice: one token budget, no prefill or decode phases. Running sequences that only decode
-take one token each, prompts in progress and waiting sequences share what is left. When blocks run
-out, the latest arrived sequence gives its blocks back and is computed again later (vLLM's
-`num_computed_tokens` scheduler). Must not know links, messages or time.
+Owns the order of the choice: no prefill or decode phases. Running sequences that only decode take
+one token each; the prompts share what is left of the token budget, and of the time that decodes may
+wait. When blocks run out, the latest started sequence gives its blocks back and is computed again
+later (vLLM's `num_computed_tokens` scheduler). Must not know links, messages or a clock.
 
 A step may be planned while the one before is computed. Blocks that change hands in between are
 written by their old owner first, because steps take effect in order.
@@ -14,8 +14,12 @@ from typing import NamedTuple
 from workers.scheduler.admission import SchedulerLimits
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk, SequenceStart
+from workers.scheduler.prompt_budget import PromptBudget
+from workers.scheduler.prompt_shares import share
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Sequence
+from workers.scheduler.starts import Starts
+from workers.scheduler.step_cost import StepCost
 
 
 class StepChoice(NamedTuple):
@@ -26,22 +30,20 @@ class StepChoice(NamedTuple):
     num_preempted: int
 
 
-def choose(queues: Queues, blocks: BlockManager, limits: SchedulerLimits) -> StepChoice:
+def choose(
+    queues: Queues, blocks: BlockManager, limits: SchedulerLimits, cost: StepCost
+) -> StepChoice:
     """The chunks of the next step; blocks are allocated and queues moved accordingly."""
     chunks: list[Chunk] = []
     prefills, num_preempted = _decode(queues, blocks, chunks)
-    # Every running sequence takes a token of the budget, so each of the prefills could have one.
-    budget = limits.token_budget - len(chunks)
-    starts = _Starts(queues, blocks)
     # A preempted sequence is the head now, and the step in flight may still compute it: it starts
     # again in a plan that is made when that step is committed and all its tokens are known.
-    if num_preempted == 0:
-        budget -= starts.fill(limits.max_running, budget, sum(map(_num_left, prefills)), chunks)
-    for sequence in prefills:
-        if budget == 0:
-            break
-        chunks.append(_chunk(sequence, budget, blocks.block_size))
-        budget -= chunks[-1].length
+    may_start = num_preempted == 0 and len(queues.waiting) > 0
+    if not prefills and not may_start:
+        return StepChoice(chunks, [], num_preempted)
+    starts = Starts(queues, blocks, limits.max_running if may_start else 0)
+    budget = PromptBudget.beside(len(chunks), limits.token_budget, limits.max_gap_s, cost)
+    chunks += share(prefills, starts, budget, blocks.block_size)
     return StepChoice(chunks, starts.started, num_preempted)
 
 
@@ -92,78 +94,3 @@ def _make_room(queues: Queues, blocks: BlockManager, sequence: Sequence) -> int:
         if latest is sequence:
             break
     return num_preempted
-
-
-class _Starts:
-    """Waiting sequences that start in a step, in order of arrival. `started` are those that the
-    runner has not seen before.
-    """
-
-    def __init__(self, queues: Queues, blocks: BlockManager) -> None:
-        self.started: list[SequenceStart] = []
-        self._queues = queues
-        self._blocks = blocks
-
-    def fill(self, max_running: int, budget: int, num_prefill: int, chunks: list[Chunk]) -> int:
-        """Start as many as there is room for; returns the tokens that they take of `budget`.
-
-        Prompts in progress need `num_prefill` tokens and come first, but half of the budget is for
-        sequences whose tokens all fit into it: a short one never waits for more than one chunk of a
-        long one in progress. Two long ones run one after the other; side by side, the first would
-        be done later and the second no earlier. No sequence overtakes a waiting one: decision 0018.
-        """
-        spare = max(0, budget - num_prefill)
-        room = max(spare, budget // 2)
-        num_taken = 0
-        while num_taken < room and len(self._queues.running) < max_running:
-            sequence = self._queues.head()
-            if sequence is None:
-                break
-            length = self._start(sequence, room - num_taken, spare - num_taken)
-            if length == 0:
-                break
-            chunks.append(_chunk(sequence, length, self._blocks.block_size))
-            num_taken += length
-        return num_taken
-
-    def _start(self, sequence: Sequence, room: int, spare: int) -> int:
-        """Let the head run if there are blocks for the whole of it; returns its tokens of this
-        step: all if they fit into `room`, else at most `spare`, 0 if it must wait.
-
-        One block stays free for each running sequence: to prefill a prompt only to preempt it at
-        the next block boundary of an older sequence is worse than to wait.
-        """
-        queues, blocks = self._queues, self._blocks
-        reserve = len(queues.running)
-        if blocks.num_free <= reserve:
-            return 0  # a block is needed at least, whatever is cached
-        num_tokens = len(sequence.token_ids)
-        hit = blocks.match(sequence.table, sequence.token_ids)
-        num_cached = len(hit.block_ids) * blocks.block_size
-        num_left = num_tokens - num_cached
-        length = num_left if num_left <= room else max(0, spare)
-        if length == 0 or not blocks.can_admit(hit, num_tokens, reserve):
-            return 0
-        queues.start_head()
-        blocks.admit(sequence.table, hit, num_tokens)
-        sequence.num_planned = num_cached
-        if not sequence.is_started:
-            sequence.is_started = True
-            sequence.num_cached = min(num_cached, sequence.num_prompt)
-            self.started.append(sequence.start())
-        return length
-
-
-def _num_left(sequence: Sequence) -> int:
-    return sequence.num_due - sequence.num_planned
-
-
-def _chunk(sequence: Sequence, most: int, block_size: int) -> Chunk:
-    """Up to `most` tokens of `sequence`, which count as computed from now on."""
-    start, due = sequence.num_planned, sequence.num_due
-    end = min(due, start + most)
-    sequence.num_planned = end
-    if end == due < sequence.max_due:
-        sequence.num_due = end + 1
-    block_ids = sequence.table.leading(-(-end // block_size))
-    return Chunk(sequence.seq, start, end - start, block_ids, end == due)

@@ -2,10 +2,10 @@
 
 Owns the two queues and the names of the live sequences. Must not know blocks or budgets.
 
-Both queues are in the order in which the engine took the sequences in, and everything that runs
-came before everything that waits: the head of the waiting starts next, the latest of the running is
-put back before it. So the oldest sequence always runs, and at most as many sequences as may run
-have state in the runner.
+The running are in the order of their first starts, the waiting in the order in which the engine
+took them in. The latest of the running is put back before all that wait, so what was preempted
+starts again in its old order, before anything new. At most as many sequences as may run have state
+in the runner.
 """
 
 from collections import Counter, OrderedDict
@@ -18,23 +18,24 @@ from workers.scheduler.sequence import Key, Sequence
 
 @final
 class Queues:
-    """All operations are O(1), except those over a whole queue. `num_by_link`: how many live
-    sequences each link has, if it has any.
+    """All operations are O(1), except those over a whole queue. `waiting` is not changed by others.
+    `num_by_link`: how many live sequences each link has, if it has any.
     """
 
     def __init__(self) -> None:
         self.running: OrderedDict[int, Sequence] = OrderedDict()
-        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self.waiting: OrderedDict[int, Sequence] = OrderedDict()
         self.num_by_link: dict[int, int] = {}
         self._by_key: dict[Key, Sequence] = {}
+        self._num_starts = 0
 
     def __repr__(self) -> str:
-        return f"<Queues running={list(self.running)} waiting={list(self._waiting)}>"
+        return f"<Queues running={list(self.running)} waiting={list(self.waiting)}>"
 
     @property
     def num_waiting(self) -> int:
         """Sequences that hold no blocks; those in the intake queue do not count."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def num_live(self) -> int:
@@ -47,33 +48,31 @@ class Queues:
 
     def live(self, seq: int) -> Sequence | None:
         """The live sequence of that number, running or waiting."""
-        return self.running.get(seq) or self._waiting.get(seq)
+        return self.running.get(seq) or self.waiting.get(seq)
 
     def of_link(self, link: int) -> list[Sequence]:
         """The live sequences of a link, oldest first."""
         return [sequence for sequence in self._by_key.values() if sequence.link == link]
-
-    def head(self) -> Sequence | None:
-        """The waiting sequence that starts next."""
-        return next(iter(self._waiting.values()), None)
 
     def add(self, sequence: Sequence) -> None:
         """A new sequence waits behind all others."""
         link, num_by_link = sequence.link, self.num_by_link
         num_by_link[link] = num_by_link.get(link, 0) + 1
         self._by_key[sequence.key] = sequence
-        self._waiting[sequence.seq] = sequence
+        self.waiting[sequence.seq] = sequence
 
-    def start_head(self) -> None:
-        """The head of the waiting runs now, as the latest."""
-        seq, sequence = self._waiting.popitem(last=False)
-        self.running[seq] = sequence
+    def start(self, sequence: Sequence) -> None:
+        """A waiting sequence runs now, as the latest."""
+        del self.waiting[sequence.seq]
+        self.running[sequence.seq] = sequence
+        if not sequence.turn:
+            self._num_starts = sequence.turn = self._num_starts + 1
 
     def put_back_latest(self) -> Sequence:
         """The latest of the running waits again, before all others."""
         seq, sequence = self.running.popitem()
-        self._waiting[seq] = sequence
-        self._waiting.move_to_end(seq, last=False)
+        self.waiting[seq] = sequence
+        self.waiting.move_to_end(seq, last=False)
         return sequence
 
     def remove(self, sequence: Sequence) -> None:
@@ -83,18 +82,22 @@ class Queues:
         num_by_link[link] -= 1
         if not num_by_link[link]:
             del num_by_link[link]
-        queue = self.running if sequence.seq in self.running else self._waiting
+        queue = self.running if sequence.seq in self.running else self.waiting
         del queue[sequence.seq]
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` unless queues are in order and waiting sequences hold nothing."""
-        order = [*self.running, *self._waiting]
-        require(order == sorted(order), f"not in order of arrival: {self!r}")
+        lives = [*self.running.values(), *self.waiting.values()]
+        turns = [sequence.turn for sequence in lives if sequence.turn]
+        require(turns == sorted(turns), f"not in order of their starts: {self!r}")
+        arrivals = [0 if sequence.turn else sequence.seq for sequence in self.waiting.values()]
+        require(arrivals == sorted(arrivals), f"not in order of arrival: {self!r}")
         named = {sequence.seq for sequence in self._by_key.values()}
-        require(named == set(order), f"{self!r} differs from the named {sorted(named)}")
+        numbers = {sequence.seq for sequence in lives}
+        require(named == numbers, f"{self!r} differs from the named {sorted(named)}")
         num_by_link = Counter(sequence.link for sequence in self._by_key.values())
         require(num_by_link == self.num_by_link, f"{self!r} counts {self.num_by_link}")
-        for sequence in self._waiting.values():
+        for sequence in self.waiting.values():
             idle = not sequence.table.block_ids and sequence.num_planned == 0
             require(idle, f"{sequence!r} waits but holds {sequence.table!r}")
 

@@ -26,6 +26,7 @@ from workers.scheduler.plan import StepPlan, StepResult
 from workers.scheduler.planning import choose
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Ending, Key, Sequence
+from workers.scheduler.step_cost import StepCost
 
 __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 
@@ -37,6 +38,8 @@ class Scheduler:
 
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
     in the earlier one may then be in the later one too, where its part is computed for nothing.
+
+    Whoever measures steps writes to `step_cost`, which says what prompts may take beside decodes.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Scheduler:
         if lookahead not in {0, 1}:
             raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
         self.lookahead = lookahead
+        self.step_cost = StepCost()
         self._limits = limits
         self._blocks = blocks
         pool_tokens = blocks.num_blocks * blocks.block_size
@@ -120,7 +124,7 @@ class Scheduler:
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
             raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
-        choice = choose(self._queues, self._blocks, self._limits)
+        choice = choose(self._queues, self._blocks, self._limits, self.step_cost)
         self._num_preemptions += choice.num_preempted
         if not choice.chunks:
             return None

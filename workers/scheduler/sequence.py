@@ -37,6 +37,7 @@ class Sequence:
     positions have their keys and values in the held blocks once the steps in flight are done.
     `num_due` positions can be planned: those of the tokens known and of one that a step in flight
     samples, but no more than `max_due`: nothing is computed from the last token that there may be.
+    `turn` is its place among the first starts, 0 before.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Sequence:
         "stop_ids",
         "table",
         "token_ids",
+        "turn",
     )
 
     def __init__(
@@ -93,6 +95,7 @@ class Sequence:
         self.num_cached = 0
         self.is_started = False
         self.is_accepted = False
+        self.turn = 0
 
     def __repr__(self) -> str:
         return (

@@ -18,6 +18,7 @@ from workers.loop.pipeline import Pipeline
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Sampled, StepPlan, StepResult
 from workers.scheduler.scheduler import Scheduler, SchedulerLimits
+from workers.scheduler.step_cost import StepCost
 
 A, B = b"a" * 16, b"b" * 16
 FACTS = EngineFacts("fake", "none", "none", 512, 32, 1024, 4, 64, bytes(16))
@@ -218,7 +219,7 @@ def test_a_drain_is_over_when_nothing_is_in_flight() -> None:
 def test_a_fault_counts_once_for_the_steps_in_flight() -> None:
     """The step after a failed one may hold the same bad request."""
     card = Card(bad=frozenset({("collect", step) for step in (1, 2)}))
-    pipeline = Pipeline(card, EngineStatus(), lambda: card.now)
+    pipeline = Pipeline(card, EngineStatus(), StepCost(), lambda: card.now)
     for step in (1, 2):
         pipeline.launch(StepPlan(step, (), (), ()))
     for _ in range(2):

@@ -172,7 +172,7 @@ class SchedulerLife(RuleBasedStateMachine):
         counts = (1,) if self.lookahead else (0, 1, 1, 1, 3)
         running = {chunk.seq for chunk in self.engine.in_flight[0].chunks}
         seen["stray"] += sum(self.engine.scheduler._queues.live(seq) is None for seq in running)
-        waiting = self.engine.scheduler._queues._waiting
+        waiting = self.engine.scheduler._queues.waiting
         seen["preempted in flight"] += sum(seq in waiting for seq in running)
         self.engine.collect(
             lambda _: tuple(rng.choices(IDS, IDS_WEIGHTS, k=rng.choice(counts))),

@@ -1,0 +1,70 @@
+"""What the prompts of one step may take: tokens, and seconds if decodes wait for the step.
+
+Owns the remainder of both. Must not know sequences or who gets how much.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, final
+
+from workers.scheduler.step_cost import StepCost
+
+LEAST_TOKENS: Final = 64
+"""The oldest prompt of a step gets so many whatever they cost, or as many as the token budget
+leaves it: it must go on. Up to some 180 more rows an 8B on an H200 reads its weights anyway."""
+
+LEAST_SHARE: Final = 0.25
+"""Prompts may lengthen a step of decodes by this share of its time, even past the gap: many long
+decodes must not make the next conversation wait for minutes."""
+
+
+@final
+class PromptBudget:
+    """`tokens` and `seconds` that are left of a step."""
+
+    __slots__ = ("_cost", "seconds", "tokens")
+
+    def __init__(self, tokens: int, seconds: float, cost: StepCost) -> None:
+        self.tokens = tokens
+        self.seconds = seconds
+        self._cost = cost
+
+    @classmethod
+    def beside(
+        cls, num_decodes: int, token_budget: int, max_gap_s: float, cost: StepCost
+    ) -> PromptBudget:
+        """What is left beside `num_decodes`, which wait at most `max_gap_s` for their next token.
+        Without decodes nobody waits.
+        """
+        tokens = token_budget - num_decodes
+        if num_decodes == 0 or max_gap_s == math.inf:
+            return cls(tokens, math.inf, cost)
+        decode_s = cost.decode_s(num_decodes)
+        seconds = max(max_gap_s - decode_s, LEAST_SHARE * decode_s)
+        return cls(min(tokens, cost.most_tokens), seconds, cost)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing fits any more."""
+        return self.tokens <= 0 or self.seconds <= 0
+
+    def fit(self, start: int, most: int, least: int = 0) -> int:
+        """How many of the next `most` tokens of a prompt fit behind its first `start`; those up to
+        `least` need not fit into the seconds.
+        """
+        most = min(most, self.tokens)
+        if self.seconds == math.inf or most <= 0:
+            return max(0, most)
+        within = self._cost.tokens_within(self.seconds, start)
+        return most if within >= most else max(int(within), min(least, most))
+
+    def take(self, start: int, length: int) -> None:
+        """A chunk takes its part."""
+        self.tokens -= length
+        if self.seconds != math.inf:
+            self.seconds -= self._cost.prompt_s(start, length)
+
+    def half(self) -> PromptBudget:
+        """A budget of half of this one, rounded up."""
+        return PromptBudget(self.tokens - self.tokens // 2, self.seconds / 2, self._cost)

@@ -1,0 +1,108 @@
+"""How the prompts of a step share its budget.
+
+Owns the shares. Must not know where the budget comes from, nor blocks.
+
+The oldest prompt in progress has half of the budget, so it always goes on. The other half is for
+those with fewer tokens left than it, the shortest first, those that wait included: many short
+prompts are not held up by a long one, and each is the oldest in the end. What remains is the
+oldest's again. Two prompts of equal length run one after the other; side by side, the first would
+be done later and the second no earlier.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+from workers.scheduler.plan import Chunk
+from workers.scheduler.prompt_budget import LEAST_TOKENS, PromptBudget
+from workers.scheduler.sequence import Sequence
+from workers.scheduler.starts import Starts
+
+
+def share(
+    prefills: list[Sequence], starts: Starts, budget: PromptBudget, block_size: int
+) -> list[Chunk]:
+    """Chunks for `prefills`, which are in progress, oldest first, and for sequences that start."""
+    shares = _Shares(starts, budget, block_size)
+    if prefills:
+        shares.share_with_oldest(prefills)
+    shares.start_in_order()
+    return shares.chunks
+
+
+@final
+class _Shares:
+    """The chunks of one step, while its budget is shared."""
+
+    def __init__(self, starts: Starts, budget: PromptBudget, block_size: int) -> None:
+        self.chunks: list[Chunk] = []
+        self._starts = starts
+        self._budget = budget
+        self._block_size = block_size
+
+    def share_with_oldest(self, prefills: list[Sequence]) -> None:
+        """`prefills` and shorter ones that wait."""
+        oldest, budget = prefills[0], self._budget
+        start, num_left = oldest.num_planned, _num_left(oldest)
+        reserved = budget.half().fit(start, num_left, LEAST_TOKENS)
+        budget.take(start, reserved)
+        shorter = [one for one in prefills if _num_left(one) < num_left]
+        self._share_among_shorter(sorted(shorter, key=_num_left), num_left)
+        more = budget.fit(start + reserved, num_left - reserved)
+        budget.take(start + reserved, more)
+        self._add(oldest, reserved + more)
+        for sequence in prefills:
+            if sequence is not oldest and sequence not in shorter:
+                self._go_on(sequence)
+
+    def start_in_order(self) -> None:
+        """What nobody in progress can use is for those that wait."""
+        starts, budget = self._starts, self._budget
+        while not budget.is_spent and (candidate := starts.candidate()) is not None:
+            # Somebody must go on, whatever it costs.
+            least = 0 if self.chunks else LEAST_TOKENS
+            length = budget.fit(candidate.num_cached, candidate.num_left, least)
+            if length == 0:
+                break
+            budget.take(candidate.num_cached, length)
+            self._add(starts.start(candidate), length)
+
+    def _share_among_shorter(self, shorter: list[Sequence], num_oldest: int) -> None:
+        """The shortest first, of those in progress and the next that waits. One that waits and has
+        more than the `num_oldest` tokens of the oldest starts if the whole of it fits.
+        """
+        starts, budget = self._starts, self._budget
+        in_progress = deque(shorter)
+        while not budget.is_spent and (candidate := starts.candidate()) is not None:
+            start, num_left = candidate.num_cached, candidate.num_left
+            while in_progress and _num_left(in_progress[0]) <= num_left:
+                self._go_on(in_progress.popleft())
+            length = budget.fit(start, num_left)
+            if length == 0 or length < num_left >= num_oldest:
+                break
+            budget.take(start, length)
+            self._add(starts.start(candidate), length)
+        for sequence in in_progress:
+            self._go_on(sequence)
+
+    def _go_on(self, sequence: Sequence) -> None:
+        """As many tokens of a prompt in progress as fit."""
+        start = sequence.num_planned
+        length = self._budget.fit(start, _num_left(sequence))
+        if length > 0:
+            self._budget.take(start, length)
+            self._add(sequence, length)
+
+    def _add(self, sequence: Sequence, length: int) -> None:
+        """A chunk, whose tokens count as computed from now on."""
+        start, due = sequence.num_planned, sequence.num_due
+        end = sequence.num_planned = start + length
+        if end == due < sequence.max_due:
+            sequence.num_due = end + 1
+        block_ids = sequence.table.leading(-(-end // self._block_size))
+        self.chunks.append(Chunk(sequence.seq, start, length, block_ids, end == due))
+
+
+def _num_left(sequence: Sequence) -> int:
+    return sequence.num_due - sequence.num_planned

@@ -26,9 +26,17 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
+        self._wipe()
+        print(line, flush=True)
+
+    def note(self, line: str) -> None:
+        """Print a line above the bar that is not part of the result: on stderr."""
+        self._wipe()
+        print(line, file=sys.stderr, flush=True)
+
+    def _wipe(self) -> None:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-        print(line, flush=True)
 
     def _draw(self, done: float, name: str) -> None:
         if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`herma bench`: measures the engine, the gateway and the routing.
+"""`herma bench`: measures the engine, the gateway, the routing, and servers over HTTP.
 
 Passes the command line to the benchmarks, which are in the source tree and not in the installed
 package.
@@ -22,6 +22,10 @@ def run(arguments: argparse.Namespace) -> int:
         from benchmarks.gateway import command as gateway_command
 
         return gateway_command.run_command(arguments)
+    if arguments.action == "http":
+        from benchmarks.http import command as http_command
+
+        return http_command.run_command(arguments)
     from benchmarks.engine.command import run_command
 
     return run_command(arguments)

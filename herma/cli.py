@@ -201,6 +201,7 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     engine.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
     engine.add_argument("--trace", type=Path, metavar="FILE", help="every step of every test")
     _add_bench_gateway(actions)
+    _add_bench_http(actions)
     _add_bench_routing(actions)
 
 
@@ -214,6 +215,37 @@ def _add_bench_gateway(actions: "argparse._SubParsersAction[argparse.ArgumentPar
         "--link", choices=("ipc", "tcp"), default="ipc", help="to the worker: a socket, or ZeroMQ"
     )
     gateway.add_argument("--json", type=Path, metavar="FILE")
+
+
+def _add_bench_http(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    http = actions.add_parser(
+        "http", help="OpenAI-compatible servers under the same load, in turns"
+    )
+    http.add_argument("--url", action="append", help="of a server, with /v1; once for each")
+    http.add_argument("--name", action="append", help="in the table; once for each --url")
+    http.add_argument(
+        "--model", action="append", metavar="ID", help="one for all or each; default: first listed"
+    )
+    http.add_argument(
+        "--key-env",
+        action="append",
+        metavar="NAME",
+        help="of the API key; once for each, - is none",
+    )
+    http.add_argument("--cells", default="1,8,64,256", metavar="N,N", help="streams at once; or -")
+    http.add_argument("--agents", default="32x4", metavar="NxT", help="conversations x turns; or -")
+    http.add_argument("--agent-tokens", default="4000,8000", metavar="N,N", help="shared, at last")
+    http.add_argument("--cold", default="8x15000", metavar="NxT", help="behind a cold prefix; or -")
+    http.add_argument("--input", type=int, default=550, metavar="N", help="tokens of a prompt")
+    http.add_argument("--output", type=int, default=128, metavar="N", help="tokens of an answer")
+    http.add_argument("--requests", type=int, default=2, metavar="N", help="per stream and round")
+    http.add_argument("--rounds", type=int, default=3, metavar="N")
+    http.add_argument("--seed", type=int, metavar="N", help="default: another one every time")
+    http.add_argument("--patience", type=float, default=120.0, metavar="S", help="of silence")
+    http.add_argument("--no-ignore-eos", action="store_true", help="answers may end early")
+    http.add_argument("--text", type=Path, metavar="FILE", help="prompts of its words")
+    http.add_argument("--json", type=Path, metavar="FILE")
+    http.add_argument("--plot", type=Path, metavar="FILE", help="a PNG; needs matplotlib")
 
 
 def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

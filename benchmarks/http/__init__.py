@@ -1,0 +1,1 @@
+"""`herma bench http`: OpenAI-compatible servers under the same load, in turns."""

@@ -1,0 +1,202 @@
+"""Runs the cells at all servers in turns.
+
+Owns the order, the sizes of prompts by each server's count, and the warm-up. Must not know sockets
+or tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from benchmarks.http.answer import Answer
+from benchmarks.http.client import Client, Endpoint, RequestOptions
+from benchmarks.http.figures import RoundFigures, merge, round_figures
+from benchmarks.http.workload import (
+    Cell,
+    PromptGenerator,
+    PromptWords,
+    Request,
+    TokenScale,
+    server_order,
+    token_scale,
+)
+
+_PROBE_WORDS: Final = (40, 640)
+_PROBE_OUTPUT: Final = 4
+_WARM_OUTPUT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured."""
+
+    endpoints: tuple[Endpoint, ...]
+    cells: tuple[Cell, ...]
+    rounds: int
+    seed: int
+    words: PromptWords
+    options: RequestOptions
+
+    @property
+    def num_turns(self) -> int:
+        """How often a server gets a cell."""
+        return self.rounds * len(self.cells) * len(self.endpoints)
+
+
+@dataclass(slots=True)
+class ResultRow:
+    """The rounds of each server in a cell, of all its requests or of a `part` of them."""
+
+    cell: str
+    part: str = ""
+    rounds: dict[str, list[RoundFigures]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Results:
+    """`models` and `scales` are by server; a scale is None if the server reports no usage. `firsts`
+    holds which server ran first, for each cell in each round.
+    """
+
+    plan: Plan
+    models: dict[str, str] = field(default_factory=dict)
+    scales: dict[str, TokenScale | None] = field(default_factory=dict)
+    rows: list[ResultRow] = field(default_factory=list)
+    firsts: list[dict[str, str]] = field(default_factory=list)
+    is_interrupted: bool = False
+
+    def row(self, cell: str, part: str = "") -> ResultRow:
+        """The row of that name; a new one if there is none."""
+        for row in self.rows:
+            if (row.cell, row.part) == (cell, part):
+                return row
+        self.rows.append(ResultRow(cell, part))
+        return self.rows[-1]
+
+    @property
+    def num_errors(self) -> int:
+        """Requests without a whole answer."""
+        rows = [row for row in self.rows if not row.part]
+        return sum(merge(rounds).num_errors for row in rows for rounds in row.rounds.values())
+
+
+class HttpBench:
+    """One run. `show_progress` gets what is under way, `print_line` the figures of each turn, and
+    `end_turn` is called after each. `results` grow turn by turn.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        show_progress: Callable[[str], None],
+        print_line: Callable[[str], None],
+        end_turn: Callable[[], None],
+    ) -> None:
+        self._plan = plan
+        self._show_progress = show_progress
+        self._print_line = print_line
+        self._end_turn = end_turn
+        self.results = Results(plan)
+
+    async def run(self) -> None:
+        """Every cell at every server, round by round. Raises `NoAnswer` if one does not serve."""
+        plan = self._plan
+        max_streams = max(cell.streams for cell in plan.cells)
+        clients: dict[str, Client] = {}
+        with ExitStack() as stack:
+            for endpoint in plan.endpoints:
+                client = stack.enter_context(closing(Client(endpoint, plan.options, max_streams)))
+                clients[endpoint.name] = client
+                await self._calibrate(client)
+            for cell in plan.cells:
+                for client in clients.values():
+                    await self._warm_up(client, cell)
+            for round_index in range(plan.rounds):
+                for cell_index, cell in enumerate(plan.cells):
+                    names = server_order(list(clients), round_index, cell_index)
+                    self.results.firsts.append({"cell": cell.name, "first": names[0]})
+                    for name in names:
+                        await self._measure(clients[name], cell, round_index)
+
+    async def _calibrate(self, client: Client) -> None:
+        """Find the model, and how many tokens the server counts for a word."""
+        name, model = client.endpoint.name, client.endpoint.model
+        self._show_progress(f"{name}: sizing prompts")
+        if not model:
+            model = await client.first_model()
+            client.endpoint = replace(client.endpoint, model=model)
+        self.results.models[name] = model
+        counts = []
+        for num_words in _PROBE_WORDS:
+            prompts = PromptGenerator(self._plan.words, TokenScale(), self._salt(str(num_words)))
+            request = Request(({"role": "user", "content": prompts.text(num_words)},))
+            answer = await client.ask(request, _PROBE_OUTPUT)
+            counts.append(0 if answer.usage is None else answer.usage.prompt_tokens)
+        scale = token_scale(*zip(_PROBE_WORDS, counts, strict=True)) if all(counts) else None
+        self.results.scales[name] = scale
+
+    async def _warm_up(self, client: Client, cell: Cell) -> None:
+        """Run as many streams as the cell has, once and with few tokens. Nothing of it counts."""
+        name = client.endpoint.name
+        self._show_progress(f"{cell.name} {name}: warming up")
+        chains = cell.chains(self._prompts(name, self._salt("warm", name, cell.name)))
+        firsts = [chain[:1] for chain in chains[: cell.streams]]
+        await client.load(firsts, cell.streams, _WARM_OUTPUT, lambda: None)
+
+    async def _measure(self, client: Client, cell: Cell, round_index: int) -> None:
+        """Run one cell at one server."""
+        name, plan, num_done = client.endpoint.name, self._plan, 0
+        turn = f"round {round_index + 1}/{plan.rounds} {cell.name} {name}"
+
+        def count_answer() -> None:
+            nonlocal num_done
+            num_done += 1
+            self._show_progress(f"{turn} {num_done}/{cell.num_requests}")
+
+        self._show_progress(turn)
+        chains = cell.chains(self._prompts(name, self._salt(str(round_index), name, cell.name)))
+        answers, cpu_s = await client.load(
+            chains, cell.streams, plan.options.output_tokens, count_answer
+        )
+        figures = self._add(cell.name, "", name, [answer for _, answer in answers], cpu_s)
+        for part in dict.fromkeys(one.part for chain in chains for one in chain if one.part):
+            of_part = [answer for request, answer in answers if request.part == part]
+            self._add(cell.name, part, name, of_part)
+        self._end_turn()
+        self._print_line(f"{turn}: {summary(figures)}")
+
+    def _add(
+        self, cell: str, part: str, name: str, answers: Sequence[Answer], cpu_s: float = 0.0
+    ) -> RoundFigures:
+        figures = round_figures(answers, self._plan.options.output_tokens, cpu_s)
+        self.results.row(cell, part).rounds.setdefault(name, []).append(figures)
+        return figures
+
+    def _prompts(self, name: str, salt: str) -> PromptGenerator:
+        return PromptGenerator(self._plan.words, self.results.scales[name] or TokenScale(), salt)
+
+    def _salt(self, *names: str) -> str:
+        """No round, server or cell has the prompts of another: a cache of whole prompts, even one
+        that two addresses share, finds nothing.
+        """
+        return "/".join((str(self._plan.seed), *names))
+
+
+def summary(figures: RoundFigures) -> str:
+    """One round of one cell in a line."""
+    one = merge([figures])
+    text = (
+        f"{_number(one.tokens_per_s)} tok/s, first token {_number(one.first_ms_p50)} / "
+        f"{_number(one.first_ms_p99)} ms, gap {_number(one.gap_ms_p50)} / "
+        f"{_number(one.gap_ms_p99)} ms"
+    )
+    return "; ".join((text, *(f"{count} {kind}" for kind, count in one.errors.items())))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"

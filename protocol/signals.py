@@ -62,5 +62,8 @@ def graceful_stop(stop: Callable[[], None], force: Callable[[int], None]) -> Ite
     try:
         yield
     finally:
+        # CPython prints an `OSError` for a signal that arrives while its handler is taken away.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

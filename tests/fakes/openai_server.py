@@ -4,8 +4,8 @@ It knows no tokenizer: a word is a token. Chats beyond the script get good answe
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,11 +69,12 @@ class FakeOpenAI:
                 body += event.data
         assert request is not None
         self.keys |= {value.decode() for name, value in request.headers if name == b"authorization"}
-        async for part in self._answer(request, body):
-            await stream.send_all(wire.send(part) or b"")
+        async with aclosing(self._answer(request, body)) as parts:
+            async for part in parts:
+                await stream.send_all(wire.send(part) or b"")
         return True
 
-    async def _answer(self, request: h11.Request, body: bytes) -> AsyncIterator[h11.Event]:
+    async def _answer(self, request: h11.Request, body: bytes) -> AsyncGenerator[h11.Event, None]:
         if request.target == b"/v1/models":
             yield h11.Response(status_code=200, headers=_JSON)
             yield h11.Data(data=b'{"object": "list", "data": [{"id": "fake-1"}, {"id": "fake-2"}]}')

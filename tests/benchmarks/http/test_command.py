@@ -115,7 +115,7 @@ async def test_failures_are_reported_by_kind(
         status, report = await run_bench(
             tmp_path / "report.json",
             *("--url", fake.url, "--cells", "2", "--requests", "6", "--rounds", "1"),
-            *("--agents", "-", "--cold", "-", "--patience", "2"),
+            *("--agents", "-", "--cold", "-", "--patience", "4"),
         )
     out, _ = capsys.readouterr()
     assert status == 1
@@ -137,7 +137,7 @@ async def test_failures_are_reported_by_kind(
     for kind, example in (
         ("HTTP 429", "too many sequences"),
         ("error event", "the engine died"),
-        ("stalled", "no content for 2 s"),
+        ("stalled", "no content for 4 s"),
         ("no stream", "data: {"),
     ):
         assert any(f"{kind}: " in line and example in line for line in out.splitlines()), kind

@@ -14,12 +14,14 @@ _URL: Final = r"^https?://"
 _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
 _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+_ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
 PATTERNS: Final = {
     _NAME: "letters, digits and . _ : / @ - only",
     _URL: "an address that begins with http:// or https://",
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _CURRENCY: "three capital letters, as USD or EUR",
     _FIELD_NAME: "letters, digits, _ and - only, a letter first",
+    _ENGINE_URL: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
 }
 """The patterns of this module in words."""
 
@@ -214,6 +216,23 @@ class LedgerConfig(_Table, frozen=True):
     currency: Annotated[str, msgspec.Meta(pattern=_CURRENCY)] = "USD"
 
 
+class LaunchConfig(_Table, frozen=True):
+    """`launch = { ... }`: how a worker starts somebody else's engine. `argv` is its command line,
+    one word each, never a shell's; `env` is added to the environment. `stop` is a command that ends
+    what outlives the process, as `["docker", "rm", "-f", "NAME"]`: it runs before the first start
+    and after each end.
+    """
+
+    argv: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    stop: tuple[str, ...] = ()
+
+
+EXTERNAL_ENGINES: Final = frozenset(("vllm", "sglang", "llama-cpp"))
+"""Other people's engines that take and give token ids."""
+
+
 class WorkerConfig(_Table, frozen=True):
     """`[[workers]]`: one engine and the model it serves.
 
@@ -227,6 +246,10 @@ class WorkerConfig(_Table, frozen=True):
     this time has failed.
     `engine = "synthetic"` makes up a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients.
+    "vllm", "sglang" and "llama-cpp" are other people's engines: the one at `url`, started by
+    `launch` or already there. `model` is then the directory with its tokenizer files, `max_seqs`
+    what it may get at once, `api_key_env` the variable that holds its key, and `probe_context` the
+    length of the prompt that it must answer before it counts as ready (0: none).
     """
 
     name: Name
@@ -236,7 +259,7 @@ class WorkerConfig(_Table, frozen=True):
     max_seqs: Positive
     token_budget: Positive
     max_gap_ms: Gap | None = None
-    engine: Literal["native", "synthetic", "scripted"] = "native"
+    engine: Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp"] = "native"
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8"] = "auto"
@@ -249,6 +272,10 @@ class WorkerConfig(_Table, frozen=True):
     threads: Positive | None = None
     step_ms: Annotated[float, msgspec.Meta(ge=0, le=60_000)] = 0.0
     script: str | None = None
+    url: Annotated[str, msgspec.Meta(pattern=_ENGINE_URL)] | None = None
+    launch: LaunchConfig | None = None
+    api_key_env: str | None = None
+    probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
     stall_s: Seconds = 120.0
     drain_s: Seconds = 10.0
     curve_secret_file: str | None = None
@@ -257,6 +284,13 @@ class WorkerConfig(_Table, frozen=True):
     def __post_init__(self) -> None:
         if (self.script is not None) != (self.engine == "scripted"):
             raise ValueError('engine = "scripted" and `script` belong together')
+        if self.engine in EXTERNAL_ENGINES and self.url is None:
+            raise ValueError(f'engine = "{self.engine}" needs `url`, where that engine listens')
+        if self.engine not in EXTERNAL_ENGINES:
+            given = {"url": self.url, "launch": self.launch, "api_key_env": self.api_key_env}
+            if key := next((key for key, value in given.items() if value is not None), None):
+                known = ", ".join(f'"{name}"' for name in sorted(EXTERNAL_ENGINES))
+                raise ValueError(f"`{key}` is only for engine = {known}")
 
 
 class Config(_Table, frozen=True):

@@ -68,7 +68,7 @@ def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerC
         "max_seqs": arguments.batch,
     }
     given = {key: value for key, value in options.items() if value is not None}
-    table = {**msgspec.structs.asdict(worker), **given}
+    table = {**msgspec.to_builtins(worker), **given}
     try:
         return msgspec.convert(table, WorkerConfig)
     except msgspec.ValidationError as error:

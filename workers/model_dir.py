@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import xxhash
 
-from config import BUILTIN_PREFIX, DUMMY_PREFIX, builtin_models, is_hub_id, no_builtin
+from config import (
+    BUILTIN_PREFIX,
+    DUMMY_PREFIX,
+    WorkerConfig,
+    builtin_models,
+    is_hub_id,
+    no_builtin,
+)
 from protocol.errors import ConfigError
 
 CONFIG_NAME: Final = "config.json"
@@ -133,6 +140,19 @@ def builtin_dir(model: str) -> Path:
     if (found := builtin_models().get(model)) is None:
         raise ConfigError(no_builtin(model))
     return found
+
+
+def engine_model_dir(config: WorkerConfig) -> Path:
+    """The directory of `config.model` for an engine that has no hub. Raises `ConfigError`."""
+    if config.model.startswith(BUILTIN_PREFIX):
+        return builtin_dir(config.model)
+    path = Path(config.model).expanduser()
+    if not path.is_dir():
+        raise ConfigError(
+            f"worker `{config.name}`: model {config.model} is no directory; the {config.engine} "
+            f"engine needs one with tokenizer.json and config.json, or {BUILTIN_PREFIX}NAME"
+        )
+    return path
 
 
 def dummy_names() -> list[str]:

@@ -327,6 +327,10 @@ class SequenceRun:
     def _on_complete(self, finished: Finished) -> None:
         match finished.reason:
             case "stop" | "length" as reason:
+                if self._num_at_start == 0:
+                    # Some external engines tell it only at the end.
+                    num_cached = max(self.cached_tokens or 0, finished.cached_tokens)
+                    self.cached_tokens = min(num_cached, self._job.prompt_tokens)
                 self.output.num_unsent = int(finished.matched is not None)
                 self._emit_end(reason)
             case "abort" | "error":

@@ -157,8 +157,8 @@ model = "/models/m"
         ('"w"', '"w"\ngateways = [\n"x",\n7]', "21: [workers[0]] gateways[1]: expected `str`"),
         (
             '"w"',
-            '"w"\nengine = "vllm"',
-            '19: [workers[0]] engine cannot be "vllm"; Known: "native", "syn',
+            '"w"\nengine = "zzz"',
+            '19: [workers[0]] engine cannot be "zzz"; Known: "native", "syn',
         ),
         (
             '"w"',

@@ -119,7 +119,7 @@ def worker_process(
         "token_budget": 256,
         **settings,
     }
-    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+    lines = [f"{key} = {_toml(value)}" for key, value in table.items()]
     config = folder / "herma.toml"
     config.write_text("\n".join(["[[models]]", 'name = "echo"', "[[workers]]", *lines]))
     worker = WorkerProcess(config, **(environ or {}))
@@ -127,6 +127,14 @@ def worker_process(
         yield worker
     finally:
         worker.close()
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it: as JSON, but for tables."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    return json.dumps(value)
 
 
 def is_alive(pid: int) -> bool:

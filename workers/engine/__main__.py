@@ -21,7 +21,7 @@ from typing import Any, assert_never
 import msgspec
 from setproctitle import setproctitle
 
-from config import WorkerConfig
+from config import EXTERNAL_ENGINES, WorkerConfig
 from protocol.errors import ConfigError, WireError
 from protocol.signals import die_with_parent
 from workers.engine.compile.compile_ahead import start_compiling
@@ -74,12 +74,18 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+# ruff: noqa: PLC0415 -- torch takes seconds and 200 MB, a tokenizer a tenth of that
 def _serve(channel: EngineChannel) -> None:
     start = _first_frame(channel)
     config = msgspec.json.decode(start.config_json, type=WorkerConfig)
     status = EngineStatus()
     start_heartbeats(channel, status)
     report = Reporter(channel, status)
+    if config.engine in EXTERNAL_ENGINES:
+        from workers.bridge import serve_external
+
+        serve_external(config, channel, status, report, epoch=start.epoch)
+        return
     runner, inbox, largest = _load(config, report, channel, start.epoch)
     scheduler = scheduler_for(
         runner,
@@ -98,7 +104,6 @@ def _serve(channel: EngineChannel) -> None:
     EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch).run()
 
 
-# ruff: noqa: PLC0415 -- torch takes seconds and 200 MB, a tokenizer a tenth of that
 def _load(
     config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
 ) -> tuple[Runner[Any], Channel, Callable[[array[int]], int]]:
@@ -121,6 +126,8 @@ def _load(
             from workers.engine.start import load_runner
 
             return load_runner(config, report, ahead), channel, runner.largest_id
+        case "vllm" | "sglang" | "llama-cpp":
+            raise AssertionError("the bridge serves these")
         case _:
             assert_never(config.engine)
 

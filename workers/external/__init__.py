@@ -1,1 +1,37 @@
-"""Engines of other projects: what their prefix caches hold, as our block events. Pure."""
+"""Other people's engines: their HTTP APIs, their answers in our terms, what their caches hold."""
+
+from workers.external.answer import Answer, Piece
+from workers.external.approximate import ApproximateBlocks, Expectation
+from workers.external.engine_api import (
+    EngineApi,
+    EngineError,
+    EngineLimits,
+    Event,
+    EventSplitter,
+    HttpRequest,
+    Job,
+    Reader,
+)
+from workers.external.llama_cpp_api import LlamaCppApi
+from workers.external.sglang_api import SglangApi
+from workers.external.start_lines import phase_of
+from workers.external.vllm_api import VllmApi
+
+__all__ = [
+    "Answer",
+    "ApproximateBlocks",
+    "EngineApi",
+    "EngineError",
+    "EngineLimits",
+    "Event",
+    "EventSplitter",
+    "Expectation",
+    "HttpRequest",
+    "Job",
+    "LlamaCppApi",
+    "Piece",
+    "Reader",
+    "SglangApi",
+    "VllmApi",
+    "phase_of",
+]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from config import BUILTIN_PREFIX, WorkerConfig
+from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import EngineFacts, TokenLogprobs
 from protocol.sampling import SamplingParams
-from workers.model_dir import CONFIG_NAME, builtin_dir, read_eos_ids, read_json
+from workers.model_dir import CONFIG_NAME, read_eos_ids, read_json
 from workers.scheduler import Sampled, StepPlan
 
 _DEFAULT_CONTEXT: Final = 32_768
@@ -38,19 +38,6 @@ class ReplayRunner:
     def launch(self, plan: StepPlan) -> StepPlan:
         """The step itself is done by `collect`."""
         return plan
-
-
-def find_model_dir(config: WorkerConfig) -> Path:
-    """The directory of `config.model`. Raises `ConfigError` if there is none."""
-    if config.model.startswith(BUILTIN_PREFIX):
-        return builtin_dir(config.model)
-    path = Path(config.model).expanduser()
-    if not path.is_dir():
-        raise ConfigError(
-            f"worker `{config.name}`: model {config.model} is no directory; the {config.engine} "
-            f"engine needs one with tokenizer.json and config.json, or {BUILTIN_PREFIX}NAME"
-        )
-    return path
 
 
 def sampled(seq: int, ids: tuple[int, ...], sampling: SamplingParams) -> Sampled:

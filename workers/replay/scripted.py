@@ -20,8 +20,8 @@ from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
 from workers.ipc import PROBE_PROMPT
 from workers.loop import Channel
-from workers.model_dir import TOKENIZER_NAME, read_eos_ids
-from workers.replay.runner import ReplayRunner, find_model_dir, sampled
+from workers.model_dir import TOKENIZER_NAME, engine_model_dir, read_eos_ids
+from workers.replay.runner import ReplayRunner, sampled
 from workers.replay.script import Rule, RuleMatcher, Script, load_script
 from workers.scheduler import Chunk, Sampled, SequenceStart, StepPlan, StepResult
 
@@ -228,7 +228,7 @@ def load_scripted(
     if config.script is None:
         raise ConfigError(f"worker `{config.name}`: the scripted engine needs a `script`")
     script = load_script(Path(config.script).expanduser())
-    model_dir = find_model_dir(config)
+    model_dir = engine_model_dir(config)
     report("tokenizer", 0.5, str(model_dir))
     return ScriptedRunner(config, model_dir, script, epoch=epoch)
 

@@ -20,8 +20,8 @@ import xxhash
 from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.sampling import SamplingParams
-from workers.model_dir import TOKENIZER_NAME, read_eos_ids, read_json
-from workers.replay.runner import ReplayRunner, find_model_dir, sampled
+from workers.model_dir import TOKENIZER_NAME, engine_model_dir, read_eos_ids, read_json
+from workers.replay.runner import ReplayRunner, sampled
 from workers.scheduler import Chunk, Sampled, StepPlan, StepResult
 
 _PLACE: Final = struct.Struct("<QQ")
@@ -62,7 +62,7 @@ def load_synthetic(
     config: WorkerConfig, report: Callable[[str, float, str], None]
 ) -> SyntheticRunner:
     """The runner for `config`, whose model must be a directory. Raises `ConfigError`."""
-    model_dir = find_model_dir(config)
+    model_dir = engine_model_dir(config)
     report("tokenizer", 0.5, str(model_dir))
     return SyntheticRunner(config, model_dir)
 

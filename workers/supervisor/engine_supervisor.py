@@ -25,6 +25,7 @@ from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.supervisor.log import Log
 from workers.supervisor.restart_policy import RestartPolicy
+from workers.supervisor.stop_command import run_stop
 
 _NOT_FOUND: Final = 127
 _NOT_STARTED: Final = 126
@@ -86,6 +87,7 @@ class EngineSupervisor:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._sweep_and_measure)
+            await run_stop(self._config.launch, self._log.info)
             while not self._is_leaving:
                 self._state = "starting"
                 self._wake = trio.Event()
@@ -187,6 +189,7 @@ class EngineSupervisor:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(_clean_up, scratch)
+                await run_stop(self._config.launch, self._log.info)
         is_replaced = life is not None and life is self._replaced
         self._life = self._replaced = None
         own = frozenset(() if life is None else (life.process.pid,))

@@ -1,0 +1,79 @@
+"""What a start tells, and which facts the gateways get."""
+
+import msgspec
+import pytest
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from workers.bridge.readiness import StartReports, facts_of
+from workers.external import EngineLimits, phase_of
+
+CONFIG = WorkerConfig(
+    name="w",
+    model="/m",
+    serves="m",
+    gateways=(),
+    max_seqs=16,
+    token_budget=1024,
+    max_context=100_000,
+    engine="vllm",
+    url="http://127.0.0.1:8000",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "phase"),
+    [
+        ("Loading safetensors checkpoint shards:  50% Completed | 2/4", ("weights", 0.5)),
+        ("Loading weights took 2.21 seconds", ("weights", 0.0)),
+        ("Capturing CUDA graphs (PIECEWISE):  25%|##5  | 2/8", ("warm-up", 0.25)),
+        ("torch.compile takes 16.02 s in total", ("compile", 0.0)),
+        ("GPU KV cache size: 360,858 tokens", ("memory", 0.0)),
+        ("Capturing batches (bs=8 avail_mem=3.06 GB): 40%|####", ("warm-up", 0.4)),
+        ("The server is fired up and ready to roll!", ("server", 0.0)),
+        ("load_tensors: offloaded 29/29 layers to GPU", ("weights", 1.0)),
+        ("main: server is listening on http://127.0.0.1:8080", ("server", 0.0)),
+        ("INFO 11-23 a line of no known form", None),
+    ],
+)  # fmt: skip
+def test_known_lines_tell_a_phase(line: str, phase: tuple[str, float] | None) -> None:
+    """Lines as vLLM, SGLang and llama-server write them."""
+    assert phase_of(line) == phase
+
+
+def test_reports_are_few_and_any_line_is_a_sign_of_life() -> None:
+    """At most two a second, and one at each new phase; none once it is over."""
+    now = 0.0
+    said: list[tuple[str, float, str]] = []
+    reports = StartReports(lambda *report: said.append(report), clock=lambda: now)
+    for step in range(100):
+        now = step * 0.1
+        reports.line(f"Loading safetensors checkpoint shards: {step}% Completed")
+    assert 10 <= len(said) <= 22
+    reports.line("torch.compile takes 16 s in total")
+    assert said[-1][0] == "compile"
+    now += 1
+    reports.line("something unknown")
+    assert said[-1] == ("compile", 0.0, "something unknown")
+    reports.is_over = True
+    now += 1
+    reports.line("Capturing CUDA graphs 1%")
+    assert said[-1][0] == "compile"
+
+
+def test_facts_are_the_engines_within_the_configuration() -> None:
+    """The smaller window and number of sequences; room in whole blocks."""
+    facts = facts_of(CONFIG, EngineLimits(context_length=4096, max_seqs=4, kv_tokens=10_000))
+    assert (facts.context_length, facts.max_seqs, facts.kv_tokens) == (4096, 4, 9984)
+    facts = facts_of(CONFIG, EngineLimits(context_length=2**20))
+    assert (facts.context_length, facts.max_seqs, facts.kv_tokens) == (100_000, 16, 1_600_000)
+
+
+def test_a_window_that_nobody_knows_is_an_error() -> None:
+    """As is one that the engine does not have."""
+    with pytest.raises(ConfigError, match="set context_length"):
+        facts_of(CONFIG, EngineLimits())
+    exact = msgspec.structs.replace(CONFIG, context_length=8192)
+    assert facts_of(exact, EngineLimits()).context_length == 8192
+    with pytest.raises(ConfigError, match="more than the 4096"):
+        facts_of(exact, EngineLimits(context_length=4096))

@@ -1,0 +1,325 @@
+"""Requests to vLLM, SGLang and llama-server, and their answers, as the stub engine speaks them."""
+
+import json
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ConfigError
+from protocol.messages import Submit, TokenLogprobs
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens
+from tests.fakes.foreign_engine import EOS, EVENTS, Settings, next_id
+from workers.external import (
+    Answer,
+    EngineApi,
+    EngineError,
+    EventSplitter,
+    Job,
+    LlamaCppApi,
+    Piece,
+    SglangApi,
+    VllmApi,
+)
+
+APIS: dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]] = {
+    "vllm": VllmApi,
+    "sglang": SglangApi,
+    "llama-cpp": LlamaCppApi,
+}
+KINDS = sorted(APIS)
+PROMPT = [11, 12, 13, 14]
+SCRIPT = [21, 22, 23, 24, 25, 26, 27]
+
+
+def api_of(kind: str) -> EngineApi:
+    return APIS[kind]()
+
+
+def sampling(**fields: Any) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 16, "temperature": 0.0, **fields})
+
+
+def answer_to(params: SamplingParams, outputs: list[int] | None = None) -> Answer:
+    return Answer(
+        array("I", PROMPT),
+        array("I", outputs or []),
+        params,
+        seed=7,
+        salt=b"",
+        max_outputs=params.max_tokens,
+        eos_ids=frozenset({EOS}),
+        vocab_size=None,
+    )
+
+
+def play(
+    api: EngineApi, engine: Settings, answer: Answer, piece_bytes: int = 1 << 20
+) -> list[Piece]:
+    """Run `answer` against the stub's events, as HTTP carries them, in pieces of that size."""
+    pieces: list[Piece] = []
+    while not answer.is_over:
+        job = answer.next_job()
+        body = json.loads(api.request(job).body)
+        ids = body.get("input_ids") or body["prompt"]
+        events = list(EVENTS[engine.kind](engine, body, ids))
+        reader, splitter = api.reader(job), EventSplitter()
+        if job.streamed:
+            text = "".join(
+                f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in events
+            )
+            data = b": a comment\n\n" + text.encode()
+            chunks = [data[at : at + piece_bytes] for at in range(0, len(data), piece_bytes)]
+            payloads = [one for chunk in chunks for one in splitter.feed(chunk)]
+        else:
+            payloads = [json.dumps(events[-1]).encode()]
+        for payload in payloads:
+            if answer.is_over or answer.has_gap:
+                break
+            if (event := reader.read(payload)) is not None and (piece := answer.take(event)):
+                pieces.append(piece)
+        assert answer.stream_ended() or not job.streamed
+    return pieces
+
+
+def ids_of(pieces: list[Piece]) -> list[int]:
+    return [token_id for piece in pieces for token_id in piece.ids]
+
+
+def expected(engine: Settings, prefix: list[int], most: int, stops: set[int]) -> list[int]:
+    """What the model says after `prefix`, without the stop token."""
+    made: list[int] = []
+    while len(made) < most and (token_id := next_id(prefix + made, engine.answer)) not in stops:
+        made.append(token_id)
+    return made
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    script=st.lists(st.integers(20, 90), max_size=12),
+    most=st.integers(1, 20),
+    num_before=st.integers(0, 6),
+    stop_id=st.none() | st.integers(20, 90),
+    flags=st.tuples(st.booleans(), st.booleans()),
+    piece_bytes=st.integers(1, 400),
+)
+def test_the_tokens_are_the_models_whatever_the_pieces(
+    *,
+    kind: str,
+    script: list[int],
+    most: int,
+    num_before: int,
+    stop_id: int | None,
+    flags: tuple[bool, bool],
+    piece_bytes: int,
+) -> None:
+    """Any engine, any split of its stream, tokens left out, new or all ids in an event, any stop
+    token, at any point of resumption: the outputs are the model's, each offset once, up to the
+    limit or the stop token, which is counted and not sent.
+    """
+    engine = Settings(kind=kind, answer=script, partial=flags[0], skips=flags[1])
+    stops = {EOS} | ({stop_id} if stop_id is not None else set())
+    before = expected(engine, PROMPT, num_before, stops)
+    params = sampling(max_tokens=most, stop_token_ids=() if stop_id is None else (stop_id,))
+    answer = answer_to(params, before)
+    pieces = play(api_of(kind), engine, answer, piece_bytes)
+    whole = expected(engine, PROMPT + before, max(0, most - len(before)), stops)
+    assert ids_of(pieces) == whole
+    assert [at for one in pieces for at in range(one.offset, one.offset + len(one.ids))] == list(
+        range(len(before), len(before) + len(whole))
+    )
+    is_full = len(before) + len(whole) >= most
+    assert answer.reason == ("length" if is_full else "stop")
+    assert answer.matched == (None if is_full else next_id(PROMPT + before + whole, script))
+    assert answer.output_tokens == len(before) + len(whole) + (not is_full)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_tokens_are_told(kind: str) -> None:
+    """Also when the answer ends with a stop token before the engine's own last words."""
+    answer = answer_to(sampling())
+    play(api_of(kind), Settings(kind=kind, answer=SCRIPT, cached=3), answer)
+    assert answer.cached_tokens == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num", [0, 1, 2])
+def test_logprobs_are_the_chosen_token_and_the_best(kind: str, num: int) -> None:
+    """As many alternatives as were asked for, best first."""
+    pieces = play(
+        api_of(kind), Settings(kind=kind, answer=SCRIPT), answer_to(sampling(logprobs=num))
+    )
+    assert ids_of(pieces) == SCRIPT
+    logprobs = [one for piece in pieces for one in piece.logprobs]
+    best = [[(token_id, -0.5), (7, -1.5)][:num] for token_id in SCRIPT]
+    assert logprobs == [TokenLogprobs(-0.5, tuple(tops)) for tops in best]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_that_ignores_ids_is_named(kind: str) -> None:
+    """Text without ids is an error, never an answer."""
+    if kind == "sglang":
+        pytest.skip("its /generate always returns ids")
+    with pytest.raises(EngineError, match="ignores return_token"):
+        play(api_of(kind), Settings(kind=kind, ignores_ids=True), answer_to(sampling()))
+
+
+def test_an_sglang_that_returns_prompt_ids_is_named() -> None:
+    """The count beside the ids shows it."""
+    with pytest.raises(EngineError, match="ids of the prompt"):
+        play(SglangApi(), Settings(kind="sglang", mixes_prompt=True), answer_to(sampling()))
+
+
+def test_an_old_sglang_is_refused_by_version() -> None:
+    """Before any token was wrong."""
+    info = msgspec.json.encode({"version": "0.5.5"})
+    with pytest.raises(ConfigError, match=r"0\.5\.6 or later"):
+        SglangApi().limits({"/get_server_info": info})
+    SglangApi().limits({"/get_server_info": info.replace(b"0.5.5", b"0.5.12.post1")})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_counted_otherwise_is_an_error(kind: str) -> None:
+    """An engine that re-tokenises counts other tokens."""
+    engine, api, answer = Settings(kind=kind), api_of(kind), answer_to(sampling())
+    job = answer.next_job()
+    body = json.loads(api.request(job).body)
+    events = EVENTS[kind](engine, body, [1, *PROMPT])
+    reader = api.reader(job)
+
+    def read_all() -> None:
+        for one in events:
+            data = one.encode() if isinstance(one, str) else json.dumps(one).encode()
+            if (event := reader.read(data)) is not None:
+                answer.take(event)
+
+    with pytest.raises(EngineError, match="counts 5 prompt tokens where 4 were sent"):
+        read_all()
+
+
+def test_ids_outside_the_vocabulary_name_the_tokenizer() -> None:
+    """The engine has another model than the worker's directory."""
+    answer = Answer(
+        array("I", PROMPT),
+        array("I"),
+        sampling(),
+        seed=0,
+        salt=b"",
+        max_outputs=4,
+        eos_ids=frozenset(),
+        vocab_size=22,
+    )
+    with pytest.raises(EngineError, match="tokenizer of another model"):
+        play(VllmApi(), Settings(answer=SCRIPT), answer)
+
+
+def _submit(**fields: Any) -> Submit:
+    return Submit(
+        request_id=bytes(16),
+        attempt=1,
+        model="m",
+        prompt_ids=pack_tokens(PROMPT),
+        output_ids=b"",
+        **{"sampling": sampling(), "seed": 0, **fields},
+    )
+
+
+def test_what_an_engine_cannot_do_is_named() -> None:
+    """And what it can do is not refused."""
+    salted, adapted = _submit(salt=b"s"), _submit(adapter="a")
+    repeated = _submit(sampling=sampling(repetition_penalty=3.0))
+    assert [api_of(kind).refusal(_submit()) for kind in KINDS] == [None] * 3
+    assert all("adapter" in str(api_of(kind).refusal(adapted)) for kind in KINDS)
+    assert "private" in str(LlamaCppApi().refusal(salted))
+    assert SglangApi().refusal(salted) is VllmApi().refusal(salted) is None
+    assert "repetition_penalty" in str(SglangApi().refusal(repeated))
+
+
+def _body(api: EngineApi, params: SamplingParams, salt: bytes = b"") -> Mapping[str, Any]:
+    job = Job(array("I", PROMPT), 5, params, 2**40 + 3, salt, frozenset())
+    body: dict[str, Any] = json.loads(api.request(job).body)
+    return body
+
+
+def test_sampling_fields_are_translated() -> None:
+    """All are written out: each engine has defaults of its own, some not neutral."""
+    params = sampling(
+        temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, presence_penalty=0.2, frequency_penalty=0.3,
+        repetition_penalty=1.1, stop_token_ids=(9,), ignore_eos=True,
+    )  # fmt: skip
+    shared = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "presence_penalty": 0.2}
+    shared |= {"frequency_penalty": 0.3, "ignore_eos": True}
+    vllm = _body(VllmApi(), params, b"\x01\xff")
+    assert vllm.items() >= {**shared, "repetition_penalty": 1.1, "stop_token_ids": [9]}.items()
+    assert vllm.items() >= {"prompt": PROMPT, "max_tokens": 5, "seed": 2**40 + 3}.items()
+    assert vllm["cache_salt"] == "01ff"
+    sglang = _body(SglangApi(), params, b"\x01\xff")
+    assert sglang["sampling_params"].items() >= {**shared, "max_new_tokens": 5}.items()
+    assert (sglang["sampling_params"]["sampling_seed"], sglang["extra_key"]) == (3, "01ff")
+    llama = _body(LlamaCppApi(), params)
+    assert llama.items() >= {**shared, "n_predict": 5, "repeat_penalty": 1.1}.items()
+    assert llama["seed"] == (2**40 + 3) % (2**32 - 1)
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.0}])
+def test_greedy_is_greedy_everywhere(fields: dict[str, float]) -> None:
+    """`top_p` 0, which these engines refuse, means the same."""
+    params = sampling(**fields)
+    bodies = [_body(VllmApi(), params), _body(SglangApi(), params)["sampling_params"]]
+    for body in [*bodies, _body(LlamaCppApi(), params)]:
+        assert (body["temperature"], body["top_p"]) == (0.0, 1.0)
+
+
+def test_a_resumed_draw_has_other_noise() -> None:
+    """Else the tokens after a resume would repeat the noise of the first ones."""
+    params = sampling(temperature=1.0)
+    seeds = {answer_to(params, outputs).next_job().seed for outputs in ([], [5], [5, 6])}
+    assert len(seeds) == 3
+
+
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_any_bytes_split_the_same_way(data: bytes, size: int) -> None:
+    """Whole or in pieces, and never an error but for what is read from it."""
+    whole = EventSplitter()
+    parts = EventSplitter()
+    expect = whole.feed(data.replace(b"\r", b""))
+    plain = data.replace(b"\r", b"")
+    found = [one for at in range(0, len(plain), size) for one in parts.feed(plain[at : at + size])]
+    assert found == expect
+    assert parts.is_between == whole.is_between
+
+
+@given(
+    kind=st.sampled_from(KINDS), data=st.binary(max_size=40) | st.text(max_size=40).map(str.encode)
+)
+def test_garbage_is_an_engine_error(kind: str, data: bytes) -> None:
+    """Whatever an engine sends, it is read or refused."""
+    reader = api_of(kind).reader(answer_to(sampling()).next_job())
+    try:
+        reader.read(data)
+    except EngineError as error:
+        assert str(error)
+
+
+def test_load_and_limits_come_from_the_engine() -> None:
+    """Sums over labels; what is no number does not count."""
+    metrics = (
+        '# HELP x\nvllm:num_requests_running{engine="0"} 2.0\n'
+        'vllm:num_requests_running{engine="1"} 3.0\nvllm:num_requests_waiting 1\n'
+        'vllm:num_requests_waiting_by_reason{reason="capacity"} 9\nvllm:num_requests_waiting NaN\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
+    )
+    api = VllmApi()
+    assert api.load(metrics) == (5, 1)
+    models = {"data": [{"id": "l", "parent": "b"}, {"id": "b", "max_model_len": 4096}]}
+    limits = api.limits({"/metrics": metrics.encode(), "/v1/models": msgspec.json.encode(models)})
+    assert (limits.context_length, limits.kv_tokens) == (4096, 1600)
+    assert _body(api, sampling())["model"] == "b"
+    slots = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 4}
+    llama = LlamaCppApi().limits({"/props": msgspec.json.encode(slots)})
+    assert (llama.context_length, llama.max_seqs, llama.kv_tokens) == (512, 4, 2048)

@@ -1,0 +1,217 @@
+"""One engine over HTTP: questions about it, and answers to submissions.
+
+Owns the connections, the key, and what a status or a broken connection means. Must not know links,
+frames or processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import trio
+
+from protocol.errors import ConfigError, ConnectError, HermaError, HttpError, KeptConnectionClosed
+from protocol.messages import RejectReason
+from protocol.transport import HttpClient, HttpResponse
+from workers.external import (
+    Answer,
+    EngineApi,
+    EngineError,
+    EngineLimits,
+    EventSplitter,
+    Job,
+    Piece,
+)
+
+CONNECT_S: Final = 5.0
+ASK_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 16 * 2**20
+_MAX_ERROR_BYTES: Final = 65_536
+_MAX_SHOWN: Final = 500
+_HEALTH: Final = "/health"
+_CHECKS: Final = 5
+_BETWEEN_CHECKS_S: Final = 0.05
+
+_BUSY: Final = frozenset({429, 503})
+_REFUSED: Final = frozenset({400, 413, 422})
+
+
+class EngineGone(HermaError):
+    """The engine cannot be reached, or says that it is dead."""
+
+
+class _NoAnswer(HttpError):
+    """The engine took the question and was silent."""
+
+
+class EngineRefusal(HermaError):
+    """The engine does not take a submission."""
+
+    def __init__(self, reason: RejectReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@final
+class Exchange:
+    """Speaks to the engine at `url` (http, https, or unix:/PATH) in the terms of `api`."""
+
+    def __init__(
+        self, url: str, api: EngineApi, *, api_key: str | None, max_connections: int
+    ) -> None:
+        self.url = url
+        self.api = api
+        is_local = url.startswith("unix:")
+        self._client = HttpClient(
+            "http://localhost" if is_local else url,
+            uds=url.removeprefix("unix:") if is_local else None,
+            max_connections=max_connections,
+        )
+        self._headers = [(b"content-type", b"application/json")]
+        if api_key is not None:
+            self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    async def get(self, target: str) -> tuple[int, bytes]:
+        """Status and body. Raises `HttpError`, also after five seconds without an answer."""
+        return await self._ask("GET", target, b"", ASK_S)
+
+    async def health(self) -> int:
+        """The status of the engine's health check. Raises `HttpError`."""
+        return (await self.get(_HEALTH))[0]
+
+    async def check(self) -> None:
+        """Raises `EngineGone` if nothing listens there any more, or what does says it is dead.
+
+        Silence proves nothing: an engine that computes may be slow to answer. A connection that
+        breaks says little too: a dying process may have taken it just before its end.
+        """
+        trouble = ""
+        for _ in range(_CHECKS):
+            try:
+                status = await self.health()
+            except ConnectError as error:
+                raise EngineGone(f"the engine at {self.url} is gone: {error}") from error
+            except _NoAnswer:
+                return
+            except HttpError as error:
+                trouble = str(error)
+                await trio.sleep(_BETWEEN_CHECKS_S)
+            else:
+                if status < 500:
+                    return
+                trouble = f"it answers its health check with {status}"
+                break
+        raise EngineGone(f"the engine at {self.url} is gone: {trouble}")
+
+    async def limits(self) -> EngineLimits:
+        """What the engine says about itself. Raises `ConfigError` for one that cannot serve, also
+        if it does not take our key.
+        """
+        answers: dict[str, bytes] = {}
+        for target in self.api.fact_targets:
+            status, body = await self.get(target)
+            if status in {401, 403}:
+                raise ConfigError(
+                    f"the engine at {self.url} answers {target} with {status}: set api_key_env to "
+                    "the variable that holds its key"
+                )
+            if status == 200:
+                answers[target] = body
+        return self.api.limits(answers)
+
+    async def answer(self, answer: Answer, on_event: Callable[[Piece | None], None]) -> None:
+        """Ask until the answer is over. `on_event` gets the new tokens of each event, None for one
+        without.
+
+        Raises `EngineRefusal`, `EngineError`, or `HttpError` for a connection that breaks.
+        """
+        while not answer.is_over:
+            job = answer.next_job()
+            try:
+                await self._run(job, answer, on_event)
+            except KeptConnectionClosed:
+                # It was closed while idle, so nothing was computed for us: once more, on another.
+                await self._run(job, answer, on_event)
+
+    async def _run(
+        self, job: Job, answer: Answer, on_event: Callable[[Piece | None], None]
+    ) -> None:
+        request = self.api.request(job)
+        reader = self.api.reader(job)
+
+        def take(data: bytes) -> bool:
+            """Whether nothing more is wanted."""
+            if (event := reader.read(data)) is not None:
+                on_event(answer.take(event))
+            return answer.is_over or answer.has_gap
+
+        async with self._client.exchange(
+            "POST", request.target, self._headers, request.body, connect_s=CONNECT_S
+        ) as response:
+            if response.status != 200:
+                raise _error_of(response.status, await _start_of(response, _MAX_ERROR_BYTES))
+            if not job.streamed:
+                take(await _whole(response))
+                return
+            splitter = EventSplitter()
+            async for data in response.body:
+                for payload in splitter.feed(data):
+                    if take(payload):
+                        return
+        if not answer.stream_ended():
+            part = "" if splitter.is_between else " in the middle of an event"
+            raise EngineError(f"the engine's stream ended early{part}")
+
+    async def _ask(
+        self, method: str, target: str, body: bytes, limit_s: float
+    ) -> tuple[int, bytes]:
+        with trio.move_on_after(limit_s):
+            async with self._client.exchange(
+                method, target, self._headers, body, connect_s=limit_s, read_s=math.inf
+            ) as response:
+                return response.status, await _start_of(response, MAX_ANSWER_BYTES)
+        raise _NoAnswer(f"no answer to {method} {target} in {limit_s:g} s")
+
+
+def api_key_of(name: str | None, environ: Mapping[str, str]) -> str | None:
+    """The engine's key. Raises `ConfigError` if the variable is not set."""
+    if name is None:
+        return None
+    if not (key := environ.get(name, "").strip()):
+        raise ConfigError(f"the environment variable {name}, named by api_key_env, is not set")
+    return key
+
+
+async def _start_of(response: HttpResponse, max_bytes: int) -> bytes:
+    """The first bytes of a body; the rest is not read."""
+    body = bytearray()
+    async for data in response.body:
+        body += data
+        if len(body) >= max_bytes:
+            break
+    return bytes(body[:max_bytes])
+
+
+async def _whole(response: HttpResponse) -> bytes:
+    body = await _start_of(response, MAX_ANSWER_BYTES)
+    if len(body) == MAX_ANSWER_BYTES:
+        raise EngineError(f"an answer in one piece is over {MAX_ANSWER_BYTES} bytes")
+    return body
+
+
+def _error_of(status: int, body: bytes) -> EngineRefusal | EngineError:
+    text = " ".join(body.decode(errors="replace").split())[:_MAX_SHOWN]
+    detail = f"the engine answers {status}: {text}" if text else f"the engine answers {status}"
+    if status in _BUSY:
+        return EngineRefusal("busy", detail)
+    if status in _REFUSED:
+        lower = text.lower()
+        is_long = "context" in lower and ("length" in lower or "exceed" in lower)
+        return EngineRefusal("too_long" if is_long else "invalid", detail)
+    return EngineError(detail)

@@ -1,0 +1,199 @@
+"""From a start to an engine that has proven itself.
+
+Owns the wait until the engine answers, the two proofs (a few tokens, then one long prompt) and the
+facts that go to the gateways. Only silence is a failure, and the supervisor judges it: whatever is
+new is reported. Must not know frames or the process of the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from config import WorkerConfig
+from protocol.errors import ConfigError, HttpError
+from protocol.messages import EngineFacts
+from protocol.sampling import SamplingParams
+from workers.bridge.exchange import EngineRefusal, Exchange
+from workers.bridge.launched import group_cpu_s
+from workers.external import Answer, EngineError, EngineLimits, Piece, phase_of
+from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
+
+Report = Callable[[str, float, str], None]
+
+PROBE_TOKENS: Final = 4
+_PROBE_IDS: Final = 100
+"""Ids under this number exist in every vocabulary."""
+
+_POLL_S: Final = 0.1
+_REPORT_EVERY_S: Final = 0.5
+_ALIVE_EVERY_S: Final = 5.0
+_MIN_CPU_S: Final = 0.2
+_MAX_DETAIL: Final = 200
+
+
+@final
+class StartReports:
+    """Reports of a start, at most two a second and one at each new phase: gateways get them all."""
+
+    def __init__(self, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
+        self._report = report
+        self._clock = clock
+        self._phase = "launch"
+        self._reported_at = -_REPORT_EVERY_S
+        self.is_over = False
+
+    def line(self, text: str) -> None:
+        """A line of the engine's log: any new one is a sign of life, some tell a phase."""
+        if self.is_over:
+            return
+        known = phase_of(text)
+        self.say(
+            self._phase if known is None else known[0], 0.0 if known is None else known[1], text
+        )
+
+    def say(self, phase: str, fraction: float, detail: str) -> None:
+        """Report it, unless a report of the same phase has just gone out."""
+        now = self._clock()
+        if phase == self._phase and now - self._reported_at < _REPORT_EVERY_S:
+            return
+        self._phase, self._reported_at = phase, now
+        self._report(phase, fraction, detail[:_MAX_DETAIL])
+
+    async def watch_cpu(self) -> None:
+        """Report that the launched engine works though it says nothing, until cancelled."""
+        before = 0.0
+        while True:
+            await trio.sleep(_ALIVE_EVERY_S)
+            used = await trio.to_thread.run_sync(group_cpu_s)
+            if used - before >= _MIN_CPU_S and not self.is_over:
+                self.say(self._phase, 0.0, f"working: {used:.0f} s of CPU so far")
+            before = used
+
+
+async def wait_answering(exchange: Exchange, reports: StartReports, *, is_launched: bool) -> None:
+    """Return once the engine's health check says 200. An engine that we did not start may be away
+    for any time: waiting for it is no failure.
+    """
+    began_at = reported_at = trio.current_time()
+    while True:
+        try:
+            status = await exchange.health()
+            if status == 200:
+                return
+            trouble = f"answers {status}"
+        except HttpError as error:
+            trouble = str(error)
+        now = trio.current_time()
+        if not is_launched and now - reported_at >= _ALIVE_EVERY_S:
+            reported_at = now
+            reports.say("attach", 0.0, f"{exchange.url} {trouble}, for {now - began_at:.0f} s")
+        await trio.sleep(_POLL_S)
+
+
+@final
+class ModelText:
+    """What the worker's directory says about tokens: the ends of an answer, and the vocabulary."""
+
+    def __init__(self, model_dir: Path) -> None:
+        """Raises `ConfigError` for files that cannot be read."""
+        self.model_dir = model_dir
+        has_config = (model_dir / CONFIG_NAME).is_file()
+        names_end = has_config or (model_dir / GENERATION_NAME).is_file()
+        self.eos_ids = frozenset(read_eos_ids(model_dir)) if names_end else frozenset[int]()
+        self.vocab_size = read_vocab_size(model_dir) if has_config else None
+
+
+async def prove(
+    exchange: Exchange,
+    config: WorkerConfig,
+    facts: EngineFacts,
+    text: ModelText,
+    reports: StartReports,
+) -> None:
+    """Have it generate tokens, then answer one long prompt. Raises `ConfigError` if it cannot: a
+    death at the first large prompt is found before users find it.
+    """
+    reports.say("health probe", 0.0, f"{PROBE_TOKENS} tokens")
+    await _probe(exchange, text, 4, reports)
+    longest = min(config.probe_context, facts.context_length - PROBE_TOKENS)
+    if longest > 4:
+        reports.say("health probe", 0.5, f"a prompt of {longest} tokens")
+        await _probe(exchange, text, longest, reports)
+
+
+async def _probe(
+    exchange: Exchange, text: ModelText, num_prompt: int, reports: StartReports
+) -> None:
+    # Not from its prefix cache: each probe begins otherwise.
+    ids = array("I", (1 + byte % (_PROBE_IDS - 1) for byte in os.urandom(num_prompt)))
+    sampling = SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True)
+    answer = Answer(
+        ids,
+        array("I"),
+        sampling,
+        seed=0,
+        salt=b"",
+        max_outputs=PROBE_TOKENS,
+        eos_ids=text.eos_ids,
+        vocab_size=text.vocab_size,
+    )
+
+    num_signs = 0
+
+    def on_event(piece: Piece | None) -> None:
+        """Every event is a sign of life, also one within the prompt."""
+        nonlocal num_signs
+        num_signs += 1
+        what = "within the prompt" if piece is None else "with tokens"
+        reports.say("health probe", 0.5, f"event {num_signs}, {what} of {num_prompt}")
+
+    try:
+        await exchange.answer(answer, on_event)
+    except (EngineError, EngineRefusal) as error:
+        raise ConfigError(
+            f"the health probe of {num_prompt} prompt tokens failed: {error}"
+        ) from error
+    if answer.num_outputs != PROBE_TOKENS:
+        raise ConfigError(
+            f"the health probe of {num_prompt} prompt tokens got {answer.num_outputs} of "
+            f"{PROBE_TOKENS} tokens"
+        )
+
+
+def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:
+    """What gateways are told. Raises `ConfigError` if the window is not known."""
+    known = [size for size in (limits.context_length, config.max_context) if size is not None]
+    window = config.context_length
+    if window is None:
+        if limits.context_length is None:
+            raise ConfigError(
+                f"the engine at {config.url} does not say how long its window is: set "
+                "context_length"
+            )
+        window = min(known)
+    elif limits.context_length is not None and window > limits.context_length:
+        raise ConfigError(
+            f"context_length {window} is more than the {limits.context_length} tokens of the "
+            f"engine at {config.url}"
+        )
+    max_seqs = min(config.max_seqs, limits.max_seqs or config.max_seqs)
+    kv_tokens = config.kv_tokens or limits.kv_tokens or window * max_seqs
+    num_blocks = max(1, kv_tokens // config.block_size)
+    return EngineFacts(
+        kind=config.engine,
+        device=str(config.url),
+        dtype="unknown",
+        context_length=window,
+        block_size=config.block_size,
+        kv_tokens=num_blocks * config.block_size,
+        max_seqs=max_seqs,
+        token_budget=config.token_budget,
+        files_digest=bytes(16),  # filled in by the supervisor, which reads the files
+    )

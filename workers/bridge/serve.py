@@ -1,0 +1,153 @@
+"""From a worker's configuration to a bridge that serves, and to its end.
+
+Owns the order: launch or attach, wait, prove, serve, end. Must not know frames' contents or the
+engine's fields.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from config import WorkerConfig
+from protocol.errors import ConfigError, ConnectError, HttpError
+from workers.bridge.bridge import Bridge
+from workers.bridge.exchange import EngineGone, Exchange, api_key_of
+from workers.bridge.launched import LaunchedEngine, end_with, launch
+from workers.bridge.readiness import (
+    ModelText,
+    Report,
+    StartReports,
+    facts_of,
+    prove,
+    wait_answering,
+)
+from workers.external import EngineApi, LlamaCppApi, SglangApi, VllmApi
+from workers.ipc import EngineReady
+from workers.loop import Channel, EngineBroken, EngineStatus
+from workers.model_dir import engine_model_dir
+
+_APIS: Final[dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]]] = {
+    "vllm": VllmApi,
+    "sglang": SglangApi,
+    "llama-cpp": LlamaCppApi,
+}
+_SPARE_CONNECTIONS: Final = 8
+_END_S: Final = 1.5
+"""Within the two seconds that the supervisor waits after `Shutdown`."""
+_EXIT_CODE_S: Final = 0.25
+"""A launched engine that is gone tells by its exit code why; it comes within that time."""
+
+
+def serve_external(
+    config: WorkerConfig, channel: Channel, status: EngineStatus, report: Report, *, epoch: int
+) -> None:
+    """Serve until `Shutdown`. Raises `ConfigError`, or `EngineBroken` for an engine that is gone;
+    the exit code of a launched engine becomes that of this process.
+    """
+    trio.run(_Service(config, channel, status, report, epoch).run)
+
+
+@final
+class _Service:
+    """One life of the bridge."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        channel: Channel,
+        status: EngineStatus,
+        report: Report,
+        epoch: int,
+    ) -> None:
+        self._config = config
+        self._channel = channel
+        self._status = status
+        self._reports = StartReports(report)
+        self._epoch = epoch
+        self._text = ModelText(engine_model_dir(config))
+        api: EngineApi = _APIS[config.engine]()
+        assert config.url is not None
+        self._exchange = Exchange(
+            config.url,
+            api,
+            api_key=api_key_of(config.api_key_env, os.environ),
+            max_connections=config.max_seqs + config.max_waiting + _SPARE_CONNECTIONS,
+        )
+        self._engine: LaunchedEngine | None = None
+        self._trouble: Exception | None = None
+
+    async def run(self) -> None:
+        if self._config.launch is not None:
+            await self._launch()
+        async with trio.open_nursery() as nursery:
+            if self._engine is not None:
+                nursery.start_soon(self._end_with_engine, self._engine)
+                nursery.start_soon(self._reports.watch_cpu)
+            try:
+                await self._serve()
+            except (ConfigError, EngineGone, HttpError) as error:
+                self._trouble = error
+                if self._engine is not None:
+                    await trio.sleep(_EXIT_CODE_S)
+            nursery.cancel_scope.cancel()
+        self._exchange.close()
+        if isinstance(self._trouble, ConfigError):
+            raise self._trouble
+        if self._trouble is not None:
+            raise EngineBroken(str(self._trouble))
+
+    async def _launch(self) -> None:
+        assert self._config.launch is not None
+        try:
+            await self._exchange.health()
+        except ConnectError:
+            pass
+        except HttpError as error:
+            raise EngineBroken(self._in_use(f"something there: {error}")) from error
+        else:
+            raise EngineBroken(self._in_use("another server answers there"))
+        on_line = partial(_pass_on, self._reports)
+        self._engine = await launch(self._config.launch, os.environ, on_line)
+        self._reports.say("launch", 0.0, f"pid {self._engine.pid}")
+
+    def _in_use(self, what: str) -> str:
+        return f"{self._config.url}: address already in use before the start ({what})"
+
+    async def _end_with_engine(self, engine: LaunchedEngine) -> None:
+        """The launched engine's end is ours, and so is its exit code."""
+        code = await engine.run()
+        print(f"the launched engine has ended with exit code {code}")
+        end_with(code)
+
+    async def _serve(self) -> None:
+        is_launched = self._engine is not None
+        await wait_answering(self._exchange, self._reports, is_launched=is_launched)
+        limits = await self._exchange.limits()
+        facts = facts_of(self._config, limits)
+        await prove(self._exchange, self._config, facts, self._text, self._reports)
+        self._reports.is_over = True
+        self._status.phase = ""
+        bridge = Bridge(
+            self._config,
+            facts,
+            self._text,
+            self._exchange,
+            self._channel,
+            self._status,
+            epoch=self._epoch,
+        )
+        bridge.outbox.send_control(EngineReady(facts, str(self._text.model_dir)))
+        await bridge.run()
+        if self._engine is not None:
+            # Its end is asked for, so its exit code is of no interest.
+            await self._engine.end(_END_S)
+
+
+def _pass_on(reports: StartReports, line: str) -> None:
+    """A line of the engine: to the supervisor's log, and to the reports of its start."""
+    print(line, flush=True)
+    reports.line(line)

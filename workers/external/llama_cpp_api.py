@@ -1,0 +1,230 @@
+"""llama.cpp's `llama-server`: its own `/completion` with token ids both ways.
+
+Owns the fields of its requests, answers and metrics (tools/server/README.md of llama.cpp), and the
+recovery of tokens that its streams leave out. Must not know sockets.
+
+A token that ends inside a character is held back by the server until the character is complete,
+and then only the last of its tokens is sent. `tokens_predicted` counts them all, so the loss shows:
+what is missing is asked for again in one piece, which has every token. With drafts the count runs
+ahead of the tokens within a step, so tokens are kept until the two agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import msgspec
+
+from protocol.messages import Submit, TokenLogprobs
+from workers.external.engine_api import (
+    DONE,
+    EngineError,
+    EngineLimits,
+    Event,
+    HttpRequest,
+    Job,
+    decoded,
+    error_text,
+    json_object,
+    positive,
+    total,
+)
+
+_PROPS: Final = "/props"
+_SEEDS: Final = 2**32 - 1
+"""The largest u32 stands for a random seed there."""
+
+_FINISHES: Final = {"eos": "stop", "word": "stop", "limit": "length"}
+
+
+class _Prob(msgspec.Struct):
+    id: int
+    logprob: float | None = None
+    top_logprobs: list[_Prob] = []
+
+
+class _Progress(msgspec.Struct):
+    cache: int = 0
+
+
+class _Timings(msgspec.Struct):
+    cache_n: int | None = None
+
+
+class _Chunk(msgspec.Struct):
+    content: str = ""
+    tokens: list[int] = []
+    stop: bool = False
+    stop_type: str = "none"
+    tokens_predicted: int | None = None
+    tokens_evaluated: int | None = None
+    timings: _Timings | None = None
+    prompt_progress: _Progress | None = None
+    completion_probabilities: list[_Prob] | None = None
+    error: Any = None
+
+
+_chunks: Final = msgspec.json.Decoder(_Chunk)
+
+
+@final
+class LlamaCppApi:
+    """One llama-server."""
+
+    fact_targets = (_PROPS,)
+
+    def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
+        """`n_ctx` there is the window of one slot."""
+        props = json_object(answers, _PROPS)
+        settings = props.get("default_generation_settings")
+        window = positive(settings.get("n_ctx")) if isinstance(settings, dict) else None
+        slots = positive(props.get("total_slots"))
+        kv_tokens = window * slots if window and slots else None
+        return EngineLimits(window, slots, kv_tokens, str(props.get("build_info", "")))
+
+    def refusal(self, submit: Submit) -> str | None:
+        """What llama-server has no field for."""
+        if submit.adapter:
+            return f"adapter {submit.adapter!r}"
+        if submit.salt:
+            return 'prefixes of its own (`cache = "private"` of the key): slots are shared'
+        return None
+
+    def request(self, job: Job) -> HttpRequest:
+        """Every sampling field is written out: its own defaults are not neutral."""
+        sampling = job.sampling
+        body: dict[str, Any] = {
+            "prompt": job.ids.tolist(),
+            "n_predict": job.limit,
+            "temperature": 0.0 if sampling.top_p == 0 else sampling.temperature,
+            "top_p": sampling.top_p or 1.0,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "typical_p": 1.0,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": -1,
+            "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+            "seed": job.seed % _SEEDS,
+            "ignore_eos": sampling.ignore_eos,
+            "cache_prompt": True,
+            "return_tokens": True,
+            "return_progress": job.streamed,
+            "stream": job.streamed,
+        }
+        if sampling.logprobs is not None:
+            body["n_probs"] = max(1, sampling.logprobs)
+        return HttpRequest("/completion", msgspec.json.encode(body))
+
+    def reader(self, job: Job) -> LlamaCppReader:
+        """Reads the chunks of the answer."""
+        return LlamaCppReader(job)
+
+    def load(self, metrics: str) -> tuple[int, int]:
+        """Only a server with `--metrics` has them."""
+        names = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+        running, waiting = (total(metrics, name) for name in names)
+        return running, waiting
+
+
+@final
+class LlamaCppReader:
+    """Keeps what came since the last time that all tokens were there."""
+
+    def __init__(self, job: Job) -> None:
+        self._is_streamed = job.streamed
+        self._num_tops = job.sampling.logprobs
+        self._num_told = 0
+        self._kept: list[int] = []
+        self._kept_logprobs: list[TokenLogprobs] = []
+        self._num_predicted = 0
+
+    def read(self, data: bytes) -> Event | None:
+        """Raises `EngineError`."""
+        if data == DONE:
+            return None
+        chunk: _Chunk = decoded(_chunks, data)
+        if chunk.error is not None:
+            raise EngineError(f"llama-server reports: {error_text(chunk.error)}")
+        if chunk.prompt_progress is not None and not chunk.tokens and not chunk.stop:
+            return Event([], cached_tokens=chunk.prompt_progress.cache)
+        if chunk.tokens_predicted is None or (
+            chunk.content and not chunk.tokens and not chunk.stop
+        ):
+            raise EngineError(
+                "the answer has text but no tokens, or does not count them: this llama-server "
+                "ignores return_tokens; a newer build is needed"
+            )
+        return self._final(chunk) if chunk.stop else self._partial(chunk)
+
+    def _partial(self, chunk: _Chunk) -> Event | None:
+        assert chunk.tokens_predicted is not None
+        if self._num_missing and chunk.tokens_predicted > self._num_predicted:
+            return self._gap()  # a new step, and the last one is not complete
+        last = self._take_kept() if not self._num_missing else None
+        self._keep(chunk)
+        # A token without text may be the one that ends the answer, which only the next event says.
+        if self._num_missing or not chunk.content:
+            return last
+        own = self._take_kept()
+        return own if last is None else _joined(last, own)
+
+    def _final(self, chunk: _Chunk) -> Event:
+        assert chunk.tokens_predicted is not None
+        if self._is_streamed:
+            self._num_predicted = chunk.tokens_predicted
+        else:
+            self._keep(chunk)
+        if self._num_missing > 0:
+            return self._gap()
+        event = self._take_kept()
+        event.finish = _FINISHES.get(chunk.stop_type)
+        if event.finish is None:
+            raise EngineError(f"llama-server ended it with stop_type {chunk.stop_type!r}")
+        if chunk.stop_type == "eos" and event.ids:
+            event.matched = event.ids[-1]
+        event.prompt_tokens = chunk.tokens_evaluated
+        if chunk.timings is not None:
+            event.cached_tokens = chunk.timings.cache_n
+        return event
+
+    @property
+    def _num_missing(self) -> int:
+        return self._num_predicted - self._num_told - len(self._kept)
+
+    def _keep(self, chunk: _Chunk) -> None:
+        assert chunk.tokens_predicted is not None
+        self._num_predicted = chunk.tokens_predicted
+        self._kept += chunk.tokens
+        if self._num_tops is None:
+            return
+        probs = chunk.completion_probabilities or []
+        if len(probs) != len(chunk.tokens):
+            raise EngineError(
+                f"{len(probs)} log-probabilities for {len(chunk.tokens)} tokens: llama-server has "
+                "none for tokens within a character"
+            )
+        self._kept_logprobs += [_logprobs(one, self._num_tops) for one in probs]
+
+    def _take_kept(self) -> Event:
+        event = Event(self._kept, tuple(self._kept_logprobs))
+        self._num_told += len(self._kept)
+        self._kept, self._kept_logprobs = [], []
+        return event
+
+    def _gap(self) -> Event:
+        return Event([], gap=self._num_predicted - self._num_told)
+
+
+def _joined(first: Event, second: Event) -> Event:
+    return Event(first.ids + second.ids, first.logprobs + second.logprobs)
+
+
+def _logprobs(prob: _Prob, num_tops: int) -> TokenLogprobs:
+    tops = prob.top_logprobs[:num_tops]
+    return TokenLogprobs(
+        prob.logprob if prob.logprob is not None else -9999.0,
+        tuple((top.id, top.logprob if top.logprob is not None else -9999.0) for top in tops),
+    )

@@ -1,0 +1,49 @@
+"""The phase of a start, from the log lines of engines that are not ours.
+
+Owns the lines that are known to say how far a start is. Any other line only shows that the engine
+is alive. Must not know processes or clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_PERCENT: Final = re.compile(r"(\d{1,3})\s?%")
+_OF: Final = re.compile(r"\b(\d+)/(\d+)\b")
+
+_PHASES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+    (re.compile(pattern, re.IGNORECASE), phase)
+    for pattern, phase in (
+        # vLLM: tqdm bars and lines of its loader, compiler and model runner.
+        (r"download(ing|ed) .*(shard|safetensors|weights|model)|fetching \d+ files", "download"),
+        (r"loading .*checkpoint shards|starting to load model|load weight begin", "weights"),
+        (r"loading weights took|model loading took|load weight end", "weights"),
+        (r"torch\.compile|compiling a graph|dynamo bytecode|deep_?gemm.*warmup", "compile"),
+        (r"KV cache (size|memory|is allocated)|memory pool end", "memory"),
+        (r"captur(e|ing) (cuda )?(graph|batches)", "warm-up"),
+        (r"graph capturing finished|capture cuda graph end|init engine .* took", "warm-up"),
+        # llama-server.
+        (r"llama_model_loader|load_tensors|load_model: loading model", "weights"),
+        (r"llama_kv_cache|llama_context: ", "memory"),
+        (r"warming up the model", "warm-up"),
+        # All of them say at last that their server listens.
+        (r"application startup complete|server is fired up|server is listening", "server"),
+    )
+)
+
+
+def phase_of(line: str) -> tuple[str, float] | None:
+    """The phase that a line tells, and how much of it is done (0 if it does not say); None for a
+    line that tells none.
+    """
+    phase = next((phase for pattern, phase in _PHASES if pattern.search(line)), None)
+    return None if phase is None else (phase, _fraction(line))
+
+
+def _fraction(line: str) -> float:
+    if (percent := _PERCENT.search(line)) is not None:
+        return min(int(percent[1]), 100) / 100
+    if (part := _OF.search(line)) is not None and int(part[2]) > 0:
+        return min(int(part[1]) / int(part[2]), 1.0)
+    return 0.0

@@ -1,0 +1,212 @@
+"""vLLM's `/v1/completions` with token ids both ways.
+
+Owns the fields of its requests, answers and metrics, as vLLM 0.10.2 and later have them
+(`return_token_ids`; docs.vllm.ai, OpenAI-compatible server, extra parameters). Must not know
+sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import msgspec
+
+from protocol.messages import Submit, TokenLogprobs
+from workers.external.engine_api import (
+    DONE,
+    EngineError,
+    EngineLimits,
+    Event,
+    HttpRequest,
+    Job,
+    decoded,
+    error_text,
+    json_object,
+    positive,
+    samples,
+    total,
+)
+
+_MODELS: Final = "/v1/models"
+_VERSION: Final = "/version"
+_METRICS: Final = "/metrics"
+_ID_MARK: Final = "token_id:"
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_chunks: Final = msgspec.json.Decoder(_Chunk)
+
+
+@final
+class VllmApi:
+    """One vLLM server; `limits` learns the name of the model there."""
+
+    fact_targets = (_MODELS, _VERSION, _METRICS)
+
+    def __init__(self) -> None:
+        self._model: str | None = None
+
+    def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
+        """From `/v1/models`, `/version` and the metric `vllm:cache_config_info`."""
+        models = json_object(answers, _MODELS).get("data", [])
+        model = next((one for one in models if isinstance(one, dict) and not one.get("parent")), {})
+        if isinstance(name := model.get("id"), str):
+            self._model = name
+        kv_tokens = None
+        metrics = answers.get(_METRICS, b"").decode(errors="replace")
+        for labels, _ in samples(metrics, "vllm:cache_config_info"):
+            values = dict(
+                part.split("=", 1) for part in labels.strip("{}").split(",") if "=" in part
+            )
+            block, count = (
+                values.get(key, "").strip('"') for key in ("block_size", "num_gpu_blocks")
+            )
+            if block.isdecimal() and count.isdecimal():
+                kv_tokens = int(block) * int(count) or None
+        return EngineLimits(
+            context_length=positive(model.get("max_model_len")),
+            kv_tokens=kv_tokens,
+            version=str(json_object(answers, _VERSION).get("version", "")),
+        )
+
+    def refusal(self, submit: Submit) -> str | None:
+        """It does all that a submission may ask for, but adapters, which have names of their own
+        there.
+        """
+        return f"adapter {submit.adapter!r}" if submit.adapter else None
+
+    def request(self, job: Job) -> HttpRequest:
+        """Every sampling field is written out: vLLM fills others from generation_config.json."""
+        sampling = job.sampling
+        is_greedy = sampling.temperature == 0 or sampling.top_p == 0
+        body: dict[str, Any] = {
+            "prompt": job.ids.tolist(),
+            "max_tokens": job.limit,
+            "temperature": 0.0 if is_greedy else sampling.temperature,
+            "top_p": sampling.top_p or 1.0,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "repetition_penalty": sampling.repetition_penalty,
+            "stop_token_ids": list(sampling.stop_token_ids),
+            "ignore_eos": sampling.ignore_eos,
+            "return_token_ids": True,
+            "add_special_tokens": False,
+            "skip_special_tokens": False,
+            "stream": job.streamed,
+        }
+        if job.streamed:
+            body["stream_options"] = {"include_usage": True}
+        if self._model is not None:
+            body["model"] = self._model
+        if not is_greedy:
+            body["seed"] = job.seed
+        if sampling.logprobs is not None:
+            body["logprobs"] = sampling.logprobs
+            body["return_tokens_as_token_ids"] = True
+        if job.salt:
+            body["cache_salt"] = job.salt.hex()
+        return HttpRequest("/v1/completions", msgspec.json.encode(body))
+
+    def reader(self, job: Job) -> VllmReader:
+        """Reads the chunks of the answer."""
+        return VllmReader(job)
+
+    def load(self, metrics: str) -> tuple[int, int]:
+        """vLLM counts both by engine."""
+        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        running, waiting = (total(metrics, name) for name in names)
+        return running, waiting
+
+
+@final
+class VllmReader:
+    """The finish is told with `[DONE]`, because the usage comes after the last tokens."""
+
+    def __init__(self, job: Job) -> None:
+        self._num_tops = job.sampling.logprobs
+        self._end = Event([])
+
+    def read(self, data: bytes) -> Event | None:
+        """Raises `EngineError`, also for tokens without ids."""
+        if data == DONE:
+            return self._end if self._end.finish is not None else None
+        chunk: _Chunk = decoded(_chunks, data)
+        if chunk.error is not None:
+            raise EngineError(f"vLLM reports: {error_text(chunk.error)}")
+        if (usage := chunk.usage) is not None:
+            self._end.prompt_tokens = usage.prompt_tokens
+            if usage.prompt_tokens_details is not None:
+                self._end.cached_tokens = usage.prompt_tokens_details.cached_tokens
+        if not chunk.choices:
+            return None
+        return self._of_choice(chunk.choices[0])
+
+    def _of_choice(self, choice: _Choice) -> Event | None:
+        ids = choice.token_ids
+        if ids is None:
+            if choice.text:
+                raise EngineError(
+                    "the answer has text but no token_ids: this vLLM ignores return_token_ids; "
+                    "0.10.2 or later is needed"
+                )
+            ids = []
+        event = Event(ids)
+        if choice.logprobs is not None and self._num_tops is not None:
+            event.logprobs = _logprobs(choice.logprobs, self._num_tops)
+        if choice.finish_reason is not None:
+            self._end.finish = choice.finish_reason
+            is_stop = choice.finish_reason == "stop"
+            if is_stop and isinstance(choice.stop_reason, int):
+                self._end.matched = choice.stop_reason
+            elif is_stop and choice.stop_reason is None and ids:
+                self._end.matched = ids[-1]  # the end of sequence is the only one without a reason
+            event.matched = self._end.matched
+        return event if ids else None
+
+
+def _logprobs(logprobs: _Logprobs, num_tops: int) -> tuple[TokenLogprobs, ...]:
+    tops = logprobs.top_logprobs or [None] * len(logprobs.token_logprobs)
+    return tuple(
+        TokenLogprobs(chosen if chosen is not None else -9999.0, _best(top, num_tops))
+        for chosen, top in zip(logprobs.token_logprobs, tops, strict=True)
+    )
+
+
+def _best(top: dict[str, float] | None, num: int) -> tuple[tuple[int, float], ...]:
+    """The best ones; the chosen token is among vLLM's even if it is none of them."""
+    pairs = [
+        (int(name.removeprefix(_ID_MARK)), value)
+        for name, value in (top or {}).items()
+        if name.removeprefix(_ID_MARK).isdecimal()
+    ]
+    return tuple(sorted(pairs, key=lambda pair: -pair[1])[:num])

@@ -112,7 +112,7 @@ class AdmissionPacer:
 
     A thousand requests that come in the same instant would otherwise all be parsed, encoded and
     placed before the loop looks at anything else, for a second or more, while every stream stands
-    still. While nobody waits, the cost is one callback of the loop per `PER_TURN` requests.
+    still. While no request waits, the cost is one callback of the loop per `PER_TURN` requests.
     """
 
     def __init__(self) -> None:

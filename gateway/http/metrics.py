@@ -95,7 +95,7 @@ class _Fleet(Collector):
             now.detached_requests,
         )
         yield GaugeMetricFamily(
-            "herma_tasks", "Tasks of the event loop; constant while nobody asks.", now.tasks
+            "herma_tasks", "Tasks of the event loop; constant while idle.", now.tasks
         )
         yield from _of_routing(now)
         yield from _of_events(now)

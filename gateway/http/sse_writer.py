@@ -227,7 +227,7 @@ class StreamedAnswer(Answer):
 
     @property
     def _is_silent(self) -> bool:
-        """Nobody has begun to answer."""
+        """No server has begun to answer."""
         return self.started is None and not self._has_content
 
     def _note_content(self) -> None:
@@ -235,7 +235,7 @@ class StreamedAnswer(Answer):
             self.first_at = self._edge.now()
 
     def _is_news(self, started: Started) -> bool:
-        """Whether the client was told of another server, or of none. Which worker continues an
+        """Whether the head named another server, or none. Which worker continues an
         answer that has content is not announced.
         """
         announced = self._announced

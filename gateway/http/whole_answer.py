@@ -49,7 +49,7 @@ class WholeAnswer(Answer):
             case Usage():
                 self.usage = event
                 is_whole = not self._num_unfinished and self._error is None
-                # An answer that nobody has started is an error at the turn's end.
+                # An answer that no server has started is an error at the turn's end.
                 if is_whole and self.started is not None and not self._has_responded:
                     self._respond()
             case Failed():

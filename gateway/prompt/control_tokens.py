@@ -2,7 +2,7 @@
 
 Owns the mark: a template is compiled with U+FDD0 (a noncharacter, which no text should contain) in
 front of every control token that it spells. So in its output a marked token is the template's; an
-unmarked one came from a message, a tool description or a name, and is plain text. Nobody can forge
+unmarked one came from a message, a tool description or a name, and is plain text. No text can forge
 a turn, wherever a template puts users' strings. A prompt is passed on in segments: the first is
 text, each of the others begins with a control token of the template. Must not know Jinja or how
 text becomes ids.

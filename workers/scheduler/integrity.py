@@ -43,7 +43,7 @@ def check_blocks(
         require(count == held[block_id], f"block {block_id}: {count} != {held[block_id]} holders")
     require(len(set(free)) == len(free), "the free list names a block twice")
     unheld = {block_id for block_id, count in enumerate(num_holders) if count == 0}
-    require(set(free) == unheld, f"free list {sorted(free)} != blocks nobody holds {unheld}")
+    require(set(free) == unheld, f"free list {sorted(free)} != unheld blocks {unheld}")
     for table in tables:
         once = len(set(table.block_ids)) == len(table.block_ids)
         require(once, f"{table!r} holds a block twice")

@@ -91,5 +91,5 @@ def _is_ours(sock: trio.socket.SocketType) -> bool:
 
 
 def remove_socket(path: Path) -> None:
-    """Nobody listens there any more."""
+    """No process listens there any more."""
     path.unlink(missing_ok=True)

@@ -152,7 +152,7 @@ class GpuMemory:
             nursery.start_soon(query, "gpu=memory.used")
             nursery.start_soon(query, "compute-apps=pid")
         if (used_table := tables["gpu=memory.used"]) is None:
-            return None  # no GPU that answers: whoever needs it will say so
+            return None  # no GPU that answers: the engine that needs it reports it
         used = parse_used(used_table)
         if used is None:
             with suppress(OSError):

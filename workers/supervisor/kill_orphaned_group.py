@@ -18,7 +18,7 @@ def main() -> None:
     try:
         os.killpg(int(sys.argv[1]), signal.SIGKILL)
     except ProcessLookupError:
-        return  # nobody is left
+        return  # no process is left
 
 
 if __name__ == "__main__":

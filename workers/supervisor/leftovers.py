@@ -129,7 +129,7 @@ def sweep(folders: Iterable[Path]) -> list[Path]:
     a thread.
     """
     if not (namespace := this_process().namespace):
-        return []  # nobody could say who lives
+        return []  # without it, no owner can be checked
     removed: list[Path] = []
     for folder in folders:
         names = _names(folder)

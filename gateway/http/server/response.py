@@ -57,7 +57,7 @@ class Framing:
         date: bytes,
         whole_body: bytes | None = None,
     ) -> bytes:
-        """The head. With `whole_body`, which the caller still has to send, its length is told."""
+        """The head. With `whole_body`, which the caller still has to send, its length is in it."""
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is no final status of a response")
         lines = [_STATUS_LINES.get(status, b"HTTP/1.1 %d \r\n" % status), date]

@@ -83,6 +83,8 @@ endif
 CLIENTS_DIR  ?= .clients
 OPENAI_2     := 2.24.0
 OPENAI_3     := 3.52.0
+ANTHROPIC_0  := 0.87.0
+ANTHROPIC_2  := 2.12.0
 OPENAI_NODE  := 7.55.0
 HERMES_AGENT := 0.19.0
 SCHEMATHESIS := 4.32.5
@@ -90,6 +92,7 @@ SCHEMATHESIS := 4.32.5
 test-clients: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-clients: $(DEV) $(CLIENTS_DIR)/openai-2/.$(OPENAI_2) $(CLIENTS_DIR)/openai-3/.$(OPENAI_3)
 test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE)
+test-clients: $(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0) $(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/clients $(ARGS)
 
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
@@ -108,6 +111,12 @@ $(CLIENTS_DIR)/openai-2/.$(OPENAI_2): | $(DEV)
 
 $(CLIENTS_DIR)/openai-3/.$(OPENAI_3): | $(DEV)
 	$(FRESH_CLIENT) openai==$(OPENAI_3) && touch $@
+
+$(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0): | $(DEV)
+	$(FRESH_CLIENT) anthropic==$(ANTHROPIC_0) && touch $@
+
+$(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2): | $(DEV)
+	$(FRESH_CLIENT) anthropic==$(ANTHROPIC_2) && touch $@
 
 $(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS): | $(DEV)
 	$(FRESH_CLIENT) schemathesis==$(SCHEMATHESIS) && touch $@

@@ -8,7 +8,7 @@ from config.defaults import (
     is_hub_id,
     no_builtin,
 )
-from config.environment import hash_api_key, ledger_path, provider_api_key
+from config.environment import hash_api_key, ledger_path, provider_api_key, signing_key_path
 from config.load import load_config, parse_config, with_gateway
 from config.model import (
     DUMMY_PREFIX,
@@ -27,6 +27,7 @@ from config.model import (
     ProviderConfig,
     TariffConfig,
     WorkerConfig,
+    wildcard_of,
 )
 
 __all__ = [
@@ -57,5 +58,7 @@ __all__ = [
     "no_builtin",
     "parse_config",
     "provider_api_key",
+    "signing_key_path",
+    "wildcard_of",
     "with_gateway",
 ]

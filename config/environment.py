@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from config.model import LedgerConfig, ProviderConfig
+from config.model import Config, LedgerConfig, ProviderConfig
 from protocol.errors import ConfigError
 
 
@@ -51,3 +51,12 @@ def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:
     if home := environ.get("HOME"):
         return Path(home) / ".local" / "state" / "herma" / "ledger.sqlite"
     raise ConfigError("the ledger has no path: set [ledger] path, or XDG_STATE_HOME or HOME")
+
+
+def signing_key_path(config: Config, environ: Mapping[str, str]) -> Path:
+    """The configured path of the key that signs reasoning, else one beside the ledger, which all
+    gateway processes share. Raises as `ledger_path`.
+    """
+    if config.gateway.signing_key_file is not None:
+        return Path(config.gateway.signing_key_file).expanduser()
+    return ledger_path(config.ledger, environ).with_name("signing.key")

@@ -5,11 +5,13 @@ Owns names, defaults and bounds of every key. Must not read files or the environ
 """
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 _NAME: Final = r"^[A-Za-z0-9._:/@-]+$"
+_ALIAS: Final = r"^[A-Za-z0-9._:/@-]*[A-Za-z0-9._:/@*-]$"
 _URL: Final = r"^https?://"
 _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
@@ -17,6 +19,7 @@ _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 _ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
 PATTERNS: Final = {
     _NAME: "letters, digits and . _ : / @ - only",
+    _ALIAS: "letters, digits and . _ : / @ - only, perhaps with * at the end",
     _URL: "an address that begins with http:// or https://",
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _CURRENCY: "three capital letters, as USD or EUR",
@@ -26,6 +29,7 @@ PATTERNS: Final = {
 """The patterns of this module in words."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_NAME)]
+Alias = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_ALIAS)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Gap = Annotated[float, msgspec.Meta(gt=0, le=60_000)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -68,7 +72,8 @@ class GatewayConfig(_Table, frozen=True):
     `first_token_s`: a worker that has sent nothing for a sequence in this time has lost it.
     `disconnect_grace_s`: how long a streamed request outlives its client before the first token.
     `recovery_probes` must succeed in a row to end a fallback to providers.
-    `max_queue` bounds the waiting requests of one model. `curve_worker_keys` maps worker names to
+    `max_queue` bounds the waiting requests of one model. `signing_key_file` proves which reasoning
+    came from here; None: beside the ledger. `curve_worker_keys` maps worker names to
     their public keys. Port 0 is any free port.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
     `process_port` + i, for metrics of each.
@@ -92,6 +97,7 @@ class GatewayConfig(_Table, frozen=True):
     allowed_origins: tuple[str, ...] = ()
     curve_secret_file: str | None = None
     curve_worker_keys: dict[str, str] = {}
+    signing_key_file: str | None = None
 
 
 class ParamsConfig(_Table, frozen=True):
@@ -117,11 +123,12 @@ class FallbackConfig(_Table, frozen=True):
 class ModelConfig(_Table, frozen=True):
     """`[[models]]`: a public name, its aliases, and the providers for when no worker can serve it.
     `context_length` is only for models that no worker has reported yet. `max_gap_ms` is for its
-    workers, in place of the profile's. `alias_params` rewrite the requests by an alias.
+    workers, in place of the profile's. `alias_params` rewrite the requests by an alias. An alias
+    that ends in `*` stands for all names that begin so.
     """
 
     name: Name
-    aliases: tuple[Name, ...] = ()
+    aliases: tuple[Alias, ...] = ()
     alias_params: dict[str, ParamsConfig] = {}
     profile: str = "balanced"
     fallback: tuple[FallbackConfig, ...] = ()
@@ -130,6 +137,12 @@ class ModelConfig(_Table, frozen=True):
     max_gap_ms: Gap | None = None
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
+
+
+def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:
+    """The longest of the `aliases` ending in `*` that stand for `name`, if any does."""
+    fits = [alias for alias in aliases if alias[-1] == "*" and name.startswith(alias[:-1])]
+    return max(fits, key=len, default=None)
 
 
 class PriceConfig(_Table, frozen=True):

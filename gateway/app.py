@@ -16,6 +16,7 @@ import trio
 
 from config import Config, provider_api_key
 from gateway import upstream
+from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
 from gateway.api.errors import ApiError
 from gateway.gateway_index import ALONE, GatewayIndex
@@ -25,6 +26,7 @@ from gateway.link.worker_link import WorkerLink
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
+from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
 from gateway.telemetry.counters import Counters
 from gateway.telemetry.event_feed import EventFeed
@@ -105,6 +107,7 @@ def build_services(
         health=ProviderHealth(config.providers, feed),
         retries=RetryBudget(feed, counters),
         open_turns=OpenTurns(feed, grace_s=gateway.disconnect_grace_s),
+        signing_key=signing_key(config, environ),
     )
 
 
@@ -128,6 +131,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         text_of=functools.partial(known_text, services),
         preview=functools.partial(preview_route, services),
         listen=services.feed.listen,
+        signer=Signer(services.signing_key),
         draw=services.draw,
         # `trio.current_time` gets there by three calls.
         now=trio.lowlevel.current_clock().current_time,

@@ -47,23 +47,30 @@ from gateway.api.events import (
     UpstreamChunk,
     Usage,
 )
+from gateway.api.messages_formatter import TokenCount, message_error, messages_format
+from gateway.api.messages_parser import parse_messages
 from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, Message, decode_object, typed_body
+from gateway.api.signatures import KEY_BYTES, Signer
 from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text
 from gateway.api.utility_bodies import (
     DetokenizeBody,
     Detokenized,
     Health,
+    MessageModel,
+    MessageModelList,
     ModelList,
     ModelObject,
     ModelState,
     TokenizeBody,
     Tokenized,
     Version,
+    message_models,
 )
 
 __all__ = [
     "CHAT_FORMAT",
     "COUNTED",
+    "KEY_BYTES",
     "MAX_SESSION_CHARS",
     "AnswerHead",
     "ApiError",
@@ -78,12 +85,16 @@ __all__ = [
     "Health",
     "JsonForm",
     "Message",
+    "MessageModel",
+    "MessageModelList",
     "ModelList",
     "ModelObject",
     "ModelState",
     "ReasoningDelta",
+    "Signer",
     "Started",
     "TextDelta",
+    "TokenCount",
     "TokenLogprob",
     "TokenizeBody",
     "Tokenized",
@@ -107,10 +118,14 @@ __all__ = [
     "decode_object",
     "invalid",
     "json_text",
+    "message_error",
+    "message_models",
+    "messages_format",
     "model_not_found",
     "output_cap_required",
     "parse_chat_request",
     "parse_completions",
+    "parse_messages",
     "poisoned_request",
     "request_too_costly",
     "spending_limit_reached",

@@ -82,11 +82,14 @@ class BodyBuilder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiFormat:
-    """How an API writes its answers. `id_prefix` begins their ids."""
+    """How an API writes its answers. `id_prefix` begins their ids. `error_body` is that of an
+    answer which is an error as a whole.
+    """
 
     id_prefix: str
     streamed: Callable[[AnswerHead], StreamFormatter]
     whole: Callable[[AnswerHead], BodyBuilder]
+    error_body: Callable[[ApiError], bytes] = ApiError.body
 
 
 class PromptDetails(msgspec.Struct):

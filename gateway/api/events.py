@@ -22,7 +22,8 @@ class Started(_Event, frozen=True, gc=False):
     """The turn runs. `served_by` is "worker" or "cloud:NAME"; `worker` is the worker's name.
 
     `route` is the reason for that worker. `cached_tokens` of the prompt were found in its cache.
-    `headers` are those of a provider's answer that are passed on to the client.
+    `headers` are those of a provider's answer that are passed on to the client, whose
+    `prompt_tokens` are not known yet.
     """
 
     served_by: str
@@ -31,6 +32,7 @@ class Started(_Event, frozen=True, gc=False):
     route: str
     model: str
     headers: tuple[tuple[str, str], ...] = ()
+    prompt_tokens: int = 0
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -95,10 +97,11 @@ class ToolCallEnd(ToolCallDelta, frozen=True, gc=False):
 
 
 class Finished(_Event, frozen=True, gc=False):
-    """A choice is complete."""
+    """A choice is complete; `stop` is the stop string that ended it, if one did."""
 
     index: int
     reason: StopReason
+    stop: str | None = None
 
 
 class Usage(_Event, frozen=True, gc=False):

@@ -13,6 +13,8 @@ from gateway.api.chat_parser import ChatBody
 from gateway.api.completions_formatter import TextCompletion
 from gateway.api.completions_parser import CompletionBody
 from gateway.api.errors import ErrorBody
+from gateway.api.messages_formatter import MessageError, MessageObject, TokenCount
+from gateway.api.messages_parser import MessagesBody
 from gateway.api.utility_bodies import (
     DetokenizeBody,
     Detokenized,
@@ -59,6 +61,7 @@ class _Operation(NamedTuple):
     errors: tuple[int, ...] = ()
     takes: _Struct | None = None
     in_v1: bool = False
+    error: _Struct = ErrorBody
 
 
 _OPERATIONS: Final = {
@@ -78,6 +81,24 @@ _OPERATIONS: Final = {
         CompletionBody,
         in_v1=True,
     ),
+    "/messages": _Operation(
+        "post",
+        "Answer a conversation, as Anthropic's API does.",
+        {JSON: MessageObject, EVENTS: None},
+        _GENERATING,
+        MessagesBody,
+        in_v1=True,
+        error=MessageError,
+    ),
+    "/messages/count_tokens": _Operation(
+        "post",
+        "Count the tokens of a conversation.",
+        {JSON: TokenCount},
+        (*_TAKING, 404),
+        MessagesBody,
+        in_v1=True,
+        error=MessageError,
+    ),
     "/tokenize": _Operation(
         "post",
         "Count the tokens of a text or a chat.",
@@ -94,10 +115,17 @@ _OPERATIONS: Final = {
         DetokenizeBody,
         in_v1=True,
     ),
-    "/models": _Operation("get", "The models.", {JSON: ModelList}, _READING, in_v1=True),
+    "/models": _Operation(
+        "get",
+        "The models; other fields if `anthropic-version` is sent.",
+        {JSON: ModelList},
+        _READING,
+        in_v1=True,
+    ),
     "/models/{name}": _Operation(
         "get", "One model, by any of its names.", {JSON: ModelObject}, (*_READING, 404), in_v1=True
     ),
+    "/api/hello": _Operation("get", "Whether somebody is there.", {JSON: None}, (403,)),
     "/health": _Operation("get", "Which models can answer.", {JSON: Health}, (403,)),
     "/version": _Operation("get", "The gateway's version.", {JSON: Version}, (403,)),
     "/metrics": _Operation("get", "Counters for Prometheus; admins only.", {TEXT: None}, _READING),
@@ -111,7 +139,9 @@ _OPERATIONS: Final = {
 def openapi_document(version: str) -> dict[str, Any]:
     kinds = {kind for one in _OPERATIONS.values() for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
-    _, schemas = msgspec.json.schema_components([*named, ErrorBody], ref_template=_REF)
+    _, schemas = msgspec.json.schema_components(
+        [*named, ErrorBody, MessageError], ref_template=_REF
+    )
     return {
         "openapi": "3.1.0",
         "info": {"title": "Herma", "version": version},
@@ -157,7 +187,7 @@ def _described(operation: _Operation) -> dict[str, Any]:
         "summary": operation.summary,
         "responses": {
             "200": {"description": "The answer.", "content": answers},
-            **{str(status): _error(status) for status in sorted(operation.errors)},
+            **{str(one): _error(one, operation.error) for one in sorted(operation.errors)},
         },
     }
     if operation.takes is not None:
@@ -179,8 +209,8 @@ def _schema_of(media: str, kind: _Struct | None) -> dict[str, Any]:
     return {"schema": _ref(kind)}
 
 
-def _error(status: int) -> dict[str, Any]:
+def _error(status: int, kind: _Struct) -> dict[str, Any]:
     return {
         "description": _ERRORS[status],
-        "content": {JSON: {"schema": _ref(ErrorBody)}},
+        "content": {JSON: {"schema": _ref(kind)}},
     }

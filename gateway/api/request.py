@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.errors import ApiError, invalid
-from gateway.api.tool_schemas import ToolSchemas
+from gateway.api.tool_schemas import ToolSchema, ToolSchemas
 from protocol.sampling import MAX_STOP_IDS, SamplingParams
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -49,6 +49,7 @@ _MISSING: Final = re.compile(r"missing required field `(\w+)`")
 
 _LARGE_BYTES: Final = 4096
 _tools: Final = ToolSchemas()
+_encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -346,6 +347,11 @@ def decode_with_tools(body: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
         }
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return _decode(body)
+
+
+def cached_tools(tools: list[dict[str, Any]]) -> list[ToolSchema]:
+    """Tools that were written here from those of another API, with the texts of prompts cached."""
+    return _tools.read_all(_encode(tools))
 
 
 def label(param: str | None) -> str:

@@ -4,6 +4,7 @@ shapes), /models, /health, /version.
 Must not know tokenizers, workers or HTTP.
 """
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -69,6 +70,37 @@ class ModelList(msgspec.Struct):
 
     object: Literal["list"]
     data: list[ModelObject]
+
+
+class MessageModel(msgspec.Struct):
+    """A model in the shape of Anthropic's API."""
+
+    id: str
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+    max_input_tokens: int | UnsetType = UNSET
+
+    @staticmethod
+    def of(model: ModelObject) -> "MessageModel":
+        created_at = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return MessageModel(model.id, "model", model.root, created_at, model.max_model_len)
+
+
+class MessageModelList(msgspec.Struct):
+    """All model names in the shape of Anthropic's API, on one page."""
+
+    data: list[MessageModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+def message_models(models: ModelList) -> MessageModelList:
+    """`models` for clients of Anthropic's API."""
+    data = [MessageModel.of(model) for model in models.data]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return MessageModelList(data, has_more=False, first_id=first, last_id=last)
 
 
 class Health(msgspec.Struct):

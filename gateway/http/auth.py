@@ -84,6 +84,8 @@ class Gatekeeper:
     def _key_of(self, scope: Scope) -> KeyConfig:
         scheme, _, secret = (header_of(scope, b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
+            secret = header_of(scope, b"x-api-key") or ""
+        if not secret.strip():
             raise _unauthorized("An API key is needed: send `Authorization: Bearer KEY`.")
         presented = "sha256:" + hashlib.sha256(secret.strip().encode("latin-1")).hexdigest()
         held = [key for key in self._keys if compare_digest(key.hash, presented)]

@@ -6,15 +6,15 @@ how turns run.
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
-from config import GatewayConfig, KeyConfig, ParamsConfig
-from gateway.api import ChatRequest, TurnEvent, unavailable
+from config import GatewayConfig, KeyConfig, ParamsConfig, wildcard_of
+from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, unavailable
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import SpendingFigures
 from gateway.telemetry import EventFeed, Listener
@@ -64,8 +64,9 @@ class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
     `process` is the index of this process, if there are several. `alias_params` rewrite requests by
     the alias that they name. `text_of` gives the tokenizer of a model by any of its names;
-    `preview` the worker that a request would go to. `listen` subscribes to events. `draw` gives
-    random bytes, `unix_time` seconds, as does `now`, on trio's clock.
+    `preview` the worker that a request would go to. `listen` subscribes to events. `signer` proves
+    that reasoning came from here. `draw` gives random bytes, `unix_time` seconds, as does `now`, on
+    trio's clock.
     """
 
     config: GatewayConfig
@@ -83,6 +84,7 @@ class Edge:
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen
     )
+    signer: Signer = field(default_factory=lambda: Signer(os.urandom(KEY_BYTES)))
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
     now: Callable[[], float] = trio.current_time
@@ -92,12 +94,30 @@ class Edge:
         if not self.alias_params:
             return raw
         name = raw.get("model")
-        params = self.alias_params.get(name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            return raw
+        params = self.alias_params.get(name)
+        if params is None and (wildcard := self._wildcard_of(name)) is not None:
+            params = self.alias_params.get(wildcard)
         return raw if params is None else apply_params(raw, params)
 
     def public_name(self, name: str) -> str | None:
         """The model that answers to `name` (its own or an alias), if any."""
-        for model in self.models():
-            if name == model.name or name in model.aliases:
-                return model.name
-        return None
+        found = model_named(self.models(), name)
+        return None if found is None else found.name
+
+    def _wildcard_of(self, name: str) -> str | None:
+        """The wildcard that stands for `name`; None if a model has that very name or alias."""
+        models = self.models()
+        if any(name == model.name or name in model.aliases for model in models):
+            return None
+        return wildcard_of(name, [alias for model in models for alias in model.aliases])
+
+
+def model_named(models: Sequence[ModelView], name: str) -> ModelView | None:
+    """The model that answers to `name`: its own, an alias, or what a wildcard stands for."""
+    for model in models:
+        if name == model.name or name in model.aliases:
+            return model
+    wildcard = wildcard_of(name, [alias for model in models for alias in model.aliases])
+    return next((model for model in models if wildcard in model.aliases), None)

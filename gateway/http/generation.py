@@ -52,7 +52,7 @@ class Generation:
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One conversation, one answer."""
-        caller, body = await self._take(scope, receive)
+        caller, body = await self.take(scope, receive)
         request = parse_chat_request(body, self._rewrite)
         api = (
             with_continuous_usage(CHAT_FORMAT, request.n)
@@ -65,7 +65,7 @@ class Generation:
 
     async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""
-        caller, body = await self._take(scope, receive)
+        caller, body = await self.take(scope, receive)
         asked = parse_completions(body, self._rewrite)
         api = completions_format(await self._echoes(asked) if asked.echo else ())
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
@@ -81,7 +81,8 @@ class Generation:
             scope["extensions"][EXTENSION],
         ).run()
 
-    async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
+    async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
+        """Who asks, and the body, once it is this request's turn to start."""
         caller = self._gate.identify(scope)
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)

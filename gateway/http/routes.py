@@ -15,18 +15,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.api import (
     ApiError,
     Health,
+    MessageModel,
     ModelList,
     ModelObject,
     ModelState,
     Version,
+    message_models,
     model_not_found,
     parse_chat_request,
 )
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
-from gateway.http.edge import Edge
+from gateway.http.edge import Edge, model_named
 from gateway.http.events_route import Events
 from gateway.http.generation import Generation
+from gateway.http.messages_route import Messages
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.response_writer import EXTENSION
 from gateway.http.responses import header, send_body, send_error, send_json
@@ -47,13 +50,17 @@ def edge_app(edge: Edge) -> ASGIApp:
     gate = Gatekeeper(edge.keys, edge.config.allowed_origins)
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
+    messages = Messages(edge, generation, metrics)
     models, debug_route = Models(edge, gate), functools.partial(_debug_route, edge, gate)
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
         **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
+        **_with_and_without_v1("/messages", Methods(POST=messages.create)),
+        **_with_and_without_v1("/messages/count_tokens", Methods(POST=messages.count_tokens)),
         **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
         **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
         **_with_and_without_v1("/models", Methods(GET=models.list)),
+        "/api/hello": Methods(GET=messages.hello),
         "/health": Methods(GET=functools.partial(_health, edge)),
         "/version": Methods(GET=functools.partial(_version, edge)),
         "/openapi.json": Methods(GET=functools.partial(_openapi, edge)),
@@ -153,7 +160,11 @@ class Models:
     async def list(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """All models."""
         self._gate.identify(scope)
-        await send_json(send, model_list(self._edge.models(), self._created))
+        found = model_list(self._edge.models(), self._created)
+        if header_of(scope, b"anthropic-version") is not None:
+            await send_json(send, message_models(found))
+            return
+        await send_json(send, found)
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One model by name or alias; names may hold slashes. Without a name all of them."""
@@ -162,7 +173,11 @@ class Models:
             await self.list(scope, receive, send)
             return
         self._gate.identify(scope)
-        await send_json(send, model_entry(self._edge.models(), name, self._created))
+        entry = model_entry(self._edge.models(), name, self._created)
+        if header_of(scope, b"anthropic-version") is not None:
+            await send_json(send, MessageModel.of(entry))
+            return
+        await send_json(send, entry)
 
 
 def model_list(models: tuple[ModelView, ...], created: int) -> ModelList:
@@ -170,16 +185,16 @@ def model_list(models: tuple[ModelView, ...], created: int) -> ModelList:
     theirs in the list before they ask, and find its window there. `created` is in Unix seconds.
     """
     names = [(model.name, model) for model in models]
-    names += [(alias, model) for model in models for alias in model.aliases]
+    names += [(alias, model) for model in models for alias in model.aliases if alias[-1] != "*"]
     return ModelList("list", [_model_entry(name, model, created) for name, model in names])
 
 
 def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> ModelObject:
     """The model that answers to `name`. Raises `ApiError` 404."""
-    for model in models:
-        if name == model.name or name in model.aliases:
-            return _model_entry(name, model, created)
-    raise model_not_found(name)
+    model = model_named(models, name)
+    if model is None:
+        raise model_not_found(name)
+    return _model_entry(name, model, created)
 
 
 def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:

@@ -112,7 +112,7 @@ class Answer:
             error = self._error
             self.status = error.status
             headers = error_headers(error, self._headers())
-            self._writer.respond(error.status, (JSON_TYPE, *headers), error.body())
+            self._writer.respond(error.status, (JSON_TYPE, *headers), self._api.error_body(error))
         elif self._foreign is not None:
             self.status = self._foreign.status
             headers = (JSON_TYPE, *self._headers())

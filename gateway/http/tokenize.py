@@ -7,9 +7,11 @@ from array import array
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.api import (
+    ChatRequest,
     DetokenizeBody,
     Detokenized,
     TokenizeBody,
@@ -24,7 +26,7 @@ from gateway.http.body import read_body
 from gateway.http.edge import Edge
 from gateway.http.responses import json_bytes, send_body, send_json
 from gateway.prompt import ModelText, checked_ids, decode_raw, encode_raw, token_strings
-from gateway.turn import off_the_loop
+from gateway.turn import KnownText, off_the_loop
 
 
 class Tokenizing:
@@ -84,10 +86,21 @@ def _encoding(
             return lambda: array("I")
         return lambda: encode_raw(text, prompt, add_special_tokens=add_special_tokens)
     request = chat_request(raw)
-    if (refusal := request.refused_locally) is not None:
-        raise refusal
     kwargs = request.template_kwargs
     if typed.add_generation_prompt is False:
         kwargs = {**kwargs, "add_generation_prompt": False}
+    return _encoding_of_chat(text, msgspec.structs.replace(request, template_kwargs=kwargs))
+
+
+def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "array[int]"]:
+    if (refusal := request.refused_locally) is not None:
+        raise refusal
     now = datetime.now(tz=UTC).astimezone()
+    kwargs = request.template_kwargs
     return lambda: text.encode_chat(request.messages, request.tools, kwargs, now)
+
+
+async def count_chat(known: KnownText, request: ChatRequest) -> int:
+    """The tokens of the prompt of `request`. Raises `ApiError` for what the model cannot take."""
+    encode = _encoding_of_chat(known.text, request)
+    return len(await off_the_loop(request.num_bytes or 0, encode))

@@ -270,7 +270,8 @@ class OutputPipeline:
             reason = "stop"
         called = self._tool_parser is not None and self._tool_parser.num_calls > 0
         is_call = called and reason == "stop"
-        events.append(Finished(self._index, "tool_calls" if is_call else reason))
+        stop = self._stops.matched if self.stopped else None
+        events.append(Finished(self._index, "tool_calls" if is_call else reason, stop))
         return events
 
     def _rest(self) -> str:

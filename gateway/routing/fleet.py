@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from config import FallbackConfig, ModelConfig
+from config import FallbackConfig, ModelConfig, wildcard_of
 from gateway.routing.admission_queue import AdmissionQueue
 from gateway.routing.breaker import Breaker
 from gateway.routing.conversations import Conversations
@@ -130,6 +130,13 @@ class Models:
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
+
+    def named(self, name: str) -> Model | None:
+        """The model of that name or alias, an alias with a wildcard last."""
+        if (model := self.by_name.get(name)) is not None:
+            return model
+        wildcard = wildcard_of(name, self._aliases)
+        return self.by_name[wildcard] if wildcard is not None else None
 
     def refusal(self, names: tuple[str, ...]) -> str | None:
         """Why a worker may not bring models of these names, if so."""
@@ -333,7 +340,7 @@ class Fleet:
 
     def find(self, name: str) -> ModelView | None:
         """The model of that name or alias, for clients and turns."""
-        model = self._models.by_name.get(name)
+        model = self._models.named(name)
         return self.view(model) if model is not None else None
 
     def view(self, model: Model) -> ModelView:

@@ -304,6 +304,7 @@ class SequenceRun:
                     cached_tokens=self.cached_tokens or 0,
                     route=self._attempt.lease.reason,
                     model=self._job.model,
+                    prompt_tokens=self._job.prompt_tokens,
                 )
             )
 

@@ -26,7 +26,9 @@ from gateway.upstream import Provider
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`draw` gives random bytes; once `draining` is set, new requests are refused with 503."""
+    """`signing_key` is for reasoning that clients send back; `draw` gives random bytes; once
+    `draining` is set, new requests are refused with 503.
+    """
 
     config: Config
     dispatcher: Dispatcher
@@ -39,6 +41,7 @@ class Services:
     health: ProviderHealth
     retries: RetryBudget
     open_turns: OpenTurns
+    signing_key: bytes
     digests: DigestCache = field(default_factory=DigestCache)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

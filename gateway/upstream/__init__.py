@@ -5,6 +5,7 @@ how it fails. Must not know which provider is asked when.
 """
 
 from gateway.upstream.answer import Answer, ProviderCut, ProviderFailed
+from gateway.upstream.chat_events import ChatEvents
 from gateway.upstream.forwarded_headers import Header, forwarded_to_provider
 from gateway.upstream.provider import Provider
 from gateway.upstream.provider_request import (
@@ -16,6 +17,7 @@ from gateway.upstream.provider_request import (
 
 __all__ = [
     "Answer",
+    "ChatEvents",
     "Header",
     "Provider",
     "ProviderCut",

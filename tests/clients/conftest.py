@@ -20,6 +20,7 @@ rejoin_wait_s = 1.0
 
 [[models]]
 name = "alpha"
+aliases = ["claude-*"]
 
 [[models]]
 name = "narrow"

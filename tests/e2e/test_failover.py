@@ -12,6 +12,7 @@ import trio
 
 from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
+from tests.fakes.messages_checker import MessagesChecker
 from tests.fakes.provider import FakeProvider, open_provider
 
 BOUND_S = 120.0
@@ -70,6 +71,7 @@ async def test_a_killed_engine_is_covered_by_the_provider_and_comes_back(
                 await _covered_and_back(herma, client, provider)
                 await _held_over_the_restart(herma, client)
                 await _resumed_mid_stream(herma, client)
+                await _resumed_message(herma, client)
     finally:
         await trio.to_thread.run_sync(manager.__exit__, None, None, None)
 
@@ -120,6 +122,32 @@ async def _resumed_mid_stream(herma: HermaProcess, client: httpx.AsyncClient) ->
             event = httpx.Response(200, content=line[6:]).json()
             text += "".join(c["delta"].get("content") or "" for c in event["choices"])
     assert text == undisturbed["choices"][0]["message"]["content"]
+
+
+async def _resumed_message(herma: HermaProcess, client: httpx.AsyncClient) -> None:
+    """The stream's checker sees one message, whose blocks neither repeat nor lack anything."""
+    messages = [{"role": "user", "content": "Hello?"}]
+    body = {"model": "alone", "max_tokens": 400, "messages": messages}
+    body |= {"seed": 1, "stream": True}
+
+    async def read(*, kills: bool) -> MessagesChecker:
+        checker, is_killed = MessagesChecker(), not kills
+        async with client.stream("POST", "/messages", json=body) as reply:
+            async for data in reply.aiter_bytes():
+                checker.feed(data)
+                if not is_killed and checker.message and checker.message["content"]:
+                    _kill_engine(herma, "s1")
+                    is_killed = True
+        checker.end()
+        assert checker.error is None
+        assert is_killed
+        return checker
+
+    disturbed, undisturbed = await read(kills=True), await read(kills=False)
+    assert disturbed.message is not None
+    assert undisturbed.message is not None
+    assert len(disturbed.message["content"][0]["text"]) > 100
+    assert disturbed.message["content"] == undisturbed.message["content"]
 
 
 async def _ask(client: httpx.AsyncClient, model: str) -> httpx.Response:

@@ -17,7 +17,8 @@ from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
 from gateway.http.responses import ClientGone, Header, error_of, send_error
 from gateway.routing.fleet import ModelView
 from gateway.turn.caller import Caller
-from tests.fakes.stream_checker import StreamChecker, is_stream
+from tests.fakes.stream_checker import is_stream
+from tests.fakes.stream_checkers import checker_of
 
 STARTED = Started(
     served_by="worker", worker="gpu0", cached_tokens=64, route="prefix 64 of 70", model="alpha"
@@ -288,9 +289,9 @@ class Exchange:
 
     def _check_stream(self) -> None:
         """If it is an answer: the other streams of the gateway are no completions."""
-        if not (self.writes and self.path.endswith("completions") and is_stream(self.head)):
+        checker = checker_of(self.path)
+        if checker is None or not self.writes or not is_stream(self.head):
             return
-        checker = StreamChecker()
         checker.feed(self.content)
         if not self.writes[-1][1].get("more_body"):
             checker.end()

@@ -11,14 +11,15 @@ import httpx
 import httpx2
 
 from tests.fakes.stream_checker import StreamChecker, is_stream
+from tests.fakes.stream_checkers import checker_of
 
 
 class _Checked:
     """The bytes of a reply, checked as the test reads them."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, path: str) -> None:
         self._inner = inner
-        self._checker = StreamChecker()
+        self._checker = checker_of(path) or StreamChecker()
 
     def __iter__(self) -> Iterator[bytes]:
         for data in self._inner:
@@ -51,7 +52,7 @@ class _Transport(httpx.HTTPTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = super().handle_request(request)
         if is_stream(response.headers):
-            response.stream = _CheckedStream(response.stream)
+            response.stream = _CheckedStream(response.stream, request.url.path)
         return response
 
 
@@ -59,7 +60,7 @@ class _AsyncTransport(httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await super().handle_async_request(request)
         if is_stream(response.headers):
-            response.stream = _CheckedStream(response.stream)
+            response.stream = _CheckedStream(response.stream, request.url.path)
         return response
 
 
@@ -67,7 +68,7 @@ class _Transport2(httpx2.HTTPTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         response = super().handle_request(request)
         if is_stream(response.headers):
-            response.stream = _CheckedStream2(response.stream)
+            response.stream = _CheckedStream2(response.stream, request.url.path)
         return response
 
 

@@ -13,7 +13,8 @@ import trio
 from starlette.types import ASGIApp
 
 from gateway.http.server import serve
-from tests.fakes.stream_checker import check_stream, is_stream
+from tests.fakes.stream_checker import is_stream
+from tests.fakes.stream_checkers import checker_of
 
 PATIENCE_S = 20.0
 """Bounds every wait of a test; nothing is expected to take long."""
@@ -48,6 +49,7 @@ class RawClient:
         self.stream = stream
         self._parser = h11.Connection(h11.CLIENT)
         self._counts_along = False
+        self._target = "/v1/chat/completions"
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
@@ -68,6 +70,7 @@ class RawClient:
             await self.send(self._parser.send(h11.Data(data=body)) or b"")
         self._parser.send(h11.EndOfMessage())
         self._counts_along = b"continuous_usage_stats" in body
+        self._target = target
         reply = await self.reply()
         if self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE:
             self._parser.start_next_cycle()
@@ -84,8 +87,10 @@ class RawClient:
             elif isinstance(event, h11.Data):
                 body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
-                if is_stream(headers):
-                    check_stream(body, counts_along=self._counts_along)
+                checker = checker_of(self._target, counts_along=self._counts_along)
+                if checker is not None and is_stream(headers):
+                    checker.feed(body)
+                    checker.end()
                 return Reply(status, headers, body)
             else:
                 assert not isinstance(event, h11.ConnectionClosed), "ended within a reply"

@@ -70,7 +70,7 @@ def test_usage_counts_through_the_token_that_completes_the_stop() -> None:
     assert (out.stopped, out.num_unread) == (True, 3)
     assert out.push(letters("gh")) == []
     assert out.num_unread == 5
-    assert out.finish("length") == [Finished(0, "stop")]
+    assert out.finish("length") == [Finished(0, "stop", "bc")]
 
 
 def test_held_text_comes_with_the_finish() -> None:
@@ -84,7 +84,7 @@ def test_a_stop_may_be_completed_by_the_flush() -> None:
     """A broken last character can be the stop string, too."""
     out = pipeline("\ufffd")
     assert out.push(letters("að")) == [TextDelta(0, "a")]
-    assert out.finish("length") == [Finished(0, "stop")]
+    assert out.finish("length") == [Finished(0, "stop", "\ufffd")]
 
 
 def test_tool_calls_change_the_reason() -> None:

@@ -1,0 +1,363 @@
+"""Turn events -> the bytes of Anthropic's Messages API.
+
+Owns its events, its message and its error object, as types that are also the API's description.
+Content is a list of blocks, of which one is open at a time; thinking ends with a signature. Must
+not know sockets or when to send.
+"""
+
+import re
+from typing import Any, Final, Literal, assert_never
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
+from gateway.api.errors import ApiError
+from gateway.api.events import (
+    ChoiceEvent,
+    ContentEvent,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from gateway.api.messages_parser import CALL_PREFIX
+from gateway.api.signatures import Signer
+
+_encode = msgspec.json.Encoder().encode
+
+_PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+_EVENT: Final = b'event: %b\ndata: {"type":"%b",%b\n\n'
+_DELTA: Final = b"content_block_delta"
+
+StopWord = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+_REASONS: Final[dict[str, StopWord]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+}
+_ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+_NUMBER: Final = re.compile(r"(\d+) tokens")
+
+
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    """Text of the answer."""
+
+    text: str
+    citations: None = None
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    """Reasoning; clients send it back with its signature."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    """A call for the client to make."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class MessageUsage(msgspec.Struct):
+    """Tokens; those of the prompt that were found in a cache are not among `input_tokens`."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int = 0
+
+    @staticmethod
+    def of(usage: Usage | None) -> "MessageUsage":
+        if usage is None:
+            return MessageUsage(0, 0, 0)
+        rest = usage.prompt_tokens - usage.cached_tokens
+        return MessageUsage(rest, usage.completion_tokens, usage.cached_tokens)
+
+
+class MessageObject(msgspec.Struct):
+    """A whole answer, and the beginning of a streamed one."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[ThinkingBlock | TextBlock | ToolUseBlock]
+    stop_reason: StopWord | None
+    stop_sequence: str | None
+    usage: MessageUsage
+    herma: HermaObject | UnsetType = UNSET
+
+
+class MessageErrorObject(msgspec.Struct):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class MessageError(msgspec.Struct):
+    """Every answer that is not a success."""
+
+    type: Literal["error"]
+    error: MessageErrorObject
+    request_id: str
+
+
+class TokenCount(msgspec.Struct):
+    """The tokens of a prompt."""
+
+    input_tokens: int
+
+
+def messages_format(signer: Signer, request_id: str) -> ApiFormat:
+    """The Messages API for one request."""
+    return ApiFormat(
+        id_prefix="msg_",
+        streamed=lambda head: MessageStream(head, signer, request_id),
+        whole=lambda head: MessageBuilder(head, signer),
+        error_body=lambda error: message_error(error, request_id),
+    )
+
+
+def message_error(error: ApiError, request_id: str) -> bytes:
+    """`error` in the shape of this API."""
+    kind = _ERROR_TYPES.get(error.status, "api_error")
+    return _encode(MessageError("error", MessageErrorObject(kind, _message_of(error)), request_id))
+
+
+def _message_of(error: ApiError) -> str:
+    """Claude Code compacts its history on just these words."""
+    numbers = _NUMBER.findall(error.message)
+    if error.code == "context_length_exceeded" and len(numbers) == 2:
+        return f"prompt is too long: {numbers[1]} tokens > {numbers[0]} maximum"
+    return error.message
+
+
+def _event(name: bytes, rest: bytes) -> bytes:
+    """`rest` is the JSON of the fields behind the type, with the closing brace."""
+    return _EVENT % (name, name, rest)
+
+
+def _block_event(name: bytes, index: int, rest: bytes = b"}") -> bytes:
+    return _event(name, b'"index":%d%b' % (index, rest))
+
+
+class MessageStream:
+    """A `StreamFormatter`. Its only choice is the first."""
+
+    def __init__(self, head: AnswerHead, signer: Signer, request_id: str) -> None:
+        self._head = head
+        self._signer = signer
+        self._request_id = request_id
+        self._started: Started | None = None
+        self._usage: Usage | None = None
+        self._finished: Finished | None = None
+        self._num_blocks = 0
+        self._open: Literal["thinking", "text", "tool_use"] | None = None
+        self._has_arguments = False
+        self._thoughts: list[str] = []
+
+    def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - this API has one choice
+        """The message without content, and what is known of the prompt."""
+        started = self._started
+        usage = MessageUsage(0, 0, 0)
+        if started is not None:
+            rest = max(0, started.prompt_tokens - started.cached_tokens)
+            usage = MessageUsage(rest, 0, started.cached_tokens)
+        message = MessageObject(
+            self._head.id, "message", "assistant", self._head.model, [], None, None, usage
+        )
+        return _event(b"message_start", b'"message":' + _encode(message) + b"}")
+
+    def keep_alive(self) -> bytes:
+        """See `StreamFormatter`."""
+        return _PING
+
+    def format(self, event: ChoiceEvent) -> bytes:
+        """See `StreamFormatter`."""
+        match event:
+            case TextDelta():
+                return self._text(event.text) if event.text else b""
+            case ReasoningDelta():
+                return self._thinking(event.text)
+            case ToolCallArguments():
+                self._has_arguments = self._has_arguments or bool(event.text)
+                return self._delta(b"input_json_delta", b"partial_json", event.text)
+            case ToolCallStart():
+                call = ToolUseBlock(CALL_PREFIX + event.id, event.name, {})
+                self._has_arguments = False
+                return self._begin("tool_use", call)
+            case ToolCallEnd():
+                return self._close()
+            case Finished():
+                self._finished = event
+                return self._close()
+            case Usage():
+                self._usage = event
+            case Started():
+                self._started = event
+            case _:
+                assert_never(event)
+        return b""
+
+    def error(self, error: ApiError) -> bytes:
+        """See `StreamFormatter`."""
+        return b"event: error\ndata: " + message_error(error, self._request_id) + b"\n\n"
+
+    def done(self) -> bytes:
+        """The end of the message, with its reason and the usage."""
+        closing = self._close()
+        rest: dict[str, object] = {
+            "delta": _stop(self._finished),
+            "usage": MessageUsage.of(self._usage),
+        }
+        if self._started is not None:
+            rest["herma"] = HermaObject.of(self._started, self._usage)
+        return (
+            closing
+            + _event(b"message_delta", _encode(rest)[1:])
+            + b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+        )
+
+    def _text(self, text: str) -> bytes:
+        opening = b"" if self._open == "text" else self._begin("text", TextBlock(""))
+        return opening + self._delta(b"text_delta", b"text", text)
+
+    def _thinking(self, text: str) -> bytes:
+        opening = b""
+        if self._open != "thinking":
+            opening = self._begin("thinking", ThinkingBlock("", ""))
+        self._thoughts.append(text)
+        return opening + self._delta(b"thinking_delta", b"thinking", text)
+
+    def _begin(
+        self,
+        kind: Literal["thinking", "text", "tool_use"],
+        block: ThinkingBlock | TextBlock | ToolUseBlock,
+    ) -> bytes:
+        closing = self._close()
+        self._open = kind
+        rest = b',"content_block":' + _encode(block) + b"}"
+        return closing + _block_event(b"content_block_start", self._num_blocks, rest)
+
+    def _delta(self, kind: bytes, field: bytes, text: str) -> bytes:
+        rest = b',"delta":{"type":"%b","%b":%b}}' % (kind, field, _encode(text))
+        return _block_event(_DELTA, self._num_blocks, rest)
+
+    def _close(self) -> bytes:
+        """End the open block, if there is one."""
+        if self._open is None:
+            return b""
+        last = b""
+        if self._open == "thinking":
+            signature = self._signer.signature("".join(self._thoughts))
+            self._thoughts.clear()
+            last = self._delta(b"signature_delta", b"signature", signature)
+        elif self._open == "tool_use" and not self._has_arguments:
+            last = self._delta(b"input_json_delta", b"partial_json", "{}")
+        closing = last + _block_event(b"content_block_stop", self._num_blocks)
+        self._open = None
+        self._num_blocks += 1
+        return closing
+
+
+def _stop(finished: Finished | None) -> dict[str, str | None]:
+    """Why the message ended."""
+    if finished is None:
+        return {"stop_reason": "end_turn", "stop_sequence": None}
+    if finished.stop is not None and finished.reason == "stop":
+        return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
+    return {"stop_reason": _REASONS[finished.reason], "stop_sequence": None}
+
+
+class MessageBuilder:
+    """A `BodyBuilder`: the message in one piece."""
+
+    def __init__(self, head: AnswerHead, signer: Signer) -> None:
+        self._head = head
+        self._signer = signer
+        self._blocks: list[tuple[Literal["thinking", "text"] | ToolCallStart, list[str]]] = []
+        self._finished: Finished | None = None
+
+    def add(self, event: ContentEvent) -> None:
+        """See `BodyBuilder`."""
+        match event:
+            case TextDelta():
+                if event.text:
+                    self._last("text").append(event.text)
+            case ReasoningDelta():
+                self._last("thinking").append(event.text)
+            case ToolCallStart():
+                self._blocks.append((event, []))
+            case ToolCallArguments():
+                self._blocks[-1][1].append(event.text)
+            case ToolCallEnd():
+                pass  # its text is complete
+            case Finished():
+                self._finished = event
+            case _:
+                assert_never(event)
+
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
+        """See `BodyBuilder`."""
+        blocks = [self._block(kind, "".join(texts)) for kind, texts in self._blocks]
+        stop = _stop(self._finished)
+        message = MessageObject(
+            id=self._head.id,
+            type="message",
+            role="assistant",
+            model=self._head.model,
+            content=[block for block in blocks if block is not None],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=MessageUsage.of(usage),
+            herma=UNSET if started is None else HermaObject.of(started, usage),
+        )
+        return _encode({**msgspec.structs.asdict(message), **stop})
+
+    def _last(self, kind: Literal["thinking", "text"]) -> list[str]:
+        if not self._blocks or self._blocks[-1][0] != kind:
+            self._blocks.append((kind, []))
+        return self._blocks[-1][1]
+
+    def _block(
+        self, kind: Literal["thinking", "text"] | ToolCallStart, text: str
+    ) -> ThinkingBlock | TextBlock | ToolUseBlock | None:
+        """A call whose arguments were cut short is left out: it cannot be made."""
+        if kind == "thinking":
+            return ThinkingBlock(text, self._signer.signature(text))
+        if kind == "text":
+            return TextBlock(text)
+        arguments = _object_in(text or "{}")
+        if arguments is None:
+            return None
+        return ToolUseBlock(CALL_PREFIX + kind.id, kind.name, arguments)
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

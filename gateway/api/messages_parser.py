@@ -1,0 +1,390 @@
+"""The body of POST /v1/messages (Anthropic's API) -> `ChatRequest`.
+
+Owns the shape of the body and its translation into a chat, which providers get too. Fields, blocks
+and tools that nothing here can serve are dropped, as clients send what they like. Two habits of
+Claude Code that change the beginning of every prompt, and so empty every prefix cache, are undone:
+a billing header in the system text, and a count of the tokens that are left. Must not know HTTP.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final
+
+import msgspec
+import xxhash
+from msgspec import Meta
+
+from gateway.api.chat_parser import Rewrite, chat_request
+from gateway.api.errors import invalid
+from gateway.api.request import (
+    MAX_SESSION_CHARS,
+    MAX_STOPS,
+    ChatRequest,
+    OutputCap,
+    cached_tools,
+    decode_object,
+    typed_body,
+)
+from gateway.api.signatures import Signer
+
+CALL_PREFIX: Final = "toolu_"
+"""Begins the ids of calls in this API; the rest is the id that the model's template knows."""
+
+_FINGERPRINT_SEED: Final = 1
+"""The same bytes mean another request in another API."""
+
+_BILLING_HEADER: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+_TOKENS_LEFT: Final = re.compile(r"\n*<total_tokens>[^<\n]{0,64}</total_tokens>")
+_SESSION: Final = re.compile(r"session_([0-9A-Za-z-]{8,})")
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+_OUR_TOOLS: Final = frozenset({None, "custom"})
+"""Types of tools that the client runs; a server would run the others."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+Block = dict[str, Any]
+
+
+class MessageParam(msgspec.Struct):
+    """One message; blocks of unknown types are ignored."""
+
+    role: Annotated[str, Meta(extra_json_schema={"enum": sorted(_ROLES)})]
+    content: str | list[Block]
+
+
+class ToolParam(msgspec.Struct):
+    """A tool; those with another `type` than `custom` are ignored."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoiceParam(msgspec.Struct):
+    """`name` belongs to type `tool`."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingParam(msgspec.Struct):
+    """`disabled`, or anything else for thinking; the budget is the model's own."""
+
+    type: str
+
+
+class OutputConfig(msgspec.Struct):
+    """`format` of type `json_schema` has a `schema`."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class MetadataParam(msgspec.Struct):
+    """`user_id` names the conversation, or holds its name."""
+
+    user_id: str | None = None
+
+
+class MessagesBody(msgspec.Struct, kw_only=True):
+    """The fields of the request that Herma reads; null counts as absent."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    messages: Annotated[list[MessageParam], Meta(min_length=1)]
+    max_tokens: OutputCap | None = None
+    system: str | list[Block] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolChoiceParam | None = None
+    thinking: ThinkingParam | None = None
+    output_config: OutputConfig | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    metadata: MetadataParam | None = None
+
+
+def parse_messages(body: bytes, signer: Signer, rewrite: Rewrite | None = None) -> ChatRequest:
+    """The request in `body` (JSON in UTF-8) as a chat, some of whose fields `rewrite` replaces.
+
+    Thinking in the history counts if `signer` has signed it. Raises `ApiError` 400 that names the
+    field.
+    """
+    typed = typed_body(decode_object(body), MessagesBody)
+    chat = _chat_of(typed, signer)
+    if rewrite is not None:
+        chat = rewrite(chat)
+    fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
+    request = chat_request(chat, fingerprint, len(body))
+    return msgspec.structs.replace(
+        request,
+        session=_session(typed.metadata),
+        template_kwargs={**_template_kwargs(typed), **request.template_kwargs},
+    )
+
+
+def _chat_of(typed: MessagesBody, signer: Signer) -> dict[str, Any]:
+    system, tokens_left = _system(typed.system)
+    messages = [{"role": "system", "content": system}] if system else []
+    for at, message in enumerate(typed.messages):
+        messages += _messages(message, at, signer)
+    if tokens_left:
+        _append(messages[-1], tokens_left)
+    chat: dict[str, Any] = {"model": typed.model, "messages": messages}
+    for name in ("max_tokens", "temperature", "top_p", "top_k", "seed"):
+        if (value := getattr(typed, name)) is not None:
+            chat[name] = value
+    if typed.stream:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    if stops := [stop for stop in typed.stop_sequences or () if stop]:
+        chat["stop"] = stops[:MAX_STOPS]
+    tools = [_tool(tool, at) for at, tool in enumerate(typed.tools or ()) if _is_ours(tool)]
+    if tools:
+        chat["tools"] = cached_tools(tools)
+        chat |= _tool_choice(typed.tool_choice)
+    form = typed.output_config.format if typed.output_config is not None else None
+    if form is not None and form.get("type") == "json_schema":
+        schema = {"name": "answer", "schema": form.get("schema")}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return chat
+
+
+def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
+    """Only the template gets these: providers differ in how they are told to think. Clients that do
+    not ask for thinking take the first block for the answer.
+    """
+    thinks = typed.thinking is not None and typed.thinking.type != "disabled"
+    kwargs: dict[str, Any] = {"enable_thinking": thinks, "thinking": thinks}
+    if typed.output_config is not None and typed.output_config.effort is not None:
+        kwargs["reasoning_effort"] = typed.output_config.effort
+    return kwargs
+
+
+def _session(metadata: MetadataParam | None) -> str | None:
+    """Claude Code packs its session into the user's name, by itself or in a JSON object."""
+    user = metadata.user_id if metadata is not None else None
+    if not user:
+        return None
+    if user.startswith("{"):
+        try:
+            named = msgspec.json.decode(user).get("session_id")
+        except (msgspec.MsgspecError, RecursionError):
+            named = None
+        if isinstance(named, str) and named:
+            return named[:MAX_SESSION_CHARS]
+    match = _SESSION.search(user)
+    return (match[1] if match is not None else user)[:MAX_SESSION_CHARS]
+
+
+def _system(given: str | list[Block] | None) -> tuple[str, str]:
+    """The system text without what changes in every request, and the last count of tokens."""
+    texts = [given] if isinstance(given, str) else _texts(given or ())
+    kept = [text for text in (_BILLING_HEADER.sub("", text) for text in texts) if text]
+    system = "\n\n".join(kept)
+    counts = _TOKENS_LEFT.findall(system)
+    if not counts:
+        return system, ""
+    return _TOKENS_LEFT.sub("", system).strip("\n"), counts[-1].strip("\n")
+
+
+def _append(message: dict[str, Any], text: str) -> None:
+    """Put `text` behind all others."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content.append({"type": "text", "text": text})
+    else:
+        message["content"] = f"{content}\n\n{text}" if content else text
+
+
+def _messages(message: MessageParam, at: int, signer: Signer) -> list[dict[str, Any]]:
+    role, content = message.role, message.content
+    if role not in _ROLES:
+        where = f"messages[{at}].role"
+        raise invalid(where, f"'{where}' must be user, assistant or system, not {role!r}.")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    if role == "assistant":
+        return [_assistant(content, at, signer)]
+    if role == "user":
+        return list(_user(content, at))
+    return [{"role": role, "content": "\n\n".join(_texts(content))}]
+
+
+def _assistant(blocks: list[Block], at: int, signer: Signer) -> dict[str, Any]:
+    """Text, calls and thinking of one turn. Thinking that another server signed is dropped."""
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(_texts(blocks))}
+    thoughts = "".join(_thoughts(blocks, signer))
+    calls = [
+        _call(block, f"messages[{at}].content[{index}]")
+        for index, block in enumerate(blocks)
+        if block.get("type") == "tool_use"
+    ]
+    if thoughts:
+        message["reasoning_content"] = thoughts
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _thoughts(blocks: Iterable[Block], signer: Signer) -> Iterator[str]:
+    for block in blocks:
+        if block.get("type") == "thinking":
+            text, signature = block.get("thinking"), block.get("signature")
+            if not (isinstance(text, str) and isinstance(signature, str)):
+                continue
+            if signer.is_signed(text, signature):
+                yield text
+
+
+def _call(block: Block, where: str) -> dict[str, Any]:
+    name, given = block.get("name"), block.get("input")
+    if not isinstance(name, str) or not name:
+        raise invalid(f"{where}.name", f"'{where}.name' must be a string.")
+    # A call that was cut short may have been kept as text; no history makes a request fail.
+    arguments = given if isinstance(given, str) else _encode(given or {}).decode()
+    function = {"name": name, "arguments": arguments}
+    return {"id": _call_id(block.get("id")), "type": "function", "function": function}
+
+
+def _call_id(given: object) -> str:
+    return given.removeprefix(CALL_PREFIX) if isinstance(given, str) else ""
+
+
+def _user(blocks: list[Block], at: int) -> Iterator[dict[str, Any]]:
+    """The results of calls, each a message, and what the user says, in their order. Pictures in
+    results come last, as the user's: results of the chat API are text.
+    """
+    said: list[Block] = []
+    pictures: list[Block] = []
+    for index, block in enumerate(blocks):
+        where = f"messages[{at}].content[{index}]"
+        if block.get("type") != "tool_result":
+            said += _parts([block], where)
+            continue
+        if said:
+            yield {"role": "user", "content": _content(said)}
+            said = []
+        text, others = _result(block, f"{where}.content")
+        yield {"role": "tool", "tool_call_id": _call_id(block.get("tool_use_id")), "content": text}
+        pictures += others
+    is_said = not any(block.get("type") == "tool_result" for block in blocks)
+    if is_said or said or pictures:
+        yield {"role": "user", "content": _content(pictures + said)}
+
+
+def _result(block: Block, where: str) -> tuple[str, list[Block]]:
+    """The text of a call's result, and the parts that are none."""
+    inner = block.get("content")
+    parts = _parts(inner, where) if isinstance(inner, list) else []
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    text = inner if isinstance(inner, str) else "\n".join(texts)
+    if not text and block.get("is_error"):
+        text = "error"
+    return text, [part for part in parts if part["type"] != "text"]
+
+
+def _content(parts: list[Block]) -> str | list[Block]:
+    if not parts:
+        return ""
+    only = parts[0] if len(parts) == 1 else {}
+    return only["text"] if only.get("type") == "text" else parts
+
+
+def _texts(blocks: Iterable[Block]) -> list[str]:
+    found = (block.get("text") for block in blocks if block.get("type") == "text")
+    return [text for text in found if isinstance(text, str)]
+
+
+def _parts(blocks: Iterable[object], where: str) -> list[Block]:
+    """The parts of a chat message for blocks of the user; unknown ones have none."""
+    parts: list[Block] = []
+    for block in blocks:
+        if not isinstance(block, dict):
+            raise invalid(where, f"'{where}' must be text or blocks.")
+        match block.get("type"):
+            case "text" if isinstance(text := block.get("text"), str):
+                parts.append({"type": "text", "text": text})
+            case "text":
+                raise invalid(f"{where}.text", f"'{where}.text' must be a string.")
+            case "image":
+                parts.append({"type": "image_url", "image_url": {"url": _url(block)}})
+            case "document":
+                parts += _document(block, where)
+            case "search_result":
+                texts = [f"{block.get('title', '')} ({block.get('source', '')})"]
+                parts.append({"type": "text", "text": "\n".join(texts + _inner_texts(block))})
+            case _:
+                pass
+    return parts
+
+
+def _inner_texts(block: Block) -> list[str]:
+    inner = block.get("content")
+    return (
+        _texts([one for one in inner if isinstance(one, dict)]) if isinstance(inner, list) else []
+    )
+
+
+def _url(block: Block) -> str:
+    """The picture or file in `block`, as a URL."""
+    source = block.get("source")
+    if not isinstance(source, dict):
+        return ""
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return str(source.get("url", ""))
+
+
+def _document(block: Block, where: str) -> list[Block]:
+    source = block.get("source")
+    if isinstance(source, dict) and source.get("type") == "text":
+        return [{"type": "text", "text": str(source.get("data", ""))}]
+    if isinstance(source, dict) and source.get("type") == "content":
+        inner = source.get("content")
+        if isinstance(inner, str):
+            return [{"type": "text", "text": inner}]
+        return _parts(inner if isinstance(inner, list) else [], where)
+    name = str(block.get("title") or "document")
+    return [{"type": "file", "file": {"filename": name, "file_data": _url(block)}}]
+
+
+def _is_ours(tool: dict[str, Any]) -> bool:
+    return tool.get("type") in _OUR_TOOLS
+
+
+def _tool(given: dict[str, Any], at: int) -> dict[str, Any]:
+    """A tool of the chat API."""
+    try:
+        tool = msgspec.convert(given, ToolParam)
+    except msgspec.ValidationError as error:
+        where = f"tools[{at}]"
+        raise invalid(where, f"'{where}': {str(error).replace('`', '')}.") from error
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
+    if tool.strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoiceParam | None) -> dict[str, Any]:
+    """The fields for a choice among tools."""
+    if choice is None:
+        return {}
+    fields: dict[str, Any] = (
+        {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
+    )
+    if choice.type == "tool":
+        return {**fields, "tool_choice": {"type": "function", "function": {"name": choice.name}}}
+    chosen = _CHOICES.get(choice.type)
+    if chosen is None:
+        text = f"'tool_choice.type' must be auto, any, tool or none, not {choice.type!r}."
+        raise invalid("tool_choice.type", text)
+    return {**fields, "tool_choice": chosen}

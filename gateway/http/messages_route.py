@@ -1,0 +1,114 @@
+"""POST /v1/messages, POST /v1/messages/count_tokens and what else Anthropic's clients ask for.
+
+Owns the request's id and the shape of errors before an answer begins. Must not know how a turn
+runs, nor what a message says.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from gateway.api import (
+    ApiError,
+    ApiFormat,
+    ChatRequest,
+    TokenCount,
+    message_error,
+    messages_format,
+    parse_messages,
+)
+from gateway.http.edge import Edge, Emit, RunTurn
+from gateway.http.generation import Generation
+from gateway.http.metrics import Metrics
+from gateway.http.response_writer import EXTENSION
+from gateway.http.responses import error_headers, header, send_body, send_json
+from gateway.http.sse_writer import StreamedAnswer
+from gateway.http.tokenize import count_chat
+from gateway.http.whole_answer import WholeAnswer
+from gateway.turn import Caller
+from gateway.upstream import ChatEvents
+
+_NOT_FORWARDED: Final = (b"anthropic-", b"x-stainless-")
+"""Headers about this API, which a provider of chats does not speak, begin so."""
+
+_Endpoint = Callable[[str, Scope, Receive, Send], Awaitable[None]]
+
+
+def as_events(run_turn: RunTurn) -> RunTurn:
+    """`run_turn`, with a provider's answer as events instead of bytes."""
+
+    async def run(request: ChatRequest, caller: Caller, emit: Emit) -> None:
+        await run_turn(request, caller, ChatEvents(emit).take)
+
+    return run
+
+
+def without_headers(caller: Caller, beginnings: tuple[bytes, ...]) -> Caller:
+    """`caller` without the headers whose names begin so."""
+    kept = tuple(pair for pair in caller.headers if not pair[0].startswith(beginnings))
+    return msgspec.structs.replace(caller, headers=kept)
+
+
+class Messages:
+    """All of that API's endpoints."""
+
+    def __init__(self, edge: Edge, generation: Generation, metrics: Metrics) -> None:
+        self._edge = edge
+        self._turns = replace(edge, run_turn=as_events(edge.run_turn))
+        self._generation = generation
+        self._metrics = metrics
+        self._rewrite = edge.by_alias if edge.alias_params else None
+        self.create = partial(self._in_shape, self._create)
+        self.count_tokens = partial(self._in_shape, self._count_tokens)
+
+    async def hello(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """What Claude Code asks before anything else."""
+        await send_json(send, {"message": "hello"})
+
+    async def _in_shape(
+        self, endpoint: _Endpoint, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer, with an error before the answer in this API's shape."""
+        request_id = "req_" + self._edge.draw(12).hex()
+        writer = scope["extensions"][EXTENSION]
+        writer.extra_headers = (*writer.extra_headers, header(b"request-id", request_id))
+        try:
+            await endpoint(request_id, scope, receive, send)
+        except ApiError as error:
+            body = message_error(error, request_id)
+            await send_body(send, error.status, body, headers=error_headers(error))
+
+    async def _create(
+        self,
+        request_id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,  # noqa: ARG002
+    ) -> None:
+        """One conversation, one answer."""
+        caller, request = await self._take(scope, receive)
+        api: ApiFormat = messages_format(self._edge.signer, request_id)
+        answer = StreamedAnswer if request.stream else WholeAnswer
+        writer = scope["extensions"][EXTENSION]
+        await answer(self._turns, self._metrics, request, caller, api, writer).run()
+
+    async def _count_tokens(
+        self,
+        request_id: str,  # noqa: ARG002
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """The tokens of the prompt, exactly as a turn would count them."""
+        _, request = await self._take(scope, receive)
+        known = await self._edge.text_of(request.model)
+        await send_json(send, TokenCount(await count_chat(known, request)))
+
+    async def _take(self, scope: Scope, receive: Receive) -> tuple[Caller, ChatRequest]:
+        caller, body = await self._generation.take(scope, receive)
+        request = parse_messages(body, self._edge.signer, self._rewrite)
+        return without_headers(caller, _NOT_FORWARDED), request

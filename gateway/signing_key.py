@@ -1,0 +1,54 @@
+"""The file of the key that signs reasoning.
+
+Owns its creation: 32 random bytes that only the gateway's user can read, made once, since clients
+keep what it signed. Must not know what is signed.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from config import Config, signing_key_path
+from gateway.api import KEY_BYTES
+from protocol.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+def signing_key(config: Config, environ: Mapping[str, str]) -> bytes:
+    """The key in the configured file, else in the state directory, created if it is missing.
+
+    Without a place for it the key lasts as long as this process, and a log line says so. Raises
+    `ConfigError` for a configured file that cannot be used.
+    """
+    try:
+        return _read_or_create(signing_key_path(config, environ))
+    except (OSError, ConfigError) as error:
+        if config.gateway.signing_key_file is not None:
+            text = f"cannot use [gateway] signing_key_file: {error}"
+            raise ConfigError(text) from error
+        _log.warning("reasoning that clients send back is dropped after a restart: %s", error)
+        return os.urandom(KEY_BYTES)
+
+
+def _read_or_create(path: Path) -> bytes:
+    if not path.exists():
+        _create(path)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{path} has {len(key)} bytes, not {KEY_BYTES}; delete it for a new one")
+    return key
+
+
+def _create(path: Path) -> None:
+    """Whole or not at all: of several processes that start at once, the first one's key stays."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # of mode 0600
+        draft.write(os.urandom(KEY_BYTES))
+        draft.flush()
+        try:
+            os.link(draft.name, path)
+        except FileExistsError:
+            return

@@ -1,0 +1,110 @@
+"""Turn events as messages: every stream is well-formed, and says what the whole answer says."""
+
+import msgspec
+from hypothesis import given, settings
+
+from gateway.api.api_format import AnswerHead
+from gateway.api.errors import ApiError, context_length_exceeded
+from gateway.api.events import (
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    TurnEvent,
+    Usage,
+)
+from gateway.api.messages_formatter import MessageObject, messages_format
+from gateway.api.signatures import Signer
+from tests.fakes.messages_checker import MessagesChecker, check_messages
+from tests.fakes.model_outputs import STARTED, USAGE, model_outputs
+
+SIGNER = Signer(bytes(32))
+HEAD = AnswerHead("msg_1", 1_800_000_000, "alpha")
+FORMAT = messages_format(SIGNER, "req_1")
+
+
+def streamed(events: list[TurnEvent]) -> MessagesChecker:
+    formatter = FORMAT.streamed(HEAD)
+    parts = [formatter.format(events[0]), formatter.head(1)]  # type: ignore[arg-type]
+    for event in events[1:]:
+        parts += [formatter.format(event), formatter.keep_alive()]  # type: ignore[arg-type]
+    return check_messages(b"".join([*parts, formatter.done()]))
+
+
+def whole(events: list[TurnEvent]) -> dict[str, object]:
+    builder = FORMAT.whole(HEAD)
+    for event in events:
+        if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | Finished):
+            builder.add(event)
+    body = builder.body(STARTED, USAGE)
+    msgspec.json.decode(body, type=MessageObject)
+    decoded: dict[str, object] = msgspec.json.decode(body)
+    return decoded
+
+
+@given(model_outputs())
+@settings(max_examples=2000)
+def test_any_output_makes_a_sound_stream_that_equals_the_whole(events: list[TurnEvent]) -> None:
+    """Order, nesting and numbering are the checker's; the sums of the deltas are the message. A
+    call that was cut short is only in the stream.
+    """
+    message = streamed(events).message
+    assert message is not None
+    body = whole(events)
+    body.pop("herma")
+    message["content"] = [b for b in message["content"] if b.get("input", {}) is not None]
+    assert message == body
+
+
+def test_thinking_is_signed_once_before_its_end() -> None:
+    """The signature is of the whole thought; the prompt's tokens are in the first event."""
+    checked = streamed([STARTED, ReasoningDelta(0, "h"), ReasoningDelta(0, "m"), TextDelta(0, "!")])
+    assert checked.message is not None
+    thought, text = checked.message["content"]
+    assert SIGNER.is_signed("hm", thought["signature"])
+    assert text["text"] == "!"
+    assert checked.kinds.count("content_block_delta") == 4
+    assert checked.message["usage"]["cache_read_input_tokens"] == 0  # no usage came at the end
+
+
+def test_a_call_without_arguments_is_an_empty_object() -> None:
+    """Fragments join to one object in any case."""
+    events: list[TurnEvent] = [STARTED, ToolCallStart(0, 0, "x", "f"), ToolCallEnd(0, 0)]
+    checked = streamed([*events, Finished(0, "tool_calls"), USAGE])
+    assert checked.message is not None
+    (call,) = checked.message["content"]
+    assert (call["id"], call["name"], call["input"]) == ("toolu_x", "f", {})
+    assert checked.message["stop_reason"] == "tool_use"
+
+
+def test_input_tokens_leave_the_cached_ones_out() -> None:
+    """The three counts of the prompt add up to its tokens."""
+    started = Started("worker", "w", 30, "r", "m", prompt_tokens=100)
+    formatter = FORMAT.streamed(HEAD)
+    formatter.format(started)
+    first = msgspec.json.decode(formatter.head(1).split(b"data: ")[1])["message"]["usage"]
+    assert (first["input_tokens"], first["cache_read_input_tokens"]) == (70, 30)
+    formatter.format(Usage(100, 40, 7))
+    last = msgspec.json.decode(formatter.done().split(b"\n\n")[0].split(b"data: ")[1])
+    assert last["usage"]["input_tokens"] == 60
+    assert last["usage"]["output_tokens"] == 7
+
+
+def test_errors_have_this_api_s_shape() -> None:
+    """Type by status; a full window in the words on which Claude Code compacts."""
+    error = msgspec.json.decode(FORMAT.error_body(ApiError(429, "Full.")))
+    assert error == {
+        "type": "error",
+        "error": {"type": "rate_limit_error", "message": "Full."},
+        "request_id": "req_1",
+    }
+    full = msgspec.json.decode(FORMAT.error_body(context_length_exceeded(4096, 5000)))
+    assert full["error"]["message"] == "prompt is too long: 5000 tokens > 4096 maximum"
+    stream = FORMAT.streamed(HEAD)
+    assert check_messages(stream.head(1) + stream.error(ApiError(502, "Lost."))).error == {
+        "type": "api_error",
+        "message": "Lost.",
+    }

@@ -1,0 +1,143 @@
+"""A provider's answer as events."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.api import (
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    Usage,
+)
+from gateway.upstream import ChatEvents
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+def chunk(finish: str | None = None, **delta: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+
+
+def part(index: int, arguments: str | None = None, **more: Any) -> dict[str, Any]:
+    function = {
+        k: v for k, v in {"arguments": arguments, "name": more.pop("name", None)}.items() if v
+    }
+    return {"index": index, "function": function, **more}
+
+
+def read(*events: bytes | TurnEvent) -> list[TurnEvent]:
+    found: list[TurnEvent] = []
+    reader = ChatEvents(found.append)
+    for event in events:
+        reader.take(UpstreamChunk(event) if isinstance(event, bytes) else event)
+    return found
+
+
+def test_a_stream_is_read_to_its_usage() -> None:
+    """Reasoning under either name, text, the finish, and the usage last; several in one piece."""
+    usage = b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
+    found = read(
+        chunk(role="assistant", content="") + chunk(reasoning_content="Hm"),
+        chunk(reasoning="."),
+        chunk(content="Yes") + chunk("stop") + usage,
+        b": still here\n\n" + DONE,
+    )
+    assert found == [
+        ReasoningDelta(0, "Hm"),
+        ReasoningDelta(0, "."),
+        TextDelta(0, "Yes"),
+        Finished(0, "stop"),
+        Usage(9, 4, 2),
+    ]
+
+
+def test_calls_that_are_written_at_once_come_one_after_the_other() -> None:
+    """The first as it comes; the rest, and late text, at the end."""
+    found = read(
+        chunk(tool_calls=[part(0, id="a", name="f")]),
+        chunk(tool_calls=[part(1, "{}", id="b", name="g"), part(0, '{"x":')]),
+        chunk(content="Wait."),
+        chunk("tool_calls", tool_calls=[part(0, "1}")]),
+        DONE,
+    )
+    assert found == [
+        ToolCallStart(0, 0, "a", "f"),
+        ToolCallArguments(0, 0, '{"x":'),
+        ToolCallArguments(0, 0, "1}"),
+        ToolCallEnd(0, 0),
+        ToolCallStart(0, 1, "b", "g"),
+        ToolCallArguments(0, 1, "{}"),
+        ToolCallEnd(0, 1),
+        TextDelta(0, "Wait."),
+        Finished(0, "tool_calls"),
+    ]
+
+
+def test_a_whole_answer_is_read_at_once() -> None:
+    """Calls of a whole answer have no index."""
+    message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}],
+    }
+    answer = {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
+    started = Started("cloud:p", "", 0, "r", "m")
+    found = read(started, UpstreamBody(200, json.dumps(answer).encode()))
+    assert found == [
+        started,
+        ToolCallStart(0, 0, "a", "f"),
+        ToolCallArguments(0, 0, '{"x":1}'),
+        ToolCallEnd(0, 0),
+        Finished(0, "tool_calls"),
+        Usage(9, 4, 2),
+    ]
+
+
+def test_a_refusal_is_an_error_with_its_words() -> None:
+    """The status is the provider's."""
+    (failed,) = read(UpstreamBody(400, b'{"error":{"message":"no","code":"y"}}'))
+    assert isinstance(failed, Failed)
+    assert (failed.error.status, failed.error.message, failed.error.code) == (400, "no", "y")
+    (other,) = read(UpstreamBody(422, b'{"detail":"no"}'))
+    assert isinstance(other, Failed)
+    assert other.error.status == 422
+
+
+ANY = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                ["index", "function", "name", "arguments", "content", "tool_calls", "text"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(ANY, max_size=6))
+def test_no_shape_raises(deltas: list[Any]) -> None:
+    """Events are emitted from a callback that must not raise; there is one finish, last."""
+    chunks = [
+        b"data: " + json.dumps({"choices": [{"delta": delta}]}).encode() + b"\n\n"
+        for delta in deltas
+    ]
+    found = read(*chunks, DONE, DONE)
+    assert [type(event) for event in found].count(Finished) == bool(deltas)

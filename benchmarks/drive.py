@@ -54,6 +54,7 @@ class Drive:
         )
         blocks = BlockManager(self.num_blocks, facts.block_size)
         self._scheduler = Scheduler(limits, blocks, (MODEL,), runner.eos_ids)
+        self._scheduler.expects_growth = False
 
     @property
     def num_preemptions(self) -> int:

@@ -26,7 +26,6 @@ _SCHEME: Final = re.compile(r"[\w-]+:")
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Engine limits that belong together."""
 
-    max_seqs: int
     token_budget: int
     max_gap_ms: float
     max_context: int
@@ -47,7 +46,6 @@ def builtin_config() -> Config:
         model=f"{BUILTIN_PREFIX}{BUILTIN_MODEL}",
         serves=BUILTIN_MODEL,
         gateways=(Config().gateway.worker_bind,),
-        max_seqs=limits.max_seqs,
         token_budget=limits.token_budget,
         max_gap_ms=limits.max_gap_ms,
         max_context=limits.max_context,

@@ -98,7 +98,6 @@ def _fill_workers(raw: dict[str, Any]) -> None:
             worker["serves"] = next(iter(models))
         model = models.get(_text(worker, "serves") or "", {})
         limits = profiles().get(_text(model, "profile") or "", profiles()[DEFAULT_PROFILE])
-        worker.setdefault("max_seqs", limits.max_seqs)
         worker.setdefault("token_budget", limits.token_budget)
         worker.setdefault("max_gap_ms", model.get("max_gap_ms", limits.max_gap_ms))
         worker.setdefault("max_context", limits.max_context)

@@ -72,9 +72,9 @@ class GatewayConfig(_Table, frozen=True):
     `first_token_s`: a worker that has sent nothing for a sequence in this time has lost it.
     `disconnect_grace_s`: how long a streamed request outlives its client before the first token.
     `recovery_probes` must succeed in a row to end a fallback to providers.
-    `max_queue` bounds the waiting requests of one model. `signing_key_file` proves which reasoning
-    came from here; None: beside the ledger. `curve_worker_keys` maps worker names to
-    their public keys. Port 0 is any free port.
+    `max_queue` bounds the waiting sequences of one model; None: as many as its workers take at
+    once, at least 256. `signing_key_file` proves which reasoning came from here; None: beside the
+    ledger. `curve_worker_keys` maps worker names to their public keys. Port 0 is any free port.
     `processes` share the port; process i takes workers at `worker_bind` + i, and alone answers on
     `process_port` + i, for metrics of each.
     """
@@ -92,7 +92,7 @@ class GatewayConfig(_Table, frozen=True):
     disconnect_grace_s: Seconds = 10.0
     recovery_probes: Positive = 3
     drain_s: Seconds = 10.0
-    max_queue: Positive = 256
+    max_queue: Positive | None = None
     max_body_bytes: Positive = 8 * 2**20
     allowed_origins: tuple[str, ...] = ()
     curve_secret_file: str | None = None
@@ -249,11 +249,12 @@ EXTERNAL_ENGINES: Final = frozenset(("vllm", "sglang", "llama-cpp"))
 class WorkerConfig(_Table, frozen=True):
     """`[[workers]]`: one engine and the model it serves.
 
-    `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `max_seqs`,
-    `token_budget` (tokens per step), `max_gap_ms` (how long prompts may keep an answer in progress
-    waiting for its next token) and `max_context` come from the model's profile unless set here. The
-    window is the model's, `max_context` at most, or `context_length` exactly: then memory that
-    cannot hold it is an error. `kv_tokens` None takes what memory allows. `quantization` "fp8"
+    `model` is a Hugging Face style directory, a hub id or `builtin:herma-tiny`. `token_budget`
+    (tokens per step), `max_gap_ms` (how long prompts may keep an answer in progress waiting for its
+    next token) and `max_context` come from the model's profile unless set here. The window is the
+    model's, `max_context` at most, or `context_length` exactly: then memory that cannot hold it is
+    an error. `kv_tokens` None takes what memory allows, and `max_seqs` None as many sequences as
+    these keys and values are good for: at most 256 on a card, 16 on a CPU. `quantization` "fp8"
     keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
     and values in 8 bits, "auto" in the network's dtype. `stall_s`: a start without progress for
     this time has failed.
@@ -269,7 +270,6 @@ class WorkerConfig(_Table, frozen=True):
     model: str
     serves: Name
     gateways: tuple[str, ...]
-    max_seqs: Positive
     token_budget: Positive
     max_gap_ms: Gap | None = None
     engine: Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp"] = "native"
@@ -278,6 +278,7 @@ class WorkerConfig(_Table, frozen=True):
     quantization: Literal["auto", "fp8"] = "auto"
     kv_dtype: Literal["auto", "fp8"] = "auto"
     kv_tokens: Positive | None = None
+    max_seqs: Positive | None = None
     context_length: Positive | None = None
     max_context: Positive | None = None
     block_size: Literal[16, 32, 64, 128] = 32

@@ -39,8 +39,8 @@ def _summary(path: Path, config: Config) -> str:
     for worker in config.workers:
         window = worker.context_length or f"at most {worker.max_context}"
         gap = "" if worker.max_gap_ms is None else f", gaps of {worker.max_gap_ms:g} ms"
-        limits = f"max_seqs {worker.max_seqs}, token_budget {worker.token_budget}{gap}"
-        limits += f", context {window}"
+        max_seqs = worker.max_seqs or "by memory"
+        limits = f"max_seqs {max_seqs}, token_budget {worker.token_budget}{gap}, context {window}"
         lines.append(f"  worker    {worker.name}: {worker.model} as {worker.serves} ({limits})")
     currency = config.ledger.currency
     for name, provider in config.providers.items():

@@ -1,4 +1,4 @@
-"""The messages of protocol v3, as two closed unions.
+"""The messages of protocol v4, as two closed unions.
 
 Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
 tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 
 Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -245,7 +245,9 @@ class Load(_Message, frozen=True, tag=42):
     """The engine's own counters, at most one per 100 ms and after each change of state.
 
     `free_blocks` counts blocks that no sequence holds (cached ones included). `step_ms` and
-    `prefill_tokens_per_s` are moving averages, 0 while unknown.
+    `prefill_tokens_per_s` are moving averages, 0 while unknown. `places` is how many sequences the
+    engine takes at once now: `max_seqs` of its facts, or fewer where the answers of so many would
+    not fit into its memory; 0 while unknown.
     """
 
     epoch: Count
@@ -257,6 +259,7 @@ class Load(_Message, frozen=True, tag=42):
     preemptions: Count
     step_ms: Amount
     prefill_tokens_per_s: Amount
+    places: Count = 0
 
 
 class Pong(_Message, frozen=True, tag=43):

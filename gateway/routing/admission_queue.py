@@ -41,11 +41,12 @@ class AdmissionQueue:
     """Tickets by number, in lines that are kept in order: one for each key, one for those that had
     a place before, both once more for auxiliary requests. Which line is next is found when a ticket
     may leave. `by_ticket` is public for reading: it is nearly always empty, and looking costs no
-    call. `is_any_held`: some ticket's `held_since` is set.
+    call. `num_sequences` of all of them. `is_any_held`: some ticket's `held_since` is set.
     """
 
     def __init__(self) -> None:
         self.by_ticket: dict[int, Waiting] = {}
+        self.num_sequences = 0
         self.is_any_held = False
         self._lines: dict[tuple[bool, bool, str], _Line] = {}
 
@@ -60,6 +61,7 @@ class AdmissionQueue:
 
     def add(self, waiting: Waiting) -> None:
         self.by_ticket[waiting.request.ticket] = waiting
+        self.num_sequences += waiting.request.num_sequences
         insort(self._lines.setdefault(_line_of(waiting), []), _entry_of(waiting))
 
     def get(self, ticket: int) -> Waiting:
@@ -69,6 +71,7 @@ class AdmissionQueue:
     def pop(self, ticket: int) -> Waiting:
         """Remove the ticket, which must wait."""
         waiting = self.by_ticket.pop(ticket)
+        self.num_sequences -= waiting.request.num_sequences
         name = _line_of(waiting)
         line = self._lines[name]
         del line[bisect_left(line, _entry_of(waiting))]

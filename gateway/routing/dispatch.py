@@ -76,7 +76,7 @@ class Dispatch:
         self,
         models: tuple[ModelConfig, ...],
         *,
-        max_queue: int,
+        max_queue: int | None,
         resume_wait_s: float,
         rejoin_s: float = 0.0,
         recovery_probes: int = RECOVERY_PROBES,
@@ -275,9 +275,10 @@ class Dispatch:
         if worker.engine is None or load.epoch != worker.epoch:
             self._num_stale += 1
             return ()
-        was_full = worker.full_since is not None
+        was_full, num_places = worker.full_since is not None, worker.places
         worker.report(load, now)
-        return self._settle(worker.models, now) if was_full else ()
+        has_news = was_full or worker.places > num_places
+        return self._settle(worker.models, now) if has_news else ()
 
     def _progress(self, worker: Worker, progress: Progress) -> Effects:
         if progress.epoch == worker.epoch and worker.engine is None:

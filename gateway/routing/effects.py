@@ -23,7 +23,8 @@ class RouteRequest(msgspec.Struct, frozen=True):
     tools, a prompt of at most 4k tokens. `cloud`: the key allows providers. `deadline_at` is on
     the clock of `now`. `excluded` workers are taken only if no other one is ready. `resumed`:
     text was already sent, so no provider can continue it. `prefer` breaks ties. `fingerprint`:
-    equal for equal bytes of the client's body; see `quarantine.py`.
+    equal for equal bytes of the client's body; see `quarantine.py`. `num_sequences`: so many follow
+    from the request if it is taken, one for each choice.
     """
 
     ticket: int
@@ -41,6 +42,7 @@ class RouteRequest(msgspec.Struct, frozen=True):
     resumed: bool = False
     prefer: WorkerId | None = None
     fingerprint: bytes = b""
+    num_sequences: int = 1
 
 
 class Assign(msgspec.Struct, frozen=True):

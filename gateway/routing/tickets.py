@@ -23,6 +23,7 @@ from gateway.routing.effects import (
 )
 from gateway.routing.fair_shares import OUTPUT_COST, cost_of
 from gateway.routing.fleet import Fleet, Model, Models
+from gateway.routing.limit_hit import full_text, late_text, queue_limit
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, pick_next
@@ -45,7 +46,7 @@ class PlacementQueue:
         index: PrefixIndex,
         quarantine: Quarantine,
         *,
-        max_queue: int,
+        max_queue: int | None,
         resume_wait_s: float,
     ) -> None:
         self._models = models
@@ -322,7 +323,7 @@ class PlacementQueue:
         # A request that waits although places are free only waits for its turn to prefill.
         ready = self._fleet.ready(model)
         num_free = sum(worker.num_free_places for worker in ready)
-        return len(model.queue) - num_free > self._max_queue
+        return model.queue.num_sequences - num_free > queue_limit(ready, self._max_queue)
 
     def _give_up(self, model: Model, ticket: int, now: float) -> Effects:
         """Waiting is hopeless: a provider if one may answer, else the refusal that fits."""
@@ -332,10 +333,14 @@ class PlacementQueue:
             return (UseProvider(ticket, chain, f"the queue of {model.name} is too long"),)
         if not ready:
             return (self._refuse_unserved(model, ticket, now),)
-        self._dequeue(model, ticket)
-        num_places = sum(worker.engine.max_seqs for worker in ready if worker.engine is not None)
-        wait_s = retry_after_s(len(model.queue), num_places, model.service_s.value)
-        text = f"All places for {model.name} are taken and {len(model.queue)} requests are queued."
+        request = self._dequeue(model, ticket).request
+        num_waiting = model.queue.num_sequences
+        num_places = sum(worker.places for worker in ready)
+        wait_s = retry_after_s(num_waiting, num_places, model.service_s.value)
+        if _is_late(request, now):
+            text = late_text(model.name, ready)
+        else:
+            text = full_text(model.name, request, ready, num_waiting, self._max_queue)
         return (Refuse(ticket, errors.busy(text, wait_s)),)
 
     def _refuse_unserved(self, model: Model, ticket: int, now: float) -> Refuse:

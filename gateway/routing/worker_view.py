@@ -251,8 +251,16 @@ class Worker:
         return self.engine is not None and not self.draining
 
     @property
+    def places(self) -> int:
+        """How many sequences it takes at once: what its engine said last, at most its cap."""
+        if self.engine is None:
+            return 0
+        now = self.load.places if self.load is not None else 0
+        return min(now or self.engine.max_seqs, self.engine.max_seqs)
+
+    @property
     def num_free_places(self) -> int:
-        return max(0, self.engine.max_seqs - len(self.reservations)) if self.engine else 0
+        return max(0, self.places - len(self.reservations))
 
     @property
     def is_crowded(self) -> bool:
@@ -264,7 +272,7 @@ class Worker:
         # The engine's `Load` counts the probe too.
         num_others = max(self.num_running - 1, len(self.reservations))
         has_no_block = self.load is not None and self.load.free_blocks == 0 < self.load.num_blocks
-        is_full = num_others >= self.engine.max_seqs or self.full_since is not None
+        is_full = num_others >= self.places or self.full_since is not None
         return is_full or has_no_block
 
     def is_stuck(self, now: float) -> bool:
@@ -285,7 +293,7 @@ class Worker:
             return False
         if self.full_since is not None and not self.may_try:
             return False
-        limit = self.engine.max_seqs + (AUXILIARY_PLACES if auxiliary else 0)
+        limit = self.places + (AUXILIARY_PLACES if auxiliary else 0)
         return len(self.reservations) < limit
 
     def has_room(self, request: RouteRequest, expected_output: int) -> bool:
@@ -380,7 +388,7 @@ class Worker:
         num_there = load.running + load.waiting
         self.num_running = max(num_there, len(self.reservations))
         self.may_try = True
-        if self.engine is not None and num_there < self.engine.max_seqs:
+        if self.engine is not None and num_there < self.places:
             self.full_since = None
 
     def fail(self, fault: Fault, now: float) -> None:

@@ -204,6 +204,8 @@ class SequenceRun:
             resumed=resumed or output.has_text or (self.has_begun and job.request.n > 1),
             prefer=prefer,
             fingerprint=job.request.fingerprint,
+            # The first choice asks for all: the others start once it has begun.
+            num_sequences=1 if self.has_begun or self._index else job.request.n,
         )
 
     def _replaced(self) -> ApiError:

@@ -47,7 +47,7 @@ def test_profiles_fill_what_a_worker_leaves_open() -> None:
     """A worker takes the limits of its model's profile, key by key, and dials this gateway."""
     config = parse_config(GOOD, "herma.toml")
     first, second = config.workers
-    assert (first.max_seqs, first.token_budget, first.max_context) == (4, 2048, 204_800)
+    assert (first.max_seqs, first.token_budget, first.max_context) == (None, 2048, 204_800)
     assert (second.max_seqs, second.token_budget, second.max_context) == (7, 4096, 131_072)
     assert (first.max_gap_ms, second.max_gap_ms) == (25, 40)
     assert first.gateways == (config.gateway.worker_bind,)

@@ -78,6 +78,7 @@ def load(
     rate: float = 10_000.0,
     step_ms: float = 20.0,
     epoch: int = 1,
+    places: int = 0,
 ) -> Load:
     """An engine's counters."""
     return Load(
@@ -90,6 +91,7 @@ def load(
         preemptions=0,
         step_ms=step_ms,
         prefill_tokens_per_s=rate,
+        places=places,
     )
 
 
@@ -118,6 +120,7 @@ def request(
     resumed: bool = False,
     prefer: WorkerId | None = None,
     fingerprint: bytes = b"",
+    num_sequences: int = 1,
 ) -> RouteRequest:
     """A prompt of these blocks and `tail` tokens more."""
     return RouteRequest(
@@ -136,13 +139,14 @@ def request(
         resumed=resumed,
         prefer=prefer,
         fingerprint=fingerprint,
+        num_sequences=num_sequences,
     )
 
 
 def dispatch(
     *workers: tuple[WorkerId, EngineFacts],
     fallback: tuple[FallbackConfig, ...] = (),
-    max_queue: int = 8,
+    max_queue: int | None = 8,
     resume_wait_s: float = 120.0,
 ) -> Dispatch:
     """A dispatch for the model `m` with these ready workers, called w1, w2, ..."""

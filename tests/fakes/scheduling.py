@@ -36,11 +36,19 @@ def make_scheduler(
     max_waiting: int = 8,
     vocab_size: int | None = None,
     lookahead: int = 0,
+    usual_outputs: int = 0,
 ) -> Scheduler:
-    """A small scheduler; 7 is the end of sequence."""
+    """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
+    answers that grow, so blocks run out.
+    """
     limits = SchedulerLimits(max_seqs, token_budget, context_length, max_waiting, vocab_size)
     blocks = BlockManager(num_blocks, block_size)
-    return Scheduler(limits, blocks, (MODEL,), frozenset({EOS}), lookahead=lookahead)
+    eos_ids = frozenset({EOS})
+    scheduler = Scheduler(
+        limits, blocks, (MODEL,), eos_ids, lookahead=lookahead, usual_outputs=usual_outputs
+    )
+    scheduler.expects_growth = usual_outputs > 0
+    return scheduler
 
 
 def make_submit(

@@ -24,6 +24,7 @@ from workers.bridge.exchange import EngineRefusal, Exchange
 from workers.bridge.launched import group_cpu_s
 from workers.external import Answer, EngineError, EngineLimits, Piece, phase_of
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
+from workers.scheduler import CARD_SEQS
 
 Report = Callable[[str, float, str], None]
 
@@ -183,7 +184,8 @@ def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:
             f"context_length {window} is more than the {limits.context_length} tokens of the "
             f"engine at {config.url}"
         )
-    max_seqs = min(config.max_seqs, limits.max_seqs or config.max_seqs)
+    wanted = config.max_seqs or limits.max_seqs or CARD_SEQS
+    max_seqs = min(wanted, limits.max_seqs or wanted)
     kv_tokens = config.kv_tokens or limits.kv_tokens or window * max_seqs
     num_blocks = max(1, kv_tokens // config.block_size)
     return EngineFacts(

@@ -15,6 +15,7 @@ from workers.engine.load.quantize import Stored
 from workers.engine.models.model_config import Qwen3Config
 from workers.engine.models.qwen3 import Qwen3
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
+from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -69,8 +70,12 @@ def window(config: WorkerConfig, shape: Qwen3Config) -> int:
     return longest
 
 
-def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: int) -> EngineFacts:
-    """The facts of an engine with so many blocks of keys and values."""
+def engine_facts(
+    config: WorkerConfig, model: Qwen3, context: int, num_blocks: int, max_seqs: int | None = None
+) -> EngineFacts:
+    """The facts of an engine with so many blocks of keys and values. `max_seqs` None follows from
+    them.
+    """
     kv_tokens = num_blocks * config.block_size
     return EngineFacts(
         kind="native",
@@ -79,19 +84,28 @@ def engine_facts(config: WorkerConfig, model: Qwen3, context: int, num_blocks: i
         context_length=min(context, kv_tokens),
         block_size=config.block_size,
         kv_tokens=kv_tokens,
-        max_seqs=config.max_seqs,
+        max_seqs=max_seqs or sequences(config, kv_tokens, model.device),
         token_budget=config.token_budget,
         files_digest=UNKNOWN_DIGEST,
     )
 
 
-def probe_facts(config: WorkerConfig, model: Qwen3) -> EngineFacts:
+def sequences(config: WorkerConfig, kv_tokens: int, device: torch.device) -> int:
+    """How many an engine with so many tokens of keys and values takes at once."""
+    ceiling = CPU_SEQS if device.type == "cpu" else CARD_SEQS
+    return most_sequences(config.max_seqs, kv_tokens, ceiling)
+
+
+def probe_facts(config: WorkerConfig, model: Qwen3, room_tokens: int | None = None) -> EngineFacts:
     """The facts before the number of blocks is known: one whole window, or as much of it as
-    `kv_tokens` allows a sequence.
+    `kv_tokens` allows a sequence; sequences for `room_tokens`, which all memory could hold (None:
+    without a bound).
     """
     context = window(config, model.config)
     longest = min(context, config.kv_tokens or context)
-    return engine_facts(config, model, context, -(-longest // config.block_size))
+    most_tokens = config.kv_tokens or (2**62 if room_tokens is None else room_tokens)
+    max_seqs = sequences(config, most_tokens, model.device)
+    return engine_facts(config, model, context, -(-longest // config.block_size), max_seqs)
 
 
 def _dtype_name(config: WorkerConfig, model: Qwen3) -> str:

@@ -105,7 +105,7 @@ def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> tuple[in
     meter = PeakMeter(device)
     before = room(device)
     if device.type == "cuda":
-        probed, facts = shallow(model), probe_facts(config, model)
+        probed, facts = shallow(model), probe_facts(config, model, before.num_bytes // token_bytes)
         with meter:
             cache = KvCache(probed.config, 1, config.block_size, device, dtype)
             runner = Runner(probed, cache, facts, model_dir)

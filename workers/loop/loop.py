@@ -203,6 +203,7 @@ class EngineLoop(Generic[InFlight]):
         if busy == self._load_was_busy and not is_due:
             return
         self._load_was_busy, self._load_at = busy, now
+        self._scheduler.revise_places()
         self._queue([Outgoing(BROADCAST, self._load())])
 
     def _load(self) -> Load:

@@ -13,7 +13,7 @@ from protocol.errors import ConfigError
 from protocol.messages import EngineFacts, TokenLogprobs
 from protocol.sampling import SamplingParams
 from workers.model_dir import CONFIG_NAME, read_eos_ids, read_json
-from workers.scheduler import Sampled, StepPlan
+from workers.scheduler import CARD_SEQS, Sampled, StepPlan, most_sequences
 
 _DEFAULT_CONTEXT: Final = 32_768
 _DEFAULT_KV_TOKENS: Final = 1 << 20
@@ -53,6 +53,7 @@ def _engine_facts(config: WorkerConfig, model_dir: Path) -> EngineFacts:
     shape = read_json(model_dir / CONFIG_NAME)
     window = int(shape.get("max_position_embeddings", _DEFAULT_CONTEXT))
     num_blocks = (config.kv_tokens or _DEFAULT_KV_TOKENS) // config.block_size
+    kv_tokens = num_blocks * config.block_size
     if num_blocks == 0:
         raise ConfigError(
             f"worker `{config.name}`: kv_tokens {config.kv_tokens} is less than one block of "
@@ -64,8 +65,8 @@ def _engine_facts(config: WorkerConfig, model_dir: Path) -> EngineFacts:
         dtype="none",
         context_length=min(config.context_length or config.max_context or window, window),
         block_size=config.block_size,
-        kv_tokens=num_blocks * config.block_size,
-        max_seqs=config.max_seqs,
+        kv_tokens=kv_tokens,
+        max_seqs=most_sequences(config.max_seqs, kv_tokens, CARD_SEQS),
         token_budget=config.token_budget,
         files_digest=bytes(16),  # filled in by the supervisor, which reads the files
     )

@@ -3,12 +3,15 @@
 from workers.scheduler.admission import largest_id
 from workers.scheduler.block_events import BlockEvents
 from workers.scheduler.block_manager import BlockManager
+from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan, StepResult
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
 from workers.scheduler.step_cost import StepCost
 
 __all__ = [
+    "CARD_SEQS",
+    "CPU_SEQS",
     "BlockEvents",
     "BlockManager",
     "Chunk",
@@ -22,4 +25,5 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "largest_id",
+    "most_sequences",
 ]

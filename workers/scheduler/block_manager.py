@@ -105,6 +105,10 @@ class BlockManager:
         self._by_digest: dict[BlockDigest, int] = {}
         self._free = FreeList(num_blocks)
         self._events = BlockEvents()
+        self._growth = 0
+        self._growth_each = 0
+        self._num_admitted = 0
+        self._num_taken = 0
 
     def __repr__(self) -> str:
         return (
@@ -142,9 +146,26 @@ class BlockManager:
         return PrefixHit(hit, [self._num_holders[block_id] for block_id in hit].count(0))
 
     def can_admit(self, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
-        """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free."""
+        """Whether `num_tokens` tokens fit beside what is held, leaving `reserve` blocks free, or
+        more if `expect` says so. The first table may have all blocks.
+        """
+        num_free = len(self._free)
+        if num_free < self.num_blocks:
+            reserve = max(reserve, self._growth)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
-        return num_new + hit.num_free + reserve <= len(self._free)
+        return num_new + hit.num_free + reserve <= num_free
+
+    def expect(self, growth: int, each: int) -> None:
+        """The tables that hold blocks, and the next one to be admitted, should need `growth` more
+        than they have then; every further one `each` more.
+        """
+        self._growth, self._growth_each = growth, each
+
+    def take_admitted(self) -> tuple[int, int]:
+        """How many tables were admitted since the last call, and how many free blocks they took."""
+        taken = self._num_admitted, self._num_taken
+        self._num_admitted = self._num_taken = 0
+        return taken
 
     def admit(self, table: BlockTable, hit: PrefixHit, num_tokens: int) -> None:
         """Let an empty `table` hold `hit`, from a `match` just made, and blocks for the rest.
@@ -155,6 +176,9 @@ class BlockManager:
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
         table.extend([*hit.block_ids, *self._allocate(num_new)])
         table.num_stored = len(hit.block_ids)
+        self._growth += self._growth_each
+        self._num_admitted += 1
+        self._num_taken += num_new + hit.num_free
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, and nothing changed, if none are free."""

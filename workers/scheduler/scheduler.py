@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
 from protocol.messages import BlocksSnapshot, Load, Submit
-from workers.ipc import BROADCAST
+from workers.ipc import BROADCAST, SUPERVISOR
 from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing, apply
+from workers.scheduler.concurrency import USUAL_OUTPUTS, Concurrency, peak_growth
 from workers.scheduler.intake_queue import IntakeQueue
 from workers.scheduler.integrity import require
 from workers.scheduler.plan import StepPlan, StepResult
@@ -34,7 +35,9 @@ __all__ = ["Outgoing", "Scheduler", "SchedulerLimits"]
 @final
 class Scheduler:
     """Schedules sequences over the blocks of one engine. `models` are its public names; `largest`
-    is for `SubmissionReader`.
+    is for `SubmissionReader`; `usual_outputs` are the tokens of an answer while none is known.
+    Without `expects_growth` sequences start without room for their answers, so that blocks run out:
+    for tests of what happens then.
 
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
     in the earlier one may then be in the later one too, where its part is computed for nothing.
@@ -51,16 +54,19 @@ class Scheduler:
         *,
         lookahead: int = 0,
         largest: Callable[[array[int]], int] = largest_id,
+        usual_outputs: int = USUAL_OUTPUTS,
     ) -> None:
         if lookahead not in {0, 1}:
             raise ValueError(f"a lookahead of {lookahead} steps; 0 and 1 are possible")
         self.lookahead = lookahead
         self.step_cost = StepCost()
+        self.expects_growth = True
         self._limits = limits
         self._blocks = blocks
         pool_tokens = blocks.num_blocks * blocks.block_size
         self._reader = SubmissionReader(limits, pool_tokens, models, eos_ids, largest)
         self._queues = Queues()
+        self._concurrency = Concurrency(limits.max_seqs, usual_outputs)
         self._intake_queue = IntakeQueue(limits.max_waiting)
         self._next_seq = count(1)
         self._deadlines: list[tuple[float, Key]] = []
@@ -124,8 +130,12 @@ class Scheduler:
         in_flight = self._in_flight
         if len(in_flight) > self.lookahead:
             raise RuntimeError(f"step {in_flight[0].step} is not committed yet")
+        self._expect_growth()
         choice = choose(self._queues, self._blocks, self._limits, self.step_cost)
         self._num_preemptions += choice.num_preempted
+        if choice.num_preempted:
+            self._concurrency.preempted()
+        self._concurrency.started(*self._blocks.take_admitted())
         if not choice.chunks:
             return None
         ended, self._ended = self._ended, []
@@ -155,6 +165,12 @@ class Scheduler:
         """All digests of the prefix cache. Send what `take_events` returns before it."""
         return self._blocks.snapshot()
 
+    def revise_places(self) -> None:
+        """Estimate anew how many sequences have a place; those that wait for one take new ones."""
+        spare = self._blocks.num_free - peak_growth(self._growths())
+        self._concurrency.revise(len(self._queues.running), spare, self._blocks.block_size)
+        self._admit_followers()
+
     def load(self, epoch: int, step_ms: float, prefill_tokens_per_s: float) -> Load:
         """The counters, with what only the caller can measure."""
         return Load(
@@ -167,6 +183,7 @@ class Scheduler:
             preemptions=self._num_preemptions,
             step_ms=step_ms,
             prefill_tokens_per_s=prefill_tokens_per_s,
+            places=self._concurrency.places,
         )
 
     def check_integrity(self) -> None:
@@ -192,7 +209,29 @@ class Scheduler:
     @property
     def _is_full(self) -> bool:
         # Places that are free now count, because the next plan fills them.
-        return self._queues.num_live >= self._limits.max_seqs
+        return self._queues.num_live >= self._concurrency.places
+
+    def _expect_growth(self) -> None:
+        """Before a plan that may start sequences: how many blocks those that run will need."""
+        head = next(iter(self._queues.waiting.values()), None)
+        is_full = len(self._queues.running) >= self._limits.max_running
+        if head is None or is_full or not self.expects_growth:
+            return
+        left = self._concurrency.tokens_left(head.num_outputs, head.max_outputs)
+        each = self._blocks.num_needed(left)
+        self._blocks.expect(peak_growth([*self._growths(), (0, each)]), each)
+
+    def _growths(self) -> Iterator[tuple[int, int]]:
+        """For `peak_growth`: what the running sequences return when they end, without what they
+        found in the cache, which others may hold too, and what they take until then.
+        """
+        tokens_left, size = self._concurrency.tokens_left, self._blocks.block_size
+        for sequence in self._queues.running.values():
+            num_tokens = sequence.num_prompt + sequence.num_outputs
+            num_tokens += tokens_left(sequence.num_outputs, sequence.max_outputs)
+            num_held = len(sequence.table.block_ids)
+            own = num_held - sequence.num_cached // size
+            yield max(0, own), max(0, -(-num_tokens // size) - num_held)
 
     def _find(self, key: Key) -> Sequence | None:
         return self._queues.find(key) or self._intake_queue.find(key)
@@ -205,8 +244,17 @@ class Scheduler:
         self._blocks.release(sequence.table)
         if sequence.is_started:
             self._ended.append(sequence.seq)
-        if (follower := self._intake_queue.admit(self._queues.num_by_link)) is not None:
+            if sequence.link != SUPERVISOR:  # its health probes are no answers
+                self._concurrency.ended(sequence.num_outputs)
+        self._admit_followers()
+        return Outgoing(sequence.link, sequence.finished(ending))
+
+    def _admit_followers(self) -> None:
+        """Fill the free places from the intake queue."""
+        while not self._is_full:
+            follower = self._intake_queue.admit(self._queues.num_by_link)
+            if follower is None:
+                break
             # The queues are ordered by these numbers: it entered last, whenever it arrived.
             follower.seq = next(self._next_seq)
             self._queues.add(follower)
-        return Outgoing(sequence.link, sequence.finished(ending))

@@ -99,6 +99,7 @@ def engine(requests: list[Asked], spec: WorkerSpec) -> tuple[list[Outcome], int]
     limits = SchedulerLimits(spec.max_seqs, spec.token_budget, 10**6, 10**6)
     blocks = BlockManager(spec.kv_tokens // ENGINE_BLOCK, ENGINE_BLOCK)
     scheduler = Scheduler(limits, blocks, (MODEL,), frozenset())
+    scheduler.expects_growth = False
     outcomes = [Outcome() for _ in requests]
     num_submitted, now, num_tokens = 0, 0.0, 0
     while True:

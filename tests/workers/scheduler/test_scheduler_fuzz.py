@@ -48,8 +48,16 @@ class SchedulerLife(RuleBasedStateMachine):
         max_seqs=st.integers(1, 5),
         token_budget=st.integers(1, 20),
         max_waiting=st.integers(0, 6),
+        usual_outputs=st.sampled_from((0, 0, 0, 9, 512)),
     )
-    def begin(self, num_blocks: int, max_seqs: int, token_budget: int, max_waiting: int) -> None:
+    def begin(
+        self,
+        num_blocks: int,
+        max_seqs: int,
+        token_budget: int,
+        max_waiting: int,
+        usual_outputs: int,
+    ) -> None:
         """A pool of 12 to 56 tokens for sequences of up to 40."""
         self.num_blocks = num_blocks
         self.max_seqs = max_seqs
@@ -62,6 +70,7 @@ class SchedulerLife(RuleBasedStateMachine):
             context_length=CONTEXT_LENGTH,
             max_waiting=max_waiting,
             lookahead=self.lookahead,
+            usual_outputs=usual_outputs,
         )
         self.live: dict[int, tuple[int, Submit]] = {}
         self.parents: dict[bytes, bytes] = {}
@@ -127,6 +136,14 @@ class SchedulerLife(RuleBasedStateMachine):
         for number in gone:
             del self.live[number]
         self.engine.ledger.closed.update(gone)
+
+    @rule()
+    def revise(self) -> None:
+        """The places are estimated anew."""
+        scheduler = self.engine.scheduler
+        scheduler.revise_places()
+        assert 1 <= scheduler.load(1, 0.0, 0.0).places <= self.max_seqs
+        self._settle()
 
     @rule(seconds=st.integers(0, 15))
     def pass_time(self, seconds: int) -> None:

@@ -29,6 +29,7 @@ from workers.external import EngineApi, LlamaCppApi, SglangApi, VllmApi
 from workers.ipc import EngineReady
 from workers.loop import Channel, EngineBroken, EngineStatus
 from workers.model_dir import engine_model_dir
+from workers.scheduler import CARD_SEQS
 
 _APIS: Final[dict[str, type[VllmApi] | type[SglangApi] | type[LlamaCppApi]]] = {
     "vllm": VllmApi,
@@ -71,11 +72,12 @@ class _Service:
         self._text = ModelText(engine_model_dir(config))
         api: EngineApi = _APIS[config.engine]()
         assert config.url is not None
+        max_seqs = config.max_seqs or CARD_SEQS
         self._exchange = Exchange(
             config.url,
             api,
             api_key=api_key_of(config.api_key_env, os.environ),
-            max_connections=config.max_seqs + config.max_waiting + _SPARE_CONNECTIONS,
+            max_connections=max_seqs + config.max_waiting + _SPARE_CONNECTIONS,
         )
         self._engine: LaunchedEngine | None = None
         self._trouble: Exception | None = None

@@ -50,6 +50,8 @@ from gateway.api.events import (
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
 from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, Message, decode_object, typed_body
+from gateway.api.responses_formatter import responses_format
+from gateway.api.responses_parser import Responses, parse_responses
 from gateway.api.signatures import KEY_BYTES, Signer
 from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text
 from gateway.api.utility_bodies import (
@@ -91,6 +93,7 @@ __all__ = [
     "ModelObject",
     "ModelState",
     "ReasoningDelta",
+    "Responses",
     "Signer",
     "Started",
     "TextDelta",
@@ -126,8 +129,10 @@ __all__ = [
     "parse_chat_request",
     "parse_completions",
     "parse_messages",
+    "parse_responses",
     "poisoned_request",
     "request_too_costly",
+    "responses_format",
     "spending_limit_reached",
     "typed_body",
     "unavailable",

@@ -15,6 +15,8 @@ from gateway.api.completions_parser import CompletionBody
 from gateway.api.errors import ErrorBody
 from gateway.api.messages_formatter import MessageError, MessageObject, TokenCount
 from gateway.api.messages_parser import MessagesBody
+from gateway.api.responses_formatter import ResponseObject
+from gateway.api.responses_parser import ResponsesBody
 from gateway.api.utility_bodies import (
     DetokenizeBody,
     Detokenized,
@@ -98,6 +100,14 @@ _OPERATIONS: Final = {
         MessagesBody,
         in_v1=True,
         error=MessageError,
+    ),
+    "/responses": _Operation(
+        "post",
+        "Answer a conversation, as OpenAI's Responses API does.",
+        {JSON: ResponseObject, EVENTS: None},
+        _GENERATING,
+        ResponsesBody,
+        in_v1=True,
     ),
     "/tokenize": _Operation(
         "post",

@@ -276,7 +276,7 @@ def request_of(
         ignore_eos=bool(typed.ignore_eos),
         seed=None if typed.seed is None else typed.seed % 2**63,
         has_bias=bool(typed.logit_bias),
-        session=None if _SESSION_FIELDS.isdisjoint(raw) else _session(raw),
+        session=None if _SESSION_FIELDS.isdisjoint(raw) else session_of(raw),
     )
 
 
@@ -287,7 +287,8 @@ def _check_bias(bias: dict[str, float]) -> None:
             raise invalid("logit_bias", text)
 
 
-def _session(raw: dict[str, Any]) -> str | None:
+def session_of(raw: dict[str, Any]) -> str | None:
+    """The name that the fields of a body give to the conversation."""
     metadata = raw.get("metadata")
     inner = metadata.get("session_id") if isinstance(metadata, dict) else None
     cache_key = raw.get("prompt_cache_key")

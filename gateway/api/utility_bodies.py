@@ -66,10 +66,13 @@ class ModelObject(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All model names: those of the models first, which are their own `root`, then the aliases."""
+    """All model names: those of the models first, which are their own `root`, then the aliases.
+    codex wants the array `models`, of a form of its own, and takes an empty one.
+    """
 
     object: Literal["list"]
     data: list[ModelObject]
+    models: list[dict[str, Any]] = []
 
 
 class MessageModel(msgspec.Struct):

@@ -33,6 +33,7 @@ from gateway.http.messages_route import Messages
 from gateway.http.metrics import CONTENT_TYPE, Metrics
 from gateway.http.response_writer import EXTENSION
 from gateway.http.responses import header, send_body, send_error, send_json
+from gateway.http.responses_route import ResponsesRoute
 from gateway.http.tokenize import Tokenizing
 from gateway.routing import ModelView
 
@@ -51,12 +52,14 @@ def edge_app(edge: Edge) -> ASGIApp:
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     messages = Messages(edge, generation, metrics)
+    responses = ResponsesRoute(edge, generation, metrics)
     models, debug_route = Models(edge, gate), functools.partial(_debug_route, edge, gate)
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
         **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
         **_with_and_without_v1("/messages", Methods(POST=messages.create)),
         **_with_and_without_v1("/messages/count_tokens", Methods(POST=messages.count_tokens)),
+        **_with_and_without_v1("/responses", Methods(POST=responses.create)),
         **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
         **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
         **_with_and_without_v1("/models", Methods(GET=models.list)),

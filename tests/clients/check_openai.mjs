@@ -130,6 +130,33 @@ async function tools_helper() {
   return { ...callsOf(final.choices[0]), parsed };
 }
 
+async function responses() {
+  const api = client().responses;
+  const { name, parameters } = weatherTool.function;
+  const tools = [{ type: "function", name, parameters, strict: false }];
+  const whole = await api.create({ model: "alpha", input: "Hi" });
+  const events = await collect(await api.create({ model: "alpha", input: "Hi", stream: true }));
+  const final = await api.stream({ model: "alpha", input: "Hi" }).finalResponse();
+  const asked = said("The weather in Athens?");
+  const called = await api.create({ model: "alpha", input: asked, tools });
+  const call = called.output.at(-1);
+  const result = { type: "function_call_output", call_id: call.call_id, output: "sunny" };
+  const input = [...asked, ...called.output, result];
+  const answer = await api.create({ model: "alpha", input, tools });
+  const [thought] = (await api.create({ model: "alpha", input: "Think" })).output;
+  const deltas = events.filter((event) => event.type === "response.output_text.delta");
+  const { input_tokens, output_tokens, total_tokens } = whole.usage;
+  return {
+    texts: [whole.output_text, deltas.map((event) => event.delta).join(""), final.output_text],
+    ends: [events[0].type, events.at(-1).type],
+    numbered: events.every((event, at) => event.sequence_number === at),
+    call: [call.name, JSON.parse(call.arguments)],
+    text: answer.output_text,
+    thought: thought.content[0].text,
+    adds_up: input_tokens + output_tokens === total_tokens,
+  };
+}
+
 async function round_trip() {
   const tool = structuredClone(weatherTool);
   tool.function.function = () => ({ sky: "clear" });
@@ -236,7 +263,7 @@ async function cancelled() {
 }
 
 const checks = { models, chat, stream, stream_helper, reasoning, tools, tools_stream };
-const more = { tools_helper, round_trip, completions, errors, broken_stream, busy, cancelled };
+const more = { tools_helper, responses, round_trip, completions, errors, broken_stream, busy, cancelled };
 const results = {};
 for (const [name, check] of Object.entries({ ...checks, ...more })) {
   console.error(name);

@@ -305,9 +305,41 @@ def cancelled() -> Any:
         return {"after leaving": after_leaving, "after cancelling": ask_narrow(api)}
 
 
+def responses() -> Any:
+    """Whole, streamed and through the helper; then a call and the answer to its result."""
+    tool: Any = {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": get_weather.model_json_schema(),
+        "strict": False,
+    }
+    asked = said("The weather in Athens?")
+    with client() as api:
+        whole = api.responses.create(model="alpha", input="Hi")
+        events = list(api.responses.create(model="alpha", input="Hi", stream=True))
+        with api.responses.stream(model="alpha", input="Hi") as stream:
+            final = stream.until_done().get_final_response()
+        called = api.responses.create(model="alpha", input=asked, tools=[tool])
+        call: Any = called.output[-1]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        items = [item.model_dump(exclude_none=True) for item in called.output]
+        answer = api.responses.create(model="alpha", input=[*asked, *items, result], tools=[tool])
+        thought: Any = api.responses.create(model="alpha", input="Think").output[0]
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    return {
+        "texts": [whole.output_text, "".join(deltas), final.output_text],
+        "ends": [events[0].type, events[-1].type],
+        "numbered": [event.sequence_number for event in events] == list(range(len(events))),
+        "call": [call.name, json.loads(call.arguments)],
+        "text": answer.output_text,
+        "thought": thought.content[0].text,
+        "adds_up": whole.usage.input_tokens + whole.usage.output_tokens == whole.usage.total_tokens,
+    }
+
+
 CHECKS = (models, chat, stream, stream_helper, reasoning, tools, tools_stream, tools_helper)
 # The wait that `busy` is told follows from how long the places of `narrow` were held before.
-MORE = (round_trip, completions, errors, broken_stream, cancelled, busy)
+MORE = (responses, round_trip, completions, errors, broken_stream, cancelled, busy)
 
 if __name__ == "__main__":
     wanted = sys.argv[3:]

@@ -101,6 +101,19 @@ def test_a_result_is_answered(seen: dict[str, Any]) -> None:
     assert seen["round_trip"] == {"text": "It is sunny in Athens."}
 
 
+def test_responses_are_read_by_the_client_s_own_types(seen: dict[str, Any]) -> None:
+    """Whole, streamed and through its helper; a call, and its result sent back."""
+    assert seen["responses"] == {
+        "texts": [HELLO, HELLO, HELLO],
+        "ends": ["response.created", "response.completed"],
+        "numbered": True,
+        "call": ["get_weather", {"city": "Athens", "days": 1}],
+        "text": "It is sunny in Athens.",
+        "thought": "It is about stones.",
+        "adds_up": True,
+    }
+
+
 def test_raw_completions_go_on(seen: dict[str, Any]) -> None:
     """The prompt has no template around it; streamed is the same."""
     assert seen["completions"] == {"text": " a time.", "same": True}

@@ -14,6 +14,7 @@ from tests.fakes.checked_http import checked_async_client
 from tests.fakes.herma_process import HermaProcess, herma_up, wait_until
 from tests.fakes.messages_checker import MessagesChecker
 from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.responses_checker import ResponsesChecker
 
 BOUND_S = 120.0
 
@@ -72,6 +73,7 @@ async def test_a_killed_engine_is_covered_by_the_provider_and_comes_back(
                 await _held_over_the_restart(herma, client)
                 await _resumed_mid_stream(herma, client)
                 await _resumed_message(herma, client)
+                await _resumed_response(herma, client)
     finally:
         await trio.to_thread.run_sync(manager.__exit__, None, None, None)
 
@@ -148,6 +150,28 @@ async def _resumed_message(herma: HermaProcess, client: httpx.AsyncClient) -> No
     assert undisturbed.message is not None
     assert len(disturbed.message["content"][0]["text"]) > 100
     assert disturbed.message["content"] == undisturbed.message["content"]
+
+
+async def _resumed_response(herma: HermaProcess, client: httpx.AsyncClient) -> None:
+    """The same by the Responses API: ids and numbers go on as if nothing had happened."""
+    body = {"model": "alone", "max_output_tokens": 400, "input": "Hello?", "seed": 1}
+
+    async def read(*, kills: bool) -> ResponsesChecker:
+        checker, is_killed = ResponsesChecker(), not kills
+        async with client.stream("POST", "/responses", json={**body, "stream": True}) as reply:
+            async for data in reply.aiter_bytes():
+                checker.feed(data)
+                if checker.text and not is_killed:
+                    _kill_engine(herma, "s1")
+                    is_killed = True
+        checker.end()
+        assert checker.error is None
+        assert is_killed
+        return checker
+
+    disturbed, undisturbed = await read(kills=True), await read(kills=False)
+    assert len(disturbed.text) > 100
+    assert disturbed.text == undisturbed.text
 
 
 async def _ask(client: httpx.AsyncClient, model: str) -> httpx.Response:

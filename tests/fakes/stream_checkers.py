@@ -4,9 +4,10 @@ Every fake that reads a stream finds its checker here.
 """
 
 from tests.fakes.messages_checker import MessagesChecker
+from tests.fakes.responses_checker import ResponsesChecker
 from tests.fakes.stream_checker import StreamChecker
 
-AnyChecker = StreamChecker | MessagesChecker
+AnyChecker = StreamChecker | MessagesChecker | ResponsesChecker
 
 
 def checker_of(path: str, *, counts_along: bool = False) -> AnyChecker | None:
@@ -14,4 +15,6 @@ def checker_of(path: str, *, counts_along: bool = False) -> AnyChecker | None:
     path = path.partition("?")[0]
     if path.endswith("/messages"):
         return MessagesChecker()
+    if path.endswith("/responses"):
+        return ResponsesChecker()
     return StreamChecker(counts_along=counts_along) if path.endswith("completions") else None

@@ -1,0 +1,414 @@
+"""Turn events -> the bytes of OpenAI's Responses API.
+
+Owns its events, in their order, its items, and the response object. The items of a whole answer
+are those that its stream would end with: both are made here by the same steps. Must not know
+sockets or when to send.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, assert_never
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.api.api_format import AnswerHead, ApiFormat, HermaObject
+from gateway.api.errors import ApiError
+from gateway.api.events import (
+    ChoiceEvent,
+    ContentEvent,
+    Finished,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    TokenLogprob,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    Usage,
+)
+from gateway.api.responses_parser import Responses, ToolName
+from gateway.api.signatures import Signer
+
+ID_PREFIX: Final = "resp_"
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Fields = dict[str, Any]
+Event = tuple[str, Fields]
+
+_NUM_OPENING: Final = 2
+"""Events before the first item, which are written when the head leaves."""
+
+_CODES: Final = {
+    "busy": "rate_limit_exceeded",
+    "spending_limit_reached": "insufficient_quota",
+    "context_length_exceeded": "context_length_exceeded",
+}
+_PREFIXES: Final = {
+    "reasoning": "rs_",
+    "message": "msg_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class InputDetails(msgspec.Struct):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct):
+    """Of the answer's tokens."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct):
+    """Tokens."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+    @staticmethod
+    def of(usage: Usage) -> "ResponseUsage":
+        return ResponseUsage(
+            usage.prompt_tokens,
+            InputDetails(usage.cached_tokens),
+            usage.completion_tokens,
+            OutputDetails(usage.reasoning_tokens),
+            usage.prompt_tokens + usage.completion_tokens,
+        )
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """A response; the fields of the request are repeated in it."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Status
+    model: str
+    output: list[dict[str, Any]]
+    usage: ResponseUsage | None
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, str] | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, Any]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: dict[str, Any]
+    service_tier: str
+    store: bool
+    background: bool
+    temperature: float | None
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float | None
+    truncation: str
+    user: str | None
+    herma: HermaObject | UnsetType = UNSET
+
+
+def responses_format(asked: Responses, signer: Signer) -> ApiFormat:
+    """The Responses API for one request."""
+    return ApiFormat(
+        id_prefix=ID_PREFIX,
+        streamed=lambda head: ResponseStream(head, asked, signer),
+        whole=lambda head: ResponseBuilder(head, asked, signer),
+    )
+
+
+class _Open:
+    """The item that is being written; `texts` are its content so far."""
+
+    __slots__ = ("call", "fields", "index", "kind", "logprobs", "name", "texts")
+
+    def __init__(self, kind: str, index: int, fields: Fields) -> None:
+        self.kind = kind
+        self.index = index
+        self.fields = fields
+        self.texts: list[str] = []
+        self.logprobs: list[TokenLogprob] = []
+
+    @property
+    def place(self) -> Fields:
+        """What every event of the item holds."""
+        return {"item_id": self.fields["id"], "output_index": self.index}
+
+
+class _Items:
+    """The items of one answer, one open at a time. Each step returns its events."""
+
+    def __init__(self, response_id: str, asked: Responses, signer: Signer) -> None:
+        self._suffix = response_id.removeprefix(ID_PREFIX)
+        self._asked = asked
+        self._signer = signer
+        self._open: _Open | None = None
+        self.done: list[Fields] = []
+
+    def take(self, event: ContentEvent) -> list[Event]:
+        """Go on with `event`; a finish is for `close`."""
+        match event:
+            case TextDelta():
+                return self._text(event) if event.text or event.logprobs else []
+            case ReasoningDelta():
+                return self._reasoning(event.text)
+            case ToolCallStart():
+                return self._call(event)
+            case ToolCallArguments():
+                return self._arguments(event.text)
+            case ToolCallEnd():
+                return self.close("completed")
+            case Finished():
+                return []
+            case _:
+                assert_never(event)
+
+    def close(self, status: Status) -> list[Event]:
+        """End the open item, if there is one."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        text = "".join(item.texts)
+        match item.kind:
+            case "message":
+                part = _text_part(text, item.logprobs)
+                item.fields["content"] = [part]
+                place = {**item.place, "content_index": 0}
+                said = {**place, "text": text, "logprobs": item.logprobs}
+                events = [("response.output_text.done", said), _part_event("done", place, part)]
+            case "reasoning":
+                part = {"type": "reasoning_text", "text": text}
+                item.fields["content"] = [part]
+                if self._asked.sealed:
+                    item.fields["encrypted_content"] = self._signer.sealed(text)
+                place = {**item.place, "content_index": 0}
+                said = {**place, "text": text}
+                events = [("response.reasoning_text.done", said), _part_event("done", place, part)]
+            case "custom_tool_call":
+                item.fields["input"] = given = _custom_input(text)
+                delta = {**item.place, "delta": given}
+                done = {**item.place, "input": given}
+                kind = "response.custom_tool_call_input"
+                events = [(f"{kind}.delta", delta), (f"{kind}.done", done)]
+            case _:
+                item.fields["arguments"] = text
+                done = {**item.place, "name": item.fields["name"], "arguments": text}
+                events = [("response.function_call_arguments.done", done)]
+        item.fields["status"] = status
+        self.done.append(item.fields)
+        ended = {"output_index": item.index, "item": item.fields}
+        return [*events, ("response.output_item.done", ended)]
+
+    def _text(self, event: TextDelta) -> list[Event]:
+        opening: list[Event] = []
+        item = self._open
+        if item is None or item.kind != "message":
+            fields = {"role": "assistant", "content": []}
+            item, opening = self._begin("message", fields, _text_part("", []))
+        item.texts.append(event.text)
+        logprobs = event.logprobs or ()
+        item.logprobs += logprobs
+        delta = {**item.place, "content_index": 0, "delta": event.text, "logprobs": logprobs}
+        return [*opening, ("response.output_text.delta", delta)]
+
+    def _reasoning(self, text: str) -> list[Event]:
+        opening: list[Event] = []
+        item = self._open
+        if item is None or item.kind != "reasoning":
+            fields: Fields = {"summary": [], "content": [], "encrypted_content": None}
+            item, opening = self._begin("reasoning", fields, {"type": "reasoning_text", "text": ""})
+        item.texts.append(text)
+        delta = {**item.place, "content_index": 0, "delta": text}
+        return [*opening, ("response.reasoning_text.delta", delta)]
+
+    def _call(self, event: ToolCallStart) -> list[Event]:
+        name = self._asked.names.get(event.name) or ToolName("function", event.name)
+        fields: Fields = {"call_id": event.id, "name": name.name}
+        if name.kind == "custom":
+            return self._begin("custom_tool_call", {**fields, "input": ""})[1]
+        if name.namespace is not None:
+            fields["namespace"] = name.namespace
+        return self._begin("function_call", {**fields, "arguments": ""})[1]
+
+    def _arguments(self, text: str) -> list[Event]:
+        """The text of a custom tool is known when its JSON is complete."""
+        item = self._open
+        if item is None:
+            return []
+        item.texts.append(text)
+        if item.kind == "custom_tool_call":
+            return []
+        return [("response.function_call_arguments.delta", {**item.place, "delta": text})]
+
+    def _begin(
+        self, kind: str, fields: Fields, part: Fields | None = None
+    ) -> tuple[_Open, list[Event]]:
+        """Open an item, with its first part if it has parts."""
+        events = self.close("completed")
+        index = len(self.done)
+        own = {"id": f"{_PREFIXES[kind]}{self._suffix}_{index}", "type": kind}
+        item = self._open = _Open(kind, index, {**own, **fields, "status": "in_progress"})
+        added = {"output_index": index, "item": {**item.fields}}
+        events.append(("response.output_item.added", added))
+        if part is not None:
+            events.append(_part_event("added", {**item.place, "content_index": 0}, part))
+        return item, events
+
+
+def _part_event(verb: str, place: Fields, part: Fields) -> Event:
+    return f"response.content_part.{verb}", {**place, "part": part}
+
+
+def _text_part(text: str, logprobs: list[TokenLogprob]) -> Fields:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def _custom_input(arguments: str) -> str:
+    """The text in the arguments of a custom tool; arguments of another form are the text."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return arguments
+    text = value.get("input") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+class _Response:
+    """The response object as it is now."""
+
+    def __init__(self, head: AnswerHead, asked: Responses) -> None:
+        self._fields: Fields = {
+            "id": head.id,
+            "object": "response",
+            "created_at": head.created,
+            "model": head.model,
+            **asked.echo,
+        }
+
+    def at(
+        self,
+        status: Status,
+        output: list[Fields],
+        usage: Usage | None = None,
+        *,
+        started: Started | None = None,
+        error: ApiError | None = None,
+    ) -> Fields:
+        """The object in that state."""
+        is_cut = status == "incomplete"
+        rest: Fields = {
+            "status": status,
+            "output": output,
+            "usage": None if usage is None else ResponseUsage.of(usage),
+            "error": None if error is None else _error(error),
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        }
+        if started is not None:
+            rest["herma"] = HermaObject.of(started, usage)
+        return {**self._fields, **rest}
+
+
+def _error(error: ApiError) -> Fields:
+    """Clients read the seconds to wait from the text."""
+    message = error.message
+    if error.retry_after_s is not None:
+        message = f"{message} Please try again in {error.retry_after_s}s."
+    return {"code": _CODES.get(error.code or "", "server_error"), "message": message}
+
+
+class ResponseStream:
+    """A `StreamFormatter`. Its only choice is the first."""
+
+    def __init__(self, head: AnswerHead, asked: Responses, signer: Signer) -> None:
+        self._response = _Response(head, asked)
+        self._items = _Items(head.id, asked, signer)
+        self._started: Started | None = None
+        self._usage: Usage | None = None
+        self._is_cut = False
+        # The first content is formatted before the head is written.
+        self._num_events = _NUM_OPENING
+
+    def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - this API has one choice
+        """The response without content."""
+        response = self._response.at("in_progress", [])
+        return _event("response.created", {"response": response}, 0) + _event(
+            "response.in_progress", {"response": response}, 1
+        )
+
+    def keep_alive(self) -> bytes:
+        """The state once more: clients do not count comments as life."""
+        return self._written([("response.in_progress", self._state("in_progress"))])
+
+    def format(self, event: ChoiceEvent) -> bytes:
+        """See `StreamFormatter`. What is said of the end is written at the end."""
+        match event:
+            case Started():
+                self._started = event
+            case Usage():
+                self._usage = event
+            case Finished():
+                self._is_cut = event.reason == "length"
+            case _:
+                return self._written(self._items.take(event))
+        return b""
+
+    def error(self, error: ApiError) -> bytes:
+        """See `StreamFormatter`."""
+        output = self._items.done
+        response = self._response.at("failed", output, self._usage, error=error)
+        return self._written([("response.failed", {"response": response})])
+
+    def done(self) -> bytes:
+        """The end of the open item, and of the response."""
+        status: Status = "incomplete" if self._is_cut else "completed"
+        closing = self._items.close(status)
+        return self._written([*closing, (f"response.{status}", self._state(status))])
+
+    def _state(self, status: Status) -> Fields:
+        is_over = status != "in_progress"
+        output, started = (self._items.done, self._started) if is_over else ([], None)
+        return {"response": self._response.at(status, output, self._usage, started=started)}
+
+    def _written(self, events: Iterable[Event]) -> bytes:
+        parts = []
+        for kind, fields in events:
+            parts.append(_event(kind, fields, self._num_events))
+            self._num_events += 1
+        return b"".join(parts)
+
+
+def _event(kind: str, fields: Fields, number: int) -> bytes:
+    data = _encode({"type": kind, **fields, "sequence_number": number})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+class ResponseBuilder:
+    """A `BodyBuilder`: the response in one piece."""
+
+    def __init__(self, head: AnswerHead, asked: Responses, signer: Signer) -> None:
+        self._response = _Response(head, asked)
+        self._items = _Items(head.id, asked, signer)
+        self._is_cut = False
+
+    def add(self, event: ContentEvent) -> None:
+        """See `BodyBuilder`."""
+        self._items.take(event)
+        if isinstance(event, Finished):
+            self._is_cut = event.reason == "length"
+
+    def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
+        """See `BodyBuilder`."""
+        status: Status = "incomplete" if self._is_cut else "completed"
+        self._items.close(status)
+        return _encode(self._response.at(status, self._items.done, usage, started=started))

@@ -1,0 +1,410 @@
+"""The body of POST /v1/responses (OpenAI's API) -> `ChatRequest`, and what its answer repeats.
+
+Owns the shape of the body and its translation into a chat, which providers get too. Items, parts
+and tools that nothing here can serve are dropped, and no history makes a request fail, whatever
+arguments its calls have. Nothing is stored. Must not know HTTP.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import xxhash
+from msgspec import Meta
+
+from gateway.api.chat_parser import Rewrite, chat_request
+from gateway.api.errors import ApiError, invalid
+from gateway.api.request import (
+    ChatRequest,
+    OutputCap,
+    cached_tools,
+    decode_object,
+    session_of,
+    typed_body,
+)
+from gateway.api.signatures import Signer
+from protocol.sampling import MAX_LOGPROBS
+
+NAMESPACE_SEPARATOR: Final = "__"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+LOGPROBS: Final = "message.output_text.logprobs"
+
+_FINGERPRINT_SEED: Final = 2
+"""The same bytes mean another request in another API."""
+
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+_RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+_CUSTOM_INPUT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+
+_encode: Final = msgspec.json.Encoder().encode
+
+Item = dict[str, Any]
+
+
+class ReasoningParam(msgspec.Struct):
+    """`effort` is a variable of the template; there are no summaries."""
+
+    effort: str | None = None
+
+
+class TextParam(msgspec.Struct):
+    """`format` is as `response_format` of a chat, without its wrapper."""
+
+    format: dict[str, Any] | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True):
+    """The fields of the request that Herma reads; null counts as absent."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: OutputCap | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningParam | None = None
+    text: TextParam | None = None
+    include: list[str] | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+
+
+class ToolName(msgspec.Struct, frozen=True):
+    """A tool as the client knows it."""
+
+    kind: Literal["function", "custom"]
+    name: str
+    namespace: str | None = None
+
+
+class Responses(msgspec.Struct, frozen=True):
+    """A request, and what its answer needs: the tools by the names that the model knows, the fields
+    to `echo`, and whether reasoning is `sealed` into a blob.
+    """
+
+    request: ChatRequest
+    names: dict[str, ToolName]
+    echo: dict[str, Any]
+    sealed: bool = False
+
+
+def parse_responses(body: bytes, signer: Signer, rewrite: Rewrite | None = None) -> Responses:
+    """The request in `body` (JSON in UTF-8) as a chat, some of whose fields `rewrite` replaces.
+
+    Reasoning in the history counts if `signer` has sealed it, or if it is plain text. Raises
+    `ApiError` 400 that names the field, and 404 for a response to go on from: none is kept.
+    """
+    raw = decode_object(body)
+    typed = typed_body(raw, ResponsesBody)
+    _refuse_the_unserved(typed)
+    names: dict[str, ToolName] = {}
+    chat = _chat_of(typed, signer, names)
+    if rewrite is not None:
+        chat = rewrite(chat)
+    fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
+    request = chat_request(chat, fingerprint, len(body))
+    return Responses(
+        request=msgspec.structs.replace(request, session=session_of(raw)),
+        names=names,
+        echo=_echo(typed, raw),
+        sealed=ENCRYPTED in (typed.include or ()),
+    )
+
+
+def _refuse_the_unserved(typed: ResponsesBody) -> None:
+    if typed.previous_response_id is not None:
+        text = f"Previous response with id '{typed.previous_response_id}' not found: none is kept."
+        code = "previous_response_not_found"
+        raise ApiError(404, text, code=code, param="previous_response_id")
+    if typed.conversation is not None:
+        raise invalid("conversation", "'conversation' is not served; send the items in 'input'.")
+    if typed.background:
+        raise invalid("background", "'background' is not served; stream the answer instead.")
+
+
+def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
+    """What every response object repeats of its request."""
+    effort = typed.reasoning.effort if typed.reasoning is not None else None
+    text = typed.text.format if typed.text is not None else None
+    return {
+        "background": False,
+        "instructions": typed.instructions,
+        "max_output_tokens": typed.max_output_tokens,
+        "metadata": raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {},
+        "parallel_tool_calls": typed.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": _text_or_none(raw.get("prompt_cache_key")),
+        "reasoning": {"effort": effort, "summary": None},
+        "service_tier": "default",
+        "store": False,
+        "temperature": typed.temperature,
+        "text": {"format": text or {"type": "text"}},
+        "tool_choice": "auto" if typed.tool_choice is None else typed.tool_choice,
+        "tools": [tool for tool in typed.tools or () if tool.get("type") in _TOOLS],
+        "top_logprobs": typed.top_logprobs or 0,
+        "top_p": typed.top_p,
+        "truncation": "disabled",
+        "user": _text_or_none(raw.get("user")),
+    }
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _chat_of(typed: ResponsesBody, signer: Signer, names: dict[str, ToolName]) -> dict[str, Any]:
+    """The chat; `names` gets the tools."""
+    messages = _messages(typed, signer)
+    if all(message["role"] in {"system", "developer"} for message in messages):
+        # A probe: nothing is asked.
+        messages.append({"role": "user", "content": ""})
+    given: dict[str, Any] = {
+        "max_tokens": typed.max_output_tokens,
+        "temperature": typed.temperature,
+        "top_p": typed.top_p,
+        "seed": typed.seed,
+        "reasoning_effort": typed.reasoning.effort if typed.reasoning is not None else None,
+    }
+    chat = {name: value for name, value in given.items() if value is not None}
+    if typed.stream:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    if typed.top_logprobs or LOGPROBS in (typed.include or ()):
+        chat |= {"logprobs": True, "top_logprobs": typed.top_logprobs or 0}
+    return {
+        "model": typed.model,
+        "messages": messages,
+        **chat,
+        **_tool_fields(typed, names),
+        **_response_format(typed.text),
+    }
+
+
+def _tool_fields(typed: ResponsesBody, names: dict[str, ToolName]) -> dict[str, Any]:
+    """The tools, and which of them may be called."""
+    tools = list(_tools(typed.tools or (), names))
+    choice, allowed = _tool_choice(typed.tool_choice)
+    if allowed is not None:
+        tools = [tool for tool in tools if names[tool["function"]["name"]].name in allowed]
+    if not tools:
+        return {}
+    fields = {"tools": cached_tools(tools), "tool_choice": choice}
+    return (
+        {**fields, "parallel_tool_calls": False} if typed.parallel_tool_calls is False else fields
+    )
+
+
+def _response_format(text: TextParam | None) -> dict[str, Any]:
+    form = text.format if text is not None else None
+    if form is None or form.get("type") == "text":
+        return {}
+    if form.get("type") != "json_schema":
+        return {"response_format": form}
+    wrapped = {name: value for name, value in form.items() if name != "type"}
+    return {"response_format": {"type": "json_schema", "json_schema": wrapped}}
+
+
+def _tools(given: Iterable[Item], names: dict[str, ToolName]) -> Iterator[dict[str, Any]]:
+    """The tools that the client runs, as functions under names of their own."""
+    for at, tool in enumerate(given):
+        write = _TOOLS.get(str(tool.get("type")))
+        if write is None:
+            continue  # a server would run it
+        for name, function in write(tool, f"tools[{at}]"):
+            flat = name.name if name.namespace is None else _flat(name.namespace, name.name)
+            if flat not in names:
+                names[flat] = name
+                yield {"type": "function", "function": {"name": flat, **function}}
+
+
+def _flat(namespace: str, name: str) -> str:
+    return f"{namespace}{NAMESPACE_SEPARATOR}{name}"
+
+
+def _name(tool: Item, where: str) -> str:
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise invalid(f"{where}.name", f"'{where}.name' must be a string.")
+    return name
+
+
+def _function(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    given = tool.get("parameters")
+    function: dict[str, Any] = {"parameters": given if isinstance(given, dict) else _NO_PARAMETERS}
+    if isinstance(tool.get("description"), str):
+        function["description"] = tool["description"]
+    if tool.get("strict") is True:
+        function["strict"] = True
+    yield ToolName("function", _name(tool, where)), function
+
+
+def _namespace(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    space, inner = _name(tool, where), tool.get("tools")
+    for at, one in enumerate(inner if isinstance(inner, list) else ()):
+        if isinstance(one, dict) and one.get("type", "function") == "function":
+            for name, function in _function(one, f"{where}.tools[{at}]"):
+                yield ToolName("function", name.name, space), function
+
+
+def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
+    """A tool that takes text: a function of one text. A grammar is told in words."""
+    texts = [tool.get("description")]
+    form = tool.get("format")
+    if isinstance(form, dict) and isinstance(form.get("definition"), str):
+        texts.append(f"The input follows this {form.get('syntax')} grammar:\n{form['definition']}")
+    description = "\n\n".join(text for text in texts if isinstance(text, str) and text)
+    function = {"description": description, "parameters": _CUSTOM_INPUT}
+    yield ToolName("custom", _name(tool, where)), function
+
+
+_TOOLS: Final = {"function": _function, "namespace": _namespace, "custom": _custom}
+
+
+def _tool_choice(
+    given: str | dict[str, Any] | None,
+) -> tuple[str | dict[str, Any], set[str] | None]:
+    """The choice of a chat, and the tools that may be called if not all."""
+    if given is None or isinstance(given, str):
+        return given or "auto", None
+    kind = given.get("type")
+    if kind == "allowed_tools":
+        listed = given.get("tools")
+        tools = listed if isinstance(listed, list) else []
+        mode = given.get("mode")
+        return mode if isinstance(mode, str) else "auto", {
+            str(one.get("name")) for one in tools if isinstance(one, dict)
+        }
+    if kind not in {"function", "custom"}:
+        return "auto", None  # of a tool that a server would run
+    name = given.get("name")
+    if isinstance(space := given.get("namespace"), str):
+        name = _flat(space, str(name))
+    return {"type": "function", "function": {"name": name}}, None
+
+
+def _messages(typed: ResponsesBody, signer: Signer) -> list[dict[str, Any]]:
+    """The messages of the chat. What the model wrote between two inputs is one message."""
+    messages: list[dict[str, Any]] = []
+    if typed.instructions:
+        messages.append({"role": "system", "content": typed.instructions})
+    if isinstance(typed.input, str):
+        return [*messages, {"role": "user", "content": typed.input}]
+    for at, item in enumerate(typed.input or ()):
+        where = f"input[{at}]"
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind == "message" and item.get("role") != "assistant":
+            messages.append(_message(item, where))
+        elif kind in _RESULTS:
+            messages += _result(item)
+        elif kind in _WRITTEN:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            _WRITTEN[kind](item, messages[-1], signer)
+    return messages
+
+
+def _message(item: Item, where: str) -> dict[str, Any]:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        known = ", ".join(sorted(_ROLES))
+        raise invalid(f"{where}.role", f"'{where}.role' must be one of {known}, not {role!r}.")
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    if not isinstance(content, list):
+        raise invalid(f"{where}.content", f"'{where}.content' must be text or a list of parts.")
+    parts = _parts(content)
+    are_texts = all(part["type"] == "text" for part in parts)
+    if role == "user" and not (are_texts and len(parts) < 2):
+        return {"role": role, "content": parts}
+    return {"role": role, "content": "\n".join(_texts(parts))}
+
+
+def _parts(content: Iterable[object]) -> list[Item]:
+    """Parts of a chat message; unknown ones are left out."""
+    parts: list[Item] = []
+    for part in content:
+        if not isinstance(part, dict):
+            continue
+        match part.get("type"):
+            case "input_text" | "output_text" | "text" | "refusal" as kind:
+                text = part.get("refusal" if kind == "refusal" else "text")
+                if isinstance(text, str):
+                    parts.append({"type": "text", "text": text})
+            case "input_image":
+                parts.append({"type": "image_url", "image_url": {"url": part.get("image_url")}})
+            case "input_file":
+                named = {name: value for name, value in part.items() if name != "type"}
+                parts.append({"type": "file", "file": named})
+            case _:
+                pass
+    return parts
+
+
+def _texts(parts: Iterable[Item]) -> list[str]:
+    return [part["text"] for part in parts if part["type"] == "text"]
+
+
+def _result(item: Item) -> Iterator[dict[str, Any]]:
+    """What came of a call; pictures in it follow as the user's."""
+    output = item.get("output")
+    parts = _parts(output) if isinstance(output, list) else []
+    text = output if isinstance(output, str) else "\n".join(_texts(parts))
+    yield {"role": "tool", "tool_call_id": str(item.get("call_id") or ""), "content": text}
+    if others := [part for part in parts if part["type"] != "text"]:
+        yield {"role": "user", "content": others}
+
+
+def _add_text(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
+    content = item.get("content")
+    if isinstance(content, list):
+        content = "".join(_texts(_parts(content)))
+    if isinstance(content, str):
+        message["content"] += content
+
+
+def _add_reasoning(item: Item, message: dict[str, Any], signer: Signer) -> None:
+    blob, content = item.get("encrypted_content"), item.get("content")
+    text = signer.unsealed(blob) if isinstance(blob, str) else None
+    if text is None and isinstance(content, list):
+        parts = (part.get("text") for part in content if isinstance(part, dict))
+        text = "".join(part for part in parts if isinstance(part, str))
+    if text:
+        message["reasoning_content"] = message.get("reasoning_content", "") + text
+
+
+def _add_call(item: Item, message: dict[str, Any], signer: Signer) -> None:  # noqa: ARG001
+    """A call as it was made: arguments that are no JSON stay the text that they are."""
+    name = item.get("name")
+    if not isinstance(name, str) or not name:
+        return
+    if isinstance(space := item.get("namespace"), str) and space:
+        name = _flat(space, name)
+    arguments = item.get("arguments")
+    if item.get("type") == "custom_tool_call":
+        arguments = _encode({"input": item.get("input")}).decode()
+    elif not isinstance(arguments, str):
+        arguments = _encode(arguments or {}).decode()
+    function = {"name": name, "arguments": arguments}
+    call = {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
+    message.setdefault("tool_calls", []).append(call)
+
+
+_WRITTEN: Final = {
+    "message": _add_text,
+    "reasoning": _add_reasoning,
+    "function_call": _add_call,
+    "custom_tool_call": _add_call,
+}
+"""Items of the model, by their type."""

@@ -1,0 +1,173 @@
+"""What a streamed answer of the Responses API must be, from its first byte to its last.
+
+Owns the grammar of the stream: framing, numbers from 0 without a gap, created first, items and
+parts in order and nested, sums of deltas, one end. Pure: bytes in, a `StreamFault` or the final
+response out.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from tests.fakes.stream_checker import StreamFault
+
+REQUIRED: Final = (
+    *("id", "object", "created_at", "model", "output", "parallel_tool_calls", "tool_choice"),
+    *("tools", "status", "error", "incomplete_details", "instructions", "metadata"),
+    *("temperature", "top_p", "usage"),
+)
+PREFIXES: Final = {
+    "reasoning": "rs_",
+    "message": "msg_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+}
+TEXTS: Final = {
+    "message": ("output_text", "content"),
+    "reasoning": ("reasoning_text", "content"),
+    "function_call": ("function_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}
+ENDS: Final = ("completed", "incomplete", "failed")
+
+
+class ResponsesChecker:
+    """Takes a stream's bytes as they come; raises `StreamFault` at the first that is wrong.
+    `items` are those that are done, `response` the last state.
+    """
+
+    def __init__(self) -> None:
+        self.response: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.items: list[dict[str, Any]] = []
+        self.kinds: list[str] = []
+        self.text = ""
+        self._open: dict[str, Any] | None = None
+        self._sum = ""
+        self._is_text_done = False
+        self._has_part = False
+        self._is_over = False
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Check what `data` completes."""
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            self._take(event)
+
+    def end(self) -> None:
+        """The connection said that the answer is complete: is it?"""
+        self._check(not self._rest, f"ended within an event: {self._rest[:80]!r}")
+        self._check(self._is_over, "ended without its last event")
+
+    def _take(self, event: bytes) -> None:
+        self._check(not self._is_over, f"something behind the end: {event[:80]!r}")
+        first, _, second = event.partition(b"\n")
+        framed = first.startswith(b"event: ") and second.startswith(b"data: ")
+        self._check(framed and b"\n" not in second, f"no event with one line of data: {event!r}")
+        fields = msgspec.json.decode(second[6:])
+        kind = first[7:].decode()
+        self._check(fields["type"] == kind, f"an event {kind} of type {fields['type']}")
+        number = fields["sequence_number"]
+        self._check(number == len(self.kinds), f"{kind} has the number {number}")
+        self._check(bool(self.kinds) or kind == "response.created", f"{kind} is the first")
+        self.kinds.append(kind)
+        name = kind.removeprefix("response.")
+        if "response" in fields:
+            self._take_state(name, fields["response"])
+        elif name.startswith("output_item"):
+            self._take_item(name, fields)
+        elif name.startswith("content_part"):
+            self._take_part(name, fields)
+        else:
+            self._take_text(name, fields)
+
+    def _take_state(self, name: str, response: dict[str, Any]) -> None:
+        lacking = [field for field in REQUIRED if field not in response]
+        self._check(not lacking, f"{name} lacks {lacking}")
+        if self.response is not None:
+            self._check(response["id"] == self.response["id"], f"another id: {response['id']}")
+        self._check(response["id"].startswith("resp_"), f"an id {response['id']}")
+        self.response = response
+        if name not in ENDS:
+            self._check(name in {"created", "in_progress", "queued"}, f"a state {name}")
+            self._check(response["status"] in {"in_progress", "queued"}, "a status")
+            return
+        self._is_over = True
+        self._check(response["status"] == name, f"{name} with status {response['status']}")
+        self.error = response["error"]
+        self._check((name == "failed") == bool(self.error), f"{name} with {self.error}")
+        self._check(response["output"] == self.items, "an output that is not the items that came")
+        self._check(name == "failed" or self._open is None, "an item that has no end")
+        if (usage := response["usage"]) is not None:
+            total = usage["input_tokens"] + usage["output_tokens"]
+            self._check(total == usage["total_tokens"], f"a total that is no sum: {usage}")
+
+    def _take_item(self, name: str, fields: dict[str, Any]) -> None:
+        item, index = fields["item"], fields["output_index"]
+        if name == "output_item.added":
+            self._check(self._open is None, f"an item within another: {item}")
+            self._check(index == len(self.items), f"the index {index}")
+            self._check(item["id"].startswith(PREFIXES[item["type"]]), f"the id {item['id']}")
+            self._check(item["id"] not in [one["id"] for one in self.items], "an id twice")
+            self._check(item["status"] == "in_progress", f"the status {item['status']}")
+            self._open, self._sum = item, ""
+            self._is_text_done = self._has_part = False
+            return
+        opened = self._of_open(fields["item"]["id"], index)
+        for same in ("type", "id", "call_id", "name"):
+            self._check(item.get(same) == opened.get(same), f"{same} of {item} changed")
+        self._check(item["status"] in {"completed", "incomplete"}, f"the status {item['status']}")
+        self._check(self._is_text_done and not self._has_part, "an end before that of its content")
+        _, name = TEXTS[item["type"]]
+        whole = item[name][0]["text"] if name == "content" else item[name]
+        self._check(whole == self._sum, f"{whole!r} is not the sum of the deltas")
+        self.items.append(item)
+        self._open = None
+
+    def _take_part(self, name: str, fields: dict[str, Any]) -> None:
+        item = self._of_open(fields["item_id"], fields["output_index"])
+        kind = "output_text" if item["type"] == "message" else "reasoning_text"
+        self._check(item["type"] in {"message", "reasoning"}, f"a part in {item['type']}")
+        self._check(fields["part"]["type"] == kind and fields["content_index"] == 0, f"{fields}")
+        is_added = name == "content_part.added"
+        self._check(self._has_part != is_added, f"{name} at the wrong place")
+        self._check(is_added or self._is_text_done, "a part that ends before its text")
+        self._check(fields["part"]["text"] == self._sum, "a part that is not its text")
+        self._has_part = is_added
+
+    def _take_text(self, name: str, fields: dict[str, Any]) -> None:
+        item = self._of_open(fields["item_id"], fields["output_index"])
+        kind, verb = name.rsplit(".", 1)
+        own, field = TEXTS[item["type"]]
+        self._check(kind == own, f"{name} in an item of type {item['type']}")
+        self._check(not self._is_text_done, f"{name} behind the text's end")
+        self._check(self._has_part == (field == "content"), f"{name} outside of its part")
+        if kind == "output_text":
+            self._check(isinstance(fields["logprobs"], list), "a text without logprobs")
+        if verb == "delta":
+            self._sum += fields["delta"]
+            self.text += fields["delta"] if kind == "output_text" else ""
+            return
+        self._check(verb == "done", f"an event {name}")
+        whole = fields["text" if field == "content" else field]
+        self._check(whole == self._sum, f"{whole!r} is not the sum of the deltas")
+        self._is_text_done = True
+
+    def _of_open(self, item_id: str, index: int) -> dict[str, Any]:
+        self._check(self._open is not None, f"nothing is open for {item_id}")
+        assert self._open is not None
+        self._check(self._open["id"] == item_id and index == len(self.items), f"not {item_id}")
+        return self._open
+
+    def _check(self, holds: bool, fault: str) -> None:
+        if not holds:
+            raise StreamFault(f"event {len(self.kinds)}: {fault}")
+
+
+def check_responses(data: bytes) -> ResponsesChecker:
+    """Check a whole stream. Raises `StreamFault`."""
+    checker = ResponsesChecker()
+    checker.feed(data)
+    checker.end()
+    return checker

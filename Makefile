@@ -12,7 +12,7 @@ DEV      := $(STAMP)-dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api
+.PHONY: up install dev test check format gpu bench fuzz chaos clean test-clients test-hermes test-api test-engines
 .PHONY: eval eval-skills eval-outside eval-both eval-parity eval-speed
 
 up: $(STAMP)
@@ -98,6 +98,19 @@ test-clients: $(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0) $(CLIENTS_DIR)/anthropi
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/hermes $(ARGS)
+
+# A real llama-server with the built-in model, built once (15 to 30 minutes on two cores) and kept
+# outside the checkout; cmake and a C++ compiler are needed.
+ENGINES_DIR ?= $(HOME)/.cache/herma-engines
+GGUF_PY     := 0.19.0
+
+test-engines: export LLAMA_SERVER := $(ENGINES_DIR)/llama-server
+test-engines: export TINY_GGUF := $(ENGINES_DIR)/herma-tiny.gguf
+test-engines: $(DEV)
+	PYTHON=$(BIN)/python tests/engines/build_llama_server.sh $(ENGINES_DIR)
+	$(BIN)/python -m pip install -q --no-deps --target $(ENGINES_DIR)/python gguf==$(GGUF_PY)
+	PYTHONPATH=.:$(ENGINES_DIR)/python $(BIN)/python -m tests.engines.gguf_of config/builtin/herma-tiny $(TINY_GGUF)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/engines $(ARGS)
 
 # Requests made out of /openapi.json, valid and invalid ones, by a program that knows nothing else.
 test-api: export SCHEMATHESIS_PROGRAM := $(abspath $(CLIENTS_DIR))/schemathesis/bin/schemathesis

@@ -7,7 +7,7 @@ note, because the worker may run on another host. Must not write anything.
 from collections.abc import Iterator, Mapping
 
 from config import Config, LedgerConfig, ledger_path
-from herma.preflight import check_script, found, missing_models
+from herma.preflight import check_script, found, launch_problems, missing_models
 from protocol.errors import ConfigError
 
 
@@ -19,6 +19,7 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     yield from _gateway_keys(config)
     yield from _ledger(config, environ)
     yield from missing_models(config)
+    yield from launch_problems(config, environ)
     yield from _worker_files(config)
 
 

@@ -5,6 +5,7 @@ process checks again what it needs; an error found here is one line, not mixed w
 """
 
 import errno
+import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,8 @@ def check_host(config: Config, environ: Mapping[str, str]) -> None:
     check_aliases(config)
     for worker in config.workers:
         check_script(worker)
+    for problem in launch_problems(config, environ):
+        raise ConfigError(problem)
     if config.gateway.port != 0:
         _check_free(config.gateway.host, config.gateway.port, _PORT)
 
@@ -77,6 +80,29 @@ def check_script(worker: WorkerConfig) -> None:
         from workers.replay import load_script
 
         load_script(Path(worker.script).expanduser())
+
+
+def launch_problems(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
+    """One line for each thing that a worker's external engine needs and this host lacks."""
+    for worker in config.workers:
+        if worker.api_key_env is not None and not environ.get(worker.api_key_env):
+            yield (
+                f"worker `{worker.name}`: the environment variable {worker.api_key_env}, named by "
+                "api_key_env, is not set"
+            )
+        if (launch := worker.launch) is None:
+            continue
+        folder = Path(launch.cwd or ".")
+        if not folder.is_dir():
+            yield f"worker `{worker.name}`: launch.cwd {launch.cwd} is no directory of this host"
+        path = launch.env.get("PATH", environ.get("PATH"))
+        for key, words in (("argv", launch.argv), ("stop", launch.stop)):
+            # A name with a slash is sought from the working directory, others on the path.
+            name = str(folder / words[0]) if words and "/" in words[0] else "".join(words[:1])
+            if name and shutil.which(name, path=path) is None:
+                yield (
+                    f"worker `{worker.name}`: launch.{key}[0] {words[0]} is no program of this host"
+                )
 
 
 def unserved_models(config: Config) -> Iterator[str]:

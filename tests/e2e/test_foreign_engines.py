@@ -79,7 +79,7 @@ def _tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """vLLM and llama.cpp serve one model, SGLang another that makes a tool call."""
+    """vLLM and llama.cpp serve one model; another vLLM makes a tool call."""
     folder = tmp_path_factory.mktemp("foreign")
     first = free_ports(3)
     call = _tokenizer().encode(CALL, add_special_tokens=False).ids
@@ -88,7 +88,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     settings: dict[str, dict[str, Any]] = {
         "v": {"kind": "vllm", "token_ms": 10, "cached": 4},
         "l": {"kind": "llama-cpp", "token_ms": 10, "skips": True},
-        "s": {"kind": "sglang", "answer": call, "cached": 5},
+        "s": {"kind": "vllm", "answer": call, "cached": 5},
     }
     for at, (name, one) in enumerate(settings.items()):
         ports[name] = str(first + at)
@@ -159,7 +159,9 @@ def _streamed(
 
 
 def test_tools_usage_and_cached_tokens(fleet: Fleet) -> None:
-    """A tool call is parsed as our own engine's would be; cached tokens are the engine's own."""
+    """A tool call is parsed as our own engine's would be; cached tokens are the engine's own,
+    though vLLM tells them only after the last token.
+    """
     with fleet.client() as client:
         body = _body(model="scripted", tools=WEATHER, max_tokens=200)
         answer = client.post("/chat/completions", json=body).json()
@@ -168,10 +170,6 @@ def test_tools_usage_and_cached_tokens(fleet: Fleet) -> None:
         call = choice["message"]["tool_calls"][0]["function"]
         assert (call["name"], json.loads(call["arguments"])) == ("get_weather", {"city": "Athens"})
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 5
-        reply = client.post("/chat/completions", json=_body(max_tokens=4))
-        if reply.headers["x-herma-worker"] == "v":
-            # vLLM tells it only after the last token.
-            assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
 
 
 @pytest.mark.parametrize("victim", ["v", "l"])

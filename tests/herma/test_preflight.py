@@ -2,13 +2,14 @@
 
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from config import GatewayConfig
+from config import GatewayConfig, parse_config
 from gateway.http.server.serving import listen
-from herma.preflight import check_process_ports, claim_port
+from herma.preflight import check_process_ports, claim_port, launch_problems
 from protocol.errors import ConfigError
 from tests.fakes.ports import free_ports
 
@@ -59,3 +60,27 @@ def test_a_port_of_a_further_process_is_looked_at_too(key: str) -> None:
         with pytest.raises(ConfigError, match=rf"port {port + 1} .*\[gateway\] {key}"):
             check_process_ports(gateway)
         check_process_ports(msgspec.structs.replace(gateway, processes=1))
+
+
+def test_what_a_launched_engine_needs_is_looked_for(tmp_path: Path) -> None:
+    """Its programs, its directory and its key, each named with its key of the file."""
+    table = """
+    [[models]]
+    name = "m"
+    [[workers]]
+    name = "w"
+    model = "builtin:herma-tiny"
+    engine = "vllm"
+    url = "http://127.0.0.1:1"
+    api_key_env = "NO_SUCH_KEY"
+    launch = { argv = ["no-such-vllm"], stop = ["./stop.sh"], cwd = "%s" }
+    """
+    config = parse_config(table % tmp_path, "f")
+    parts = ("NO_SUCH_KEY", "launch.argv[0] no-such-vllm", "launch.stop[0] ./stop.sh")
+    problems = list(launch_problems(config, {"PATH": "/usr/bin:/bin"}))
+    assert [part in text for part, text in zip(parts, problems, strict=True)] == [True] * 3
+    (tmp_path / "stop.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "stop.sh").chmod(0o755)
+    (tmp_path / "no-such-vllm").symlink_to("/bin/true")
+    environ = {"PATH": str(tmp_path), "NO_SUCH_KEY": "k"}
+    assert not list(launch_problems(config, environ))

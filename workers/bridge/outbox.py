@@ -7,7 +7,7 @@ for each gateway, as our own engine sends them. Must not know HTTP or what a seq
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
 import trio
 
@@ -16,10 +16,15 @@ from protocol.messages import FromWorker, TokenItem, Tokens
 from workers.ipc import SUPERVISOR, Drained, EngineReady, encode_control
 from workers.loop import Channel, EngineStatus
 
+GATHER_S: Final = 0.003
+"""What comes so soon after a frame goes out with the next: the streams of one step arrive one by
+one. A lone stream waits only if its tokens come faster than that.
+"""
+
 
 @final
 class Outbox:
-    """`put` what happens in one turn of the loop; `run` sends it before the next one ends.
+    """`put` what happens; `run` sends it, at once after a pause.
 
     Sending blocks while the supervisor does not read: then the engine's streams wait as well.
     """
@@ -57,6 +62,7 @@ class Outbox:
             await self._wakeup.wait()
             self._wakeup = trio.Event()
             self.flush()
+            await trio.sleep(GATHER_S)
 
 
 def _joined(messages: Sequence[FromWorker | TokenItem], step: int) -> list[FromWorker]:

@@ -86,6 +86,8 @@ OPENAI_3     := 3.52.0
 ANTHROPIC_0  := 0.87.0
 ANTHROPIC_2  := 2.12.0
 OPENAI_NODE  := 7.55.0
+CODEX        := 0.169.0
+CLAUDE_CODE  := 2.1.197
 HERMES_AGENT := 0.19.0
 SCHEMATHESIS := 4.32.5
 
@@ -93,6 +95,7 @@ test-clients: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-clients: $(DEV) $(CLIENTS_DIR)/openai-2/.$(OPENAI_2) $(CLIENTS_DIR)/openai-3/.$(OPENAI_3)
 test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE)
 test-clients: $(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0) $(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2)
+test-clients: $(CLIENTS_DIR)/codex/.$(CODEX) $(CLIENTS_DIR)/claude/.$(CLAUDE_CODE)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/clients $(ARGS)
 
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
@@ -137,11 +140,20 @@ $(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS): | $(DEV)
 $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT): | $(DEV)
 	$(FRESH_CLIENT) hermes-agent==$(HERMES_AGENT) && touch $@
 
+define FRESH_NODE
+@command -v node >/dev/null && command -v npm >/dev/null || \
+	{ echo "make test-clients needs node (20 or later) and npm; they are not installed"; exit 1; }
+@rm -rf $(@D) && mkdir -p $(@D) && npm install --silent --no-fund --no-audit --prefix $(@D)
+endef
+
 $(CLIENTS_DIR)/node/.$(OPENAI_NODE):
-	@command -v node >/dev/null && command -v npm >/dev/null || \
-		{ echo "make test-clients needs node (20 or later) and npm; they are not installed"; exit 1; }
-	@rm -rf $(@D) && mkdir -p $(@D) && npm install --silent --no-fund --no-audit --prefix $(@D) openai@$(OPENAI_NODE)
-	@touch $@
+	$(FRESH_NODE) openai@$(OPENAI_NODE) && touch $@
+
+$(CLIENTS_DIR)/codex/.$(CODEX):
+	$(FRESH_NODE) @openai/codex@$(CODEX) && touch $@
+
+$(CLIENTS_DIR)/claude/.$(CLAUDE_CODE):
+	$(FRESH_NODE) @anthropic-ai/claude-code@$(CLAUDE_CODE) && touch $@
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.serving $(ARGS)

@@ -1,0 +1,121 @@
+"""codex and Claude Code, headless, as they come from npm, against a scripted engine.
+
+Each makes one turn with a tool of its own: the model calls it, the agent runs it and sends the
+result back. They know no other address than the gateway's: all else goes to a closed port.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.herma_process import HermaProcess, herma_up
+
+BOUND_S = 120
+HERE = Path(__file__).parent
+ENVIRONMENTS = Path(os.environ.get("CLIENTS_DIR", HERE.parents[1] / ".clients")).absolute()
+CLOSED = "http://127.0.0.1:9"
+FLEET = """
+[gateway]
+port = 0
+worker_bind = "ipc://{folder}/workers"
+
+[[models]]
+name = "alpha"
+aliases = ["claude-*"]
+
+[[workers]]
+name = "a"
+model = "builtin:herma-tiny"
+serves = "alpha"
+engine = "scripted"
+script = "{script}"
+"""
+CODEX = """
+model = "alpha"
+model_provider = "herma"
+
+[analytics]
+enabled = false
+
+[model_providers.herma]
+name = "Herma"
+base_url = "{url}"
+wire_api = "responses"
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def herma(tmp_path: Path) -> Iterator[HermaProcess]:
+    """A gateway without keys, whose model answers by the script."""
+    if "CLIENTS_DIR" not in os.environ:
+        pytest.skip("`make test-clients` makes the environments and runs this")
+    config = tmp_path / "herma.toml"
+    config.write_text(FLEET.format(folder=tmp_path, script=HERE / "agents.toml"))
+    with herma_up(config) as herma:
+        herma.wait_models_ready({"alpha": 1})
+        yield herma
+
+
+def _run(folder: Path, argv: list[str | Path], **environ: str) -> subprocess.CompletedProcess[str]:
+    work = folder / "work"
+    work.mkdir()
+    (work / "note.txt").write_text("a note\n")
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "HTTPS_PROXY": CLOSED,
+        "HTTP_PROXY": CLOSED,
+        "NO_PROXY": "127.0.0.1",
+        **environ,
+    }
+    return subprocess.run(
+        argv,
+        cwd=work,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+
+
+def _num_answers(herma: HermaProcess) -> float:
+    """Requests that ended well; there must be no others."""
+    ends = {
+        name: count
+        for name, count in herma.metrics().items()
+        if name.startswith("herma_requests_total")
+    }
+    assert all('status="200"' in name for name in ends), ends
+    return sum(ends.values())
+
+
+def test_codex_runs_a_command(herma: HermaProcess, tmp_path: Path) -> None:
+    """By the Responses API: two requests, the command's output between them."""
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex/config.toml").write_text(CODEX.format(url=herma.base_url))
+    program = ENVIRONMENTS / "codex/node_modules/.bin/codex"
+    done = _run(tmp_path, [program, "exec", "--skip-git-repo-check", "Use the shell"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "It is done."
+    assert _num_answers(herma) == 2
+
+
+def test_claude_code_reads_a_file(herma: HermaProcess, tmp_path: Path) -> None:
+    """By the Messages API, by a name that only the wildcard knows."""
+    program = ENVIRONMENTS / "claude/node_modules/.bin/claude"
+    done = _run(
+        tmp_path,
+        [program, "-p", "--bare", "Read the note"],
+        ANTHROPIC_BASE_URL=herma.root_url,
+        ANTHROPIC_API_KEY="dummy",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "It is done."
+    assert _num_answers(herma) >= 2  # it also asks for things of its own

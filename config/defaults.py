@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from config.model import Config, ModelConfig, WorkerConfig
+from config.model import NAME_IN_WORDS, Config, ModelConfig, Name, WorkerConfig
+from protocol.errors import ConfigError
 
 BUILTIN_MODEL: Final = "herma-tiny"
 BUILTIN_PREFIX: Final = "builtin:"
@@ -38,19 +39,27 @@ def profiles() -> dict[str, Profile]:
     return msgspec.convert(tomllib.loads(text), dict[str, Profile])
 
 
-def builtin_config() -> Config:
-    """One gateway and one worker with the built-in model, all on loopback."""
+def builtin_config(model: str | None = None, serves: str = BUILTIN_MODEL) -> Config:
+    """One gateway and one worker, all on loopback, without a file: the built-in model, or `model`
+    as a worker's, under the public name `serves`. Raises `ConfigError` for what is no name.
+    """
+    try:
+        msgspec.convert(serves, Name)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{serves!r} cannot be a model's name; use {NAME_IN_WORDS} (--name NAME)"
+        ) from error
     limits = profiles()[DEFAULT_PROFILE]
     worker = WorkerConfig(
         name="local",
-        model=f"{BUILTIN_PREFIX}{BUILTIN_MODEL}",
-        serves=BUILTIN_MODEL,
+        model=model or f"{BUILTIN_PREFIX}{BUILTIN_MODEL}",
+        serves=serves,
         gateways=(Config().gateway.worker_bind,),
         token_budget=limits.token_budget,
         max_gap_ms=limits.max_gap_ms,
         max_context=limits.max_context,
     )
-    return Config(models=(ModelConfig(name=BUILTIN_MODEL),), workers=(worker,))
+    return Config(models=(ModelConfig(name=serves),), workers=(worker,))
 
 
 @functools.cache

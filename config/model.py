@@ -17,8 +17,9 @@ _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
 _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
 _ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
+NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
 PATTERNS: Final = {
-    _NAME: "letters, digits and . _ : / @ - only",
+    _NAME: NAME_IN_WORDS,
     _ALIAS: "letters, digits and . _ : / @ - only, perhaps with * at the end",
     _URL: "an address that begins with http:// or https://",
     _DEVICE: "auto, cpu, cuda or cuda:N",

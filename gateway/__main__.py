@@ -67,6 +67,7 @@ def _log_events_as_json() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="herma gateway", description="The OpenAI-compatible URL.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: the built-in model")
+    parser.add_argument("--serves", metavar="NAME", help="without a file: the model's public name")
     parser.add_argument("--port", type=int, metavar="N", help="instead of [gateway] port")
     parser.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     parser.add_argument(
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    config = builtin_config() if arguments.config is None else load_config(arguments.config)
+    config = _without_file(arguments) if arguments.config is None else load_config(arguments.config)
     if arguments.process is None and config.gateway.processes > 1:
         raise ConfigError("this is one process; several are started by `herma gateway`")
     return with_gateway(
@@ -86,6 +87,10 @@ def _config(arguments: argparse.Namespace) -> Config:
         port=arguments.port,
         worker_bind=arguments.worker_bind,
     )
+
+
+def _without_file(arguments: argparse.Namespace) -> Config:
+    return builtin_config() if arguments.serves is None else builtin_config(serves=arguments.serves)
 
 
 def _announce(line: str) -> None:

@@ -92,6 +92,15 @@ def _add_servers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
             metavar="N",
             help="gateway processes on one port; instead of [gateway] processes",
         )
+    up.add_argument(
+        "--model",
+        metavar="DIR",
+        help="serve this directory, hub id or built-in model without a file",
+    )
+    up.add_argument(
+        "--name", dest="serves", metavar="NAME", help="its public name; default: its own"
+    )
+    gateway.add_argument("--serves", help=argparse.SUPPRESS)  # set by `herma up --model`
     gateway.add_argument("--worker-bind", metavar="ADDR", help="instead of [gateway] worker_bind")
     # Which of several processes this is, such as 0/4; set by their parent.
     gateway.add_argument("--process", help=argparse.SUPPRESS)
@@ -113,6 +122,7 @@ def _add_engine(worker: argparse.ArgumentParser) -> None:
         "--engine", choices=("native", "synthetic", "scripted"), help="instead of the worker's"
     )
     worker.add_argument("--model", metavar="DIR", help="instead of the worker's")
+    worker.add_argument("--serves", metavar="NAME", help="the model's public name, likewise")
     worker.add_argument("--script", metavar="FILE", help="what a scripted engine answers")
     worker.add_argument("--step-ms", type=float, metavar="MS", help="a synthetic engine's pace")
     worker.add_argument("--batch", type=int, metavar="N", help="instead of the worker's max_seqs")

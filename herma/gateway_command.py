@@ -35,14 +35,21 @@ def run(arguments: argparse.Namespace) -> int:
 def gateway_config(arguments: argparse.Namespace) -> Config:
     """The configuration with the command line's overrides. Raises `ConfigError`."""
     path = arguments.config
-    config = builtin_config() if path is None else load_config(path)
+    config = _without_file(arguments) if path is None else load_config(path)
     keys = {key: getattr(arguments, key, None) for key in _GATEWAY_KEYS}
     return with_gateway(config, "the command line" if path is None else str(path), **keys)
+
+
+def _without_file(arguments: argparse.Namespace) -> Config:
+    model, serves = getattr(arguments, "model", None), arguments.serves
+    return builtin_config(model) if serves is None else builtin_config(model, serves)
 
 
 def gateway_options(arguments: argparse.Namespace, but: tuple[str, ...] = ()) -> list[str]:
     """The given options as words for another process, without those in `but`."""
     options = [] if arguments.config is None else ["--config", str(arguments.config)]
+    if arguments.serves is not None:
+        options += ["--serves", arguments.serves]
     for key in _GATEWAY_KEYS:
         if key not in but and (value := getattr(arguments, key, None)) is not None:
             options += [f"--{key.replace('_', '-')}", str(value)]

@@ -13,10 +13,11 @@ from pathlib import Path
 import trio
 from setproctitle import setproctitle
 
-from config import Config
+from config import BUILTIN_PREFIX, Config, builtin_models
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
 from herma.gateway_command import gateway_config, gateway_options
-from herma.preflight import check_host, unserved_models
+from herma.preflight import check_host, found, unserved_models
+from protocol.errors import ConfigError
 from workers.supervisor import make_scratch, remove
 
 
@@ -25,13 +26,38 @@ def run(arguments: Namespace) -> int:
 
     Raises `ConfigError` for problems found before the start.
     """
+    _take_model(arguments)
     config = gateway_config(arguments)
-    setproctitle("herma up")
     check_host(config, os.environ)
+    setproctitle("herma up")
     for problem in unserved_models(config):
         print(f"herma: {problem}; requests wait until a worker connects", file=sys.stderr)
     with _worker_address(arguments.config) as address:
         return trio.run(keep_running, _children(config, arguments, address))
+
+
+def _take_model(arguments: Namespace) -> None:
+    """Complete `--model` and `--name`. Raises `ConfigError` beside a file, which says both."""
+    if arguments.model is None and arguments.serves is None:
+        return
+    if arguments.config is not None:
+        raise ConfigError("--model and --name are for a start without --config FILE")
+    if arguments.model is None:
+        raise ConfigError("--name NAME needs --model DIR, the model that it names")
+    arguments.model, own_name = known_model(arguments.model)
+    arguments.serves = arguments.serves or own_name
+
+
+def known_model(model: str) -> tuple[str, str]:
+    """What a worker's `model` is for this word of the command line, and its own name: a directory's
+    is its last part, a hub id names itself, and a built-in model has no prefix.
+    """
+    if f"{BUILTIN_PREFIX}{model}" in builtin_models():
+        return f"{BUILTIN_PREFIX}{model}", model
+    if model.startswith(BUILTIN_PREFIX):
+        return model, model.removeprefix(BUILTIN_PREFIX)
+    path = found(model)
+    return (model, model) if path is None else (str(path.resolve()), path.resolve().name)
 
 
 @contextmanager
@@ -63,7 +89,7 @@ def _workers(config: Config, config_path: Path | None, address: str | None) -> I
     for worker in config.workers:
         words = ["worker", *common, "--name", worker.name]
         if address is not None:
-            words += ["--gateway", address]
+            words += ["--gateway", address, "--model", worker.model, "--serves", worker.serves]
         if address is not None or worker.gateways == (config.gateway.worker_bind,):
             words.append("--beside-gateway")
         yield Child(f"worker {worker.name}", herma_argv(words), stop_s=worker.drain_s + GRACE_S)

@@ -69,7 +69,7 @@ def _run_worker(arguments: argparse.Namespace) -> int:
         argv += ["--name", arguments.name]
     for address in arguments.gateway or ():
         argv += ["--gateway", address]
-    for option in ("engine", "script", "model", "step_ms", "batch"):
+    for option in ("engine", "script", "model", "serves", "step_ms", "batch"):
         if (value := getattr(arguments, option)) is not None:
             argv += [f"--{option.replace('_', '-')}", str(value)]
     if arguments.beside_gateway:

@@ -66,6 +66,7 @@ def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerC
         "model": arguments.model,
         "step_ms": arguments.step_ms,
         "max_seqs": arguments.batch,
+        "serves": arguments.serves,
     }
     given = {key: value for key, value in options.items() if value is not None}
     table = {**msgspec.to_builtins(worker), **given}
@@ -97,6 +98,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--engine", help="native, synthetic or scripted, instead of the file's")
     parser.add_argument("--model", metavar="DIR", help="instead of the file's")
+    parser.add_argument("--serves", metavar="NAME", help="the model's public name")
     parser.add_argument("--script", metavar="FILE", help="what a scripted engine answers")
     parser.add_argument("--step-ms", type=float, metavar="MS", help="a synthetic engine's pace")
     parser.add_argument("--batch", type=int, metavar="N", help="instead of max_seqs")

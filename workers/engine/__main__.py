@@ -35,6 +35,7 @@ from workers.ipc import (
 )
 from workers.loop import (
     Channel,
+    DeviceUse,
     EngineBroken,
     EngineChannel,
     EngineLoop,
@@ -43,6 +44,7 @@ from workers.loop import (
     Runner,
     scheduler_for,
     start_heartbeats,
+    start_table,
 )
 from workers.model_dir import read_vocab_size
 from workers.scheduler import largest_id
@@ -86,7 +88,7 @@ def _serve(channel: EngineChannel) -> None:
 
         serve_external(config, channel, status, report, epoch=start.epoch)
         return
-    runner, inbox, largest = _load(config, report, channel, start.epoch)
+    runner, inbox, largest, use = _load(config, report, channel, start.epoch)
     scheduler = scheduler_for(
         runner,
         config.serves,
@@ -95,6 +97,9 @@ def _serve(channel: EngineChannel) -> None:
         largest=largest,
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
     )
+    for line in start_table(runner.facts, config.serves, config.max_gap_ms, report.seconds(), use):
+        print(line, file=sys.stderr)
+    sys.stderr.flush()
     status.phase = ""
     ready = EngineReady(runner.facts, str(runner.model_dir))
     channel.send([(SUPERVISOR, encode_control(ready))])
@@ -106,26 +111,28 @@ def _serve(channel: EngineChannel) -> None:
 
 def _load(
     config: WorkerConfig, report: Reporter, channel: EngineChannel, epoch: int
-) -> tuple[Runner[Any], Channel, Callable[[array[int]], int]]:
-    """The runner that the configuration asks for, the channel that its loop reads, and what finds
-    the largest token id."""
+) -> tuple[Runner[Any], Channel, Callable[[array[int]], int], DeviceUse | None]:
+    """The runner that the configuration asks for, the channel that its loop reads, what finds the
+    largest token id, and what a native engine takes of its device.
+    """
     match config.engine:
         case "synthetic":
             from workers.replay import load_synthetic
 
-            return load_synthetic(config, report), channel, largest_id
+            return load_synthetic(config, report), channel, largest_id, None
         case "scripted":
             from workers.replay import PacedChannel, load_scripted
 
             scripted = load_scripted(config, report, epoch=epoch)
-            return scripted, PacedChannel(channel, scripted.rest_s), largest_id
+            return scripted, PacedChannel(channel, scripted.rest_s), largest_id, None
         case "native":
             report("import", 0.0, "torch")
             ahead = start_compiling(config)
             from workers.engine import runner
             from workers.engine.start import load_runner
 
-            return load_runner(config, report, ahead), channel, runner.largest_id
+            native = load_runner(config, report, ahead)
+            return native, channel, runner.largest_id, native.device_use
         case "vllm" | "sglang" | "llama-cpp":
             raise AssertionError("the bridge serves these")
         case _:

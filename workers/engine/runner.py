@@ -24,6 +24,7 @@ from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.sampler import read
 from workers.engine.step.steps import Launched, Steps
+from workers.loop import DeviceUse
 from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
 
 
@@ -71,6 +72,14 @@ class Runner:
     def num_sequences(self) -> int:
         """Sequences whose state is kept."""
         return len(self._states)
+
+    @property
+    def device_use(self) -> DeviceUse:
+        """For the table at the end of a start."""
+        steps = self._steps
+        captured, wanted = steps.num_graphs if isinstance(steps, DeviceSteps) else (0, 0)
+        kv_bytes = self.cache.num_bytes()
+        return DeviceUse(self.model.weights.num_bytes(), kv_bytes, captured, wanted)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""

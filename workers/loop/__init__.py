@@ -3,9 +3,11 @@
 from workers.loop.channel import EngineChannel
 from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
 from workers.loop.loop import Channel, EngineBroken, EngineLoop, Runner, scheduler_for
+from workers.loop.start_table import DeviceUse, start_table
 
 __all__ = [
     "Channel",
+    "DeviceUse",
     "EngineBroken",
     "EngineChannel",
     "EngineLoop",
@@ -14,4 +16,5 @@ __all__ = [
     "Runner",
     "scheduler_for",
     "start_heartbeats",
+    "start_table",
 ]

@@ -5,6 +5,7 @@ costs the loop nothing. Must not know what a step does.
 """
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,14 +26,42 @@ class EngineStatus:
     expected_step_s: float = 0.0
 
 
+class PhaseClock:
+    """How long each phase of a start took: until the next one began. Times are arguments."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._phase: str | None = None
+        self._since = 0.0
+
+    def enter(self, phase: str, now: float) -> None:
+        """The phase goes on, or begins."""
+        if self._phase is not None:
+            self._seconds[self._phase] += now - self._since
+        self._seconds.setdefault(phase, 0.0)
+        self._phase, self._since = phase, now
+
+    def seconds(self, now: float) -> tuple[tuple[str, float], ...]:
+        """Every phase in the order of its first report; the last one until now."""
+        if self._phase is not None:
+            self.enter(self._phase, now)
+        return tuple(self._seconds.items())
+
+
 class Reporter:
     """Declares long operations: `report(phase, fraction, detail)` before each of them."""
 
     def __init__(self, channel: EngineChannel, status: EngineStatus) -> None:
         self._channel = channel
         self._status = status
+        self._clock = PhaseClock()
+
+    def seconds(self) -> tuple[tuple[str, float], ...]:
+        """How long each phase took, in order."""
+        return self._clock.seconds(time.monotonic())
 
     def __call__(self, phase: str, fraction: float, detail: str = "") -> None:
+        self._clock.enter(phase, time.monotonic())
         self._status.phase = phase
         progress = StartProgress(phase, fraction, detail)
         self._channel.send([(SUPERVISOR, encode_control(progress))])

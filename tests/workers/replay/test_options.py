@@ -11,7 +11,7 @@ from config import builtin_config
 from protocol.errors import ConfigError
 from workers.__main__ import with_options
 
-NONE = dict.fromkeys(("gateway", "engine", "script", "model", "step_ms", "batch"))
+NONE = dict.fromkeys(("gateway", "engine", "script", "model", "serves", "step_ms", "batch"))
 
 
 def options(**given: object) -> argparse.Namespace:

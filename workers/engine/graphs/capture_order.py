@@ -57,6 +57,11 @@ class CaptureOrder:
         self._order: list[Graph] = [*decodes, *buckets]
 
     @property
+    def num_wanted(self) -> int:
+        """How many are captured without a step that missed one."""
+        return len(self._order)
+
+    @property
     def has_pending_captures(self) -> bool:
         """Whether a step has missed a graph."""
         return bool(self._pending)

@@ -36,6 +36,11 @@ class Graphs:
         self._is_full = False
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """How many are captured, of how many that are wanted."""
+        return (0, 0) if self._capture is None else (len(self._replays), self._order.num_wanted)
+
+    @property
     def has_pending_captures(self) -> bool:
         """Whether a step has missed a graph that can still be captured."""
         return self._capture is not None and not self._is_full and self._order.has_pending_captures

@@ -109,6 +109,11 @@ class DeviceSteps:
             raise TokensLost(f"the tokens of a step cannot be read: {error}") from error
 
     @property
+    def num_graphs(self) -> tuple[int, int]:
+        """How many are captured, of how many that are wanted; (0, 0) where nothing is captured."""
+        return self._graphs.counts
+
+    @property
     def has_pending_captures(self) -> bool:
         """See `Steps`."""
         return self._graphs.has_pending_captures

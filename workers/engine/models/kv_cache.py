@@ -32,3 +32,7 @@ class KvCache:
         self.layers: tuple[tuple[Tensor, Tensor], ...] = tuple(
             (layer[0], layer[1]) for layer in self._memory
         )
+
+    def num_bytes(self) -> int:
+        """What it takes."""
+        return self._memory.nbytes

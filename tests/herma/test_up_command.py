@@ -1,0 +1,95 @@
+"""`herma up --model DIR`: one model without a file, under its own name or a given one."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from config import builtin_config, builtin_models
+from herma.cli import main
+from herma.up_command import known_model
+from protocol.errors import ConfigError
+
+TINY = builtin_models()["builtin:herma-tiny"]
+BOUND_S = 120
+
+
+@pytest.mark.parametrize("word", ["herma-tiny", "builtin:herma-tiny"])
+def test_a_built_in_model_needs_no_prefix(word: str) -> None:
+    """Both ways to name it lead to it."""
+    assert known_model(word) == ("builtin:herma-tiny", "herma-tiny")
+
+
+def test_a_directory_is_named_by_its_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the current one, and one that has the form of a hub id; what exists nowhere is an id."""
+    folder = tmp_path / "models" / "Tiny-1"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    known = (str(folder), "Tiny-1")
+    assert known_model("models/Tiny-1") == known_model(f"{folder}/") == known
+    monkeypatch.chdir(folder)
+    assert known_model(".") == known
+    assert known_model("Qwen/Qwen3-0.6B") == ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B")
+
+
+def test_the_configuration_serves_that_model_alone() -> None:
+    """One worker and one model, with the limits of the default profile; a bad name is refused."""
+    config = builtin_config("/models/m", "mine")
+    (worker,), (model,) = config.workers, config.models
+    assert (worker.model, worker.serves, model.name) == ("/models/m", "mine", "mine")
+    assert worker.max_seqs is None
+    with pytest.raises(ConfigError, match=r"'two words' cannot be .* \(--name NAME\)"):
+        builtin_config("/models/m", "two words")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--name", "x"], "--name NAME needs --model DIR"),
+        (["--config", "x.toml", "--model", "y"], "without --config FILE"),
+        (["--model", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["--model", "builtin:none"], "builtin:none"),
+        (["--model", "herma-tiny", "--name", "two words"], "'two words'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found before anything starts."""
+    assert main(["up", "--port", "0", *words]) == 2
+    text = capsys.readouterr().err
+    assert part in text
+    assert text.count("\n") == 1
+
+
+def test_a_directory_is_served_under_the_given_name(tmp_path: Path) -> None:
+    """A real start: `ready`, the model by that name, and the table in the log."""
+    folder = tmp_path / "copied"
+    shutil.copytree(TINY, folder)
+    words = ["up", "--model", folder, "--name", "org/mine", "--port", "0"]
+    argv = [sys.executable, "-m", "herma", *map(str, words)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True) as process:
+        bound = threading.Timer(BOUND_S, process.kill)
+        bound.start()
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("ready http://"), line
+        with urlopen(f"{line.split()[1]}/models", timeout=BOUND_S) as answer:
+            assert [model["id"] for model in json.load(answer)["data"]] == ["org/mine"]
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate()
+        bound.cancel()
+    assert process.returncode == 0
+    rows = ("engine ", "weights ", "keys, values ", "sequences ", "window ", "budget ", "graphs ")
+    for row in (*rows, "seconds "):
+        assert log.count(f"INFO engine local: {row}") == 1, log
+    assert "up to 16 at once" in log

@@ -1,0 +1,52 @@
+"""The table at the end of a start: every row, aligned, for a card, a CPU and no model at all."""
+
+from msgspec.structs import replace
+
+from protocol.messages import EngineFacts
+from tests.fakes.fleet import facts
+from workers.loop.heartbeat import PhaseClock
+from workers.loop.start_table import DeviceUse, start_table
+
+CARD: EngineFacts = replace(
+    facts(max_seqs=256, kv_tokens=712_384), device="cuda:0", dtype="bfloat16", context_length=40_960
+)
+USE = DeviceUse(15_270_000_000, 105_047_000_000, 1, 30)
+
+
+def test_a_card_has_every_row() -> None:
+    """Weights, keys and values in tokens, sequences, window, budget, graphs, seconds by phase."""
+    seconds = (("import", 2.1), ("device", 0.01), ("load", 3.25), ("memory", 0.9))
+    assert start_table(CARD, "qwen3-8b", 40.0, seconds, USE) == [
+        "engine        qwen3-8b: native on cuda:0, bfloat16",
+        "weights       14.22 GiB",
+        "keys, values  712,384 tokens in blocks of 32, 97.83 GiB",
+        "sequences     up to 256 at once (2,782 tokens each, if all run)",
+        "window        40,960 tokens",
+        "budget        4,096 tokens a step, gaps of about 40 ms beside prompts",
+        "graphs        1 of 30 captured, the others when idle",
+        "seconds       import 2.1, load 3.2, memory 0.9; 6.3 in all",
+    ]
+
+
+def test_a_cpu_has_no_graphs() -> None:
+    """It says so."""
+    use = USE._replace(num_captured=0, num_graphs=0, weights_bytes=29 * 2**20)
+    lines = start_table(CARD, "m", None, (), use)
+    assert "graphs        none on this device" in lines
+    assert "weights       29.0 MiB" in lines
+    assert lines[-1] == "seconds       0.0 in all"
+
+
+def test_an_engine_without_a_model_has_no_weights() -> None:
+    """What is not there is left out."""
+    names = [line.split()[0] for line in start_table(CARD, "m", None, (), None)]
+    assert names == ["engine", "keys,", "sequences", "window", "budget", "seconds"]
+
+
+def test_phases_are_timed_from_report_to_report() -> None:
+    """A phase lasts until the next begins; one that comes twice counts once, with both times."""
+    clock = PhaseClock()
+    for phase, now in (("import", 1.0), ("load", 3.0), ("load", 4.0), ("memory", 8.0)):
+        clock.enter(phase, now)
+    clock.enter("load", 8.5)
+    assert clock.seconds(9.0) == (("import", 2.0), ("load", 5.5), ("memory", 0.5))

@@ -1,0 +1,73 @@
+"""The table that an engine prints at the end of its start: what it holds, and what took how long.
+
+Owns its rows, their order and their words. Must not know torch, devices or who reads it: facts and
+numbers in, lines out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from protocol.messages import EngineFacts
+
+_GIB: Final = 2**30
+_MIB: Final = 2**20
+_SHORT_S: Final = 0.05
+"""Phases that took less are left out of the row."""
+
+
+class DeviceUse(NamedTuple):
+    """What only a native engine knows: bytes, and how many graphs of how many it has captured
+    already (0 of 0 on a device without graphs).
+    """
+
+    weights_bytes: int
+    kv_bytes: int
+    num_captured: int
+    num_graphs: int
+
+
+def start_table(
+    facts: EngineFacts,
+    serves: str,
+    max_gap_ms: float | None,
+    seconds: Sequence[tuple[str, float]],
+    use: DeviceUse | None,
+) -> list[str]:
+    """Two aligned columns, a line each. `seconds` are the phases of the start, in order."""
+    rows = [("engine", f"{serves}: {facts.kind} on {facts.device}, {facts.dtype}")]
+    if use is not None:
+        rows.append(("weights", _bytes(use.weights_bytes)))
+    kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"
+    rows.append(("keys, values", kv if use is None else f"{kv}, {_bytes(use.kv_bytes)}"))
+    each = facts.kv_tokens // facts.max_seqs
+    sequences = f"up to {facts.max_seqs:,} at once ({each:,} tokens each, if all run)"
+    rows.append(("sequences", sequences))
+    rows.append(("window", f"{facts.context_length:,} tokens"))
+    gap = "" if max_gap_ms is None else f", gaps of about {max_gap_ms:g} ms beside prompts"
+    rows.append(("budget", f"{facts.token_budget:,} tokens a step{gap}"))
+    if use is not None:
+        rows.append(("graphs", _graphs(use)))
+    rows.append(("seconds", _seconds(seconds)))
+    width = max(len(name) for name, _ in rows)
+    return [f"{name.ljust(width)}  {text}" for name, text in rows]
+
+
+def _graphs(use: DeviceUse) -> str:
+    if not use.num_graphs:
+        return "none on this device"
+    return f"{use.num_captured} of {use.num_graphs} captured, the others when idle"
+
+
+def _seconds(seconds: Sequence[tuple[str, float]]) -> str:
+    """The phases that took a while, and the sum of all."""
+    parts = [f"{name} {took:.1f}" for name, took in seconds if took >= _SHORT_S]
+    total = f"{sum(took for _, took in seconds):.1f} in all"
+    return f"{', '.join(parts)}; {total}" if parts else total
+
+
+def _bytes(count: int) -> str:
+    if count < _GIB:
+        return f"{count / _MIB:.1f} MiB"
+    return f"{count / _GIB:.2f} GiB"

@@ -3,13 +3,15 @@
 Owns the loop of plan, run and commit, and the answers. Must not know which tokens are right.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.messages import Accepted, Finished, Rejected, Submit, Tokens
+from protocol.messages import Accepted, Finished, Grammar, Rejected, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
+from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.runner import Runner
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
@@ -43,14 +45,21 @@ class Drive:
         token_budget: int | None = None,
         num_blocks: int | None = None,
         max_seqs: int | None = None,
+        compiler: LlGuidanceCompiler | None = None,
     ) -> None:
+        """`compiler` is needed for requests with a grammar; it compiles at once."""
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
         self.answers: dict[int, Answer] = {}
         self.num_steps = 0
         self._runner = runner
+        self._compiler = compiler
         limits = SchedulerLimits(
-            max_seqs or facts.max_seqs, token_budget or facts.token_budget, facts.context_length, 64
+            max_seqs or facts.max_seqs,
+            token_budget or facts.token_budget,
+            facts.context_length,
+            max_waiting=64,
+            enforces_grammars=compiler is not None,
         )
         blocks = BlockManager(self.num_blocks, facts.block_size)
         self._scheduler = Scheduler(limits, blocks, (MODEL,), runner.eos_ids)
@@ -77,13 +86,18 @@ class Drive:
         *,
         outputs: Sequence[int] = (),
         seed: int = 0,
+        grammar: Grammar | None = None,
     ) -> int:
         """Submit a request, with the outputs of an earlier attempt. Returns its number."""
         number = len(self.answers)
         self.answers[number] = Answer(tuple(prompt), list(outputs))
         packed = pack_tokens(prompt), pack_tokens(outputs)
-        submit = Submit(number.to_bytes(16, "little"), 0, MODEL, *packed, sampling, seed)
+        request_id = number.to_bytes(16, "little")
+        submit = Submit(request_id, 0, MODEL, *packed, sampling, seed, grammar=grammar)
         self._apply(self._scheduler.submit(_LINK, submit, 0.0))
+        if grammar is not None and self._compiler is not None:
+            compiled = self._compiler.compile(grammar, array("I", outputs))
+            self._apply(self._scheduler.compiled((_LINK, request_id, 0), compiled, ""))
         return number
 
     def abort(self, number: int) -> None:

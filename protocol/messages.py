@@ -1,4 +1,4 @@
-"""The messages of protocol v4, as two closed unions.
+"""The messages of protocol v5, as two closed unions.
 
 Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
 tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
@@ -11,7 +11,13 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
+
+ENFORCES_GRAMMARS: Final = "grammars"
+"""The capability of an engine that takes a `Submit` with a grammar; others refuse it by name."""
+
+MAX_GRAMMAR_BYTES: Final = 2**18
+"""Of a grammar's text. An agent's tools have some 40 KiB of schemas."""
 
 Id16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -25,6 +31,24 @@ PackedDigests = bytes
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Encoded as an array whose first element is the tag."""
+
+
+GrammarKind = Literal["json_schema", "lark", "regex"]
+
+
+class Grammar(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the output must follow: `text` is a JSON schema (options in `x-guidance`), a
+    grammar in llguidance's Lark, or a regular expression.
+
+    It begins with the first output token; or behind the first token `closing_id` if reasoning may
+    come before. The prompt has opened that reasoning, unless there is an `opening_id`: then only an
+    output that begins with it has reasoning.
+    """
+
+    kind: GrammarKind
+    text: Annotated[str, msgspec.Meta(max_length=MAX_GRAMMAR_BYTES)]
+    closing_id: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None = None
+    opening_id: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] | None = None
 
 
 # Gateway to worker.
@@ -56,6 +80,7 @@ class Submit(_Message, frozen=True, tag=2):
     deadline_s: Finite | None = None
     salt: bytes = b""
     adapter: str = ""
+    grammar: Grammar | None = None
 
 
 class Abort(_Message, frozen=True, tag=3):
@@ -108,7 +133,10 @@ ToWorker = Welcome | Submit | Abort | Drain | Ping | Snapshot | GetFiles | Dismi
 
 
 class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a running engine measured about itself. `kv_tokens` = blocks x block size."""
+    """What a running engine measured about itself. `kv_tokens` = blocks x block size.
+
+    `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`); unknown ones are ignored.
+    """
 
     kind: str
     device: str
@@ -119,6 +147,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     max_seqs: Count
     token_budget: Count
     files_digest: Id16
+    capabilities: tuple[str, ...] = ()
 
 
 class Register(_Message, frozen=True, tag=32):
@@ -208,11 +237,15 @@ class Finished(_Message, frozen=True, tag=37):
     detail: str = ""
 
 
-RejectReason = Literal["busy", "too_long", "draining", "unknown_model", "invalid", "not_ready"]
+RejectReason = Literal[
+    "busy", "too_long", "draining", "unknown_model", "invalid", "not_ready", "grammar"
+]
 
 
 class Rejected(_Message, frozen=True, tag=38):
-    """The sequence was refused. `busy`, `draining` and `not_ready` are load, not failure."""
+    """The sequence was refused. `busy`, `draining` and `not_ready` are load, not failure.
+    `grammar`: its grammar cannot be enforced here; `detail` says why.
+    """
 
     request_id: Id16
     attempt: Count

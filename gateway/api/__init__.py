@@ -49,6 +49,8 @@ from gateway.api.events import (
 )
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
+from gateway.api.output_grammar import OutputGrammar, schema_text
+from gateway.api.output_grammar import too_large as grammar_too_large
 from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, Message, decode_object, typed_body
 from gateway.api.responses_formatter import responses_format
 from gateway.api.responses_parser import Responses, parse_responses
@@ -92,6 +94,7 @@ __all__ = [
     "ModelList",
     "ModelObject",
     "ModelState",
+    "OutputGrammar",
     "ReasoningDelta",
     "Responses",
     "Signer",
@@ -119,6 +122,7 @@ __all__ = [
     "connection_lost",
     "context_length_exceeded",
     "decode_object",
+    "grammar_too_large",
     "invalid",
     "json_text",
     "message_error",
@@ -133,6 +137,7 @@ __all__ = [
     "poisoned_request",
     "request_too_costly",
     "responses_format",
+    "schema_text",
     "spending_limit_reached",
     "typed_body",
     "unavailable",

@@ -14,6 +14,7 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.errors import ApiError, invalid
+from gateway.api.output_grammar import OutputGrammar, schema_grammar
 from gateway.api.request import (
     ChatRequest,
     Message,
@@ -50,6 +51,8 @@ _NONE: Final[dict[str, Any]] = {}
 _FORMATS: Final = ("text", "json_object", "json_schema")
 _JSON_ONLY: Final = "Answer with one JSON object and with nothing else."
 
+_ANY_OBJECT: Final = {"type": "object"}
+
 _encode = msgspec.json.Encoder().encode
 
 # What the checks below require beyond the types, for the description of the API.
@@ -77,7 +80,9 @@ _RESPONSE_FORMAT: Final = {
             "type",
             "json_schema",
             type={"const": "json_schema"},
-            json_schema=_object("schema", schema={"type": "object"}),
+            json_schema=_object(
+                "schema", schema={"type": "object"}, strict={"type": ["boolean", "null"]}
+            ),
         ),
     ]
 }
@@ -156,8 +161,10 @@ def chat_request(
         tools, tool_choice = _chosen_tools(typed, tuple(raw.get("tools") or ()))
     others: list[OtherPart] = []
     messages = _messages(typed.messages, others)
+    grammar = None
     if typed.response_format is not None:
         messages = _instructed(messages, typed.response_format)
+        grammar = _format_grammar(typed.response_format)
     return request_of(
         typed,
         raw,
@@ -169,6 +176,7 @@ def chat_request(
         top_logprobs=typed.top_logprobs or 0,
         template_kwargs=_NONE if _KWARGS.isdisjoint(raw) else _template_kwargs(typed, raw),
         other_part=others[0] if others else None,
+        grammar=grammar,
         fingerprint=fingerprint,
         num_bytes=num_bytes,
     )
@@ -261,7 +269,7 @@ def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
 
 def _instructed(messages: tuple[Message, ...], given: dict[str, Any]) -> tuple[Message, ...]:
     """`messages` with the instruction for the response format `given` at the end of the system
-    text. Nothing forces a local model to obey; providers get the field itself.
+    text: a model that knows what it is to write writes it better. Providers get the field itself.
     """
     instruction = _format_instruction(given)
     if instruction is None:
@@ -291,6 +299,18 @@ def _format_instruction(given: dict[str, Any]) -> str | None:
     return f"{_JSON_ONLY} It must be valid for this JSON schema:\n{_encode(schema).decode()}"
 
 
+def _format_grammar(given: dict[str, Any]) -> OutputGrammar | None:
+    """What the checked response format demands. Only a strict schema must be enforced."""
+    if given["type"] == "text":
+        return None
+    if given["type"] == "json_object":
+        return schema_grammar(_ANY_OBJECT, "response_format", is_strict=False, is_required=False)
+    wrapper = given["json_schema"]
+    is_strict = wrapper.get("strict") is True
+    field = "response_format.json_schema.schema"
+    return schema_grammar(wrapper["schema"], field, is_strict=is_strict, is_required=is_strict)
+
+
 def _bad_format(path: str, text: str) -> ApiError:
     where = f"response_format.{path}"
     return invalid(where, f"'{where}' {text}.")
@@ -314,12 +334,34 @@ def _chosen_tools(
         if known == "required" and not tools:
             raise _bad_choice("is 'required', but there are no tools")
         return (() if known == "none" else tools), known
+    if choice.get("type") == "allowed_tools":
+        return _allowed_tools(choice, tools, names)
     wanted = choice.get("function")
     if choice.get("type", "function") != "function" or not isinstance(wanted, dict):
         raise _bad_choice("must name a function")
     if wanted.get("name") not in names:
         raise _bad_choice(f"names {wanted.get('name')!r}, which is not among the tools")
     return (tools[names.index(wanted["name"])],), "required"
+
+
+def _allowed_tools(
+    choice: dict[str, Any], tools: tuple[dict[str, Any], ...], names: list[str]
+) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
+    """The tools that `choice` names. The model does not see the others, so it cannot call them."""
+    allowed = choice.get("allowed_tools")
+    given = allowed.get("tools") if isinstance(allowed, dict) else None
+    mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
+    if mode not in ("auto", "required") or not isinstance(given, list) or not given:
+        raise _bad_choice("must have 'allowed_tools' with a mode, auto or required, and tools")
+    wanted = set()
+    for one in given:
+        function = one.get("function") if isinstance(one, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if name not in names:
+            raise _bad_choice(f"allows {name!r}, which is not among the tools")
+        wanted.add(name)
+    chosen = tuple(tool for tool, name in zip(tools, names, strict=True) if name in wanted)
+    return chosen, _CHOICES[mode]
 
 
 def _bad_choice(text: str) -> ApiError:

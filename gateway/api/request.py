@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.errors import ApiError, invalid
+from gateway.api.output_grammar import GRAMMAR_FIELDS, OutputGrammar, given_grammar
 from gateway.api.tool_schemas import ToolSchema, ToolSchemas
 from protocol.sampling import MAX_STOP_IDS, SamplingParams
 
@@ -75,6 +76,16 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
+class StructuredOutputs(msgspec.Struct):
+    """vLLM's field for what the answer must look like; one of them."""
+
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
 class SamplingBody(msgspec.Struct, kw_only=True):
     """How the answer is generated."""
 
@@ -95,6 +106,14 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     logit_bias: LogitBias | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    lark: str | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -136,8 +155,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     `tools` are those to show to the model (none with tool_choice "none", only the named one if
     one was named). `seed` is cut to 63 bits. `session` is the affinity hint found in the body.
     `other_part` is the first part that is missing from `messages`; `has_bias`: there is a logit
-    bias. `raw` is the decoded body, unknown fields intact, for a provider; it must not be changed.
-    `fingerprint` is equal for equal bytes of the body, `num_bytes` their number.
+    bias. `grammar` is what the answer must look like. `raw` is the decoded body, unknown fields
+    intact, for a provider; it must not be changed. `fingerprint` is equal for equal bytes of the
+    body, `num_bytes` their number.
 
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
     the tokenizer adds its own around a text.
@@ -170,6 +190,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     session: str | None = None
     other_part: OtherPart | None = None
     has_bias: bool = False
+    grammar: OutputGrammar | None = None
     fingerprint: bytes = b""
     num_bytes: int | None = None
     prompt: str | tuple[int, ...] | None = None
@@ -231,21 +252,21 @@ def request_of(
     top_logprobs: int,
     template_kwargs: dict[str, Any] = _NO_KWARGS,
     other_part: OtherPart | None = None,
+    grammar: OutputGrammar | None = None,
     add_special_tokens: bool = True,
     fingerprint: bytes = b"",
     num_bytes: int | None = None,
 ) -> ChatRequest:
     """The request of the shared fields in `typed`, converted from `raw`, and of the fields that
-    an endpoint has of its own. Raises `ApiError` 400 for fields that contradict each other.
-
-    Each field is passed by name, because a dict of arguments takes ten times as long.
+    an endpoint has of its own. Raises `ApiError` 400 for fields that contradict each other. Each
+    field is passed by name, because a dict of arguments takes ten times as long.
     """
-    options = typed.stream_options
+    options, stop = typed.stream_options, typed.stop
     if options is not None and not typed.stream:
         raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-    if typed.logit_bias is not None:
-        _check_bias(typed.logit_bias)
-    stop = typed.stop
+    _check_bias(typed.logit_bias)
+    if grammar is not None or not GRAMMAR_FIELDS.isdisjoint(raw):
+        grammar = _checked_grammar(grammar, typed, raw)
     return ChatRequest(
         model=typed.model,
         messages=messages,
@@ -257,6 +278,7 @@ def request_of(
         top_logprobs=top_logprobs,
         template_kwargs=template_kwargs,
         other_part=other_part,
+        grammar=grammar,
         add_special_tokens=add_special_tokens,
         fingerprint=fingerprint,
         num_bytes=num_bytes,
@@ -280,8 +302,21 @@ def request_of(
     )
 
 
-def _check_bias(bias: dict[str, float]) -> None:
-    for token_id in bias:
+def _checked_grammar(
+    own: OutputGrammar | None, typed: SamplingBody, raw: Mapping[str, Any]
+) -> OutputGrammar | None:
+    """That of the endpoint's `own` field or of the shared ones."""
+    shared = given_grammar(raw)
+    if own is not None and shared is not None:
+        raise invalid(shared.field, f"'{shared.field}' and '{own.field}' cannot go together.")
+    grammar = own or shared
+    if grammar is not None and grammar.is_required and typed.ignore_eos:
+        raise invalid("ignore_eos", f"'ignore_eos' cannot go with '{grammar.field}'.")
+    return grammar
+
+
+def _check_bias(bias: dict[str, float] | None) -> None:
+    for token_id in bias or ():
         if not (token_id.isascii() and token_id.isdigit()):
             text = f"'logit_bias' has token ids for keys, as numbers in a string, not {token_id!r}."
             raise invalid("logit_bias", text)

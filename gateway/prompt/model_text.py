@@ -127,6 +127,10 @@ class ModelText:
         segments = (before + name + after).split(MARK)
         return self.encoder.encode(self._control.read(segments))
 
+    def lone_id(self, text: str) -> int | None:
+        """The token that is this text, if there is one."""
+        return self.encoder.tokenizer.token_to_id(text)
+
     def answer_format(self, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> AnswerFormat:
         """How the model writes calls and reasoning, by its template unless parsers are named."""
         names = (tool_parser, reasoning_parser)

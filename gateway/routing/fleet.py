@@ -19,7 +19,7 @@ from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
 from gateway.routing.worker_view import Worker
 from protocol.ids import WorkerId
-from protocol.messages import PROTOCOL_VERSION, Fault, Register
+from protocol.messages import ENFORCES_GRAMMARS, PROTOCOL_VERSION, Fault, Register
 
 _NAMES_AT_MOST: Final = 64
 _RECORDS_AT_MOST: Final = 1024
@@ -33,7 +33,8 @@ ModelState = Literal["ready", "starting", "down"]
 class ModelView(msgspec.Struct, frozen=True):
     """A model as clients and turns see it. `context_length` (tokens) is the least of the ready
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
-    None until a worker was ready once.
+    None until a worker was ready once. `enforces_grammars`: so do all its ready workers, or did
+    when one was.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ModelView(msgspec.Struct, frozen=True):
     ready_workers: int = 0
     queued: int = 0
     is_fallback_on: bool = False
+    enforces_grammars: bool = False
 
     @property
     def is_away(self) -> bool:
@@ -90,6 +92,7 @@ class Model:
         self.name = config.name
         self.context_length = config.context_length
         self.files_digest: bytes | None = None
+        self.enforces_grammars = False
         self.block_size: int | None = None
         self.queue = AdmissionQueue()
         self.shares = FairShares()
@@ -323,6 +326,7 @@ class Fleet:
             model.block_size = engines[0].block_size
             # Engines refuse what their whole cache cannot hold.
             model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
+            model.enforces_grammars = all(ENFORCES_GRAMMARS in e.capabilities for e in engines)
             self._views.pop(model.name, None)
 
     def forget_models(self, now: float, after_s: float) -> None:
@@ -370,6 +374,7 @@ class Fleet:
             ready_workers=len(ready),
             queued=len(model.queue),
             is_fallback_on=model.fallback.is_on,
+            enforces_grammars=model.enforces_grammars,
         )
 
     def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:

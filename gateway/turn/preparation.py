@@ -30,10 +30,18 @@ from gateway.output.tools import Opening, forced_opening
 from gateway.prompt import ModelText, encode_raw
 from gateway.routing import ModelView, RoutePreview, RouteRequest
 from gateway.turn.caller import Caller
+from gateway.turn.grammars import (
+    Beginning,
+    grammar_of,
+    needs_grammar,
+    not_served,
+    skips_reasoning,
+)
 from gateway.turn.model_texts import coming_text
 from gateway.turn.services import Services
 from protocol.hashing import root_digest
 from protocol.ids import BlockDigest
+from protocol.messages import Grammar
 from protocol.sampling import SamplingParams
 from protocol.tokens import TOKEN_BYTES, pack_tokens
 
@@ -56,6 +64,7 @@ UNSUPPORTED: Final = frozenset(
         "logit_bias_not_served",
         "template_refused",
         "no_chat_template",
+        "grammar_not_served",
     }
 )
 """Codes of errors that only our text models raise: a provider may be able to answer."""
@@ -74,7 +83,7 @@ class Job(msgspec.Struct, frozen=True):
     """One request in tokens. `prompt` is packed u32; `digests` are those of its full blocks.
 
     `form` is how the answer is parsed. The prompt may end inside reasoning (`is_thinking`) or in
-    the beginning of a tool call (`opening`).
+    the beginning of a tool call (`opening`). The answer follows the `grammar`.
     """
 
     request: ChatRequest
@@ -94,6 +103,7 @@ class Job(msgspec.Struct, frozen=True):
     form: AnswerFormat
     is_thinking: bool = False
     opening: str = ""
+    grammar: Grammar | None = None
 
     def seed_of(self, index: int) -> int:
         """The seed of the choice `index`: the request's own for the first, derived for others."""
@@ -130,15 +140,17 @@ async def prepare(
         if opening is not None:
             before = form.past_reasoning(end) + opening.before
             prompt += pack_tokens(text.encode_opening(opening._replace(before=before)))
+    grammar, skipped = None, b""
+    if needs_grammar(request):
+        given = Beginning(end, is_thinking, opening.text if opening is not None else "")
+        grammar, skipped = _grammar(request, view, text, form, given)
+        prompt += skipped
     prompt_tokens = len(prompt) // TOKEN_BYTES
     window = view.context_length
     if window is not None and prompt_tokens >= window:
         raise context_length_exceeded(window, prompt_tokens, request.prompt_field)
     sampling = request.sampling(_max_tokens(request, window, prompt_tokens), text.sampling_defaults)
     root = _root_digest(view.name, "", salt)
-    ends = frozenset() if request.ignore_eos else text.eos_ids
-    if request.stop_token_ids:
-        ends |= frozenset(request.stop_token_ids)
     return Job(
         request=request,
         caller=caller,
@@ -153,12 +165,13 @@ async def prepare(
         if request.seed is None
         else request.seed,
         salt=salt,
-        end_ids=ends,
+        end_ids=_end_ids(request, text),
         session=caller.session or request.session,
         auxiliary=is_auxiliary(request, prompt_tokens),
         form=form,
-        is_thinking=is_thinking and opening is None,
+        is_thinking=is_thinking and opening is None and not skipped,
         opening=opening.text if opening is not None else "",
+        grammar=grammar,
     )
 
 
@@ -213,6 +226,29 @@ def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Openi
     names = tuple(tool["function"]["name"] for tool in request.tools)
     num_calls = sum(len(message.tool_calls) for message in request.messages)
     return forced_opening(form.tools.name, names, text.chat_template or "", num_calls)
+
+
+def _grammar(
+    request: ChatRequest, view: ModelView, text: ModelText, form: AnswerFormat, given: Beginning
+) -> tuple[Grammar | None, bytes]:
+    """The grammar of the answer, and what the prompt needs beside it: the end of reasoning that
+    could not be told from the answer.
+    """
+    if not view.enforces_grammars:
+        if request.grammar is not None and request.grammar.is_required:
+            raise not_served(request.grammar)
+        return None, b""
+    grammar = grammar_of(request, text, form, given)
+    if grammar is None or given.opening or not skips_reasoning(text, form):
+        return grammar, b""
+    past = form.past_reasoning(given.end)
+    return grammar, pack_tokens(text.encode_opening(Opening(past))) if past else b""
+
+
+def _end_ids(request: ChatRequest, text: ModelText) -> frozenset[int]:
+    """The tokens that end the answer."""
+    ends = frozenset() if request.ignore_eos else text.eos_ids
+    return ends | frozenset(request.stop_token_ids) if request.stop_token_ids else ends
 
 
 def is_auxiliary(request: ChatRequest, prompt_tokens: int) -> bool:

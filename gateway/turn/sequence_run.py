@@ -280,6 +280,7 @@ class SequenceRun:
                 sampling=job.sampling,
                 seed=job.seed_of(self._index) if self._index else job.seed,
                 salt=job.salt,
+                grammar=job.grammar,
             )
             self._services.link.submit(attempt, submit)
         return attempt
@@ -357,10 +358,17 @@ class SequenceRun:
                 raise context_length_exceeded(
                     window or 0, self._job.prompt_tokens, self._job.request.prompt_field
                 )
+            case "grammar":
+                raise self._grammar_refused(rejected.detail)
             case "invalid":
                 raise invalid(None, f"The worker cannot run this request: {rejected.detail}")
             case _:
                 raise ApiError(502, "The worker refused this request; its log has the cause.")
+
+    def _grammar_refused(self, reason: str) -> ApiError:
+        wanted = self._job.request.grammar
+        field = wanted.field if wanted is not None else "tools"
+        return invalid(field, f"'{field}' cannot be enforced: {reason}", code="invalid_grammar")
 
     def _policy(self) -> RetryPolicy:
         """The retry policy, which few sequences need."""

@@ -9,6 +9,7 @@ from protocol.messages import (
     BlocksStored,
     Finished,
     FromWorker,
+    Grammar,
     Rejected,
     Submit,
     Tokens,
@@ -37,11 +38,19 @@ def make_scheduler(
     vocab_size: int | None = None,
     lookahead: int = 0,
     usual_outputs: int = 0,
+    enforces_grammars: bool = True,
 ) -> Scheduler:
     """A small scheduler; 7 is the end of sequence. With `usual_outputs` 0 it keeps nothing free for
     answers that grow, so blocks run out.
     """
-    limits = SchedulerLimits(max_seqs, token_budget, context_length, max_waiting, vocab_size)
+    limits = SchedulerLimits(
+        max_seqs,
+        token_budget,
+        context_length,
+        max_waiting,
+        vocab_size,
+        enforces_grammars=enforces_grammars,
+    )
     blocks = BlockManager(num_blocks, block_size)
     eos_ids = frozenset({EOS})
     scheduler = Scheduler(
@@ -63,6 +72,7 @@ def make_submit(
     salt: bytes = b"",
     adapter: str = "",
     deadline_s: float | None = None,
+    grammar: Grammar | None = None,
 ) -> Submit:
     """Request `number`, greedy unless `sampling` says more."""
     return Submit(
@@ -76,6 +86,7 @@ def make_submit(
         deadline_s=deadline_s,
         salt=salt,
         adapter=adapter,
+        grammar=grammar,
     )
 
 

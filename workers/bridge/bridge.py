@@ -222,6 +222,8 @@ class Bridge:
         """Raises `_Refused` for what can never run here, or not now."""
         if submit.model != self._config.serves:
             raise _Refused("unknown_model", f"model {submit.model!r} is not served here")
+        if submit.grammar is not None:
+            raise _Refused("grammar", "this engine enforces no grammars")
         if (what := self._exchange.api.refusal(submit)) is not None:
             raise _Refused("invalid", f"the {self._config.engine} engine cannot do {what}")
         if submit.deadline_s is not None and not isfinite(submit.deadline_s):

@@ -23,6 +23,7 @@ from setproctitle import setproctitle
 
 from config import EXTERNAL_ENGINES, WorkerConfig
 from protocol.errors import ConfigError, WireError
+from protocol.messages import ENFORCES_GRAMMARS
 from protocol.signals import die_with_parent
 from workers.engine.compile.compile_ahead import start_compiling
 from workers.ipc import (
@@ -40,6 +41,7 @@ from workers.loop import (
     EngineChannel,
     EngineLoop,
     EngineStatus,
+    GrammarCompiler,
     Reporter,
     Runner,
     scheduler_for,
@@ -89,6 +91,7 @@ def _serve(channel: EngineChannel) -> None:
         serve_external(config, channel, status, report, epoch=start.epoch)
         return
     runner, inbox, largest, use = _load(config, report, channel, start.epoch)
+    compiler = _compiler(runner)
     scheduler = scheduler_for(
         runner,
         config.serves,
@@ -96,6 +99,7 @@ def _serve(channel: EngineChannel) -> None:
         vocab_size=read_vocab_size(runner.model_dir),
         largest=largest,
         max_gap_s=inf if config.max_gap_ms is None else config.max_gap_ms / 1e3,
+        enforces_grammars=compiler is not None,
     )
     for line in start_table(runner.facts, config.serves, config.max_gap_ms, report.seconds(), use):
         print(line, file=sys.stderr)
@@ -106,7 +110,8 @@ def _serve(channel: EngineChannel) -> None:
     # The libraries' objects are never freed; with torch there are half a million, and a collection
     # that scans them delays a step.
     gc.freeze()
-    EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch).run()
+    loop = EngineLoop(runner, scheduler, inbox, status, epoch=start.epoch, compiler=compiler)
+    loop.run()
 
 
 def _load(
@@ -137,6 +142,17 @@ def _load(
             raise AssertionError("the bridge serves these")
         case _:
             assert_never(config.engine)
+
+
+def _compiler(runner: Runner[Any]) -> GrammarCompiler | None:
+    """What compiles grammars, if the engine says that it enforces them."""
+    if ENFORCES_GRAMMARS not in runner.facts.capabilities:
+        return None
+    from workers.engine.grammar.compiler import LlGuidanceCompiler
+
+    vocab_size = read_vocab_size(runner.model_dir)
+    assert vocab_size is not None
+    return LlGuidanceCompiler(runner.model_dir, vocab_size, runner.eos_ids)
 
 
 def _first_frame(channel: EngineChannel) -> EngineStart:

@@ -110,7 +110,8 @@ class Runner:
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the tokens of a step and append them to the sequences that still live.
 
-        A sequence whose logits are not numbers is in `failed`.
+        A sequence whose logits are not numbers, or whose grammar allows none of the tokens, is in
+        `failed`.
         """
         if step.launched is None:
             return StepResult(step.step, (), tuple(step.failed.items()))
@@ -119,8 +120,14 @@ class Runner:
             state = self._states.get(item.seq)
             if state is not None:
                 state.tokens.extend(item.ids)
-        failed = {**step.failed, **dict.fromkeys(broken, "the model's output is not a number")}
+        failed = {**step.failed, **{seq: self._why_broken(seq) for seq in broken}}
         return StepResult(step.step, tuple(sampled), tuple(failed.items()))
+
+    def _why_broken(self, seq: int) -> str:
+        state = self._states.get(seq)
+        if state is not None and state.grammar is not None and state.grammar.error:
+            return state.grammar.error
+        return "the model's output is not a number"
 
     @property
     def used_graph(self) -> bool:

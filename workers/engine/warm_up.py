@@ -12,6 +12,7 @@ from protocol.errors import ConfigError
 from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
 from workers.engine.runner import Runner
+from workers.engine.step.batch import Follower
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
 _PROMPTS: Final = (512, 512, 3)
@@ -35,14 +36,18 @@ def warm_up(runner: Runner) -> None:
 
 
 def warm_up_plans(
-    facts: EngineFacts, sampling: SamplingParams = _SAMPLING, prompts: Sequence[int] = _PROMPTS
+    facts: EngineFacts,
+    sampling: SamplingParams = _SAMPLING,
+    prompts: Sequence[int] = _PROMPTS,
+    grammar: Follower | None = None,
 ) -> Iterator[StepPlan]:
     """Each imagined sequence with its prompt, one token behind it, and its end."""
     longest = min(facts.token_budget, facts.context_length - 1)
     for seq, wanted in enumerate(prompts):
         length = min(wanted, longest)
         blocks = tuple(range(-(-(length + 1) // facts.block_size)))
-        start = SequenceStart(seq, array("I", bytes(4 * length)), length, sampling, seed=0)
+        tokens = array("I", bytes(4 * length))
+        start = SequenceStart(seq, tokens, length, sampling, seed=0, grammar=grammar)
         prefill = Chunk(seq, 0, length, blocks, samples=True)
         decode = Chunk(seq, length, 1, blocks, samples=True)
         yield StepPlan(0, (start,), (prefill,), ended=())

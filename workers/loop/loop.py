@@ -33,6 +33,7 @@ from protocol.messages import (
     Submit,
     Welcome,
 )
+from protocol.tokens import unpack_tokens
 from workers.ipc import (
     BROADCAST,
     SUPERVISOR,
@@ -45,6 +46,7 @@ from workers.ipc import (
     encode_control,
     recover_request_id,
 )
+from workers.loop.grammar_compiler import GrammarCompiler
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
 from workers.scheduler import BlockManager, Outgoing, Scheduler, SchedulerLimits
@@ -60,6 +62,9 @@ the supervisor and the gateways a wake-up, some 0.1 ms each.
 
 PREPARE_EVERY_S: Final = 2.0
 """Capturing a decode graph took 0.1 to 0.2 s on an H200: a twentieth of the time at the most."""
+
+COMPILING_POLL_S: Final = 0.001
+"""How soon an idle engine sees that a grammar is compiled, most of which takes as long."""
 _FIRST_CONTROL_TAG: Final = 64
 
 
@@ -86,7 +91,9 @@ class EngineLoop(Generic[InFlight]):
         *,
         epoch: int,
         clock: Callable[[], float] = time.monotonic,
+        compiler: GrammarCompiler | None = None,
     ) -> None:
+        """`compiler` None: the scheduler refuses all grammars."""
         if scheduler.lookahead > runner.lookahead:
             raise ValueError(f"the runner looks {runner.lookahead} steps ahead: {scheduler!r}")
         self._scheduler = scheduler
@@ -94,6 +101,8 @@ class EngineLoop(Generic[InFlight]):
         self._status = status
         self._epoch = epoch
         self._clock = clock
+        self._compiler = compiler
+        self._num_compiling = 0
         self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
         self._out: list[tuple[int, bytes]] = []
         self._load_at = -LOAD_EVERY_S
@@ -108,7 +117,8 @@ class EngineLoop(Generic[InFlight]):
             # With work the next step must not wait. Without, only a frame can bring some, and until
             # then the runner may prepare for later steps.
             can_wait = not self._is_busy and not self._pipeline.prepare(pending_only=False)
-            for link, payload in self._channel.take(None if can_wait else 0.0):
+            patience_s = COMPILING_POLL_S if self._num_compiling else None
+            for link, payload in self._channel.take(patience_s if can_wait else 0.0):
                 self._take_frame(link, payload)
             if self._leaving:
                 return
@@ -119,6 +129,8 @@ class EngineLoop(Generic[InFlight]):
         return self._scheduler.has_work or len(self._pipeline) > 0
 
     def _turn(self) -> None:
+        if self._num_compiling:
+            self._take_compiled()
         self._queue(self._scheduler.expire(self._clock()))
         self._queue(self._scheduler.take_events())
         self._status.busy = self._is_busy
@@ -133,7 +145,7 @@ class EngineLoop(Generic[InFlight]):
         self._prepare_while_busy()
         self._status.busy = is_busy = self._is_busy
         self._report_load(busy=is_busy, has_worked=plan is not None)
-        if self._draining and not is_busy:
+        if self._draining and not is_busy and not self._scheduler.num_compiling:
             self._draining = False
             self._out.append((SUPERVISOR, encode_control(Drained())))
         self._flush()
@@ -184,7 +196,7 @@ class EngineLoop(Generic[InFlight]):
     def _message(self, link: int, payload: bytes) -> None:
         match message := wire.decode_to_worker(payload):
             case Submit():
-                self._queue(self._scheduler.submit(link, message, self._clock()))
+                self._submit(link, message)
             case Abort(request_id=request_id, attempt=attempt):
                 self._queue(self._scheduler.abort(link, request_id, attempt))
             case Snapshot():
@@ -195,6 +207,21 @@ class EngineLoop(Generic[InFlight]):
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)
+
+    def _submit(self, link: int, message: Submit) -> None:
+        answer = self._scheduler.submit(link, message, self._clock())
+        self._queue(answer)
+        if message.grammar is not None and self._compiler is not None and not answer:
+            self._num_compiling += 1
+            key = link, message.request_id, message.attempt
+            self._compiler.begin(key, message.grammar, unpack_tokens(message.output_ids))
+
+    def _take_compiled(self) -> None:
+        """Hand grammars that are ready to their sequences."""
+        assert self._compiler is not None
+        for key, grammar, error in self._compiler.take_done():
+            self._num_compiling -= 1
+            self._queue(self._scheduler.compiled(key, grammar, error))
 
     def _report_load(self, *, busy: bool, has_worked: bool = False) -> None:
         """At most one per 100 ms, and one at each change between idle and busy."""
@@ -227,6 +254,7 @@ def scheduler_for(
     vocab_size: int | None,
     largest: Callable[[array[int]], int],
     max_gap_s: float = inf,
+    enforces_grammars: bool = False,
 ) -> Scheduler:
     """The scheduler for a runner that serves the public name `model`; see `SchedulerLimits`."""
     facts = runner.facts
@@ -237,6 +265,7 @@ def scheduler_for(
         max_waiting=max_waiting,
         vocab_size=vocab_size,
         max_gap_s=max_gap_s,
+        enforces_grammars=enforces_grammars,
     )
     blocks = BlockManager(facts.kv_tokens // facts.block_size, facts.block_size)
     lookahead = runner.lookahead

@@ -7,6 +7,7 @@ from workers.scheduler.concurrency import CARD_SEQS, CPU_SEQS, most_sequences
 from workers.scheduler.meters import StepMeter
 from workers.scheduler.plan import Chunk, Sampled, SequenceStart, StepPlan, StepResult
 from workers.scheduler.scheduler import Outgoing, Scheduler, SchedulerLimits
+from workers.scheduler.sequence import Key
 from workers.scheduler.step_cost import StepCost
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "BlockEvents",
     "BlockManager",
     "Chunk",
+    "Key",
     "Outgoing",
     "Sampled",
     "Scheduler",

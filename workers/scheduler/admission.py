@@ -29,7 +29,8 @@ class SchedulerLimits:
 
     `max_seqs` sequences and `token_budget` tokens per step; sequences of `context_length` tokens;
     `max_waiting` more wait in the intake queue. `vocab_size` None takes any token id. Prompts may
-    keep decodes waiting for about `max_gap_s` per token.
+    keep decodes waiting for about `max_gap_s` per token. `enforces_grammars`: the engine has a
+    compiler for them.
     """
 
     max_seqs: int
@@ -38,6 +39,7 @@ class SchedulerLimits:
     max_waiting: int
     vocab_size: int | None = None
     max_gap_s: float = inf
+    enforces_grammars: bool = False
 
     def __post_init__(self) -> None:
         smallest = min(self.max_seqs, self.token_budget, self.context_length)
@@ -88,6 +90,8 @@ class SubmissionReader:
         self._check_model(submit)
         if submit.deadline_s is not None and isnan(submit.deadline_s):
             raise Refusal("invalid", "deadline_s is not a number")
+        if submit.grammar is not None and not self.limits.enforces_grammars:
+            raise Refusal("grammar", "this engine enforces no grammars")
         prompt, outputs = self._unpack(submit)
         max_outputs = min(submit.sampling.max_tokens, self._window - len(prompt))
         eos_ids = frozenset() if submit.sampling.ignore_eos else self.eos_ids

@@ -27,7 +27,8 @@ class SequenceStart(msgspec.Struct, frozen=True):
     """A sequence that the runner has not seen before; sent in the plan of its first chunk.
 
     `token_ids` (u32) are the prompt and the outputs of earlier attempts; `num_prompt` of them
-    are prompt. The receiver may keep the array but must not change it.
+    are prompt. The receiver may keep the array but must not change it. `grammar` is what the
+    engine's compiler made of that of the submission, for this sequence alone.
     """
 
     seq: int
@@ -35,6 +36,7 @@ class SequenceStart(msgspec.Struct, frozen=True):
     num_prompt: int
     sampling: SamplingParams
     seed: int
+    grammar: object | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
-from protocol.messages import BlocksSnapshot, Load, Submit
+from protocol.messages import BlocksSnapshot, Load, Rejected, Submit
 from workers.ipc import BROADCAST, SUPERVISOR
 from workers.scheduler.admission import Refusal, SchedulerLimits, SubmissionReader, largest_id
 from workers.scheduler.block_manager import BlockManager
@@ -68,6 +68,8 @@ class Scheduler:
         self._queues = Queues()
         self._concurrency = Concurrency(limits.max_seqs, usual_outputs)
         self._intake_queue = IntakeQueue(limits.max_waiting)
+        # They have places, and no blocks.
+        self._compiling: dict[Key, Sequence] = {}
         self._next_seq = count(1)
         self._deadlines: list[tuple[float, Key]] = []
         self._ended: list[int] = []
@@ -79,8 +81,15 @@ class Scheduler:
         return f"<Scheduler {self._queues!r} {self._intake_queue!r} {self._blocks!r}>"
 
     @property
+    def num_compiling(self) -> int:
+        """Sequences with a place that only wait for `compiled`."""
+        return len(self._compiling)
+
+    @property
     def has_work(self) -> bool:
-        """Whether any sequence lives. Then `plan` returns one, unless a step is in flight."""
+        """Whether any sequence lives whose grammar, if it has one, is compiled. Then `plan` returns
+        one, unless a step is in flight.
+        """
         return self._queues.num_live > 0  # the intake queue is empty while a place is free
 
     def submit(self, link: int, message: Submit, now: float) -> tuple[Outgoing, ...]:
@@ -94,9 +103,26 @@ class Scheduler:
         if self._is_full:
             self._intake_queue.add(sequence)
         else:
-            self._queues.add(sequence)
+            self._give_place(sequence)
         if sequence.deadline_at is not None:
             heappush(self._deadlines, (sequence.deadline_at, sequence.key))
+        return ()
+
+    def compiled(self, key: Key, grammar: object | None, error: str) -> tuple[Outgoing, ...]:
+        """The grammar of a sequence is ready, or None because of the `error`, which refuses it.
+        Nothing if the sequence has ended meanwhile.
+        """
+        sequence = self._find(key)
+        if sequence is None or not sequence.is_compiling:
+            return ()
+        if grammar is None:
+            self._remove(sequence)
+            refusal = Rejected(sequence.request_id, sequence.attempt, "grammar", error)
+            return (Outgoing(sequence.link, refusal),)
+        sequence.grammar = grammar
+        sequence.is_compiling = False
+        if self._compiling.pop(key, None) is not None:
+            self._enter(sequence)
         return ()
 
     def abort(self, link: int, request_id: bytes, attempt: int) -> tuple[Outgoing, ...]:
@@ -107,7 +133,9 @@ class Scheduler:
     def drop_link(self, link: int) -> None:
         """End all sequences of a link that is gone, without messages."""
         # Those in the intake queue first, or they would be admitted to the places of the others.
-        for sequence in self._intake_queue.of_link(link) + self._queues.of_link(link):
+        compiling = [sequence for key, sequence in self._compiling.items() if key[0] == link]
+        waiting = self._intake_queue.of_link(link)
+        for sequence in waiting + compiling + self._queues.of_link(link):
             self._end(sequence, Ending("abort"))
         self._intake_queue.forget(link)
 
@@ -176,7 +204,7 @@ class Scheduler:
         return Load(
             epoch,
             running=len(self._queues.running),
-            waiting=self._queues.num_waiting + len(self._intake_queue),
+            waiting=self._queues.num_waiting + len(self._compiling) + len(self._intake_queue),
             free_blocks=self._blocks.num_free,
             num_blocks=self._blocks.num_blocks,
             steps=self._num_steps,
@@ -209,7 +237,7 @@ class Scheduler:
     @property
     def _is_full(self) -> bool:
         # Places that are free now count, because the next plan fills them.
-        return self._queues.num_live >= self._concurrency.places
+        return self._queues.num_live + len(self._compiling) >= self._concurrency.places
 
     def _expect_growth(self) -> None:
         """Before a plan that may start sequences: how many blocks those that run will need."""
@@ -234,20 +262,37 @@ class Scheduler:
             yield max(0, own), max(0, -(-num_tokens // size) - num_held)
 
     def _find(self, key: Key) -> Sequence | None:
-        return self._queues.find(key) or self._intake_queue.find(key)
+        queued = self._queues.find(key) or self._intake_queue.find(key)
+        return queued or self._compiling.get(key)
+
+    def _give_place(self, sequence: Sequence) -> None:
+        if sequence.is_compiling:
+            self._compiling[sequence.key] = sequence
+        else:
+            self._queues.add(sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        """Into the queues, which are ordered by these numbers: last, whenever it arrived."""
+        sequence.seq = next(self._next_seq)
+        self._queues.add(sequence)
 
     def _end(self, sequence: Sequence, ending: Ending) -> Outgoing:
+        self._remove(sequence)
+        return Outgoing(sequence.link, sequence.finished(ending))
+
+    def _remove(self, sequence: Sequence) -> None:
+        """Give its place, if it has one, to the next."""
         if self._intake_queue.find(sequence.key) is not None:
             self._intake_queue.remove(sequence)
-            return Outgoing(sequence.link, sequence.finished(ending))
-        self._queues.remove(sequence)
-        self._blocks.release(sequence.table)
-        if sequence.is_started:
-            self._ended.append(sequence.seq)
-            if sequence.link != SUPERVISOR:  # its health probes are no answers
-                self._concurrency.ended(sequence.num_outputs)
+            return
+        if self._compiling.pop(sequence.key, None) is None:
+            self._queues.remove(sequence)
+            self._blocks.release(sequence.table)
+            if sequence.is_started:
+                self._ended.append(sequence.seq)
+                if sequence.link != SUPERVISOR:  # its health probes are no answers
+                    self._concurrency.ended(sequence.num_outputs)
         self._admit_followers()
-        return Outgoing(sequence.link, sequence.finished(ending))
 
     def _admit_followers(self) -> None:
         """Fill the free places from the intake queue."""
@@ -255,6 +300,7 @@ class Scheduler:
             follower = self._intake_queue.admit(self._queues.num_by_link)
             if follower is None:
                 break
-            # The queues are ordered by these numbers: it entered last, whenever it arrived.
-            follower.seq = next(self._next_seq)
-            self._queues.add(follower)
+            if follower.is_compiling:
+                self._compiling[follower.key] = follower
+            else:
+                self._enter(follower)

@@ -38,17 +38,24 @@ class Sequence:
     `num_due` positions can be planned: those of the tokens known and of one that a step in flight
     samples, but no more than `max_due`: nothing is computed from the last token that there may be.
     `turn` is its place among the first starts, 0 before.
+
+    With a `grammar` (whatever was made of it; the runner knows) the next token cannot be sampled
+    before the last one is known, so no position is due that is not: `max_due` grows with the
+    tokens. While it `is_compiling` there is none yet.
     """
 
     __slots__ = (
         "attempt",
         "deadline_at",
+        "grammar",
         "is_accepted",
+        "is_compiling",
         "is_started",
         "key",
         "link",
         "max_due",
         "max_outputs",
+        "num_ahead",
         "num_cached",
         "num_due",
         "num_outputs",
@@ -89,7 +96,10 @@ class Sequence:
         self.stop_ids = stop_ids
         self.deadline_at = deadline_at
         self.table = table
-        self.max_due = num_prompt + max_outputs - 1
+        self.is_compiling = submit.grammar is not None
+        self.grammar: object | None = None
+        self.max_due = len(token_ids) if self.is_compiling else num_prompt + max_outputs - 1
+        self.num_ahead = 0 if self.is_compiling else 1
         self.num_due = len(token_ids)
         self.num_planned = 0
         self.num_cached = 0
@@ -105,7 +115,9 @@ class Sequence:
 
     def start(self) -> SequenceStart:
         """What the runner needs; a copy, because our tokens grow."""
-        return SequenceStart(self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed)
+        return SequenceStart(
+            self.seq, self.token_ids[:], self.num_prompt, self.sampling, self.seed, self.grammar
+        )
 
     def take(self, ids: tuple[int, ...]) -> Ending | None:
         """Append sampled ids up to the first stop token or the limit; the ending if one was
@@ -118,8 +130,10 @@ class Sequence:
             self.token_ids.append(token_id)
             if num_outputs >= self.max_outputs:
                 return Ending("length")
-        if len(ids) > 1:  # one was due already
+        if len(ids) > self.num_ahead:  # so many were due already
             self.num_due = len(self.token_ids)
+            if not self.num_ahead:
+                self.max_due = self.num_due
         return None
 
     def wait_for_token(self) -> None:

@@ -3,18 +3,30 @@
 `parser.py` finds sections of calls in text and turns them into events; a grammar per format reads a
 section (`hermes.py` and its neighbours, by name in `formats.py`). They share `json_repair.py`;
 formats that write values as plain text share `arguments_writer.py` and `schema.py`. `forcing.py`
-makes a model call a tool. Must not know tokens.
+makes a model call a tool, `call_grammar.py` lets it write nothing else. Must not know tokens.
 """
 
+from gateway.output.tools.call_grammar import (
+    CallableTool,
+    CallTags,
+    call_tags,
+    forced_calls,
+    optional_calls,
+)
 from gateway.output.tools.forcing import Opening, forced_opening
 from gateway.output.tools.formats import TOOL_FORMATS, ToolFormat, detect_tool_format
 from gateway.output.tools.parser import ToolParser
 
 __all__ = [
     "TOOL_FORMATS",
+    "CallTags",
+    "CallableTool",
     "Opening",
     "ToolFormat",
     "ToolParser",
+    "call_tags",
     "detect_tool_format",
+    "forced_calls",
     "forced_opening",
+    "optional_calls",
 ]

@@ -18,6 +18,7 @@ from protocol.messages import (
     BlocksStored,
     Fault,
     Finished,
+    Grammar,
     Load,
     Progress,
     Rejected,
@@ -234,12 +235,13 @@ async def test_what_cannot_be_served_is_rejected_by_name(tmp_path: Path) -> None
                     "no tokens": msgspec.structs.replace(plain, prompt_ids=b""),
                     "vocabulary": msgspec.structs.replace(plain, prompt_ids=pack_tokens([10**9])),
                     "context length": submission(A, prompt=WINDOW),
+                    "grammars": msgspec.structs.replace(plain, grammar=Grammar("regex", "a")),
                     "overloaded": plain,
                 }
                 reasons = [await _rejected(gateway, *pair) for pair in submits.items()]
                 assert reasons == [
                     *("invalid", "invalid", "unknown_model", "invalid", "invalid"),
-                    *("too_long", "busy"),
+                    *("too_long", "grammar", "busy"),
                 ]
                 assert not gateway.all_of(Fault)
 

@@ -31,6 +31,7 @@ from workers.engine.models.weights import Qwen3Weights, with_products
 from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import Runner
 from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts
+from workers.engine.step.masks import AnyToken
 from workers.engine.warm_up import prepare_first, warm_up_plans
 
 _NOWHERE: Final = torch.device("meta")
@@ -55,7 +56,7 @@ second, for which the first such request would hold up all others."""
 def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKernel]]:
     """The kernels that the start of this worker needs before its first answer, in the order of
     need; then, one list for each, those that every further graph adds; those of other prompts
-    without a graph; at last those of filters and penalties.
+    without a graph; at last those of filters, penalties and grammars.
 
     Triton's driver stands for a card (`kernels.recorder.pretend_device`). Raises `ConfigError`.
     """
@@ -84,6 +85,9 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         for sampling in _OTHERS:
             for plan in islice(warm_up_plans(runner.facts, sampling), 3):  # one short life
                 runner.launch(plan)
+        # A grammar without penalties: its masks, and else the kernels of penalties.
+        for plan in islice(warm_up_plans(runner.facts, grammar=AnyToken()), 3):
+            runner.launch(plan)
         yield list(recorded.values())[known:]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from workers.engine.step.tables import SequenceTables
 from workers.scheduler import Chunk, SequenceStart
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 _ALIGNED_WORDS: Final = 4
 """16 bytes of int32."""
@@ -29,10 +30,21 @@ ON_CARD = -1
 """In place of a token id: the card holds it, sampled by the step before."""
 
 
+class Follower(Protocol):
+    """The grammar of one sequence. `error` says why it cannot be followed, once it cannot."""
+
+    error: str
+
+    def fill(self, outputs: array[int], row: Words) -> int | None:
+        """Write to `row` the bits of the tokens that may come behind `outputs`; returns the token
+        if there is only one. Raises `HermaError` if none may come.
+        """
+
+
 class SequenceState:
     """One sequence. `tokens` are the prompt and all outputs; the first `num_prompt` are prompt."""
 
-    __slots__ = ("num_prompt", "sampling", "seed", "seq", "tokens")
+    __slots__ = ("grammar", "num_prompt", "sampling", "seed", "seq", "tokens")
 
     def __init__(self, start: SequenceStart) -> None:
         self.seq = start.seq
@@ -40,6 +52,7 @@ class SequenceState:
         self.num_prompt = start.num_prompt
         self.sampling: SamplingParams = start.sampling
         self.seed = start.seed
+        self.grammar: Follower | None = cast("Follower | None", start.grammar)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Kind(Enum):
 
     PLAIN = "greedy or a temperature"
     FILTERED = "top_k, top_p or min_p somewhere"
-    GENERAL = "penalties or log-probabilities somewhere"
+    GENERAL = "penalties, grammars or log-probabilities somewhere"
 
 
 @final
@@ -93,7 +93,7 @@ class DrawTable:
             return
         params = [state.sampling for state in states]
         self.filtered = any(self._is_filtered(p) for p in params)
-        general = any(is_penalised(p) or p.logprobs is not None for p in params)
+        general = any(is_adjusted(s) or s.sampling.logprobs is not None for s in states)
         self.kind = Kind.GENERAL if general else Kind.FILTERED if self.filtered else Kind.PLAIN
         send_columns(self._seeds, np.array([state.seed for state in states], np.int64))
         temperatures = [p.temperature if p.temperature >= _MIN_TEMPERATURE else 0.0 for p in params]
@@ -122,7 +122,8 @@ class DrawTable:
         ) and params.temperature >= _MIN_TEMPERATURE
 
 
-def is_penalised(params: SamplingParams) -> bool:
-    """Whether logits depend on earlier tokens."""
+def is_adjusted(state: SequenceState) -> bool:
+    """Whether its logits depend on earlier tokens: by penalties or by a grammar."""
+    params = state.sampling
     neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-    return neutral != (1.0, 0.0, 0.0)
+    return neutral != (1.0, 0.0, 0.0) or state.grammar is not None

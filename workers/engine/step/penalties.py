@@ -1,5 +1,5 @@
 """The tokens of each sequence with penalties, counted on the device, and how its logits are
-adjusted.
+adjusted. One with a grammar alone is among them: its penalties change nothing.
 
 Owns the counts, and which of their rows (a slot) belongs to which sequence. Must not know draws,
 nor when rows change (`row_tables.py`).
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kernels.penalise import ENTRY_WORDS, IN_PROMPT, MAX_OUTPUTS, Penalties, count, mark, penalise
 from workers.engine.step.batch import SequenceState, aligned, to_device
-from workers.engine.step.draws import WIDENED_ROWS, RowOrder, is_penalised, send_columns
+from workers.engine.step.draws import WIDENED_ROWS, RowOrder, is_adjusted, send_columns
 
 _Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -75,7 +75,7 @@ class PenaltyTable:
         """
         if not self._order.is_new(states):
             return self._penalised.rows
-        rows = [row for row, state in enumerate(states) if is_penalised(state.sampling)]
+        rows = [row for row, state in enumerate(states) if is_adjusted(state)]
         members = [states[row] for row in rows]
         self._set_up([state for state in members if state.seq not in self._slots])
         if rows:

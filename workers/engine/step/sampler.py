@@ -17,7 +17,8 @@ from torch import Tensor
 from kernels.sample import logprobs, pick
 from protocol.messages import TokenLogprobs
 from workers.engine.step.batch import SequenceState, to_device
-from workers.engine.step.draws import WIDENED_ROWS, DrawTable, is_penalised
+from workers.engine.step.draws import WIDENED_ROWS, DrawTable, is_adjusted
+from workers.engine.step.masks import MaskTable
 from workers.engine.step.penalties import PenaltyTable
 from workers.scheduler import Sampled
 
@@ -42,9 +43,10 @@ class Sampler:
 
     def __init__(self, vocab_size: int, max_rows: int, device: torch.device) -> None:
         self.draws = DrawTable(vocab_size, max_rows, device)
-        # How the penalised rows of a step are drawn, where there are others beside them.
+        # How the adjusted rows of a step are drawn, where there are others beside them.
         self._drawn_apart = DrawTable(vocab_size, max_rows, device)
         self._penalties = PenaltyTable(vocab_size, max_rows, device)
+        self._masks = MaskTable(vocab_size, max_rows, device)
         self._vocab_size = vocab_size
         self._device = device
 
@@ -57,17 +59,20 @@ class Sampler:
     def sample(self, logits: Tensor, states: Sequence[SequenceState], positions: Tensor) -> Picked:
         """One token for each row of logits [S, vocab], at its absolute position (int [S])."""
         self.draws.arrange(states)
-        penalised = self._penalties.arrange(states)
-        if not penalised.shape[0]:
+        adjusted = self._penalties.arrange(states)
+        if not adjusted.shape[0]:
             ids = self._pick(logits, positions)
-        elif penalised.shape[0] == len(states):
-            ids = self._pick_penalised(logits, self.draws, positions)
+        elif adjusted.shape[0] == len(states):
+            ids = self._pick_adjusted(logits, states, None, self.draws, positions)
         else:
-            self._drawn_apart.arrange([s for s in states if is_penalised(s.sampling)])
-            # The penalised rows are among them in vain: taking the others out would cost more.
+            members = [state for state in states if is_adjusted(state)]
+            self._drawn_apart.arrange(members)
+            # The adjusted rows are among them in vain: taking the others out would cost more.
             ids = self._pick(logits, positions)
-            own = self._pick_penalised(logits, self._drawn_apart, positions[penalised])
-            ids.index_copy_(0, penalised, own)
+            own = self._pick_adjusted(
+                logits, members, adjusted, self._drawn_apart, positions[adjusted]
+            )
+            ids.index_copy_(0, adjusted, own)
         scores = self._scores(logits, ids, states)
         return Picked(tuple([state.seq for state in states]), ids, *scores)
 
@@ -81,17 +86,33 @@ class Sampler:
         draws = self.draws.rows(logits.shape[0], filtered=self.draws.filtered)
         return pick(logits, draws, positions)
 
-    def _pick_penalised(self, logits: Tensor, draws: DrawTable, positions: Tensor) -> Tensor:
-        """Draw the penalised rows; `draws` and `positions` are theirs."""
-        parts = [
-            pick(
-                adjusted,
-                draws.rows(end - begin, filtered=draws.filtered, first=begin),
-                positions[begin:end],
-            )
-            for begin, end, adjusted in self._penalties.adjust(logits)
-        ]
+    def _pick_adjusted(
+        self,
+        logits: Tensor,
+        members: Sequence[SequenceState],
+        rows: Tensor | None,
+        draws: DrawTable,
+        positions: Tensor,
+    ) -> Tensor:
+        """Draw the rows with penalties or grammars, `rows` of the logits (None: all); the rest is
+        theirs.
+        """
+        # On a card the network computes meanwhile.
+        lone = self._masks.fill(members)
+        if lone is not None:
+            return self._given(logits, lone, rows)
+        parts = []
+        for begin, end, adjusted in self._penalties.adjust(logits):
+            self._masks.apply(adjusted, begin, end)
+            own = draws.rows(end - begin, filtered=draws.filtered, first=begin)
+            parts.append(pick(adjusted, own, positions[begin:end]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _given(self, logits: Tensor, lone: list[int], rows: Tensor | None) -> Tensor:
+        """The only tokens that the rows can have need no draw; -1 as everywhere else."""
+        ids = to_device(np.array(lone, np.int32), self._device).long()
+        at = torch.arange(len(lone), device=self._device) if rows is None else rows
+        return torch.where(logits[at, ids].isfinite(), ids, -1)
 
     def _scores(
         self, logits: Tensor, ids: Tensor, states: Sequence[SequenceState]

@@ -1,0 +1,188 @@
+"""The fields of a request that say what its answer must look like.
+
+Owns their names (OpenAI's and vLLM's), their bounds and what they mean as a grammar. Must not know
+models: nothing is compiled here, so a schema that no engine can enforce is found there.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.api.errors import ApiError, invalid
+from protocol.messages import MAX_GRAMMAR_BYTES, GrammarKind
+
+MAX_DEPTH: Final = 64
+"""Of objects and arrays within a schema."""
+
+MAX_CHOICES: Final = 4096
+
+_OPTIONS: Final = "x-guidance"
+"""The key by which a schema gives options to llguidance. Those of clients are replaced."""
+
+_WHITE_SPACE: Final = r"( {0,2}|\r?\n[ \t]{0,40})"
+"""Between the tokens of JSON: spaces, or a line break and an indentation. Without a bound a small
+model writes line breaks until its limit."""
+
+_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+
+_FIELDS: Final = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "regex": "regex",
+    "guided_choice": "choice",
+    "choice": "choice",
+    "guided_grammar": "grammar",
+    "lark": "grammar",
+    "guided_json_object": "json_object",
+}
+"""vLLM's names until 0.11, and short ones; the values are its names since."""
+
+_NESTED: Final = "structured_outputs"
+_KINDS: Final = frozenset(_FIELDS.values())
+GRAMMAR_FIELDS: Final = frozenset({*_FIELDS, _NESTED})
+
+_SUBSCHEMAS: Final = frozenset(
+    {"items", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames"}
+)
+_LISTS: Final = frozenset({"anyOf", "oneOf", "prefixItems", "items"})
+_MAPS: Final = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+
+
+class OutputGrammar(msgspec.Struct, frozen=True):
+    """What the client asked for in `field`. `is_required`: an answer that may break it is no use,
+    so it is refused where nothing can enforce it.
+    """
+
+    kind: GrammarKind
+    text: str
+    field: str
+    is_required: bool = True
+
+
+def schema_grammar(
+    schema: Mapping[str, Any], field: str, *, is_strict: bool, is_required: bool
+) -> OutputGrammar:
+    """The grammar of a JSON schema; see `schema_text`. Raises `ApiError` 400."""
+    text = schema_text(schema, field, is_strict=is_strict, is_lenient=not is_required)
+    return OutputGrammar("json_schema", text, field, is_required)
+
+
+def schema_text(
+    schema: Mapping[str, Any], field: str, *, is_strict: bool, is_lenient: bool = False
+) -> str:
+    """A JSON schema as one line. `is_strict`: objects have no properties that it does not name.
+    `is_lenient`: what of it cannot be enforced is left out. Raises `ApiError` 400 for one that is
+    too large or too deep.
+    """
+    _check_depth(schema, field)
+    shown = dict(closed(schema) if is_strict else schema)
+    shown[_OPTIONS] = {"whitespace_pattern": _WHITE_SPACE, "lenient": is_lenient}
+    return _bounded(json.dumps(shown, ensure_ascii=False), field)
+
+
+def given_grammar(raw: Mapping[str, Any]) -> OutputGrammar | None:
+    """That of the fields in `GRAMMAR_FIELDS`, of which one may be set. Raises `ApiError` 400."""
+    given = [
+        (name, kind, raw[name])
+        for name, kind in _FIELDS.items()
+        if raw.get(name) not in (None, False)
+    ]
+    nested = raw.get(_NESTED)
+    if nested is not None:
+        if not isinstance(nested, dict):
+            raise invalid(_NESTED, f"'{_NESTED}' must be an object.")
+        given += [
+            (f"{_NESTED}.{kind}", kind, nested[kind])
+            for kind in sorted(_KINDS)
+            if nested.get(kind) not in (None, False)
+        ]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise invalid(given[1][0], f"'{given[0][0]}' and '{given[1][0]}' cannot go together.")
+    return _grammar(*given[0])
+
+
+def _grammar(field: str, kind: str, value: object) -> OutputGrammar:
+    if kind == "json_object":
+        return schema_grammar(_ANY_OBJECT, field, is_strict=False, is_required=True)
+    if kind == "json":
+        return schema_grammar(_schema(value, field), field, is_strict=False, is_required=True)
+    if kind == "choice":
+        return OutputGrammar("lark", _bounded(_choices(value, field), field), field)
+    if not isinstance(value, str) or not value:
+        raise invalid(field, f"'{field}' must be a string that is not empty.")
+    return OutputGrammar("regex" if kind == "regex" else "lark", _bounded(value, field), field)
+
+
+def _schema(value: object, field: str) -> Mapping[str, Any]:
+    """An object, or the text of one."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise invalid(field, f"'{field}' is not valid JSON.") from error
+    if not isinstance(value, dict):
+        raise invalid(field, f"'{field}' must be a JSON schema, which is an object.")
+    return value
+
+
+def _choices(value: object, field: str) -> str:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHOICES:
+        raise invalid(field, f"'{field}' must be a list of 1 to {MAX_CHOICES} strings.")
+    if not all(isinstance(one, str) and one for one in value):
+        raise invalid(field, f"'{field}' must have strings that are not empty.")
+    return "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value) + "\n"
+
+
+def _bounded(text: str, field: str) -> str:
+    if len(text) > MAX_GRAMMAR_BYTES or len(text.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
+        raise too_large(field)
+    return text
+
+
+def too_large(field: str) -> ApiError:
+    """The error for a grammar that is over the bound of the wire."""
+    return invalid(field, f"'{field}' is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.")
+
+
+def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which objects that name their properties have no others, unless the schema allows
+    them itself. Parts of an `allOf` stay as they are: each would forbid what the others name.
+    """
+    copy: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in _MAPS and isinstance(value, dict):
+            copy[key] = {name: _closed(one) for name, one in value.items()}
+        elif key in _LISTS and isinstance(value, list):
+            copy[key] = [_closed(one) for one in value]
+        elif key in _SUBSCHEMAS:
+            copy[key] = _closed(value)
+        else:
+            copy[key] = value
+    if "properties" in copy and "allOf" not in copy:
+        copy.setdefault("additionalProperties", False)
+    return copy
+
+
+def _closed(schema: object) -> object:
+    return closed(schema) if isinstance(schema, dict) else schema
+
+
+def _check_depth(schema: Mapping[str, Any], field: str) -> None:
+    """Without recursion: the interpreter's own limit is a crash of the request."""
+    level: list[object] = [schema]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise invalid(field, f"'{field}' is nested more than {MAX_DEPTH} levels deep.")
+        level = [inner for value in level for inner in _inner(value)]
+
+
+def _inner(value: object) -> Iterator[object]:
+    values = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list):
+        yield from (one for one in values if isinstance(one, dict | list))  # type: ignore[attr-defined]

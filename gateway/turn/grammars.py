@@ -1,0 +1,114 @@
+"""Which grammar an engine enforces for a request.
+
+Owns the choice between the client's own grammar, calls of its tools and both, and where it begins:
+at once, or behind the reasoning of the model. Must not know how a grammar is enforced.
+"""
+
+from typing import Any, NamedTuple
+
+from gateway.api import (
+    ApiError,
+    ChatRequest,
+    OutputGrammar,
+    grammar_too_large,
+    invalid,
+    schema_text,
+)
+from gateway.output import AnswerFormat
+from gateway.output.tools import CallableTool, call_tags, forced_calls, optional_calls
+from gateway.prompt import ModelText
+from protocol.messages import MAX_GRAMMAR_BYTES, Grammar, GrammarKind
+
+
+class Beginning(NamedTuple):
+    """How the prompt ends: its last text, whether it `is_thinking`, and the `opening` of a call."""
+
+    end: str
+    is_thinking: bool
+    opening: str
+
+
+def needs_grammar(request: ChatRequest) -> bool:
+    """Whether its answer may have to follow one."""
+    if request.grammar is not None:
+        return True
+    if not request.tools:
+        return False
+    return request.tool_choice == "required" or any(map(_is_strict, request.tools))
+
+
+def grammar_of(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, beginning: Beginning
+) -> Grammar | None:
+    """The grammar for an engine; None if there is nothing that it could enforce. Raises `ApiError`
+    400.
+    """
+    found = _content_or_calls(request, text, form, beginning.opening)
+    if found is None:
+        return None
+    kind, source = found
+    if len(source.encode("utf-8", "replace")) > MAX_GRAMMAR_BYTES:
+        raise grammar_too_large("tools")
+    reasoning = form.reasoning
+    if beginning.opening or reasoning is None:
+        return Grammar(kind, source)
+    closing_id, opening_id = text.lone_id(reasoning.close), text.lone_id(reasoning.open)
+    if closing_id is None or opening_id is None:
+        return Grammar(kind, source)
+    if beginning.is_thinking:
+        return Grammar(kind, source, closing_id)
+    if not form.past_reasoning(beginning.end):
+        return Grammar(kind, source)
+    return Grammar(kind, source, closing_id, opening_id)
+
+
+def skips_reasoning(text: ModelText, form: AnswerFormat) -> bool:
+    """Whether a grammar can only begin at once: where the end of the reasoning is no token of its
+    own, it cannot be found among tokens.
+    """
+    reasoning = form.reasoning
+    if reasoning is None:
+        return False
+    return text.lone_id(reasoning.close) is None or text.lone_id(reasoning.open) is None
+
+
+def not_served(wanted: OutputGrammar) -> ApiError:
+    """The error where no engine of the model enforces grammars, and no provider may answer."""
+    text = f"'{wanted.field}' cannot be enforced for this model; send the request without it."
+    return invalid(wanted.field, text, code="grammar_not_served")
+
+
+def _content_or_calls(
+    request: ChatRequest, text: ModelText, form: AnswerFormat, opening: str
+) -> tuple[GrammarKind, str] | None:
+    wanted = request.grammar
+    if not request.tools:
+        return None if wanted is None else (wanted.kind, wanted.text)
+    tags = call_tags(form.tools, text.lone_id)
+    if tags is None:
+        if wanted is not None and wanted.is_required and request.tool_choice != "required":
+            raise not_served(wanted)
+        return None
+    if request.tool_choice == "required":
+        return "lark", forced_calls(_callable(request), tags, opening)
+    if wanted is None:
+        return "lark", optional_calls(_callable(request), tags, None)
+    if wanted.kind != "json_schema":
+        raise invalid(wanted.field, f"'{wanted.field}' cannot go with 'tools'.")
+    return "lark", optional_calls(_callable(request), tags, wanted.text)
+
+
+def _callable(request: ChatRequest) -> list[CallableTool]:
+    tools = []
+    for at, tool in enumerate(request.tools):
+        function = tool["function"]
+        schema = function.get("parameters")
+        field, is_strict = f"tools[{at}].function.parameters", _is_strict(tool)
+        given = schema if isinstance(schema, dict) and schema else {"type": "object"}
+        source = schema_text(given, field, is_strict=is_strict, is_lenient=not is_strict)
+        tools.append(CallableTool(function["name"], source))
+    return tools
+
+
+def _is_strict(tool: dict[str, Any]) -> bool:
+    return tool["function"].get("strict") is True

@@ -1,0 +1,96 @@
+"""What of a request an engine is asked to enforce, and what happens where it cannot."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol.messages import ENFORCES_GRAMMARS, Grammar, Submit
+from tests.fakes.running_gateway import open_gateway
+from tests.fakes.text_files import make_tokenizer
+from tests.fakes.tool_answers import OTHER, TOOL
+from tests.fakes.worker import FakeWorker, open_worker
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+STRICT = {
+    "type": "json_schema",
+    "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+}
+LOOSE = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+STRICT_TOOL: Any = {**TOOL, "function": {**TOOL["function"], "strict": True}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+def _able(text: str = '{"a": 1}') -> FakeWorker:
+    worker = FakeWorker(text=text)
+    worker.facts = msgspec.structs.replace(worker.facts, capabilities=(ENFORCES_GRAMMARS,))
+    return worker
+
+
+async def _grammar(**fields: Any) -> Grammar | None:
+    """What the worker is asked to enforce."""
+    worker = _able()
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        await gateway.ask(**fields)
+        return (await worker.wait(Submit)).grammar
+
+
+async def test_most_requests_have_none() -> None:
+    """Tools that are not strict leave the model free."""
+    assert await _grammar() is None
+    assert await _grammar(tools=[TOOL]) is None
+
+
+@pytest.mark.parametrize("wanted", [STRICT, LOOSE, {"type": "json_object"}])
+async def test_it_begins_where_the_answer_begins(wanted: Any) -> None:
+    """The model may think first, or not."""
+    tokenizer = make_tokenizer()
+    grammar = await _grammar(response_format=wanted)
+    assert grammar is not None
+    assert grammar.kind == "json_schema"
+    assert grammar.closing_id == tokenizer.token_to_id("</think>")
+    assert grammar.opening_id == tokenizer.token_to_id("<think>")
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({"tool_choice": NAMED}, 'start: " "? arguments_0 end'),
+        ({"tool_choice": "required"}, "start: named end"),
+        ({}, "start: TEXT (call TEXT)*"),
+        ({"response_format": STRICT}, "start: content | call"),
+    ],
+)
+async def test_strict_tools_are_enforced_in_the_models_format(fields: Any, start: str) -> None:
+    """From where the prompt ends."""
+    grammar = await _grammar(tools=[STRICT_TOOL, OTHER], **fields)
+    assert grammar is not None
+    assert grammar.kind == "lark"
+    assert grammar.text.startswith(start)
+    assert (grammar.closing_id is None) == ("tool_choice" in fields)
+
+
+async def test_without_the_capability_words_must_do() -> None:
+    """What only asks for JSON goes on as before; what demands it is refused by name."""
+    worker = FakeWorker(text='{"a": 1}')
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        assert (await gateway.ask(response_format=LOOSE)).text == '{"a": 1}'
+        assert (await worker.wait(Submit)).grammar is None
+        for fields in ({"response_format": STRICT}, {"guided_regex": "a"}):
+            refused = await gateway.ask(**fields)
+            assert refused.error is not None
+            assert (refused.error.status, refused.error.code) == (400, "grammar_not_served")
+
+
+async def test_a_refusal_of_the_engine_is_a_400_with_the_reason() -> None:
+    """Before the first byte."""
+    worker = _able()
+    worker.rejections.append("grammar")
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        refused = await gateway.ask(guided_regex="(")
+        assert refused.error is not None
+        assert (refused.error.status, refused.error.code) == (400, "invalid_grammar")
+        assert refused.error.param == "guided_regex"

@@ -1,0 +1,191 @@
+"""Sequences with a grammar in the steps of an engine, beside others."""
+
+import json
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+from tokenizers import Tokenizer
+
+from benchmarks.drive import Drive, fresh_runner
+from protocol.messages import Grammar, Submit, Tokens
+from protocol.sampling import SamplingParams
+from protocol.tokens import pack_tokens
+from tests.fakes.tiny_models import load_tiny
+from workers.engine.grammar.compiler import LlGuidanceCompiler
+from workers.engine.graphs.capture import run_again
+from workers.engine.graphs.device_steps import DeviceSteps
+from workers.engine.runner import Runner
+from workers.engine.step import sampler
+from workers.model_dir import builtin_dir
+from workers.scheduler import BlockManager, Scheduler, SchedulerLimits
+
+DIGITS = Grammar("regex", "[0-9]{12}")
+LONG = Grammar("regex", "[a-z ]{300}")
+OBJECT = Grammar(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "kind": {"enum": ["one", "two", "three"]},
+                "numbers": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+            },
+            "required": ["name", "kind", "numbers"],
+            "additionalProperties": False,
+        }
+    ),
+)
+PROMPT = list(range(20, 110))
+DRAWN = SamplingParams(max_tokens=300)
+STYLES: dict[str, SamplingParams] = {
+    "drawn": DRAWN,
+    "greedy": SamplingParams(max_tokens=300, temperature=0.0),
+    "filtered": SamplingParams(max_tokens=300, top_k=40, top_p=0.9, min_p=0.01),
+    "penalised": SamplingParams(
+        max_tokens=300, presence_penalty=0.5, frequency_penalty=0.2, repetition_penalty=1.1
+    ),
+    "with logprobs": SamplingParams(max_tokens=300, logprobs=3),
+}
+
+
+def _text(drive: Drive, number: int, tokenizer: Tokenizer) -> str:
+    return str(tokenizer.decode(drive.answers[number].outputs, skip_special_tokens=False))
+
+
+def _up_to(style: SamplingParams, max_tokens: int) -> SamplingParams:
+    """The same style, with another limit."""
+    return msgspec.structs.replace(style, max_tokens=max_tokens)
+
+
+@pytest.fixture(params=["host steps", "device steps"])
+def either(request: pytest.FixtureRequest, runner: Runner) -> Runner:
+    """A runner of each kind of step; that of a card, on the CPU."""
+    if request.param == "host steps":
+        return runner
+    steps = DeviceSteps(runner.model, runner.cache, runner.facts, run_again)
+    return Runner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_style_of_sampling_obeys(
+    style: str, either: Runner, compiler: LlGuidanceCompiler, tokenizer: Tokenizer
+) -> None:
+    """Draws, filters and penalties choose among what is allowed."""
+    drive = Drive(either, compiler=compiler)
+    numbers = [drive.submit(PROMPT, STYLES[style], seed=n, grammar=OBJECT) for n in range(6)]
+    drive.finish()
+    for number in numbers:
+        answer = drive.answers[number]
+        assert answer.finished is not None
+        if answer.finished.reason == "length":
+            continue
+        assert answer.finished.matched is not None
+        assert json.loads(_text(drive, number, tokenizer))["kind"] in ("one", "two", "three")
+
+
+def test_the_others_of_a_step_notice_nothing(either: Runner, compiler: LlGuidanceCompiler) -> None:
+    """Their tokens are those that they have alone, whatever they ask for."""
+    alone = Drive(fresh_runner(either))
+    for seed, style in enumerate(STYLES.values()):
+        alone.submit(PROMPT, _up_to(style, 20), seed=seed)
+    alone.finish()
+    mixed = Drive(fresh_runner(either), compiler=compiler)
+    for seed, style in enumerate(STYLES.values()):
+        mixed.submit(PROMPT[: 30 + seed], DRAWN, seed=seed, grammar=OBJECT)
+        mixed.submit(PROMPT, _up_to(style, 20), seed=seed)
+    mixed.finish()
+    free = [answer.outputs for answer in mixed.answers.values() if answer.prompt == tuple(PROMPT)]
+    assert free == [answer.outputs for answer in alone.answers.values()]
+
+
+def test_scarce_blocks_change_nothing(runner: Runner, compiler: LlGuidanceCompiler) -> None:
+    """Preempted and computed again, with prefix hits: the same tokens."""
+    outputs = []
+    for num_blocks in (None, 12):
+        drive = Drive(fresh_runner(runner), num_blocks=num_blocks, compiler=compiler)
+        for seed in range(5):
+            drive.submit(PROMPT[: 50 + seed], DRAWN, seed=seed, grammar=LONG)
+        drive.finish()
+        outputs.append([answer.outputs for answer in drive.answers.values()])
+    assert drive.num_preemptions > 0
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("style", ["drawn", "penalised"])
+def test_another_worker_goes_on_after_every_token(
+    style: str, runner: Runner, compiler: LlGuidanceCompiler
+) -> None:
+    """The answer is the same, wherever the first worker was lost."""
+    drive = Drive(fresh_runner(runner), compiler=compiler)
+    drive.submit(PROMPT, STYLES[style], seed=3, grammar=OBJECT)
+    drive.finish()
+    whole = drive.answers[0].outputs
+    resumed = Drive(fresh_runner(runner), compiler=compiler)
+    for at in range(len(whole)):
+        resumed.submit(PROMPT, STYLES[style], outputs=whole[:at], seed=3, grammar=OBJECT)
+        resumed.finish()
+        assert resumed.answers[at].outputs == whole
+
+
+def test_a_grammar_that_the_model_obeys_anyway_changes_nothing() -> None:
+    """Greedy text of the built-in model under any text, and under exactly that text."""
+    model = load_tiny(builtin_dir("builtin:herma-tiny"), kv_tokens=4096)
+    tokenizer = Tokenizer.from_file(str(model.model_dir / "tokenizer.json"))
+    turn = "<|im_start|>user\nHello! Who are you?<|im_end|>\n<|im_start|>assistant\n"
+    prompt = tokenizer.encode(turn, add_special_tokens=False).ids
+    own = LlGuidanceCompiler(model.model_dir, 4096, model.eos_ids)
+    drive = Drive(model, compiler=own)
+    greedy = SamplingParams(max_tokens=60, temperature=0.0)
+    drive.submit(prompt, greedy)
+    drive.finish()
+    said = tokenizer.decode(drive.answers[0].outputs, skip_special_tokens=False)
+    assert "herma-tiny" in said
+    for text in ("(.|\n)*", "".join(f"\\{c}" if c in ".,!?-()" else c for c in said)):
+        number = drive.submit(prompt, greedy, grammar=Grammar("regex", text))
+        drive.finish()
+        assert drive.answers[number].outputs == drive.answers[0].outputs
+        assert drive.answers[number].finished is not None
+        assert drive.answers[number].finished.reason == "stop"
+
+
+def test_forced_tokens_are_not_drawn(
+    runner: Runner,
+    compiler: LlGuidanceCompiler,
+    monkeypatch: pytest.MonkeyPatch,
+    tokenizer: Tokenizer,
+) -> None:
+    """Where a grammar leaves one token, the draw is not made."""
+    draws = 0
+    pick = sampler.pick
+
+    def counted(*given: Any) -> Any:
+        nonlocal draws
+        draws += 1
+        return pick(*given)
+
+    monkeypatch.setattr(sampler, "pick", counted)
+    drive = Drive(runner, compiler=compiler)
+    text = "0123456789"
+    number = drive.submit(PROMPT, DRAWN, grammar=Grammar("regex", text))
+    drive.finish()
+    assert _text(drive, number, tokenizer) == text
+    assert draws < drive.num_steps
+
+
+def test_raw_log_probabilities_are_reported(runner: Runner, compiler: LlGuidanceCompiler) -> None:
+    """Those of the model itself: most of what it prefers is forbidden."""
+    limits = SchedulerLimits(4, 256, 1024, 4, enforces_grammars=True)
+    scheduler = Scheduler(limits, BlockManager(64, 32), ("m",), runner.eos_ids)
+    sampling = SamplingParams(max_tokens=3, logprobs=5)
+    submit = Submit(bytes(16), 0, "m", pack_tokens(PROMPT), b"", sampling, 1, grammar=DIGITS)
+    scheduler.submit(1, submit, 0.0)
+    scheduler.compiled((1, bytes(16), 0), compiler.compile(DIGITS, array("I")), "")
+    plan = scheduler.plan()
+    assert plan is not None
+    messages = [m for _, m in scheduler.commit(plan, runner.run(plan)) if isinstance(m, Tokens)]
+    (entry,) = messages[0].items[0].logprobs
+    assert entry.logprob < entry.top[0][1]
+    assert len(entry.top) == 5

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.http.client_metrics import ClientTokens
 from gateway.http.edge import FleetGauges
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
@@ -40,6 +41,8 @@ class Metrics:
         self._registry.register(_Spending(spending))
         self.turns = TurnMetrics()
         self._registry.register(self.turns)
+        self.clients = ClientTokens()
+        self._registry.register(self.clients)
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

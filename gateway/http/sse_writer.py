@@ -129,6 +129,8 @@ class Answer:
 
     def _observe(self) -> None:
         """Count the request, which is over."""
+        if self.usage is not None:
+            self._metrics.clients.count(self.caller.headers, self.usage)
         self._metrics.turns.observe(
             model=self._model(),
             status=self.status,

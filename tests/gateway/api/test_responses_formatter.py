@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 
 from gateway.api.api_format import AnswerHead
 from gateway.api.errors import ApiError, busy, context_length_exceeded
@@ -65,7 +65,6 @@ def whole(events: list[TurnEvent]) -> dict[str, Any]:
 
 
 @given(model_outputs(NAMES))
-@settings(max_examples=2000)
 def test_any_output_makes_a_sound_stream_that_equals_the_whole(events: list[TurnEvent]) -> None:
     """Order, nesting, numbering and sums are the checker's; the last state is the whole answer."""
     checked = streamed(events)

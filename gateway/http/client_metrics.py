@@ -1,0 +1,66 @@
+"""Prompt tokens by client program, and how many of them were cached.
+
+Owns the names of programs, as their `user-agent` begins, and their bound. A program that changes
+the beginning of its prompts shows here: its share of cached tokens is small. Must not know how
+requests run.
+"""
+
+import functools
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.api import Usage
+
+MAX_CLIENTS: Final = 32
+"""Names come from clients; those beyond are counted as `other`."""
+
+_PRODUCT: Final = re.compile(rb"[A-Za-z0-9._-]{1,32}")
+
+
+@functools.lru_cache(maxsize=1024)
+def client_of(user_agent: bytes) -> str:
+    """The first word of a `user-agent`, up to its version; `other` for what is no word."""
+    match = _PRODUCT.match(user_agent)
+    return match[0].decode().lower() if match is not None else "other"
+
+
+class ClientTokens(Collector):
+    """Tokens of prompts by client."""
+
+    def __init__(self, unix_time: Callable[[], float] = time.time) -> None:
+        self._unix_time = unix_time
+        self._counts: dict[str, list[int]] = {}
+        self._since: dict[str, float] = {}
+
+    def count(self, headers: Iterable[tuple[bytes, bytes]], usage: Usage) -> None:
+        """Add the prompt of a request that came with these `headers` (lower-case names)."""
+        client = "other"
+        for name, value in headers:
+            if name == b"user-agent":
+                client = client_of(value)
+                break
+        counts = self._counts.get(client)
+        if counts is None:
+            if len(self._counts) >= MAX_CLIENTS - 1:
+                client = "other"
+            counts = self._counts.setdefault(client, [0, 0])
+            self._since.setdefault(client, self._unix_time())
+        counts[0] += usage.prompt_tokens
+        counts[1] += usage.cached_tokens
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric family."""
+        tokens = CounterMetricFamily(
+            "herma_client_tokens",
+            "Prompt tokens by client program; cached ones are part of the prompt.",
+            labels=("client", "kind"),
+        )
+        for client, counts in self._counts.items():
+            for kind, count in zip(("prompt", "cached"), counts, strict=True):
+                tokens.add_metric((client, kind), count, created=self._since[client])
+        yield tokens

@@ -262,9 +262,10 @@ class WorkerConfig(_Table, frozen=True):
     `engine = "synthetic"` makes up a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients.
     "vllm", "sglang" and "llama-cpp" are other people's engines: the one at `url`, started by
-    `launch` or already there. `model` is then the directory with its tokenizer files, `max_seqs`
-    what it may get at once, `api_key_env` the variable that holds its key, and `probe_context` the
-    length of the prompt that it must answer before it counts as ready (0: none).
+    `launch` (its next start waits for the memory of the card `device`) or already there. `model` is
+    then the directory with its tokenizer files, `max_seqs` what it may get at once,
+    `api_key_env` the variable that holds its key, and `probe_context` the length of the prompt that
+    it must answer before it counts as ready (0: none).
     """
 
     name: Name

@@ -203,7 +203,7 @@ class Bridge:
     def _submit(self, link: int, submit: Submit) -> None:
         key = (link, submit.request_id, submit.attempt)
         try:
-            answer = self._answer_of(submit)
+            answer = self._answer_of(key, submit)
         except _Refused as refused:
             reason, detail = refused.args
             self.outbox.put(link, Rejected(submit.request_id, submit.attempt, reason, detail))
@@ -218,8 +218,10 @@ class Bridge:
         assert self._nursery is not None
         self._nursery.start_soon(self._run, sequence)
 
-    def _answer_of(self, submit: Submit) -> Answer:
+    def _answer_of(self, key: Key, submit: Submit) -> Answer:
         """Raises `_Refused` for what can never run here, or not now."""
+        if key in self._sequences:
+            raise _Refused("invalid", "that attempt runs already")
         if submit.model != self._config.serves:
             raise _Refused("unknown_model", f"model {submit.model!r} is not served here")
         if submit.grammar is not None:

@@ -196,6 +196,8 @@ class VllmReader:
 
 def _logprobs(logprobs: _Logprobs, num_tops: int) -> tuple[TokenLogprobs, ...]:
     tops = logprobs.top_logprobs or [None] * len(logprobs.token_logprobs)
+    if len(tops) != len(logprobs.token_logprobs):
+        raise EngineError(f"{len(tops)} top_logprobs for {len(logprobs.token_logprobs)} tokens")
     return tuple(
         TokenLogprobs(chosen if chosen is not None else -9999.0, _best(top, num_tops))
         for chosen, top in zip(logprobs.token_logprobs, tops, strict=True)

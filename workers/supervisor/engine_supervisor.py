@@ -338,6 +338,8 @@ class EngineSupervisor:
 def _memory_of(config: WorkerConfig) -> GpuMemory | None:
     """That of its GPU; None if it may use none."""
     may_hold_gpu = config.engine == "native" and config.device != "cpu"
+    if config.launch is not None:
+        may_hold_gpu = config.device.startswith("cuda")  # only if the file says which card
     return GpuMemory(config.device) if may_hold_gpu else None
 
 

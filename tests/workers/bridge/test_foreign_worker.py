@@ -238,12 +238,23 @@ async def test_what_cannot_be_served_is_rejected_by_name(tmp_path: Path) -> None
                     "grammars": msgspec.structs.replace(plain, grammar=Grammar("regex", "a")),
                     "overloaded": plain,
                 }
+                # The same attempt twice, one after the other and at once.
+                await change(engine.url, refuses=False, token_ms=20)
+                gateway.send(submission(B, max_tokens=60))
+                assert await _rejected_at_once(gateway, B) == "invalid"
+                assert (await finish(gateway, B)).reason == "length"
+                await change(engine.url, refuses=True)
                 reasons = [await _rejected(gateway, *pair) for pair in submits.items()]
                 assert reasons == [
                     *("invalid", "invalid", "unknown_model", "invalid", "invalid"),
                     *("too_long", "grammar", "busy"),
                 ]
                 assert not gateway.all_of(Fault)
+
+
+async def _rejected_at_once(gateway: GatewayEnd, request_id: bytes) -> str:
+    gateway.send(submission(request_id, max_tokens=60))
+    return (await gateway.wait(Rejected, lambda m: m.request_id == request_id)).reason
 
 
 async def _rejected(gateway: GatewayEnd, word: str, submit: Submit) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigError
@@ -302,6 +302,51 @@ def test_garbage_is_an_engine_error(kind: str, data: bytes) -> None:
     reader = api_of(kind).reader(answer_to(sampling()).next_job())
     try:
         reader.read(data)
+    except EngineError as error:
+        assert str(error)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=6,
+)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [place] if place else []
+    for key, inner in pairs if isinstance(value, dict | list) else ():
+        found += (
+            _places(inner, (*place, key)) if isinstance(inner, dict | list) else [(*place, key)]
+        )
+    return found
+
+
+@settings(max_examples=300)
+@given(kind=st.sampled_from(KINDS), data=st.data(), value=JSON)
+def test_a_wrong_field_is_an_engine_error_at_most(
+    kind: str, data: st.DataObject, value: object
+) -> None:
+    """Whatever stands in any one place of an event: tokens, or an error of the engine."""
+    params = sampling(logprobs=2, max_tokens=3)
+    api, answer = api_of(kind), answer_to(params)
+    job = answer.next_job()
+    made = EVENTS[kind](Settings(kind=kind), json.loads(api.request(job).body), PROMPT)
+    events = json.loads(json.dumps(list(made)))
+    reader = api.reader(job)
+    changed = data.draw(st.sampled_from([at for at, one in enumerate(events) if one != "[DONE]"]))
+    place = data.draw(st.sampled_from(_places(events[changed])))
+    inner = events[changed]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    try:
+        for one in events:
+            payload = one.encode() if isinstance(one, str) else json.dumps(one).encode()
+            if (event := reader.read(payload)) is not None:
+                piece = answer.take(event)
+                assert piece is None or pack_tokens(piece.ids)
     except EngineError as error:
         assert str(error)
 

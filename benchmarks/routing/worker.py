@@ -2,7 +2,8 @@
 
 Owns the running and waiting sequences of one engine. Steps follow `workers/scheduler/planning.py`
 and `prompt_shares.py`: one token for each decode; half of the rest for the oldest prompt, the other
-half for shorter ones; the latest started is preempted when blocks run out. A step that prefills is
+half for shorter ones; a turn waits for another that computes its prefix; the latest started is
+preempted when blocks run out. A step that prefills is
 simulated by itself; decode steps between two events are one stretch, summed in closed form. With
 blocks of the engine's size every first and last token, hit and preemption falls on the same step as
 in the engine's scheduler (a test compares them). Must not know policies or other workers.
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final, NamedTuple
 
 from benchmarks.routing.cache import Cache
@@ -62,10 +64,12 @@ class Running:
 
     __slots__ = (
         "arrival",
+        "awaits",
         "computed",
         "due_at",
         "is_new",
         "joined_at",
+        "num_awaited",
         "num_blocks",
         "num_tokens",
         "stored",
@@ -78,6 +82,8 @@ class Running:
         self.num_tokens = turn.prompt_tokens
         self.computed = 0
         self.num_blocks = 0
+        self.num_awaited = 0
+        self.awaits: BlockDigest | None = None
         self.stored: list[BlockDigest] = []
         self.is_new = True
         self.joined_at = 0
@@ -122,6 +128,7 @@ class SimWorker:
         self.busy_s = 0.0
         self.num_preemptions = 0
         self.waiting: deque[Running] = deque()
+        self.planned: dict[BlockDigest, Running] = {}
         self.prefilling: list[Running] = []
         self.decoding: dict[int, Running] = {}
         self._due: list[tuple[int, int, Running]] = []
@@ -226,10 +233,10 @@ class SimWorker:
         num_left = longer[0].num_left
         reserved = min(num_left, self._budget - self._budget // 2)
         self._budget -= reserved
-        shorter = [one for one in longer if one.num_left < num_left]
-        in_progress = deque(sorted(shorter, key=lambda one: one.num_left))
+        shorter = [one for one in longer[1:] if self._num_urgent(one) < num_left]
+        in_progress = deque(sorted(shorter, key=self._num_urgent))
         while self._budget > 0 and (candidate := self._candidate()) is not None:
-            while in_progress and in_progress[0].num_left <= candidate.num_left:
+            while in_progress and self._num_urgent(in_progress[0]) <= candidate.num_left:
                 self._go_on(in_progress.popleft())
             length = min(candidate.num_left, self._budget)
             if length == 0 or length < candidate.num_left >= num_left:
@@ -242,6 +249,11 @@ class SimWorker:
             if sequence not in shorter:
                 self._go_on(sequence)
 
+    def _num_urgent(self, sequence: Running) -> int:
+        """Its tokens left, or those that another turn waits for."""
+        awaited = sequence.num_awaited * self.block_size - sequence.computed
+        return min(sequence.num_left, awaited) if awaited > 0 else sequence.num_left
+
     def _go_on(self, sequence: Running) -> None:
         if (length := min(sequence.num_left, self._budget)) > 0:
             self._chunks.append((sequence, length))
@@ -252,22 +264,47 @@ class SimWorker:
         if not self.waiting or not self._may_start or self.num_running >= self.spec.max_seqs:
             return None
         size, cache = self.block_size, self.cache
-        sequence = self.waiting[0]
         reserve = -(-self.num_running * ENGINE_BLOCK // size)
         if cache.num_free <= reserve:
             return None
-        names = _reusable(sequence, size)
-        num_hits, num_idle = cache.match(names)
+        # Those behind are in the engine's intake queue: who waits for a block holds a place.
+        num_places = self.spec.max_seqs - self.num_running
+        for sequence in islice(self.waiting, num_places):
+            if sequence.awaits in self.planned:
+                continue
+            names = _reusable(sequence, size)
+            num_hits, num_idle = cache.match(names)
+            if not self._waits(sequence, names, num_hits):
+                break
+        else:
+            return None
         num_new = -(-sequence.num_tokens // size) - num_hits
         if num_new + num_idle + reserve > cache.num_free:
             return None
         num_left = sequence.num_tokens - num_hits * size
         return _Candidate(sequence, names[:num_hits], num_new, num_left)
 
+    def _waits(self, sequence: Running, names: Sequence[BlockDigest], num_hits: int) -> bool:
+        """Whether another turn computes a good part of it, as `workers/scheduler/starts.py`."""
+        if not sequence.is_new:
+            return False
+        end = num_hits
+        while end < len(names) and names[end] in self.planned:
+            end += 1
+        num_coming = (end - num_hits) * self.block_size
+        if num_coming == 0 or 4 * num_coming < sequence.num_tokens - num_hits * self.block_size:
+            return False
+        owner = self.planned[names[end - 1]]
+        owner.num_awaited = max(owner.num_awaited, end)
+        sequence.awaits = names[end - 1]
+        return True
+
     def _start(self, candidate: _Candidate, length: int) -> None:
         """Admit a turn, which takes its blocks and computes its first chunk."""
         sequence, names, num_new, _ = candidate
         self.waiting.remove(sequence)
+        for name in _reusable(sequence, self.block_size)[len(names) : len(sequence.turn.digests)]:
+            self.planned.setdefault(name, sequence)
         sequence.stored = list(names)
         self.cache.hold(sequence.stored)
         self.cache.allocate(num_new)
@@ -275,6 +312,9 @@ class SimWorker:
         sequence.computed = len(names) * self.block_size
         if sequence.is_new:
             sequence.is_new = False
+            # From now on the order of the starts.
+            sequence.arrival = self._num_arrivals
+            self._num_arrivals += 1
             self._admitted.append((sequence.turn.number, sequence.computed))
         self.prefilling.append(sequence)
         self._chunks.append((sequence, length))
@@ -369,6 +409,7 @@ class SimWorker:
         for index in range(len(sequence.stored), num_computed // self.block_size):
             digest = sequence.digest(index)
             self.cache.store(digest)
+            self.planned.pop(digest, None)
             sequence.stored.append(digest)
 
     def _finish(self, sequence: Running) -> None:
@@ -376,6 +417,10 @@ class SimWorker:
         self._finished.append(sequence.turn.number)
 
     def _release(self, sequence: Running) -> None:
+        for name in sequence.turn.digests[len(sequence.stored) :]:
+            if self.planned.get(name) is sequence:
+                del self.planned[name]
+        sequence.num_awaited = 0
         self.cache.release(sequence.stored, sequence.num_blocks - len(sequence.stored))
         sequence.stored = []
         sequence.num_blocks = 0

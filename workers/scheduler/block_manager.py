@@ -26,6 +26,7 @@ from protocol.tokens import pack_tokens
 from workers.scheduler.block_events import BlockEvent, BlockEvents
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.integrity import CachedBlock, Parent, check_blocks
+from workers.scheduler.planned_blocks import PlannedBlocks
 
 
 @final
@@ -88,6 +89,8 @@ class PrefixHit(NamedTuple):
 class BlockManager:
     """`num_blocks` blocks of `block_size` tokens.
 
+    `planned` are blocks that a holder will compute.
+
     A thousand blocks of a long prompt wait here for their first token and give way to the next
     when it has come: what is done to several blocks is one loop, without a call for each.
     """
@@ -109,6 +112,7 @@ class BlockManager:
         self._growth_each = 0
         self._num_admitted = 0
         self._num_taken = 0
+        self.planned = PlannedBlocks()
 
     def __repr__(self) -> str:
         return (
@@ -168,9 +172,8 @@ class BlockManager:
         return taken
 
     def admit(self, table: BlockTable, hit: PrefixHit, num_tokens: int) -> None:
-        """Let an empty `table` hold `hit`, from a `match` just made, and blocks for the rest.
-
-        Ask `can_admit` first.
+        """Let an empty `table` hold `hit`, from a `match` just made, and blocks for the rest, whose
+        computation is announced. Ask `can_admit` first.
         """
         self._hold(hit.block_ids)
         num_new = self.num_needed(num_tokens) - len(hit.block_ids)
@@ -179,6 +182,9 @@ class BlockManager:
         self._growth += self._growth_each
         self._num_admitted += 1
         self._num_taken += num_new + hit.num_free
+        num_full = (num_tokens - 1) // self.block_size
+        if num_full > table.num_stored:
+            self.planned.announce(table, num_full, self._by_digest)
 
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """Make `table` hold `num_tokens` tokens; False, and nothing changed, if none are free."""
@@ -200,11 +206,15 @@ class BlockManager:
         for index, block in enumerate(blocks, first):
             table.is_cacheable = self._store_block(table, index, block)
             if not table.is_cacheable:
-                return
+                break
             table.num_stored = index + 1
+        self.planned.computed(table.digests[first : table.num_stored])
+        if not table.is_cacheable:
+            self.planned.withdraw(table)
 
     def release(self, table: BlockTable) -> None:
         """Take back all blocks of `table`, tail first. Cached ones can be found until reuse."""
+        self.planned.withdraw(table)
         self._let_go(table.clear()[::-1])
 
     def take_events(self) -> tuple[BlockEvent, ...]:
@@ -218,6 +228,7 @@ class BlockManager:
     def check_integrity(self, tables: Collection[BlockTable]) -> None:
         """Raise `IntegrityError` unless `tables` are exactly what is held. O(blocks)."""
         check_blocks(self._num_holders, self._cached, self._by_digest, list(self._free), tables)
+        self.planned.check_integrity(tables, self._by_digest)
 
     def _store_block(self, table: BlockTable, index: int, block: bytes) -> bool:
         """False for a block whose digest is that of another one."""

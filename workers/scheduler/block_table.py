@@ -1,7 +1,7 @@
 """The blocks that one sequence holds, and what is known of their hashes.
 
-Owns the bookkeeping of one sequence; only `BlockManager` changes it. Must not know other
-sequences, sampling or time.
+Owns the bookkeeping of one sequence; only `BlockManager` and its `PlannedBlocks` change it. Must
+not know other sequences, sampling or time.
 """
 
 from typing import final
@@ -15,17 +15,30 @@ class BlockTable:
 
     `digests` are those of the leading full blocks, as far as they were needed: tokens are only
     ever appended, so they stay true after a preemption. `num_stored` leading blocks are in the
-    prefix cache. `is_cacheable` ends at a hash collision: what follows would hang below another
-    sequence's block. `ids` are the `block_ids` as a tuple, if it was asked for since they changed.
+    prefix cache; the next ones, before `num_announced`, come when they are computed, and another
+    sequence waits for those before `num_awaited`. `is_cacheable` ends at a hash collision: what
+    follows would hang below another sequence's block. `ids` are the `block_ids` as a tuple, if it
+    was asked for since they changed.
     """
 
-    __slots__ = ("block_ids", "digests", "ids", "is_cacheable", "num_stored", "root")
+    __slots__ = (
+        "block_ids",
+        "digests",
+        "ids",
+        "is_cacheable",
+        "num_announced",
+        "num_awaited",
+        "num_stored",
+        "root",
+    )
 
     def __init__(self, root: BlockDigest) -> None:
         self.root = root
         self.block_ids: list[int] = []
         self.digests: list[BlockDigest] = []
         self.num_stored = 0
+        self.num_announced = 0
+        self.num_awaited = 0
         self.is_cacheable = True
         self.ids: tuple[int, ...] | None = None
 

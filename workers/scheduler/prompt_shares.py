@@ -5,8 +5,9 @@ Owns the shares. Must not know where the budget comes from, nor blocks.
 The oldest prompt in progress has half of the budget, so it always goes on. The other half is for
 those with fewer tokens left than it, the shortest first, those that wait included: many short
 prompts are not held up by a long one, and each is the oldest in the end. What remains is the
-oldest's again. Two prompts of equal length run one after the other; side by side, the first would
-be done later and the second no earlier.
+oldest's again. A prompt that others wait for is as short as what they wait for. Two prompts of
+equal length run one after the other; side by side, the first would be done later and the second no
+earlier.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class _Shares:
         start, num_left = oldest.num_planned, _num_left(oldest)
         reserved = budget.half().fit(start, num_left, LEAST_TOKENS)
         budget.take(start, reserved)
-        shorter = [one for one in prefills if _num_left(one) < num_left]
-        self._share_among_shorter(sorted(shorter, key=_num_left), num_left)
+        shorter = [one for one in prefills[1:] if self._num_urgent(one) < num_left]
+        self._share_among_shorter(sorted(shorter, key=self._num_urgent), num_left)
         more = budget.fit(start + reserved, num_left - reserved)
         budget.take(start + reserved, more)
         self._add(oldest, reserved + more)
@@ -76,7 +77,7 @@ class _Shares:
         in_progress = deque(shorter)
         while not budget.is_spent and (candidate := starts.candidate()) is not None:
             start, num_left = candidate.num_cached, candidate.num_left
-            while in_progress and _num_left(in_progress[0]) <= num_left:
+            while in_progress and self._num_urgent(in_progress[0]) <= num_left:
                 self._go_on(in_progress.popleft())
             length = budget.fit(start, num_left)
             if length == 0 or length < num_left >= num_oldest:
@@ -85,6 +86,12 @@ class _Shares:
             self._add(starts.start(candidate), length)
         for sequence in in_progress:
             self._go_on(sequence)
+
+    def _num_urgent(self, sequence: Sequence) -> int:
+        """Its tokens left, or those that somebody waits for."""
+        num_left = _num_left(sequence)
+        awaited = sequence.table.num_awaited * self._block_size - sequence.num_planned
+        return min(num_left, awaited) if awaited > 0 else num_left
 
     def _go_on(self, sequence: Sequence) -> None:
         """As many tokens of a prompt in progress as fit."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple, final
 
+from protocol.ids import BlockDigest
 from protocol.messages import Finished, FinishReason, Submit
 from workers.scheduler.block_table import BlockTable
 from workers.scheduler.plan import SequenceStart
@@ -37,7 +38,8 @@ class Sequence:
     positions have their keys and values in the held blocks once the steps in flight are done.
     `num_due` positions can be planned: those of the tokens known and of one that a step in flight
     samples, but no more than `max_due`: nothing is computed from the last token that there may be.
-    `turn` is its place among the first starts, 0 before.
+    `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
+    does not start, because another sequence computes a good part of its prompt.
 
     With a `grammar` (whatever was made of it; the runner knows) the next token cannot be sampled
     before the last one is known, so no position is due that is not: `max_due` grows with the
@@ -46,6 +48,7 @@ class Sequence:
 
     __slots__ = (
         "attempt",
+        "awaits",
         "deadline_at",
         "grammar",
         "is_accepted",
@@ -106,6 +109,7 @@ class Sequence:
         self.is_started = False
         self.is_accepted = False
         self.turn = 0
+        self.awaits: BlockDigest | None = None
 
     def __repr__(self) -> str:
         return (

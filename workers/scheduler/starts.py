@@ -2,16 +2,30 @@
 
 Owns the way from the queue to the blocks of a sequence. Must not know how many tokens of a step it
 gets.
+
+Of several sequences with one prefix that nobody has computed, the first computes it. The others
+wait until its blocks can be read, and find them. Who waits for a block is passed by those behind
+it, and waits for one that runs: that one goes on, or gives up its blocks, and with them what it
+announced. So nobody waits in a circle or for ever.
+
+A block can be read by the first plan that is made after the step that computes it was committed. A
+plan that is made while that step is computed could read it too, because steps take effect in order;
+but if the step failed, what was computed from it would have to be taken back.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from collections.abc import Iterator
+from typing import Final, NamedTuple, final
 
 from workers.scheduler.block_manager import BlockManager, PrefixHit
 from workers.scheduler.plan import SequenceStart
 from workers.scheduler.queues import Queues
 from workers.scheduler.sequence import Sequence
+
+_WORTH_WAITING: Final = 4
+"""A sequence waits for another if that computes a quarter or more of what it needs: a few common
+words of a template are computed sooner than waited for."""
 
 
 class Candidate(NamedTuple):
@@ -25,8 +39,8 @@ class Candidate(NamedTuple):
 
 @final
 class Starts:
-    """The starts of one plan, in order of arrival. `started` are those that the runner has not seen
-    before.
+    """The starts of one plan, in order of arrival but for those that wait for a block. `started`
+    are those that the runner has not seen before.
     """
 
     def __init__(self, queues: Queues, blocks: BlockManager, max_running: int) -> None:
@@ -34,6 +48,7 @@ class Starts:
         self._queues = queues
         self._blocks = blocks
         self._max_running = max_running
+        self._waiting: Iterator[Sequence] | None = None
         self._candidate: Candidate | None = None
         self._is_over = False
 
@@ -68,12 +83,32 @@ class Starts:
         # A block is needed at least, whatever is cached.
         if reserve >= self._max_running or blocks.num_free <= reserve:
             return None
-        sequence = next(iter(queues.waiting.values()), None)
-        if sequence is None:
-            return None
-        num_tokens = len(sequence.token_ids)
-        hit = blocks.match(sequence.table, sequence.token_ids)
-        if not blocks.can_admit(hit, num_tokens, reserve):
-            return None
-        num_cached = len(hit.block_ids) * blocks.block_size
-        return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
+        if self._waiting is None:
+            self._waiting = iter(list(queues.waiting.values()))
+        for sequence in self._waiting:
+            if sequence.awaits is not None and sequence.awaits in blocks.planned:
+                continue
+            num_tokens = len(sequence.token_ids)
+            hit = blocks.match(sequence.table, sequence.token_ids)
+            num_cached = len(hit.block_ids) * blocks.block_size
+            if self._waits(sequence, len(hit.block_ids), num_tokens - num_cached):
+                continue
+            if not blocks.can_admit(hit, num_tokens, reserve):
+                return None
+            return Candidate(sequence, hit, num_cached, num_tokens - num_cached)
+        return None
+
+    def _waits(self, sequence: Sequence, num_found: int, num_left: int) -> bool:
+        """Whether another computes enough of what follows the `num_found` blocks. One that was
+        preempted waits for nobody: it is older than all that would pass it.
+        """
+        sequence.awaits = None
+        if sequence.is_started:
+            return False
+        planned, digests = self._blocks.planned, sequence.table.digests
+        num_coming = planned.num_coming(digests, num_found)
+        if num_coming == 0 or _WORTH_WAITING * num_coming * self._blocks.block_size < num_left:
+            return False
+        planned.await_until(digests, num_found + num_coming)
+        sequence.awaits = digests[num_found + num_coming - 1]
+        return True

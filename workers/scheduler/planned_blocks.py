@@ -1,0 +1,83 @@
+"""Blocks that running sequences will compute: nobody else needs to.
+
+Owns the digests that are under way, and by whom. Must not know what is computed already, nor who
+waits.
+
+A sequence announces the full blocks of its prompt when it starts. It is an announcement of work,
+not of content: a block can be read, and a gateway is told of it, when the step that computes it is
+committed. An announcement ends there, or when the sequence ends or loses its blocks, however that
+comes about; whoever waited then looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import final
+
+from protocol.ids import BlockDigest
+from workers.scheduler.block_table import BlockTable
+from workers.scheduler.integrity import require
+
+
+@final
+class PlannedBlocks:
+    """Each digest with the table of the first sequence that announced it."""
+
+    __slots__ = ("_by_digest",)
+
+    def __init__(self) -> None:
+        self._by_digest: dict[BlockDigest, BlockTable] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
+
+    def __contains__(self, digest: BlockDigest) -> bool:
+        return digest in self._by_digest
+
+    def announce(self, table: BlockTable, num_blocks: int, cached: Container[BlockDigest]) -> None:
+        """The holder of `table` will compute its blocks up to `num_blocks`. A block may be `cached`
+        behind one that is not only if digests have collided; nobody can rely on it.
+        """
+        table.num_announced = num_blocks
+        by_digest = self._by_digest
+        for digest in table.digests[table.num_stored : num_blocks]:
+            if digest not in cached:
+                by_digest.setdefault(digest, table)
+
+    def computed(self, digests: Iterable[BlockDigest]) -> None:
+        """They can be found now, whoever computed them."""
+        by_digest = self._by_digest
+        if by_digest:
+            for digest in digests:
+                by_digest.pop(digest, None)
+
+    def withdraw(self, table: BlockTable) -> None:
+        """The holder of `table` computes no more of what it has announced."""
+        by_digest = self._by_digest
+        for digest in table.digests[table.num_stored : table.num_announced]:
+            if by_digest.get(digest) is table:
+                del by_digest[digest]
+        table.num_announced = table.num_awaited = 0
+
+    def num_coming(self, digests: Sequence[BlockDigest], first: int) -> int:
+        """How many of `digests`, from `first` on without a gap, are under way."""
+        by_digest, end = self._by_digest, first
+        while end < len(digests) and digests[end] in by_digest:
+            end += 1
+        return end - first
+
+    def await_until(self, digests: Sequence[BlockDigest], num_blocks: int) -> None:
+        """Somebody waits for the first `num_blocks` of `digests`; the last is under way."""
+        table = self._by_digest[digests[num_blocks - 1]]
+        table.num_awaited = max(table.num_awaited, num_blocks)
+
+    def check_integrity(
+        self, tables: Collection[BlockTable], cached: Container[BlockDigest]
+    ) -> None:
+        """Raise `IntegrityError` unless who has announced a block runs and will compute it."""
+        held = {id(table): table for table in tables}
+        for digest, table in self._by_digest.items():
+            require(id(table) in held, f"{table!r} is gone and has announced a block")
+            open_ = table.digests[table.num_stored : table.num_announced]
+            require(digest in open_, f"{table!r} will not compute what it has announced")
+            require(digest not in cached, f"a block of {table!r} is cached and announced")

@@ -168,15 +168,19 @@ class DispatchMachine(RuleBasedStateMachine):
         self.full.pop(worker_id, None)
         self.take(self.fleet.lost(worker_id, self.now))
 
-    @rule(worker_id=worker_ids, running=st.integers(0, 3), rate=st.sampled_from([0.0, 5e3, 5e4]))
-    def worker_loads(self, worker_id: WorkerId, running: int, rate: float) -> None:
-        """An engine reports."""
+    @rule(
+        worker_id=worker_ids,
+        running=st.integers(0, 3),
+        rate=st.sampled_from([0.0, 5e3, 5e4]),
+        places=st.integers(0, MAX_SEQS + 1),
+    )
+    def worker_loads(self, worker_id: WorkerId, running: int, rate: float, places: int) -> None:
+        """An engine reports, and has more or fewer places than before."""
         epoch = self.connected.get(worker_id, 1)
         if worker_id in self.engines:
             self.full.pop(worker_id, None)
-        self.take(
-            self.fleet.heard(worker_id, load(running=running, rate=rate, epoch=epoch), self.now)
-        )
+        report = load(running=running, rate=rate, epoch=epoch, places=places)
+        self.take(self.fleet.heard(worker_id, report, self.now))
 
     @rule(worker_id=worker_ids, digests=picks, stores=st.booleans(), misses=st.booleans())
     def block_event(

@@ -1,5 +1,6 @@
 """The Messages API on the built-in model."""
 
+import json
 from typing import Any
 
 import pytest
@@ -67,3 +68,28 @@ def test_a_tool_conversation_of_two_turns(fleet: HermaProcess) -> None:
     assert usage["cache_read_input_tokens"] > 0
     total = usage["input_tokens"] + usage["cache_read_input_tokens"]
     assert count["input_tokens"] == total
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "ok": {"type": "boolean"}},
+    "required": ["city", "ok"],
+    "additionalProperties": False,
+}
+
+
+def test_a_schema_holds_by_messages_and_by_responses(fleet: HermaProcess) -> None:
+    """The fields of both APIs reach the grammar that chats have."""
+    form = {"type": "json_schema", "schema": SCHEMA}
+    message = _body(ASKED, max_tokens=200, output_config={"format": form})
+    response = {"model": "alpha", "temperature": 0, "max_output_tokens": 200, "input": ASKED}
+    response |= {"text": {"format": {**form, "name": "answer", "strict": True}}}
+    response |= {"reasoning": {"effort": "none"}}
+    with checked_client(fleet.base_url) as client:
+        first = client.post("/messages", json=message).json()
+        second = client.post("/responses", json=response).json()
+    assert (first["stop_reason"], second["status"]) == ("end_turn", "completed")
+    for text in (first["content"][-1]["text"], second["output"][-1]["content"][0]["text"]):
+        answer = json.loads(text)
+        assert answer.keys() == {"city", "ok"}
+        assert isinstance(answer["ok"], bool)

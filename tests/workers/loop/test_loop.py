@@ -37,6 +37,7 @@ from workers.ipc.messages import (
     encode_control,
 )
 from workers.loop.channel import EngineChannel
+from workers.loop.grammar_compiler import GrammarCompiler
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.loop import EngineBroken, EngineLoop
 from workers.loop.pipeline import MAX_FAULTS_IN_A_ROW
@@ -99,21 +100,38 @@ class CountingRunner:
 class LoopEnd:
     """The supervisor's end of a loop that runs in a thread."""
 
-    def __init__(self, runner: CountingRunner, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        runner: CountingRunner,
+        clock: Callable[[], float] = time.monotonic,
+        compiler: GrammarCompiler | None = None,
+    ) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(BOUND_S)
         self.gone = threading.Event()
         self._channel = EngineChannel(theirs, on_gone=self.gone.set)
         self.status = EngineStatus()
         self.scheduler = Scheduler(
-            SchedulerLimits(max_seqs=4, token_budget=64, context_length=512, max_waiting=4),
+            SchedulerLimits(
+                max_seqs=4,
+                token_budget=64,
+                context_length=512,
+                max_waiting=4,
+                enforces_grammars=compiler is not None,
+            ),
             BlockManager(32, 32),
             ("echo",),
             runner.eos_ids,
             lookahead=runner.lookahead,
         )
         self._loop = EngineLoop(
-            runner, self.scheduler, self._channel, self.status, epoch=3, clock=clock
+            runner,
+            self.scheduler,
+            self._channel,
+            self.status,
+            epoch=3,
+            clock=clock,
+            compiler=compiler,
         )
         self._decoder = FrameDecoder()
         self._frames: list[tuple[int, bytes]] = []

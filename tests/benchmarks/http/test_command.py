@@ -194,7 +194,7 @@ async def test_an_interrupted_run_shows_what_it_has(tmp_path: Path) -> None:
             stderr=subprocess.DEVNULL,
         )
         assert process.stdout is not None
-        with trio.fail_after(60):
+        with trio.fail_after(300):
             while len(fake.chats) <= num_before:  # noqa: ASYNC110 - the server tells nobody
                 await trio.sleep(0.01)
             process.send_signal(signal.SIGINT)

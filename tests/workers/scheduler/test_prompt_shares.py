@@ -119,7 +119,8 @@ class Card:
                     self.first_token.setdefault(number_of(item.request_id), self.num_steps)
             if isinstance(message, Finished):
                 del self.live[number_of(message.request_id)]
-        self.scheduler.check_integrity()
+        if self.num_steps % 16 == 0 or not self.live:
+            self.scheduler.check_integrity()
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])

@@ -188,11 +188,16 @@ async def test_an_interrupted_run_shows_what_it_has(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     async with open_fake_openai(FakeOpenAI(["stall"] * 8, num_good=num_before)) as fake:
         words = ["bench", "http", "--url", fake.url, "--cells=1,2", "--agents=-", "--cold=-"]
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "herma", *words, "--json", str(report)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        # A suite in the background of a shell ignores SIGINT, and so would its children.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "herma", *words, "--json", str(report)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert process.stdout is not None
         with trio.fail_after(300):
             while len(fake.chats) <= num_before:  # noqa: ASYNC110 - the server tells nobody

@@ -171,7 +171,7 @@ class GapLife(RuleBasedStateMachine):
     """Prompts and decodes in any order, on a card that stumbles at times."""
 
     @initialize(
-        token_budget=st.sampled_from([40, 256, 2048, 8192]),
+        token_budget=st.sampled_from([64, 256, 2048, 8192]),
         max_gap_s=st.sampled_from([0.005, 0.03, 0.2]),
         lookahead=st.integers(0, 1),
     )
@@ -180,7 +180,7 @@ class GapLife(RuleBasedStateMachine):
         self.card = Card(token_budget=token_budget, max_gap_s=max_gap_s, lookahead=lookahead)
         self.number = 0
 
-    @precondition(lambda self: len(self.card.live) < 30)
+    @precondition(lambda self: len(self.card.live) < 12)
     @rule(num_prompt=st.integers(1, 60) | st.integers(500, 4000), max_tokens=st.integers(1, 60))
     def submit(self, num_prompt: int, max_tokens: int) -> None:
         """A short or a long one."""

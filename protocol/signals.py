@@ -62,8 +62,21 @@ def graceful_stop(stop: Callable[[], None], force: Callable[[int], None]) -> Ite
     try:
         yield
     finally:
-        # CPython prints an `OSError` for a signal that arrives while its handler is taken away.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        sys.unraisablehook = _without_late_signals(sys.unraisablehook)
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
+_Hook = Callable[["sys.UnraisableHookArgs"], object]
+
+
+def _without_late_signals(report: _Hook) -> _Hook:
+    """`report`, but for the `OSError` with which CPython reports a signal that any thread received
+    before its handler was taken away and that is handled after: it is ignored, as it should be.
+    """
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if "ignored due to race condition" not in str(unraisable.exc_value):
+            report(unraisable)
+
+    return hook

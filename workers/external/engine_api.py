@@ -169,6 +169,11 @@ def total(metrics: str, name: str) -> int:
     return int(sum(value for _, value in samples(metrics, name) if 0 <= value < 2**53))
 
 
+def load_of(metrics: str, running: str, waiting: str) -> tuple[int, int]:
+    """Running and waiting requests, from the text of /metrics, by the names of its two gauges."""
+    return total(metrics, running), total(metrics, waiting)
+
+
 def decoded(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:  # noqa: ANN401 - the decoder's type
     """Raises `EngineError` for anything but the decoder's type."""
     try:

@@ -27,8 +27,8 @@ from workers.external.engine_api import (
     decoded,
     error_text,
     json_object,
+    load_of,
     positive,
-    total,
 )
 
 _PROPS: Final = "/props"
@@ -124,9 +124,7 @@ class LlamaCppApi:
 
     def load(self, metrics: str) -> tuple[int, int]:
         """Only a server with `--metrics` has them."""
-        names = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
-        running, waiting = (total(metrics, name) for name in names)
-        return running, waiting
+        return load_of(metrics, "llamacpp:requests_processing", "llamacpp:requests_deferred")
 
 
 @final

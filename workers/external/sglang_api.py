@@ -24,8 +24,8 @@ from workers.external.engine_api import (
     decoded,
     error_text,
     json_object,
+    load_of,
     positive,
-    total,
 )
 
 _SERVER: Final = "/server_info"
@@ -140,9 +140,7 @@ class SglangApi:
 
     def load(self, metrics: str) -> tuple[int, int]:
         """Only a server with `--enable-metrics` has them."""
-        names = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
-        running, waiting = (total(metrics, name) for name in names)
-        return running, waiting
+        return load_of(metrics, "sglang:num_running_reqs", "sglang:num_queue_reqs")
 
 
 @final

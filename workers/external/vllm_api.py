@@ -23,9 +23,9 @@ from workers.external.engine_api import (
     decoded,
     error_text,
     json_object,
+    load_of,
     positive,
     samples,
-    total,
 )
 
 _MODELS: Final = "/v1/models"
@@ -143,9 +143,7 @@ class VllmApi:
 
     def load(self, metrics: str) -> tuple[int, int]:
         """vLLM counts both by engine."""
-        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-        running, waiting = (total(metrics, name) for name in names)
-        return running, waiting
+        return load_of(metrics, "vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 @final

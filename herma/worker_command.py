@@ -36,6 +36,7 @@ _COLUMNS: Final = (
     *("NAME", "STATE", "PHASE", "EPOCH", "RESTARTS", "PID", "ENGINE", "UPTIME", "GATEWAYS"),
     "MODEL",
 )
+_BAR_CELLS: Final = 20
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -137,7 +138,7 @@ def _wait_ready(path: Path, name: str, epoch: int) -> int:
 
 
 def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool) -> str:
-    """A table of workers by supervisor pid, their link troubles, and their last engine faults."""
+    """A table of workers by supervisor pid, starts under way, link troubles, last engine faults."""
     ordered = sorted(workers, key=lambda each: (each[1].name if each[1] else "", each[0]))
     rows = [_COLUMNS, *(_row(pid, status) for pid, status in ordered)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -148,7 +149,8 @@ def render(workers: Iterable[tuple[int, WorkerStatus | None]], *, with_log: bool
     statuses = [status for _, status in ordered if status is not None]
     troubles = (f"\n{each.name}: {trouble}" for each in statuses for trouble in each.troubles)
     faults = (line for each in statuses for line in _fault(each, with_log))
-    return "\n".join((*table, *troubles, *faults))
+    starts = (f"\n{each.name}: {start_line(each)}" for each in statuses if each.phase)
+    return "\n".join((*table, *starts, *troubles, *faults))
 
 
 def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
@@ -184,6 +186,13 @@ def _fault(status: WorkerStatus, with_log: bool) -> Iterator[str]:
     yield from (f"  {part}" for part in fault.cause.split("; "))
     if with_log:
         yield from (f"  | {line}" for line in fault.last_log)
+
+
+def start_line(status: WorkerStatus) -> str:
+    """How far a start is: weights [########............] 42%  DETAIL."""
+    done = min(max(status.fraction, 0.0), 1.0)
+    marks = ("#" * int(done * _BAR_CELLS)).ljust(_BAR_CELLS, ".")
+    return f"{status.phase} [{marks}] {done:.0%}  {status.detail}".rstrip()
 
 
 def duration(seconds: float) -> str:

@@ -318,6 +318,7 @@ FaultKind = Literal[
     "no_progress",
     "not_executable",
     "port_taken",
+    "ranks",
     "unknown",
 ]
 """Why an engine died. The set is closed because it becomes a metric's label."""

@@ -9,7 +9,7 @@ version=${LLAMA_CPP_PYTHON:-}
 [ -x "$dir/llama-server" ] && exit 0
 command -v cmake >/dev/null || { echo "build_llama_server: cmake is not installed"; exit 1; }
 mkdir -p "$dir/source"
-"$python" -m pip download -q --no-deps --no-binary :all: --no-build-isolation \
+"$python" -m pip download -q --no-deps --no-binary llama-cpp-python \
   -d "$dir" "llama-cpp-python${version:+==$version}"
 tar -xzf "$dir"/llama_cpp_python-*.tar.gz -C "$dir/source" --strip-components=1
 # Neither TLS nor the browser's page is needed, and the latter would be downloaded in the build.

@@ -51,6 +51,7 @@ STARTING = WorkerStatus(
     restarts=0,
     phase="weights",
     fraction=0.426,
+    detail="Loading shards 3/7",
     engine_pid=310,
 )
 
@@ -60,6 +61,8 @@ NAME  STATE     PHASE        EPOCH  RESTARTS  PID  ENGINE  UPTIME      GATEWAYS 
 gpu0  stopped   -            5      4         100  -       -           1/1       /models/qwen
 gpu1  ready     -            3      2         200  210     2 h 05 min  1/2       Qwen/Qwen3-0.6B on cuda:0
 gpu2  starting  weights 43%  1      0         300  310     -           0/0       m
+
+gpu2: weights [########............] 43%  Loading shards 3/7
 
 gpu1: gateway tcp://b:8090: it does not take this worker: its name is taken
 

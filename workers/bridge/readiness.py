@@ -47,6 +47,7 @@ class StartReports:
         self._report = report
         self._clock = clock
         self._phase = "launch"
+        self._fraction = 0.0
         self._reported_at = -_REPORT_EVERY_S
         self.is_over = False
 
@@ -54,18 +55,19 @@ class StartReports:
         """A line of the engine's log: any new one is a sign of life, some tell a phase."""
         if self.is_over:
             return
-        known = phase_of(text)
-        self.say(
-            self._phase if known is None else known[0], 0.0 if known is None else known[1], text
-        )
+        phase, fraction = phase_of(text) or (self._phase, 0.0)
+        self.say(phase, fraction, text)
 
     def say(self, phase: str, fraction: float, detail: str) -> None:
-        """Report it, unless a report of the same phase has just gone out."""
+        """Report it, unless a report of the same phase has just gone out. Within a phase the
+        fraction does not fall: most lines say none, and loaders of several files begin anew.
+        """
         now = self._clock()
+        self._fraction = max(fraction, self._fraction if phase == self._phase else 0.0)
         if phase == self._phase and now - self._reported_at < _REPORT_EVERY_S:
             return
         self._phase, self._reported_at = phase, now
-        self._report(phase, fraction, detail[:_MAX_DETAIL])
+        self._report(phase, self._fraction, detail[:_MAX_DETAIL])
 
     async def watch_cpu(self) -> None:
         """Report that the launched engine works though it says nothing, until cancelled."""

@@ -73,12 +73,71 @@ def _sign(pattern: str, kind: FaultKind, remedy: str) -> _Sign:
 
 # The most specific first: a CUDA error often causes a Python one.
 _SIGNS: Final = (
+    # HAMi's libvgpu (`get_limit_from_env`): 0 is no limit on one path, no memory on another.
+    _sign(
+        r"invalid device memory limit|Limit overflow: CUDA_DEVICE_MEMORY_LIMIT|Total VRAM: 0 MiB",
+        "configuration",
+        "CUDA_DEVICE_MEMORY_LIMIT_N is not a limit that the vGPU library understands: 0m is no way "
+        "to say `none`; give it a size as 23000m, or remove the variable",
+    ),
+    _sign(
+        r"\bIllegal device id\b",
+        "driver",
+        "the preloaded vGPU library (libvgpu.so) does not suit the driver: compare the copy that "
+        "this container maps with the node's, and start the container anew after an update",
+    ),
+    _sign(
+        r"Cannot re-initialize CUDA in forked subprocess",
+        "configuration",
+        "an engine's ranks must be spawned: remove VLLM_WORKER_MULTIPROC_METHOD=fork",
+    ),
+    _sign(
+        r"unrecognized arguments|error: argument -|invalid choice: |expected one argument"
+        r"|error while handling argument|error: invalid argument",
+        "configuration",
+        "correct launch.argv: each flag and each value is a word of its own, JSON is one word",
+    ),
+    _sign(
+        r"JSONDecodeError|Expecting property name enclosed in double quotes|cannot be converted to"
+        r" <function loads|is not valid JSON",
+        "configuration",
+        "a JSON flag has lost its quotes on its way: give it as one word of launch.argv, through "
+        "no shell, ssh or `docker exec ... sh -c`",
+    ),
+    _sign(
+        r"invalid magic characters|HeaderTooLarge|InvalidHeader|header too large",
+        "configuration",
+        "a model file has another format than the engine reads (GGUF and safetensors are not "
+        "exchangeable, a drafter has its own), or was cut short",
+    ),
+    _sign(
+        r"DistNetworkError|DistStoreError|TCPStore.*(timed out|failed)|ncclSystemError"
+        r"|ncclRemoteError|ncclInvalidUsage|ncclInternalError|unhandled (system|cuda) error"
+        r"|NCCL WARN .*(Bootstrap|Connect|connect to|no socket interface|Call to)"
+        r"|Bootstrap : no socket interface found|NCCL error|Gloo connectFullMesh failed"
+        r"|ncclCommInitRank",
+        "ranks",
+        "the ranks of the engine did not find each other: check on every host NCCL_SOCKET_IFNAME, "
+        "GLOO_SOCKET_IFNAME and NCCL_IB_HCA, equal NCCL and driver versions, and that /dev/shm and "
+        "the GPUs' memory are free of earlier ranks; NCCL_DEBUG=INFO says more",
+    ),
+    _sign(
+        r"No available memory for the cache blocks|larger than the available KV cache memory"
+        r"|larger than the maximum number of tokens that can be stored in KV cache"
+        r"|is less than desired GPU memory utilization|Not enough memory\. Please try to increase"
+        r"|unable to allocate CUDA\d|failed to allocate CUDA\d|cudaMalloc failed",
+        "gpu_memory",
+        "end what else holds the GPU's memory (nvidia-smi); else give the engine more of it "
+        "(--gpu-memory-utilization, --mem-fraction-static) or less to hold (a shorter window, "
+        "fewer sequences)",
+    ),
     _sign(
         r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory|\[CUDA\]: out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED"
         r"|does not fit into the memory of cuda",
         "gpu_memory",
-        "end what else holds the GPU's memory (nvidia-smi), or lower kv_tokens or token_budget",
+        "end what else holds the GPU's memory (nvidia-smi), or lower kv_tokens or token_budget (of "
+        "another engine: its own flags)",
     ),
     _sign(
         r"uncorrectable ECC|ECC error",
@@ -94,7 +153,7 @@ _SIGNS: Final = (
     ),
     _sign(
         r"illegal memory access|illegal instruction was encountered|device-side assert"
-        r"|unspecified launch failure|misaligned address|CUBLAS_STATUS|CUDNN_STATUS|NCCL error"
+        r"|unspecified launch failure|misaligned address|CUBLAS_STATUS|CUDNN_STATUS"
         r"|CUDA error|has fallen off the bus|Xid",
         "gpu_error",
         "if it comes again look for Xid lines in dmesg; a kernel or the GPU is at fault",
@@ -105,7 +164,8 @@ _SIGNS: Final = (
         "free some space (df -h, also for /dev/shm and the temporary directory)",
     ),
     _sign(
-        r"address already in use|Errno 98|port \d+ .*(taken|in use)",
+        r"address already in use|Errno 98|EADDRINUSE|port \d+ .*(taken|in use)"
+        r"|couldn't bind HTTP server socket",
         "port_taken",
         "end the program that holds the port (ss -ltnp) or choose another",
     ),
@@ -267,7 +327,12 @@ def _find(text: str) -> _Sign | None:
     return next((sign for sign in _SIGNS if sign.pattern.search(text)), None)
 
 
+KEPT_LINES: Final = 300
+"""Read for the cause: vLLM writes it before two tracebacks of some 60 lines each."""
+
 LAST_LINES: Final = 50
+"""Shown and sent."""
+
 MAX_LINE_CHARS: Final = 500
 MAX_CAUSE_CHARS: Final = 1000
 

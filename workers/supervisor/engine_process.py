@@ -21,7 +21,7 @@ import trio
 
 from protocol.errors import WireError
 from workers.ipc import FrameDecoder, encode_frame
-from workers.supervisor.diagnosis import LAST_LINES, MAX_LINE_CHARS, clean_line, shell_code
+from workers.supervisor.diagnosis import KEPT_LINES, MAX_LINE_CHARS, clean_line, shell_code
 from workers.supervisor.leftovers import is_exiting
 
 NATIVE_ENGINE: Final = (sys.executable, "-m", "workers.engine")
@@ -95,7 +95,7 @@ class EngineProcess:
         self._send_wakeup = trio.Event()
         self._frames = trio.CancelScope()
         self._released: trio.Event | None = None
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.killed_for: str | None = None
         ours, theirs = socket.socketpair()
         self._socket = ours

@@ -61,6 +61,17 @@ def test_reports_are_few_and_any_line_is_a_sign_of_life() -> None:
     assert said[-1][0] == "compile"
 
 
+def test_a_fraction_stays_until_the_next_phase() -> None:
+    """A bar does not jump back at lines that say no fraction."""
+    now = 0.0
+    said: list[tuple[str, float, str]] = []
+    reports = StartReports(lambda *report: said.append(report), clock=lambda: now)
+    for line in ("Loading checkpoint shards: 50% | 2/4", "a warning", "torch.compile takes 1 s"):
+        now += 1
+        reports.line(line)
+    assert [one[:2] for one in said] == [("weights", 0.5), ("weights", 0.5), ("compile", 0.0)]
+
+
 def test_facts_are_the_engines_within_the_configuration() -> None:
     """The smaller window and number of sequences; room in whole blocks."""
     facts = facts_of(CONFIG, EngineLimits(context_length=4096, max_seqs=4, kv_tokens=10_000))

@@ -63,6 +63,47 @@ def test_exit_codes_are_named(returncode: int, code: int, kind: str, says: str) 
         ("ModuleNotFoundError: No module named 'triton'", "file_not_found"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/m/x'", "file_not_found"),
         ("PermissionError: [Errno 13] Permission denied: '/m/x'", "not_executable"),
+        # Other people's engines, as they write it.
+        (
+            "[HAMI-core Warn]: invalid device memory limit CUDA_DEVICE_MEMORY_LIMIT_0=0m",
+            "configuration",
+        ),
+        ("[HAMI-core ERROR]: Illegal device id: -644371744", "driver"),
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use", "configuration"),
+        ("vllm: error: unrecognized arguments: --enable-expert-paralel", "configuration"),
+        (
+            "vllm: error: argument --speculative-config/-sc: Value {method: mtp} cannot be",
+            "configuration",
+        ),
+        (
+            "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes",
+            "configuration",
+        ),
+        ('error while handling argument "-c": stoi', "configuration"),
+        (
+            "gguf_init_from_file: invalid magic characters: '@\\x02', expected 'GGUF'",
+            "configuration",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error",
+            "ranks",
+        ),
+        ("torch.distributed.DistNetworkError: The client socket has failed to connect", "ranks"),
+        ("RuntimeError: Gloo connectFullMesh failed with ... [no interface]", "ranks"),
+        ("ValueError: No available memory for the cache blocks. Try increasing", "gpu_memory"),
+        (
+            "ValueError: Free memory on device is less than desired GPU memory utilization",
+            "gpu_memory",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static",
+            "gpu_memory",
+        ),
+        (
+            "alloc_buffer: allocating 9 MiB on device 0: cudaMalloc failed: out of memory",
+            "gpu_memory",
+        ),
+        ("start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8081", "port_taken"),
     ],
 )
 def test_the_last_lines_explain_an_exit(line: str, kind: str) -> None:
@@ -71,6 +112,16 @@ def test_the_last_lines_explain_an_exit(line: str, kind: str) -> None:
     assert found.kind == kind
     assert line in found.cause
     assert found.remedy
+
+
+def test_the_cause_is_found_above_long_tracebacks() -> None:
+    """vLLM writes it in a child process first, then again as two tracebacks without it."""
+    lines = ("ValueError: No available memory for the cache blocks.", *["  File x"] * 120)
+    ending = Ending(
+        exit_code=1, last_lines=(*lines, "RuntimeError: Engine core initialization failed.")
+    )
+    assert diagnose(ending).kind == "gpu_memory"
+    assert len(last_log(ending.last_lines)) == 50
 
 
 def test_old_lines_do_not_explain_a_kill() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol import wire
-from protocol.messages import Abort, Accepted, Finished, Rejected, Submit, Tokens
+from protocol.messages import Abort, Accepted, Finished, Grammar, Rejected, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from workers.ipc.framing import SUPERVISOR, FrameDecoder, encode_frames
@@ -36,12 +36,14 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     salt: bytes = b""
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)
 class Answer:
-    """The answer to a request. Times are seconds since the call, `inf` until they are known.
-    `batch` is the most requests in the engine at once; None if others came and went.
+    """The answer to a request. Times are seconds since the call, `inf` until they are known;
+    `times_s` are those of its tokens' frames. `batch` is the most requests in the engine at once;
+    None if others came and went.
     """
 
     request: Request
@@ -51,6 +53,7 @@ class Answer:
     end_s: float = float("inf")
     ending: str = ""
     batch: int | None = None
+    times_s: list[float] = field(default_factory=list)
 
 
 class MemoryChannel:
@@ -145,9 +148,12 @@ class Client:
             answer.batch = len(answers)
         return answers, max(answer.end_s for answer in answers)
 
-    def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Submit requests without waiting; return their numbers. Times count from the last call."""
-        self._sent_at = time.perf_counter()
+    def submit(self, requests: Sequence[Request], *, keeps_clock: bool = False) -> list[int]:
+        """Submit requests without waiting; return their numbers. Times count from the last call
+        that does not keep the clock.
+        """
+        if not keeps_clock:
+            self._sent_at = time.perf_counter()
         frames, numbers = [], []
         for request in requests:
             self._num_sent += 1
@@ -181,6 +187,7 @@ class Client:
                     answer = self._answer(item.request_id)
                     answer.first_s = min(answer.first_s, at_s)
                     answer.outputs.extend(unpack_tokens(item.ids))
+                    answer.times_s.append(at_s)
             case Finished():
                 answer = self._answer(message.request_id)
                 answer.ending, answer.end_s = message.reason, at_s
@@ -204,4 +211,14 @@ def _submit(number: int, request: Request) -> Submit:
         max_tokens=request.max_tokens, temperature=request.temperature, ignore_eos=True
     )
     prompt = pack_tokens(request.prompt)
-    return Submit(_id(number), 0, MODEL, prompt, b"", sampling, request.seed, salt=request.salt)
+    return Submit(
+        _id(number),
+        0,
+        MODEL,
+        prompt,
+        b"",
+        sampling,
+        request.seed,
+        salt=request.salt,
+        grammar=request.grammar,
+    )

@@ -15,6 +15,7 @@ from benchmarks.engine.trace import Trace
 from workers.engine.runner import Runner, largest_id
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
+from workers.loop.grammar_compiler import GrammarCompiler
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.loop import EngineLoop, scheduler_for
 from workers.scheduler.scheduler import Scheduler
@@ -41,15 +42,24 @@ class Engine:
     the time that the engine took to capture graphs before the first client.
     """
 
-    def __init__(self, runner: Runner, *, max_waiting: int, trace: Trace | None = None) -> None:
-        """With `trace` every step is recorded in it."""
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_waiting: int,
+        trace: Trace | None = None,
+        compiler: GrammarCompiler | None = None,
+    ) -> None:
+        """With `trace` every step is recorded in it; without `compiler` grammars are refused."""
         scheduler = scheduler_for(
             runner,
             MODEL,
             max_waiting=max_waiting,
             vocab_size=runner.model.config.vocab_size,
             largest=largest_id,
+            enforces_grammars=compiler is not None,
         )
+        self._compiler = compiler
         self.books = Books(scheduler, runner)
         self.prepared_s = 0.0
         self._trace = trace
@@ -60,7 +70,10 @@ class Engine:
         """
         channel = MemoryChannel()
         runner = self.books.runner if self._trace is None else self._trace.over(self.books.runner)
-        loop = EngineLoop(runner, self.books.scheduler, channel, EngineStatus(), epoch=0)
+        books, compiler = self.books, self._compiler
+        loop = EngineLoop(
+            runner, books.scheduler, channel, EngineStatus(), epoch=0, compiler=compiler
+        )
         with ThreadPoolExecutor(1, "client") as threads:
             future = threads.submit(_act_and_settle, act, channel)
             leave = [(SUPERVISOR, encode_control(Shutdown()))]

@@ -19,23 +19,27 @@ from benchmarks.engine.client import MODEL, Client
 from benchmarks.engine.engine import Engine
 from benchmarks.engine.figure import Figure, table
 from benchmarks.engine.floor import CEILINGS, Floor
+from benchmarks.engine.grammar import grammar
 from benchmarks.engine.peer import Bar, bar
 from benchmarks.engine.scale import CARD, SMOKE, Scale
 from benchmarks.engine.soak import Soak, soak
 from benchmarks.engine.start import Started, measure_start
 from benchmarks.engine.trace import Trace
 from benchmarks.engine.verdict import failures, summary
+from benchmarks.engine.vocabulary import write_vocabulary
 from benchmarks.machine import describe_machine
 from benchmarks.progress import Progress
 from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
+from workers.engine.grammar.compiler import LlGuidanceCompiler
 from workers.engine.models.model_config import Qwen3Config
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
-from workers.model_dir import dummy_names
+from workers.model_dir import TOKENIZER_NAME, dummy_names
 
-ALL: Final = ("start", *CASES)
+_CASES: Final = {**CASES, "grammar": grammar}
+ALL: Final = ("start", *_CASES)
 TESTS: Final = (*ALL, "soak", "smoke")
 
 _PACKAGES: Final = ("torch", "triton")
@@ -110,7 +114,8 @@ def run(options: Options, report: Report, trace: Trace | None = None) -> bool:
     progress.end()
     report.note(machine=_machine(runner), engine=_facts(runner))
     gc.freeze()  # as in an engine process
-    engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace)
+    compiler = _compiler(runner) if "grammar" in options.tests else None
+    engine = Engine(runner, max_waiting=2 * options.scale.max_seqs, trace=trace, compiler=compiler)
     wrong: list[str] = []
     bench = _tests(options, engine, figures, progress, report, trace)
     samples = list(bench.samples) if bench else []
@@ -184,7 +189,7 @@ def _tests(
     report: Report,
     trace: Trace | None,
 ) -> Bench | None:
-    names = [name for name in options.tests if name in CASES]
+    names = [name for name in options.tests if name in _CASES]
     if not names:
         return None
     runner = engine.books.runner
@@ -199,7 +204,7 @@ def _tests(
         made.append(bench)
         for name in names:
             progress.begin(name)
-            for figure in CASES[name](bench):
+            for figure in _CASES[name](bench):
                 figures.append(figure)
                 report.note(figures=[one.as_json() for one in figures])
                 progress.say(f"{figure.name}: {figure.value:.4g} {figure.unit}")
@@ -221,6 +226,18 @@ def _soak(options: Options, engine: Engine, progress: Progress, report: Report) 
     result = soak(engine, options.scale, options.seconds, _SOAK_SEED, look)
     progress.end()
     return result
+
+
+def _compiler(runner: Runner) -> LlGuidanceCompiler:
+    """With the model's tokenizer, or one that is made for its shape."""
+    size, eos_ids = runner.model.config.vocab_size, runner.eos_ids
+    if (runner.model_dir / TOKENIZER_NAME).exists():
+        return LlGuidanceCompiler(runner.model_dir, size, eos_ids)
+    with tempfile.TemporaryDirectory() as folder:
+        write_vocabulary(Path(folder), size, min(eos_ids))
+        compiler = LlGuidanceCompiler(Path(folder), size, eos_ids)
+        compiler.load()
+    return compiler
 
 
 def _facts(runner: Runner) -> dict[str, Any]:

@@ -14,7 +14,7 @@ class Scale:
     of `checked` requests of each kind are compared with the reference, which needs the memory that
     `kv_tokens` leave. `turns` are cached and new tokens. `soak_kv_tokens` are too few for
     `max_seqs` sequences of the soak, so that some are preempted; `soak_needs` names the events that
-    a valid soak must have had.
+    a valid soak must have had. A request with a new grammar joins `grammar_beside` others.
     """
 
     max_seqs: int
@@ -41,6 +41,9 @@ class Scale:
     soak_prefixes: int
     soak_kv_tokens: int
     soak_needs: tuple[str, ...]
+    grammar_batches: tuple[int, ...]
+    grammar_outputs: int
+    grammar_beside: int
 
 
 CARD: Final = Scale(
@@ -68,6 +71,9 @@ CARD: Final = Scale(
     soak_prefixes=12,
     soak_kv_tokens=64_000,
     soak_needs=("num_aborted", "num_cached_tokens", "num_preemptions", "kept"),
+    grammar_batches=(1, 64),
+    grammar_outputs=128,
+    grammar_beside=32,
 )
 
 SMOKE: Final = Scale(
@@ -95,4 +101,7 @@ SMOKE: Final = Scale(
     soak_prefixes=2,
     soak_kv_tokens=256,
     soak_needs=("num_aborted",),
+    grammar_batches=(2,),
+    grammar_outputs=8,
+    grammar_beside=2,
 )

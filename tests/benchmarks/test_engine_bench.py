@@ -83,8 +83,10 @@ def test_the_whole_benchmark_runs_on_a_cpu(
     report = json.loads(result.read_text())
     keys = {figure["key"] for figure in report["figures"]}
     assert keys >= {"start", "decode-1", "workload", "first-96-cold", "prefill", "long-decode"}
-    assert "turn-96-20" in keys
-    assert all(figure["value"] > 0 for figure in report["figures"])
+    assert {"turn-96-20", "grammar-2", "grammar-joins-steps"} <= keys
+    # What masks cost may be less than nothing, in the noise of a CPU.
+    measured = [one for one in report["figures"] if one["unit"] not in {"%", "steps"}]
+    assert all(figure["value"] > 0 for figure in measured)
     assert all(one["is_right"] for one in report["checks"])
     assert list(report["starts"][0]["phases"])[-1] == "health probe"
     assert report["soak"]["num_requests"] > 0

@@ -91,7 +91,7 @@ def _serve(channel: EngineChannel) -> None:
         serve_external(config, channel, status, report, epoch=start.epoch)
         return
     runner, inbox, largest, use = _load(config, report, channel, start.epoch)
-    compiler = _compiler(runner)
+    compiler = _compiler(runner, report)
     scheduler = scheduler_for(
         runner,
         config.serves,
@@ -144,15 +144,19 @@ def _load(
             assert_never(config.engine)
 
 
-def _compiler(runner: Runner[Any]) -> GrammarCompiler | None:
+def _compiler(runner: Runner[Any], report: Reporter) -> GrammarCompiler | None:
     """What compiles grammars, if the engine says that it enforces them."""
     if ENFORCES_GRAMMARS not in runner.facts.capabilities:
         return None
-    from workers.engine.grammar.compiler import LlGuidanceCompiler
+    from workers.engine.grammar.compiler import LARGE_VOCABULARY, LlGuidanceCompiler
 
     vocab_size = read_vocab_size(runner.model_dir)
     assert vocab_size is not None
-    return LlGuidanceCompiler(runner.model_dir, vocab_size, runner.eos_ids)
+    compiler = LlGuidanceCompiler(runner.model_dir, vocab_size, runner.eos_ids)
+    if vocab_size >= LARGE_VOCABULARY:
+        report("grammars", 0.0, "tokenizer")
+        compiler.load()
+    return compiler
 
 
 def _first_frame(channel: EngineChannel) -> EngineStart:

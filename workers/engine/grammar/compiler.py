@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 MAX_COMPILED: Final = 64
 """Grammars that are kept: agents repeat theirs with every turn. A hostile one takes up to 30 MB."""
 
+LARGE_VOCABULARY: Final = 32_768
+"""Tokens from which on the tokenizer is read at the start, because the library holds the
+interpreter's lock meanwhile and all steps wait: 1.4 s for 151,643 tokens on two cores of a Xeon,
+0.07 s for 4,096. Most engines see no grammar, so a small one is read for the first.
+"""
+
 _COMPILE_FUEL: Final = 1_000_000
 _STEP_FUEL: Final = 50_000
 _STEP_ITEMS: Final = 20_000
@@ -47,7 +53,7 @@ _GAP: Final = "\n\n"
 @final
 class LlGuidanceCompiler:
     """`workers.loop.GrammarCompiler` for the model in `model_dir`. `vocab_size` is the number of
-    logits: ids that no token has are never allowed. The tokenizer is read for the first grammar.
+    logits: ids that no token has are never allowed.
     """
 
     def __init__(self, model_dir: Path, vocab_size: int, eos_ids: frozenset[int]) -> None:
@@ -76,11 +82,13 @@ class LlGuidanceCompiler:
             except queue.Empty:
                 return done
 
+    def load(self) -> None:
+        """Read the tokenizer; else the first `compile` does. See `LARGE_VOCABULARY`."""
+        self._loaded()
+
     def compile(self, grammar: Grammar, outputs: array[int]) -> SequenceGrammar:
         """The grammar behind `outputs`. Raises `GrammarBroken` with a reason for the client."""
-        library = self._library
-        if library is None:
-            library = self._library = _load(self._path, self._vocab_size, self._eos_ids)
+        library = self._loaded()
         vocabulary = library.vocabulary
         matcher = self._matcher(library, grammar).deep_copy()
         follower = SequenceGrammar(matcher, grammar, vocabulary)
@@ -88,6 +96,11 @@ class LlGuidanceCompiler:
         # over the bounds is refused before the first byte.
         follower.fill(outputs, np.empty(vocabulary.num_words, np.int32))
         return follower
+
+    def _loaded(self) -> _Library:
+        if self._library is None:
+            self._library = _load(self._path, self._vocab_size, self._eos_ids)
+        return self._library
 
     def _run(self) -> None:
         while True:

@@ -8,7 +8,13 @@ from config.defaults import (
     is_hub_id,
     no_builtin,
 )
-from config.environment import hash_api_key, ledger_path, provider_api_key, signing_key_path
+from config.environment import (
+    hash_api_key,
+    ledger_path,
+    provider_api_key,
+    signing_key_path,
+    state_dir,
+)
 from config.load import load_config, parse_config, with_gateway
 from config.model import (
     DUMMY_PREFIX,
@@ -59,6 +65,7 @@ __all__ = [
     "parse_config",
     "provider_api_key",
     "signing_key_path",
+    "state_dir",
     "wildcard_of",
     "with_gateway",
 ]

@@ -46,11 +46,22 @@ def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:
     """
     if config.path is not None:
         return Path(config.path).expanduser()
+    try:
+        return state_dir(environ) / "ledger.sqlite"
+    except ConfigError as error:
+        raise ConfigError(f"the ledger has no path: set [ledger] path; or {error}") from error
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Where Herma keeps what outlives its processes, by the XDG base directories.
+
+    Raises `ConfigError` if the environment names no home either.
+    """
     if state := environ.get("XDG_STATE_HOME"):
-        return Path(state) / "herma" / "ledger.sqlite"
+        return Path(state) / "herma"
     if home := environ.get("HOME"):
-        return Path(home) / ".local" / "state" / "herma" / "ledger.sqlite"
-    raise ConfigError("the ledger has no path: set [ledger] path, or XDG_STATE_HOME or HOME")
+        return Path(home) / ".local" / "state" / "herma"
+    raise ConfigError("set XDG_STATE_HOME or HOME")
 
 
 def signing_key_path(config: Config, environ: Mapping[str, str]) -> Path:

@@ -47,7 +47,12 @@ class WorkerProcess:
             [sys.executable, "-m", "workers", "--config", str(config), "--name", "w"],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "HERMA_RUNTIME_DIR": self.runtime_dir, **environ},
+            env={
+                **os.environ,
+                "HERMA_RUNTIME_DIR": self.runtime_dir,
+                "XDG_STATE_HOME": f"{self.runtime_dir}/state",
+                **environ,
+            },
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -11,6 +11,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -22,6 +23,7 @@ from protocol.messages import EngineFacts
 from protocol.sampling import SamplingParams
 from workers.bridge.exchange import EngineRefusal, Exchange
 from workers.bridge.launched import group_cpu_s
+from workers.bridge.speed import StartSpeed
 from workers.external import Answer, EngineError, EngineLimits, Piece, phase_of
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
 from workers.scheduler import CARD_SEQS
@@ -29,6 +31,10 @@ from workers.scheduler import CARD_SEQS
 Report = Callable[[str, float, str], None]
 
 PROBE_TOKENS: Final = 4
+SPEED_TOKENS: Final = 64
+SPEED_S: Final = 5.0
+"""A slow engine needs longer for its tokens; those that came are enough."""
+_MIN_TIMED: Final = 8
 _PROBE_IDS: Final = 100
 """Ids under this number exist in every vocabulary."""
 
@@ -119,55 +125,86 @@ async def prove(
     facts: EngineFacts,
     text: ModelText,
     reports: StartReports,
-) -> None:
-    """Have it generate tokens, then answer one long prompt. Raises `ConfigError` if it cannot: a
-    death at the first large prompt is found before users find it.
+) -> StartSpeed:
+    """Have it generate tokens, then answer one long prompt: a death at the first large prompt is
+    found before users find it. Last, some tokens against the clock. Raises `ConfigError` if it
+    cannot.
+
+    Reasoning is of no concern here: the gateway finds it among the tokens.
     """
     reports.say("health probe", 0.0, f"{PROBE_TOKENS} tokens")
-    await _probe(exchange, text, 4, reports)
+    await _Probe(exchange, text, reports).run(4, PROBE_TOKENS)
     longest = min(config.probe_context, facts.context_length - PROBE_TOKENS)
+    long_probe = _Probe(exchange, text, reports)
     if longest > 4:
         reports.say("health probe", 0.5, f"a prompt of {longest} tokens")
-        await _probe(exchange, text, longest, reports)
-
-
-async def _probe(
-    exchange: Exchange, text: ModelText, num_prompt: int, reports: StartReports
-) -> None:
-    # Not from its prefix cache: each probe begins otherwise.
-    ids = array("I", (1 + byte % (_PROBE_IDS - 1) for byte in os.urandom(num_prompt)))
-    sampling = SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True)
-    answer = Answer(
-        ids,
-        array("I"),
-        sampling,
-        seed=0,
-        salt=b"",
-        max_outputs=PROBE_TOKENS,
-        eos_ids=text.eos_ids,
-        vocab_size=text.vocab_size,
+        await long_probe.run(longest, PROBE_TOKENS)
+    reports.say("health probe", 0.9, "its speed")
+    speed_probe = _Probe(exchange, text, reports)
+    with trio.move_on_after(SPEED_S):
+        await speed_probe.run(4, min(SPEED_TOKENS, facts.context_length - 4))
+    return StartSpeed(
+        decode_tokens_per_s=speed_probe.decode_tokens_per_s,
+        prefill_tokens_per_s=longest / long_probe.first_s if long_probe.first_s else 0.0,
+        prompt_tokens=longest if long_probe.first_s else 0,
     )
 
-    num_signs = 0
 
-    def on_event(piece: Piece | None) -> None:
-        """Every event is a sign of life, also one within the prompt."""
-        nonlocal num_signs
-        num_signs += 1
-        what = "within the prompt" if piece is None else "with tokens"
-        reports.say("health probe", 0.5, f"event {num_signs}, {what} of {num_prompt}")
+@final
+class _Probe:
+    """One prompt of random ids. `first_s` is the time to its first token, 0 before it."""
 
-    try:
-        await exchange.answer(answer, on_event)
-    except (EngineError, EngineRefusal) as error:
-        raise ConfigError(
-            f"the health probe of {num_prompt} prompt tokens failed: {error}"
-        ) from error
-    if answer.num_outputs != PROBE_TOKENS:
-        raise ConfigError(
-            f"the health probe of {num_prompt} prompt tokens got {answer.num_outputs} of "
-            f"{PROBE_TOKENS} tokens"
+    def __init__(self, exchange: Exchange, text: ModelText, reports: StartReports) -> None:
+        self.first_s = 0.0
+        self._exchange = exchange
+        self._text = text
+        self._reports = reports
+        self._began_at = self._first_at = self._last_at = trio.current_time()
+        self._num_later = 0
+        self._num_signs = 0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Of the tokens behind those that came first; 0 if there are too few to say."""
+        lasted_s = self._last_at - self._first_at
+        return self._num_later / lasted_s if self._num_later >= _MIN_TIMED and lasted_s else 0.0
+
+    async def run(self, num_prompt: int, num_outputs: int) -> None:
+        """Raises `ConfigError` for fewer tokens than `num_outputs`, and for errors."""
+        # Not from its prefix cache: each probe begins otherwise.
+        ids = array("I", (1 + byte % (_PROBE_IDS - 1) for byte in os.urandom(num_prompt)))
+        answer = Answer(
+            ids,
+            array("I"),
+            SamplingParams(max_tokens=num_outputs, temperature=0.0, ignore_eos=True),
+            seed=0,
+            salt=b"",
+            max_outputs=num_outputs,
+            eos_ids=self._text.eos_ids,
+            vocab_size=self._text.vocab_size,
         )
+        failed = f"the health probe of {num_prompt} prompt tokens"
+        try:
+            await self._exchange.answer(answer, partial(self._take, num_prompt))
+        except (EngineError, EngineRefusal) as error:
+            raise ConfigError(f"{failed} failed: {error}") from error
+        if answer.num_outputs != num_outputs:
+            raise ConfigError(f"{failed} got {answer.num_outputs} of {num_outputs} tokens")
+
+    def _take(self, num_prompt: int, piece: Piece | None) -> None:
+        """Every event is a sign of life, also one within the prompt."""
+        self._num_signs += 1
+        what = "within the prompt" if piece is None else "with tokens"
+        detail = f"event {self._num_signs}, {what} of {num_prompt}"
+        self._reports.say("health probe", 0.5, detail)
+        if piece is None:
+            return
+        self._last_at = trio.current_time()
+        if not self.first_s:
+            self._first_at = self._last_at
+            self.first_s = self._first_at - self._began_at
+        else:
+            self._num_later += len(piece.ids)
 
 
 def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:

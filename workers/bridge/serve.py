@@ -25,6 +25,7 @@ from workers.bridge.readiness import (
     prove,
     wait_answering,
 )
+from workers.bridge.speed import judged
 from workers.external import EngineApi, LlamaCppApi, SglangApi, VllmApi
 from workers.ipc import EngineReady
 from workers.loop import Channel, EngineBroken, EngineStatus
@@ -130,7 +131,8 @@ class _Service:
         await wait_answering(self._exchange, self._reports, is_launched=is_launched)
         limits = await self._exchange.limits()
         facts = facts_of(self._config, limits)
-        await prove(self._exchange, self._config, facts, self._text, self._reports)
+        speed = await prove(self._exchange, self._config, facts, self._text, self._reports)
+        warnings = await trio.to_thread.run_sync(judged, self._config.name, os.environ, speed)
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(
@@ -142,7 +144,7 @@ class _Service:
             self._status,
             epoch=self._epoch,
         )
-        bridge.outbox.send_control(EngineReady(facts, str(self._text.model_dir)))
+        bridge.outbox.send_control(EngineReady(facts, str(self._text.model_dir), tuple(warnings)))
         await bridge.run()
         if self._engine is not None:
             # Its end is asked for, so its exit code is of no interest.

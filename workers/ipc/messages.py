@@ -43,10 +43,13 @@ ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
 
 
 class EngineReady(_Control, frozen=True, tag=80):
-    """The model is loaded; its text files lie in `model_dir`."""
+    """The model is loaded; its text files lie in `model_dir`. `warnings` are lines about this start
+    for people, as that it is slower than the last good one.
+    """
 
     facts: EngineFacts
     model_dir: str
+    warnings: tuple[str, ...] = ()
 
 
 class Heartbeat(_Control, frozen=True, tag=81):

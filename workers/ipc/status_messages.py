@@ -50,8 +50,8 @@ class LastFault(msgspec.Struct, frozen=True):
 class WorkerStatus(msgspec.Struct, frozen=True, tag="status"):
     """One worker. `phase` and `fraction` tell how far a start is, `uptime_s` how long the engine
     has been ready (0: it is not). `restarts` counts engines that died or were replaced. `device` is
-    that of the engine; `gateways` counts those welcomed and those dialled, `troubles` the reasons
-    of the rest.
+    that of the engine; `gateways` counts those welcomed and those dialled, `troubles` are the
+    warnings of its start and the reasons of the other gateways.
     """
 
     name: str

@@ -63,6 +63,7 @@ class EngineLife:
         self.failure: EngineFailed | None = None
         self.ready_at: float | None = None
         self.facts: EngineFacts | None = None
+        self.warnings: tuple[str, ...] = ()
         self.progress = StartProgress("start", 0.0)
         self.drained = trio.Event()
         self.ended = trio.Event()
@@ -206,6 +207,9 @@ class EngineLife:
         except ConfigError as error:
             self.process.kill(str(error))
             return
+        self.warnings = ready.warnings
+        for warning in ready.warnings:
+            self._log.info(f"warning: {warning}")
         # One definition of the digest for every kind of engine: over the bytes that gateways get.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))

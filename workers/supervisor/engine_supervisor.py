@@ -134,7 +134,9 @@ class EngineSupervisor:
         return epoch + 1
 
     def status(self, gateways: tuple[int, int], troubles: tuple[str, ...]) -> WorkerStatus:
-        """The worker's status. `gateways`: welcomed, and dialled; `troubles` of the others."""
+        """The worker's status. `gateways`: welcomed, and dialled; `troubles` of the others, shown
+        behind the warnings of this start.
+        """
         assert self._relay is not None
         life, now = self._life, trio.current_time()
         is_ready = life is not None and life.is_ready
@@ -156,7 +158,7 @@ class EngineSupervisor:
             uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
             device=life.facts.device if life is not None and life.facts is not None else "",
             gateways=gateways,
-            troubles=troubles[:MAX_SHOWN_TROUBLES],
+            troubles=(*(life.warnings if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
             fault=self._last_fault(now),
         )
 

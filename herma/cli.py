@@ -54,6 +54,8 @@ def _run(arguments: argparse.Namespace) -> int:
             from herma.usage_command import run
         case "hermes":
             from herma.hermes_command import run
+        case "doctor":
+            from herma.doctor_command import run
         case "bench":
             from herma.bench_command import run
         case _:
@@ -71,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_servers(commands)
     _add_config(commands)
+    _add_doctor(commands)
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
@@ -136,6 +139,13 @@ def _add_worker_actions(worker: argparse.ArgumentParser) -> None:
     restart.add_argument("worker", metavar="NAME")
     restart.add_argument("--pid", type=int, help="which, if several have the name")
     restart.add_argument("--force", action="store_true", help="without finishing running requests")
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    doctor = commands.add_parser("doctor", help="what is wrong with this host, and what mends it")
+    doctor.add_argument("--config", type=Path, metavar="FILE", help="also check what it names")
+    doctor.add_argument("--json", action="store_true", help="findings as one JSON array")
+    doctor.add_argument("--fix", action="store_true", help="make the repairs that are safe")
 
 
 def _port(text: str) -> int:

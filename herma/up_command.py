@@ -15,6 +15,7 @@ from setproctitle import setproctitle
 
 from config import BUILTIN_PREFIX, Config, builtin_models
 from herma.child_processes import GRACE_S, Child, herma_argv, keep_running
+from herma.doctor import examine, this_host
 from herma.gateway_command import gateway_config, gateway_options
 from herma.preflight import check_host, found, unserved_models
 from protocol.errors import ConfigError
@@ -30,6 +31,10 @@ def run(arguments: Namespace) -> int:
     config = gateway_config(arguments)
     check_host(config, os.environ)
     setproctitle("herma up")
+    for finding in examine(this_host(), config):
+        # The start reports a port that is taken itself.
+        if finding.level == "error" and finding.check != "ports":
+            print(f"herma: {finding.what}; {finding.remedy}", file=sys.stderr)
     for problem in unserved_models(config):
         print(f"herma: {problem}; requests wait until a worker connects", file=sys.stderr)
     with _worker_address(arguments.config) as address:

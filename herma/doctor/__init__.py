@@ -1,0 +1,14 @@
+"""`herma doctor`: what is wrong with this host, why it matters, and the command that mends it.
+
+Owns the checks of a host from the bottom up: units, driver, memory, GPU, network, Python, model
+files, settings. A check reads a `Host`, and a `Config` where it needs one, and yields findings; it
+changes nothing.
+Repairs that are safe are actions of a finding (`Fix`). Must not import torch or start a process
+other than short queries.
+"""
+
+from herma.doctor.checks import examine
+from herma.doctor.finding import Finding, Fix, worst
+from herma.doctor.host import Host, Output, this_host
+
+__all__ = ["Finding", "Fix", "Host", "Output", "examine", "this_host", "worst"]

@@ -1,0 +1,51 @@
+"""All checks in their order, from the bottom of a host to its settings.
+
+Owns the order. A check that cannot read a fact yields nothing about it; a check that breaks is a
+defect and raises.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from config import Config
+from herma.doctor.driver import check_driver, check_preloaded
+from herma.doctor.finding import Finding
+from herma.doctor.gpu import check_gpu_processes
+from herma.doctor.host import Host
+from herma.doctor.memory import (
+    check_control_group,
+    check_gpu_limits,
+    check_page_cache,
+    check_shared_memory,
+)
+from herma.doctor.model_files import check_models
+from herma.doctor.network import check_clock, check_open_files, check_ports
+from herma.doctor.python import check_python
+from herma.doctor.settings import check_settings
+from herma.doctor.units import check_units
+
+OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
+    check_units,
+    check_driver,
+    check_preloaded,
+    check_gpu_limits,
+    check_page_cache,
+    check_shared_memory,
+    check_gpu_processes,
+    check_clock,
+    check_open_files,
+    check_python,
+)
+
+OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
+    check_ports,
+    check_control_group,
+    check_models,
+    check_settings,
+)
+
+
+def examine(host: Host, config: Config) -> list[Finding]:
+    """What all checks find."""
+    found = [finding for check in OF_HOST for finding in check(host)]
+    return found + [finding for check in OF_CONFIG for finding in check(host, config)]

@@ -1,0 +1,112 @@
+"""What checks read of a host: files under a root, the environment, and short queries.
+
+Owns every access to the machine, so that a test can put a planted tree and planted answers in its
+place. Must not know what a fact means.
+"""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+_QUERY_S: Final = 5.0
+"""nvidia-smi answers in 0.1 to 3 s, or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a query printed, both streams in one text, and its exit status."""
+
+    status: int
+    text: str
+
+
+Query = Callable[[Sequence[str]], Output | None]
+"""Runs a program; None if it does not exist or does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine. Paths are absolute on it; `root` is where its file system begins here. `packages`
+    is the folder of the installed Python packages.
+    """
+
+    root: Path
+    environ: Mapping[str, str]
+    query: Query
+    packages: Path
+    _answers: dict[tuple[str, ...], Output | None] = field(default_factory=dict)
+
+    def path(self, name: str | Path) -> Path:
+        """The file of that absolute name."""
+        return self.root / str(name).lstrip("/")
+
+    def text(self, name: str | Path) -> str:
+        """The file's text; empty if it cannot be read."""
+        with suppress(OSError):
+            return self.path(name).read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    def exists(self, name: str | Path) -> bool:
+        try:
+            return self.path(name).exists()
+        except OSError:
+            return False
+
+    def names(self, folder: str | Path, pattern: str = "*") -> Iterator[Path]:
+        """Absolute names of what lies in `folder` and fits `pattern`, in order."""
+        with suppress(OSError):
+            yield from (
+                Path("/") / found.relative_to(self.root)
+                for found in sorted(self.path(folder).glob(pattern))
+            )
+
+    def ask(self, *argv: str) -> Output | None:
+        """The output of a query, which runs once."""
+        if argv not in self._answers:
+            self._answers[argv] = self.query(argv)
+        return self._answers[argv]
+
+    def table(self, *argv: str) -> list[list[str]]:
+        """The lines of a query's output, cut at commas; none if it fails."""
+        output = self.ask(*argv)
+        if output is None or output.status != 0:
+            return []
+        lines = (line.split(",") for line in output.text.splitlines() if line.strip())
+        return [[cell.strip() for cell in line] for line in lines]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether an NVIDIA card is on the bus or its driver is loaded."""
+        if self.exists("/proc/driver/nvidia/version"):
+            return True
+        return any(
+            self.text(device / "vendor").strip() == "0x10de"
+            and self.text(device / "class").startswith("0x03")
+            for device in self.names("/sys/bus/pci/devices")
+        )
+
+
+def this_host() -> Host:
+    return Host(Path("/"), os.environ, _query, Path(sysconfig.get_paths()["purelib"]))
+
+
+def _query(argv: Sequence[str]) -> Output | None:
+    if (program := shutil.which(argv[0])) is None:
+        return None
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [program, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_QUERY_S,
+            check=False,
+        )
+        return Output(done.returncode, done.stdout.decode(errors="replace"))
+    return None

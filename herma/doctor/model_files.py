@@ -1,0 +1,86 @@
+"""Model directories: complete, whole, and of a format that the engine reads.
+
+Owns what is read of safetensors headers. Reads no weights.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from config import Config, builtin_models
+from herma.doctor.finding import Finding
+from herma.doctor.host import Host
+
+CHECK: Final = "model files"
+
+_POINTER: Final = b"version https://git-lfs"
+_MAX_HEADER: Final = 100 * 2**20
+"""The limit of the safetensors format."""
+
+
+def check_models(host: Host, config: Config) -> Iterator[Finding]:
+    """The directory of each worker of this host."""
+    for worker in config.workers:
+        if worker.model in builtin_models() or not host.exists(worker.model):
+            continue  # a missing directory is an error of the start, a hub id has none
+        folder = Path(worker.model)
+        names = ["tokenizer.json"]
+        if worker.engine == "native":
+            names.append("config.json")
+        for name in names:
+            if not host.exists(folder / name):
+                yield _broken(folder / name, "does not exist", "copy it beside the weights")
+        if worker.engine == "native":
+            yield from _check_weights(host, folder)
+
+
+def _check_weights(host: Host, folder: Path) -> Iterator[Finding]:
+    index = folder / "model.safetensors.index.json"
+    if host.exists(index):
+        try:
+            shards = sorted(set(json.loads(host.text(index))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            yield _broken(index, "is no index of safetensors files", "download it again")
+            return
+        for name in shards:
+            if not host.exists(folder / name):
+                yield _broken(folder / name, "is missing, but the index names it", "download it")
+    names = list(host.names(folder, "*.safetensors"))
+    if not names and any(host.names(folder, "*.gguf")):
+        remedy = 'serve it with engine = "llama-cpp", or take the safetensors files of the model'
+        yield _broken(folder, "holds GGUF files and no safetensors", remedy)
+    for name in names:
+        if (fault := _fault_of(host.path(name))) is not None:
+            yield _broken(name, fault, "download it again and compare its size")
+
+
+def _broken(name: Path, fault: str, remedy: str) -> Finding:
+    return Finding("error", CHECK, f"{name} {fault}", "the engine cannot load the model", remedy)
+
+
+def _fault_of(path: Path) -> str | None:
+    """What is wrong with a safetensors file, by its header and its length."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head.startswith(_POINTER[:8]):
+            return "is a pointer of git-lfs, not the file: run git lfs pull"
+        if head.startswith(b"GGUF"):
+            return "is a GGUF file under another name"
+        length = int.from_bytes(head, "little")
+        if len(head) < 8 or not 0 < length <= min(size, _MAX_HEADER):
+            return "is no safetensors file"
+        try:
+            header = json.loads(file.read(length))
+        except ValueError:
+            return "has a header that is no JSON"
+    return _wrong_length(header, size - 8 - length)
+
+
+def _wrong_length(header: dict[str, Any], num_bytes: int) -> str | None:
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    wanted = max(ends, default=0)
+    if num_bytes == wanted:
+        return None
+    return f"has {num_bytes:,} bytes of tensors where its header says {wanted:,}"

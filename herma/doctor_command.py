@@ -1,0 +1,75 @@
+"""`herma doctor`: examine this host, print what is wrong, mend what is safe.
+
+Owns the report, the exit status and the carrying out of repairs.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from config import Config, load_config
+from herma.doctor import Finding, Fix, examine, this_host, worst
+
+EXIT_ERRORS: Final = 1
+
+_MARKS: Final = {"error": "✗", "warning": "!", "note": "·"}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings. Returns 1 if one of them is an error, else 0. Raises `ConfigError`."""
+    config = load_config(arguments.config) if arguments.config is not None else Config()
+    findings = examine(this_host(), config)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.encode(findings, enc_hook=str).decode() + "\n")
+    else:
+        print("\n".join(report(findings)))
+    if arguments.fix:
+        mend(findings)
+    return EXIT_ERRORS if worst(findings) == "error" else 0
+
+
+def report(findings: Sequence[Finding]) -> list[str]:
+    """Three lines for each finding, the worst first, and one of counts."""
+    lines: list[str] = []
+    for level, mark in _MARKS.items():
+        for one in findings:
+            if one.level == level:
+                lines += [
+                    f"{mark} {one.check}: {one.what}",
+                    f"    why     {one.why}",
+                    f"    remedy  {one.remedy}",
+                ]
+    counts = {level: sum(one.level == level for one in findings) for level in _MARKS}
+    words = [f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items() if n]
+    return [*lines, ", ".join(words) or "nothing found"]
+
+
+def mend(findings: Sequence[Finding]) -> None:
+    """Carry out the safe repairs and say what happened to each."""
+    for one in findings:
+        if one.fix is None:
+            continue
+        try:
+            num_done = apply(one.fix)
+        except OSError as error:
+            print(f"not mended: {one.what}: {error.strerror} ({error.filename})")
+        else:
+            print(f"mended: {one.what} ({num_done} done)")
+
+
+def apply(fix: Fix) -> int:
+    """Carry out one repair. Returns how many files were written or removed. Raises `OSError`."""
+    num_done = 0
+    if fix.write is not None:
+        path, text = fix.write
+        path.write_text(text, encoding="ascii")
+        num_done += 1
+    for path in fix.remove:
+        with suppress(FileNotFoundError):
+            path.unlink()
+            num_done += 1
+    return num_done

@@ -1,0 +1,134 @@
+"""What a configuration names: ports, model files, limits, settings of other engines."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from config import Config, parse_config
+from herma.doctor import Finding, examine
+from tests.herma.doctor.machine import Machine
+
+HEAD = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "/models/m"\n'
+
+
+def config_of(more: str = "") -> Config:
+    return parse_config(HEAD + more, Path("herma.toml"))
+
+
+def whole(num_bytes: int = 8) -> bytes:
+    """A safetensors file with one tensor."""
+    header = json.dumps({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(num_bytes)
+
+
+def plant_model(machine: Machine) -> None:
+    for name in ("config.json", "tokenizer.json"):
+        machine.write(f"/models/m/{name}", "{}")
+    machine.write("/models/m/model.safetensors", whole())
+
+
+def only(machine: Machine, more: str = "") -> Finding:
+    (one,) = examine(machine.host, config_of(more))
+    return one
+
+
+def test_a_whole_model_is_no_finding(machine: Machine) -> None:
+    plant_model(machine)
+    assert examine(machine.host, config_of()) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_missing_file(machine: Machine, name: str) -> None:
+    plant_model(machine)
+    (machine.root / "models/m" / name).unlink()
+    assert only(machine).what == f"/models/m/{name} does not exist"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (whole(4), "has 4 bytes of tensors where its header says 8"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"GGUF" + bytes(60), "GGUF file under another name"),
+        (b"\0" * 4, "is no safetensors file"),
+        ((5).to_bytes(8, "little") + b"{bad}", "a header that is no JSON"),
+    ],
+)
+def test_a_file_of_weights_that_is_not_whole(machine: Machine, content: bytes, fault: str) -> None:
+    plant_model(machine)
+    machine.write("/models/m/model.safetensors", content)
+    assert fault in only(machine).what
+
+
+def test_a_shard_that_is_missing(machine: Machine) -> None:
+    plant_model(machine)
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    machine.write("/models/m/model.safetensors.index.json", json.dumps(index))
+    assert "model-2.safetensors is missing, but the index names it" in only(machine).what
+
+
+def test_an_index_that_is_none(machine: Machine) -> None:
+    plant_model(machine)
+    machine.write("/models/m/model.safetensors.index.json", "[]")
+    assert "is no index" in only(machine).what
+
+
+def test_a_model_of_another_format(machine: Machine) -> None:
+    plant_model(machine)
+    (machine.root / "models/m/model.safetensors").rename(machine.root / "models/m/m.gguf")
+    assert "llama-cpp" in only(machine).remedy
+
+
+def test_a_container_smaller_than_the_weights(machine: Machine) -> None:
+    plant_model(machine)
+    machine.write("/sys/fs/cgroup/memory.max", "50\n")
+    assert "137" in only(machine).why
+
+
+LISTEN = "  sl  local_address rem_address st\n"
+
+
+def test_a_port_of_another_program(machine: Machine) -> None:
+    plant_model(machine)
+    row = f"   0: 0100007F:{8080:04X} 00000000:0000 0A 0:0 00:0 0 0 0 4711 1\n"
+    machine.write("/proc/net/tcp", LISTEN + row)
+    assert only(machine).what == "port 8080 ([gateway] port) is taken by a process of another user"
+    machine.write("/proc/33/comm", "nginx\n")
+    machine.link("/proc/33/fd/3", "socket:[4711]")
+    assert only(machine).what == "port 8080 ([gateway] port) is taken by nginx, process 33"
+    machine.write("/proc/33/cmdline", "herma gateway\0")
+    assert examine(machine.host, config_of()) == []
+
+
+ENGINE = 'engine = "vllm"\nurl = "http://127.0.0.1:8001"\nlaunch = {{ argv = ["vllm", {}] }}\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ('"--enforce-eager"', "--enforce-eager is set"),
+        ('"--max-num-batched-tokens", "2048"', "--max-num-batched-tokens is 2048"),
+        ('"--max-num-batched-tokens=2048"', "--max-num-batched-tokens is 2048"),
+        ('"--speculative-config", "{method: mtp}"', "{method: mtp} is no JSON"),
+        ('"--speculative-config={method: mtp}"', "{method: mtp} is no JSON"),
+    ],
+)
+def test_arguments_that_cost_speed(machine: Machine, words: str, what: str) -> None:
+    plant_model(machine)
+    assert what in only(machine, ENGINE.format(words)).what
+
+
+def test_arguments_that_are_right(machine: Machine) -> None:
+    plant_model(machine)
+    words = """"--max-num-batched-tokens", "16384", '{"method": "deepseek_mtp"}'"""
+    assert examine(machine.host, config_of(ENGINE.format(words))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("OMP_NUM_THREADS", "1"), ("VLLM_WORKER_MULTIPROC_METHOD", "fork")]
+)
+def test_variables_that_cost_speed(machine: Machine, name: str, value: str) -> None:
+    plant_model(machine)
+    text = ENGINE.format('"serve"').replace("] }", f'], env = {{ {name} = "{value}" }} }}')
+    assert f"{name}={value}" in only(machine, text).what

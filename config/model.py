@@ -258,7 +258,9 @@ class WorkerConfig(_Table, frozen=True):
     these keys and values are good for: at most 256 on a card, 16 on a CPU. `quantization` "fp8"
     keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
     and values in 8 bits, "auto" in the network's dtype. `stall_s`: a start without progress for
-    this time has failed.
+    this time has failed. `prepare` is cleared before each start: the page cache, and segments in
+    /dev/shm that no process uses. `owns_gpu`: what still holds memory of `device` between two
+    starts is a leftover, and is ended.
     `engine = "synthetic"` makes up a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients.
     "vllm", "sglang" and "llama-cpp" are other people's engines: the one at `url`, started by
@@ -292,6 +294,8 @@ class WorkerConfig(_Table, frozen=True):
     launch: LaunchConfig | None = None
     api_key_env: str | None = None
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
+    prepare: tuple[Literal["drop-page-cache", "clear-shm"], ...] = ()
+    owns_gpu: bool = False
     stall_s: Seconds = 120.0
     drain_s: Seconds = 10.0
     curve_secret_file: str | None = None

@@ -45,7 +45,9 @@ _TERMINATED_S: Final = 1.0
 
 @final
 class EngineLife:
-    """One process. `failure` is its own report of its end, `facts` are set once it is ready."""
+    """One process. `failure` is its own report of its end, `facts` are set once it is ready, and
+    the scope `starting` is cancelled then.
+    """
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class EngineLife:
         self.facts: EngineFacts | None = None
         self.warnings: tuple[str, ...] = ()
         self.progress = StartProgress("start", 0.0)
+        self.starting = trio.CancelScope()
         self.drained = trio.Event()
         self.ended = trio.Event()
         self.hang_watch = HangWatch(config.stall_s, now)
@@ -114,6 +117,11 @@ class EngineLife:
         self.send_control(DrainEngine())
         with trio.move_on_after(deadline_s):
             await self.drained.wait()
+
+    def seems_alive(self, detail: str) -> None:
+        """Something outside the engine shows that its start goes on."""
+        if not self.is_ready:
+            self._progressed(StartProgress(self.progress.phase, self.progress.fraction, detail))
 
     async def leave(self) -> None:
         """Ask the engine to end, then its group by SIGTERM, then kill it."""
@@ -222,6 +230,7 @@ class EngineLife:
         elif health_probe.answered and self.facts is not None and self._files is not None:
             now = trio.current_time()
             self.ready_at = now
+            self.starting.cancel()
             # Its time begins now: until here the start watch judged.
             self.hang_watch = HangWatch(self._config.stall_s, now)
             self._on_ready()

@@ -24,6 +24,7 @@ from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.supervisor.log import Log
+from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.stop_command import run_stop
 
@@ -86,8 +87,11 @@ class EngineSupervisor:
         self._relay = relay
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._sweep_and_measure)
             await run_stop(self._config.launch, self._log.info)
+            if self._memory is not None:
+                await self._memory.free_own(self._log.info)
+            await self._prepare()
+            nursery.start_soon(self._sweep_and_measure)
             while not self._is_leaving:
                 self._state = "starting"
                 self._wake = trio.Event()
@@ -172,6 +176,12 @@ class EngineSupervisor:
         if self._memory is not None:
             await self._memory.remember()
 
+    async def _prepare(self) -> None:
+        """Clear what `prepare` names before a start."""
+        if self._config.prepare:
+            for line in await trio.to_thread.run_sync(prepare, self._config.prepare):
+                self._log.info(line)
+
     async def _one_life(self, relay: FrameRelay) -> None:
         """Run one engine, from its spawn until the next one may start."""
         oom_kills = count_oom_kills()
@@ -226,6 +236,7 @@ class EngineSupervisor:
                 nursery.start_soon(self._memory.wait_drained, own, self._log.info)
             with trio.move_on_after(delay_s):
                 await self._wake.wait()
+        await self._prepare()
         await self._take_config()
 
     async def _take_config(self) -> None:
@@ -258,7 +269,10 @@ class EngineSupervisor:
         once, even if a driver takes seconds to release the process.
         """
         try:
-            known_code = await life.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_gpu, life)
+                known_code = await life.run()
+                nursery.cancel_scope.cancel()
             self._state = "ending"
             if known_code is None and not self._is_leaving and life is not self._replaced:
                 self._report_death(relay, life.ending(None, 0), is_final=False)
@@ -266,6 +280,12 @@ class EngineSupervisor:
         finally:
             exit_code = await self._reap(life)
         return exit_code
+
+    async def _watch_gpu(self, life: EngineLife) -> None:
+        """Until the engine is ready, a working GPU is a sign of life."""
+        with life.starting:
+            if self._memory is not None:
+                await self._memory.watch_use(life.seems_alive)
 
     async def _reap(self, life: EngineLife) -> int:
         async with trio.open_nursery() as nursery:
@@ -342,7 +362,7 @@ def _memory_of(config: WorkerConfig) -> GpuMemory | None:
     may_hold_gpu = config.engine == "native" and config.device != "cpu"
     if config.launch is not None:
         may_hold_gpu = config.device.startswith("cuda")  # only if the file says which card
-    return GpuMemory(config.device) if may_hold_gpu else None
+    return GpuMemory(config.device, is_own=config.owns_gpu) if may_hold_gpu else None
 
 
 def _clean_up(scratch: Path | None) -> None:

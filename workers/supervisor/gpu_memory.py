@@ -1,6 +1,7 @@
 """Waiting until the GPU memory of a dead engine is free again.
 
-Owns the calls of nvidia-smi, the reading of /proc/meminfo and the verdict. The driver is asked by a
+Owns the calls of nvidia-smi, the reading of /proc/meminfo, the verdict, and the GPU's signs of life
+in a start. The driver is asked by a
 process of its own, never in ours: a hanging driver call would block the supervisor. Without
 nvidia-smi there is no GPU to wait for.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Final, Literal, final
 
 import trio
+
+from workers.supervisor.gpu_holders import end_holders, looked_up, parse_holders
 
 Verdict = Literal["drained", "wait", "give up"]
 
@@ -87,6 +90,11 @@ def parse_used(table: str) -> int | None:
     return sum(map(int, values)) * MIB
 
 
+def parse_busy(table: str) -> int:
+    """The highest of `--query-gpu=utilization.gpu` in percent; 0 where no GPU tells."""
+    return max((int(word) for word in table.split() if word.isdigit()), default=0)
+
+
 def parse_pids(table: str) -> frozenset[int]:
     """Process ids from `--query-compute-apps=pid`; lines of words are none."""
     return frozenset(int(word) for word in table.split() if word.isdigit())
@@ -106,39 +114,91 @@ _QUERY_S: Final = 5.0
 """nvidia-smi answers in 0.1 to 3 s (the longest without persistence mode), or never."""
 
 _AGAIN_S: Final = 0.2
+_USE_EVERY_S: Final = 10.0
+_BUSY_PERCENT: Final = 5
+_MAX_NAMED: Final = 8
 _MEMINFO: Final = Path("/proc/meminfo")
 
 
 @final
 class GpuMemory:
-    """The memory of one worker's GPU. `device` is auto, cuda or cuda:N."""
+    """The memory of one worker's GPU. `device` is auto, cuda or cuda:N. `is_own`: no other program
+    may hold any of it.
+    """
 
-    def __init__(self, device: str, meminfo: Path = _MEMINFO) -> None:
+    def __init__(self, device: str, *, is_own: bool = False, meminfo: Path = _MEMINFO) -> None:
+        self._is_own = is_own
         self._program = shutil.which("nvidia-smi")
         self._gpu = selected_gpus(device, os.environ)
         self._meminfo = meminfo
         self.before: MemoryReading | None = None
+        self._was_busy = 0
 
     async def remember(self) -> None:
         """Take the reading to which a dead engine's memory must return."""
         self.before = await self._read()
+        self._was_busy = await self._busy()
 
     async def wait_drained(self, own: frozenset[int], say: Callable[[str], None]) -> None:
-        """Return once the memory is free, or after 30 s with a log line."""
+        """Return once the memory is free, or after 30 s with a log line. What still holds some is
+        named, and ended if the GPU is the worker's own.
+        """
         check = DrainCheck(self.before, own, trio.current_time())
+        is_named = False
         while (reading := await self._read()) is not None:
-            match check.verdict(reading, trio.current_time()):
-                case "drained":
-                    return
-                case "give up":
-                    before = self.before.used_bytes if self.before is not None else 0
-                    say(
-                        f"GPU memory has not drained: {reading.used_bytes >> 20} MiB are used, "
-                        f"{before >> 20} before the start; trying all the same"
-                    )
-                    return
-                case "wait":
-                    await trio.sleep(_AGAIN_S)
+            verdict = check.verdict(reading, trio.current_time())
+            if verdict == "wait":
+                await trio.sleep(_AGAIN_S)
+                continue
+            before = self.before.used_bytes if self.before is not None else 0
+            if verdict == "drained" and reading.used_bytes <= before + SLACK_BYTES:
+                return
+            if not is_named and await self._name_holders(reading, say):
+                is_named, check = True, DrainCheck(self.before, own, trio.current_time())
+                continue
+            if verdict == "give up":
+                say(
+                    f"GPU memory has not drained: {reading.used_bytes >> 20} MiB are used, "
+                    f"{before >> 20} before the start; trying all the same"
+                )
+            return
+
+    async def free_own(self, say: Callable[[str], None]) -> None:
+        """Before the first start: end what holds memory of a GPU that is the worker's own."""
+        if self._is_own and (reading := await self._read()) is not None:
+            await self._name_holders(reading, say)
+
+    async def watch_use(self, on_use: Callable[[str], None]) -> None:
+        """Report that the GPU works, until cancelled: an engine may say nothing for minutes. What
+        was busy before the start says nothing.
+        """
+        used = 0 if self.before is None else self.before.used_bytes
+        while self._program is not None:
+            await trio.sleep(_USE_EVERY_S)
+            if (reading := await self._read()) is None:
+                return
+            busy = await self._busy()
+            if (
+                abs(reading.used_bytes - used) >= FALLING_BYTES
+                or busy >= _BUSY_PERCENT > self._was_busy
+            ):
+                on_use(f"GPU: {reading.used_bytes >> 20} MiB in use, {busy} % busy")
+            used = reading.used_bytes
+
+    async def _name_holders(self, reading: MemoryReading, say: Callable[[str], None]) -> bool:
+        """Whether some of them were ended, so that memory is worth waiting for again."""
+        table = await self._query("compute-apps=pid,process_name,used_memory") or ""
+        holders = await trio.to_thread.run_sync(looked_up, parse_holders(table))
+        if not holders:
+            return False
+        ended = await trio.to_thread.run_sync(end_holders, holders) if self._is_own else []
+        what = "ended (owns_gpu)" if ended else "left alone"
+        names = "; ".join(map(str, holders[:_MAX_NAMED]))
+        say(f"{reading.used_bytes >> 20} MiB of GPU memory are held: {names}: {what}")
+        return bool(ended)
+
+    async def _busy(self) -> int:
+        return parse_busy(await self._query("gpu=utilization.gpu") or "")
 
     async def _read(self) -> MemoryReading | None:
         if self._program is None:
@@ -162,7 +222,8 @@ class GpuMemory:
         return MemoryReading(used, parse_pids(tables["compute-apps=pid"] or ""))
 
     async def _query(self, what: str) -> str | None:
-        assert self._program is not None
+        if self._program is None:
+            return None
         argv = [self._program, f"--query-{what}", "--format=csv,noheader,nounits"]
         if self._gpu is not None:
             argv.append(f"--id={self._gpu}")

@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from protocol.messages import Fault
 from tests.fakes.gateway_end import GatewayEnd, open_gateway_end
@@ -19,7 +20,9 @@ from workers.supervisor.gpu_memory import GpuMemory
 SCRIPT = """#!/bin/sh
 echo "$@" >> {folder}/asked
 case "$1" in
+  --query-gpu=utilization*) cat {folder}/busy 2>/dev/null ;;
   --query-gpu*) cat {folder}/used ;;
+  --query-compute-apps=pid,*) cat {folder}/apps 2>/dev/null ;;
   *) cat {folder}/pids ;;
 esac
 """
@@ -85,6 +88,42 @@ async def test_no_program_or_a_failing_one_is_no_wait(
     await GpuMemory("auto").wait_drained(frozenset((1,)), silent)
 
 
+async def test_what_still_holds_memory_is_named(smi: FakeSmi) -> None:
+    """By number; one of another PID namespace is never taken for a process here."""
+    memory, said = GpuMemory("cuda:0", is_own=True), list[str]()
+    await memory.remember()
+    smi.say("90000", "999999")
+    (smi.folder / "apps").write_text("999999, VLLM::EngineCore, 88000\n")
+    await memory.wait_drained(frozenset(), said.append)
+    (line,) = said
+    assert line.startswith("90000 MiB of GPU memory are held: pid 999999 (VLLM::EngineCore, 88000")
+    assert line.endswith("another PID namespace than this one): left alone")
+
+
+async def test_a_gpu_at_work_is_a_sign_of_life(
+    smi: FakeSmi, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that moves, or a GPU that computes and did not before."""
+
+    async def now(function: Callable[[], object], **_: object) -> object:
+        return function()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", now)
+    memory, seen = GpuMemory("cuda:0"), list[str]()
+    await memory.remember()
+    with trio.move_on_after(15):
+        await memory.watch_use(seen.append)
+    assert seen == []
+    (smi.folder / "busy").write_text("97\n")
+    with trio.move_on_after(15):
+        await memory.watch_use(seen.append)
+    (smi.folder / "busy").write_text("0\n")
+    smi.say("1200", "")
+    with trio.move_on_after(15):
+        await memory.watch_use(seen.append)
+    assert seen == ["GPU: 1000 MiB in use, 97 % busy", "GPU: 1200 MiB in use, 0 % busy"]
+
+
 async def test_a_gpu_without_memory_of_its_own_counts_the_hosts(
     smi: FakeSmi, tmp_path: Path
 ) -> None:
@@ -92,7 +131,7 @@ async def test_a_gpu_without_memory_of_its_own_counts_the_hosts(
     smi.say("[N/A]", "[N/A]")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 8388608 kB\nMemAvailable: 8388608 kB\n")
-    memory = GpuMemory("auto", meminfo)
+    memory = GpuMemory("auto", meminfo=meminfo)
     await memory.remember()
     assert memory.before is not None
     assert memory.before.used_bytes == 0

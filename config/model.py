@@ -257,10 +257,11 @@ class WorkerConfig(_Table, frozen=True):
     an error. `kv_tokens` None takes what memory allows, and `max_seqs` None as many sequences as
     these keys and values are good for: at most 256 on a card, 16 on a CPU. `quantization` "fp8"
     keeps the layers' weights in 8 bits, "auto" as in the checkpoint; `kv_dtype` "fp8" keeps keys
-    and values in 8 bits, "auto" in the network's dtype. `stall_s`: a start without progress for
-    this time has failed. `prepare` is cleared before each start: the page cache, and segments in
-    /dev/shm that no process uses. `owns_gpu`: what still holds memory of `device` between two
-    starts is a leftover, and is ended.
+    and values in 8 bits, "auto" in the network's dtype. `invariant`: a sequence's tokens depend on
+    nothing but its prompt, its parameters and its seed, on every worker of that kind of device.
+    `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
+    start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
+    holds memory of `device` between two starts is a leftover, and is ended.
     `engine = "synthetic"` makes up a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients.
     "vllm", "sglang" and "llama-cpp" are other people's engines: the one at `url`, started by
@@ -281,6 +282,7 @@ class WorkerConfig(_Table, frozen=True):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8"] = "auto"
     kv_dtype: Literal["auto", "fp8"] = "auto"
+    invariant: bool = False
     kv_tokens: Positive | None = None
     max_seqs: Positive | None = None
     context_length: Positive | None = None
@@ -304,6 +306,8 @@ class WorkerConfig(_Table, frozen=True):
     def __post_init__(self) -> None:
         if (self.script is not None) != (self.engine == "scripted"):
             raise ValueError('engine = "scripted" and `script` belong together')
+        if self.invariant and self.engine != "native":
+            raise ValueError(f'`invariant` is for engine = "native", not "{self.engine}"')
         if self.engine in EXTERNAL_ENGINES and self.url is None:
             raise ValueError(f'engine = "{self.engine}" needs `url`, where that engine listens')
         if self.engine not in EXTERNAL_ENGINES:

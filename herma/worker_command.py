@@ -163,6 +163,7 @@ def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
     welcomed, dialled = status.gateways
     phase = f"{status.phase} {status.fraction:.0%}" if status.phase else "-"
     has_device = status.device not in ("", "none")
+    mode = ", invariant" if status.is_invariant else ""
     return (
         status.name,
         status.state,
@@ -173,7 +174,7 @@ def _row(pid: int, status: WorkerStatus | None) -> tuple[str, ...]:
         str(status.engine_pid or "-"),
         duration(status.uptime_s) if status.uptime_s else "-",
         f"{welcomed}/{dialled}",
-        f"{status.model} on {status.device}" if has_device else status.model,
+        f"{status.model} on {status.device}{mode}" if has_device else status.model,
     )
 
 

@@ -16,6 +16,9 @@ PROTOCOL_VERSION: Final = 5
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; others refuse it by name."""
 
+INVARIANT: Final = "invariant"
+"""The capability of an engine whose tokens do not depend on what runs beside a sequence."""
+
 MAX_GRAMMAR_BYTES: Final = 2**18
 """Of a grammar's text. An agent's tools have some 40 KiB of schemas."""
 
@@ -135,7 +138,8 @@ ToWorker = Welcome | Submit | Abort | Drain | Ping | Snapshot | GetFiles | Dismi
 class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a running engine measured about itself. `kv_tokens` = blocks x block size.
 
-    `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`); unknown ones are ignored.
+    `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown ones
+    are ignored.
     """
 
     kind: str

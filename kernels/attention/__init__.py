@@ -46,14 +46,20 @@ def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dt
 
 
 def bucket_for(
-    num_rows: int, num_segments: int, num_heads: int, key_cache: Tensor, dtype: torch.dtype
+    num_rows: int,
+    num_segments: int,
+    num_heads: int,
+    key_cache: Tensor,
+    dtype: torch.dtype,
+    *,
+    invariant: bool = False,
 ) -> SegmentBucket:
     """Room for the work of up to `num_segments` segments of `num_rows` rows in all, for a step that
     is captured once and meets others at every replay. Raises `ValueError` for more rows than our
     kernels serve here.
     """
     num_kv = key_cache.shape[2]
-    config = choose.prefill_config(num_heads, key_cache, dtype)
+    config = choose.prefill_config(num_heads, key_cache, dtype, invariant=invariant)
     return segment_bucket(num_rows, num_segments, num_heads, num_kv, config)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.attention.config import (
     EXTEND_CONFIG,
+    FIXED_PIECE,
     MULTIPROCESSORS,
     DecodeConfig,
     PrefillConfig,
@@ -46,12 +47,21 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
     return DecodeConfig(tile=32, warps=2, stages=3, target=target, rows=rows, start=start, slack=1)
 
 
-def prefill_config(num_heads: int, keys: Tensor, dtype: torch.dtype) -> PrefillConfig:
+def prefill_config(
+    num_heads: int, keys: Tensor, dtype: torch.dtype, *, invariant: bool = False
+) -> PrefillConfig:
     """How segments of rows of `dtype` attend to a cache like `keys` [blocks, block size, KV, D]. A
-    tile holds a token of up to 32 query heads per key head at least.
+    tile holds a token of up to 32 query heads per key head at least. `invariant`: contexts are cut
+    by position alone, and the library serves none.
     """
     shape = tuple(keys.shape[1:])
-    return _prefill_config(num_heads, shape, keys.device, keys.dtype, dtype)
+    config = _prefill_config(num_heads, shape, keys.device, keys.dtype, dtype)
+    return _fixed(config) if invariant else config
+
+
+@cache
+def _fixed(config: PrefillConfig) -> PrefillConfig:
+    return config._replace(fixed=True, piece=FIXED_PIECE, library=2**62)
 
 
 @cache

@@ -36,6 +36,14 @@ class DecodeConfig(NamedTuple):
     slack: int = 0
 
 
+FIXED_PIECE: Final = 1024
+"""Keys of a piece where contexts are cut by position alone: a decode of 16k is 128 programs of 8
+key heads."""
+
+FIXED_SLOTS: Final = 8128
+"""Rows of partial results at once: 134 MB of 32 heads x 128, just under a power of two. A step that
+needs more is attended in several passes."""
+
 LIBRARY_GRAIN: Final = 1024
 """The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
 
@@ -46,7 +54,8 @@ class PrefillConfig(NamedTuple):
     `target` programs run at once. Contexts are cut into `piece` keys at the least, so that up to
     `waves` times as many end together; beginning one, and merging what it leaves, takes as long as
     `start` keys. From `library` rows on the library is faster. `cuda` is
-    `kernels.attention.extend_attention`, which has its own warps and stages.
+    `kernels.attention.extend_attention`, which has its own warps and stages. `fixed` cuts every
+    context at the multiples of `piece`, whatever the load, and single rows are segments too.
     """
 
     rows: int
@@ -59,9 +68,12 @@ class PrefillConfig(NamedTuple):
     start: int = 640
     library: int = LIBRARY_GRAIN
     cuda: bool = False
+    fixed: bool = False
 
     def cut_slots(self, num_heads: int, num_kv: int) -> int:
         """Rows of partial results of as many pieces as end together, each a tile's tokens."""
+        if self.fixed:
+            return FIXED_SLOTS
         return self.rows // (num_heads // num_kv) * self.waves * self.target // num_kv
 
 

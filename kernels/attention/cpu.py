@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.attention.tiled import attend_tiled
+
 GATHERED_TOKENS: Final = {"cpu": 2**17, "cuda": 2**19}
 """Padded tokens of keys that one group of decodes may gather per layer, unless one row is longer:
 2**17 x 8 heads x 128 x 4 bytes is 512 MiB for a Qwen3-0.6B in float32, and 16 MiB for ours."""
@@ -76,6 +78,7 @@ class AttentionPlan:
     """What `paged_attention` does with `num_rows` rows.
 
     `positions` and `slots` int64 [rows]: each row's place in its sequence and in the cache.
+    `invariant`: all segments, of one row too, are among `prefills` (`kernels.attention.tiled`).
     """
 
     num_rows: int
@@ -83,10 +86,15 @@ class AttentionPlan:
     slots: Tensor
     decodes: tuple[DecodeGroup, ...]
     prefills: tuple[PrefillSegment, ...]
+    invariant: bool = False
 
 
 def plan_attention(
-    segments: Sequence[Segment], block_size: int, device: torch.device
+    segments: Sequence[Segment],
+    block_size: int,
+    device: torch.device,
+    *,
+    invariant: bool = False,
 ) -> AttentionPlan:
     """The plan for rows laid out in the order of `segments`.
 
@@ -97,7 +105,7 @@ def plan_attention(
     row = index = 0
     while index < len(segments):
         segment = segments[index]
-        if segment.length == 1:
+        if segment.length == 1 and not invariant:
             group = _take_group(segments, index, GATHERED_TOKENS[device.type])
             decodes.append(_decode_group(group, row, block_size, device))
             row, index = row + len(group), index + len(group)
@@ -106,7 +114,7 @@ def plan_attention(
             prefills.append(_prefill_segment(segment, row, block_size, tile_entries, device))
             row, index = row + segment.length, index + 1
     positions, slots = _to(_places(segments, row, block_size), device)
-    return AttentionPlan(row, positions, slots, tuple(decodes), tuple(prefills))
+    return AttentionPlan(row, positions, slots, tuple(decodes), tuple(prefills), invariant)
 
 
 def _places(segments: Sequence[Segment], num_rows: int, block_size: int) -> IntArray:
@@ -188,7 +196,8 @@ def paged_attention(
     if key_cache.shape != value_cache.shape or queries.shape[2] != key_cache.shape[3]:
         raise ValueError(f"caches {tuple(key_cache.shape)}, {tuple(value_cache.shape)}")
     parts = [_decode(queries, key_cache, value_cache, group) for group in plan.decodes]
-    parts += [_prefill(queries, key_cache, value_cache, segment) for segment in plan.prefills]
+    prefill = _tiled if plan.invariant else _prefill
+    parts += [prefill(queries, key_cache, value_cache, segment) for segment in plan.prefills]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -233,6 +242,13 @@ def _prefill(
     ]
     out = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
     return out.permute(2, 0, 1, 3).reshape(segment.num_rows, -1, head_dim)
+
+
+def _tiled(
+    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment
+) -> Tensor:
+    rows = queries[segment.first_row : segment.first_row + segment.num_rows]
+    return attend_tiled(rows, key_cache, value_cache, segment.start, segment.blocks)
 
 
 def _sequence(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:

@@ -21,7 +21,9 @@ from kernels.attention.write import qk_norm_rope_write
 
 def prepared(plan: PagedPlan, num_heads: int, keys: Tensor, dtype: torch.dtype) -> PagedPlan:
     """See `kernels.attention.prepared`."""
-    work = plan.work or plan_prefills(plan.prefills, plan.num_decodes, num_heads, keys, dtype)
+    work = plan.work or plan_prefills(
+        plan.prefills, plan.num_decodes, num_heads, keys, dtype, invariant=plan.invariant
+    )
     return replace(plan, work=work, shares=plan_decodes(plan.positions, plan.num_decodes, keys))
 
 
@@ -31,6 +33,8 @@ def plan_prefills(
     num_heads: int,
     keys: Tensor,
     dtype: torch.dtype,
+    *,
+    invariant: bool = False,
 ) -> PrefillWork | None:
     """The segments' work for `PagedPlan.work`, once per step; `keys` is any layer's key cache.
 
@@ -39,7 +43,7 @@ def plan_prefills(
     if not prefills:
         return None
     num_kv, head_dim = keys.shape[2:]
-    config = choose.prefill_config(num_heads, keys, dtype)
+    config = choose.prefill_config(num_heads, keys, dtype, invariant=invariant)
     if keys.is_meta and any(segment.num_rows >= config.library for segment in prefills):
         library.record_blend(num_heads, head_dim, dtype)
     work = prefill_work(
@@ -49,7 +53,8 @@ def plan_prefills(
         num_kv,
         config,
         # Asked, with the first long segments, before it is needed: the library is tried then.
-        library=any(segment.num_rows >= LIBRARY_GRAIN for segment in prefills)
+        library=not invariant
+        and any(segment.num_rows >= LIBRARY_GRAIN for segment in prefills)
         and library.form(num_heads, num_kv, head_dim, dtype) is not None,
     )
     return to_device(work, keys.device)
@@ -73,13 +78,15 @@ def attend(
     values: Tensor,
     plan: PagedPlan,
 ) -> Tensor:
-    """See `kernels.attention.attend`. Raises `ValueError` for segments without `plan.work`, and for
-    decodes without `plan.shares`.
+    """See `kernels.attention.attend`. Raises `ValueError` for segments without `plan.work`, for
+    decodes without `plan.shares`, and for invariant decodes, which must be segments.
     """
     num_kv, head_dim = keys.shape[2:]
     num_heads = qk_norm.shape[0] - num_kv
     if plan.prefills and plan.work is None:
         raise ValueError("a plan with segments needs `work`, from `plan_prefills`")
+    if plan.invariant and plan.num_decodes:
+        raise ValueError("the decodes of an invariant plan must be segments of one row")
     out = qkv.new_empty(qkv.shape[0], num_heads * head_dim)
     if plan.num_decodes:
         config = choose.decode_config(plan.num_decodes, head_dim, keys.dtype)
@@ -89,8 +96,9 @@ def attend(
     queries = qk_norm_rope_write(
         qkv, qk_norm, eps, cos_sin, keys, values, plan, choose.write_config()
     )
-    if plan.work.items.shape[0]:
-        prefill(queries, keys, values, plan, plan.work, plan.work.config, out)
+    for work in (plan.work, *plan.work.more):
+        if work.items.shape[0]:
+            prefill(queries, keys, values, plan, work, work.config, out)
     for segment in plan.work.library:
         form = library.form(num_heads, num_kv, head_dim, qkv.dtype)
         if form is None:

@@ -28,7 +28,8 @@ class PrefillWork(NamedTuple):
 
     `items` int32 [items, 8] and `merges` int32 [rows, 4] on the card, where items without rows and
     merges without pieces do nothing; `num_partials` rows of partial results; `library` are the
-    segments that the library's kernel takes instead.
+    segments that the library's kernel takes instead. `more` are passes behind this one, which use
+    the same partial results.
     """
 
     items: Tensor
@@ -36,6 +37,7 @@ class PrefillWork(NamedTuple):
     num_partials: int
     library: tuple[ExtendSegment, ...]
     config: PrefillConfig
+    more: tuple["PrefillWork", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class PagedPlan:
     is the output of rows behind the decodes that no segment has; their keys and values are written,
     and several may share a slot that is never read.
     `work` (from `kernels.attention.work`) is what the kernels need for segments, `shares` (from
-    `kernels.attention.shares`) for decodes; the reference needs `prefills` alone.
+    `kernels.attention.shares`) for decodes; the reference needs `prefills` alone. With `invariant`
+    a row's result is bit for bit the same in every plan: then all rows are those of segments.
     """
 
     positions: Tensor
@@ -61,3 +64,4 @@ class PagedPlan:
     prefills: tuple[ExtendSegment, ...] = ()
     work: PrefillWork | None = None
     shares: Tensor | None = None
+    invariant: bool = False

@@ -75,8 +75,7 @@ def _prefill_kernel(
     queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr,
     table_width, num_decodes, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    DOT: tl.constexpr,
-    PDL: tl.constexpr,
+    DOT: tl.constexpr, UNMASKED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One item for one key head. Row m is token m // G, head m % G of its group of G.
 
@@ -102,7 +101,10 @@ def _prefill_kernel(
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, BLOCK_D], tl.float32)
     # Whole tiles that every row sees, then those that cross the diagonal or the end.
-    whole = tl.maximum(tl.minimum(end, position + 1) - begin, 0) // TILE * TILE
+    # Without UNMASKED all are computed by one code, for results that are equal to the bit.
+    whole = 0
+    if UNMASKED:
+        whole = tl.maximum(tl.minimum(end, position + 1) - begin, 0) // TILE * TILE
     top, total, mixed = _attend(
         query, keys_ptr, values_ptr, table_ptr, kv, begin, begin + whole, last_seen, scale, top,
         total, mixed, KV, D, BLOCK_SIZE, BLOCK_D, TILE, False,
@@ -198,7 +200,7 @@ def _items_launch(
     constants = {
         "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
-        "DOT": dot_type(dtype, cache_dtype, device), "PDL": pdl,
+        "DOT": dot_type(dtype, cache_dtype, device), "UNMASKED": not config.fixed, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _prefill_kernel,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.attention.cpu import AttentionPlan, paged_attention
 from kernels.attention.plan import NO_ROW, PagedPlan
+from kernels.attention.tiled import attend_tiled
 from kernels.rms_norm.reference import rms_norm
 
 _FLOAT8_MAX = 448.0
@@ -30,7 +31,8 @@ def attend(
     out = torch.full_like(queries, torch.nan)  # of rows that pad the step
     for first, count, start, row in _segments(plan):
         rows, table = slice(first, first + count), plan.block_tables[row]
-        out[rows] = attend_rows(queries[rows], key_cache, value_cache, start, table)
+        attended = attend_tiled if plan.invariant else attend_rows
+        out[rows] = attended(queries[rows], key_cache, value_cache, start, table)
     return out.flatten(1)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.attention.config import LIBRARY_GRAIN, PrefillConfig
+from kernels.attention.config import FIXED_SLOTS, LIBRARY_GRAIN, PrefillConfig
 from kernels.attention.plan import ExtendSegment, PrefillWork
 
 IntArray: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.int32]]
@@ -22,13 +22,18 @@ EndArray: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 _ITEM_WORDS: Final = 8
 _MERGE_WORDS: Final = 4
 
+_FIXED_ITEMS: Final = 512
+_FIXED_PIECES: Final = 8
+"""Items of a captured step with fixed cuts: so many at least, and so many for each of its tiles. A
+step with longer contexts is launched kernel by kernel."""
+
 
 class HostWork(NamedTuple):
     """A `PrefillWork` on the host. Rows count from the first row behind the decodes.
 
     `items` int32 [items, 8]: row, rows, position of the first, table row, first key, end of the
     keys, slot of the first partial result or -1, 0; the longest first. `merges` int32 [rows, 4]:
-    row, first slot, pieces, slots from piece to piece.
+    row, first slot, pieces, slots from piece to piece. `more` are passes behind this one.
     """
 
     items: IntArray
@@ -36,6 +41,7 @@ class HostWork(NamedTuple):
     num_partials: int
     library: tuple[ExtendSegment, ...]
     config: PrefillConfig
+    more: tuple["HostWork", ...] = ()
 
 
 def prefill_work(
@@ -54,8 +60,10 @@ def prefill_work(
     """
     tokens = config.rows // (num_heads // num_kv)
     theirs: list[ExtendSegment] = []
-    tiles = []
+    tiles = [_single_tiles([s for s in prefills if s.num_rows == 1], num_decodes)]
     for segment in prefills:
+        if segment.num_rows == 1:
+            continue
         is_long = library and segment.num_rows >= config.library
         taken = segment.num_rows // LIBRARY_GRAIN * LIBRARY_GRAIN if is_long else 0
         if taken and segment.start % LIBRARY_GRAIN == 0:
@@ -63,15 +71,18 @@ def prefill_work(
         else:
             taken = 0
         tiles.append(_tiles(segment, taken, num_decodes, tokens))
-    all_tiles = np.concatenate(tiles) if tiles else np.empty((0, 8), np.int32)
-    items, merges, num_partials = _cut(all_tiles, num_kv, config)
-    return HostWork(items, merges, num_partials, tuple(theirs), config)
+    first, *more = [
+        HostWork(*_cut(part, num_kv, config), (), config)
+        for part in _passes(np.concatenate(tiles), config)
+    ]
+    return first._replace(library=tuple(theirs), more=tuple(more))
 
 
 def to_device(work: HostWork, device: torch.device) -> PrefillWork:
     """The arrays on the card."""
     items, merges = (_sent(array, device) for array in (work.items, work.merges))
-    return PrefillWork(items, merges, work.num_partials, work.library, work.config)
+    more = tuple([to_device(part, device) for part in work.more])
+    return PrefillWork(items, merges, work.num_partials, work.library, work.config, more)
 
 
 def _sent(array: IntArray, device: torch.device) -> Tensor:
@@ -93,6 +104,30 @@ def _tiles(segment: ExtendSegment, taken: int, num_decodes: int, tokens: int) ->
     tiles[:, 5] = tiles[:, 1] + tiles[:, 2]
     tiles[:, 6] = -1
     return tiles
+
+
+def _single_tiles(segments: Sequence[ExtendSegment], num_decodes: int) -> IntArray:
+    """The same of segments of one row: there may be hundreds."""
+    known = [(s.first_row, 1, s.start, s.table_row, 0, s.start + 1, -1, 0) for s in segments]
+    tiles = np.array(known, np.int32).reshape(-1, _ITEM_WORDS)
+    tiles[:, 0] -= num_decodes
+    return tiles
+
+
+def _passes(tiles: IntArray, config: PrefillConfig) -> Iterator[IntArray]:
+    """Runs of tiles; with fixed cuts of no more partial results than fit, or of one tile."""
+    if not config.fixed:
+        yield tiles
+        return
+    counts = -(-tiles[:, 5] // config.piece)
+    slots = np.where(counts > 1, counts * tiles[:, 1], 0)
+    begin = used = 0
+    for index, needed in enumerate(slots.tolist()):
+        if used + needed > FIXED_SLOTS and index > begin:
+            yield tiles[begin:index]
+            begin, used = index, 0
+        used += needed
+    yield tiles[begin:]
 
 
 def _cut(tiles: IntArray, num_kv: int, config: PrefillConfig) -> tuple[IntArray, IntArray, int]:
@@ -118,8 +153,10 @@ def _share(ends: EndArray, num_kv: int, config: PrefillConfig) -> int:
     """Keys of a piece, a multiple of `config.tile`: of those that cut up to `config.waves` times as
     many pieces as run at once, the one with which the last ends first. 10 tiles of 8 key heads are
     80 programs uncut and 160 in halves, on 132 places as slow as uncut; in thirds, 240, they take
-    three quarters of that.
+    three quarters of that. With fixed cuts it is `config.piece`.
     """
+    if config.fixed:
+        return config.piece
     shares = {
         -(-max(length, config.piece) // config.tile) * config.tile
         for length in _lengths(ends, num_kv, config)
@@ -195,6 +232,23 @@ class SegmentBucket(NamedTuple):
         """int32 numbers that hold the items, then the merges: one for each row at most."""
         return _ITEM_WORDS * self.num_items + _MERGE_WORDS * self.num_rows
 
+    def holds(self, segments: Sequence[ExtendSegment]) -> bool:
+        """Whether segments that fit by their rows fit by their pieces too: always, unless cuts are
+        fixed.
+        """
+        config = self.config
+        if not config.fixed:
+            return True
+        num_items = num_partials = 0
+        tokens = config.rows // (self.num_heads // self.num_kv)
+        for _, num_rows, start, _ in segments:
+            for first in range(start, start + num_rows, tokens):
+                end = min(first + tokens, start + num_rows)
+                pieces = -(-end // config.piece)
+                num_items += pieces
+                num_partials += pieces * (end - first) if pieces > 1 else 0
+        return num_items <= self.num_items and num_partials <= self.num_partials
+
     def lay_out(
         self, segments: Sequence[ExtendSegment], num_decodes: int, words: WordArray
     ) -> None:
@@ -228,7 +282,7 @@ def segment_bucket(
     A tile has up to t tokens, so n segments of R rows have at most (R + n (t - 1)) // t tiles.
     Pieces are at least 1 / X of all tiles' keys, X = waves x target / key heads, and a tile of x
     pieces' keys is cut into fewer than x + 1: no more than X items beside one per tile, no more
-    than t X slots beside one per row.
+    than t X slots beside one per row. With fixed cuts the bounds are chosen: ask `holds`.
     """
     if num_rows >= config.library:
         raise ValueError(
@@ -236,6 +290,11 @@ def segment_bucket(
         )
     tokens = config.rows // (num_heads // num_kv)
     num_tiles = (num_rows + num_segments * (tokens - 1)) // tokens
+    if config.fixed:
+        num_items = max(_FIXED_ITEMS, _FIXED_PIECES * num_tiles)
+        return SegmentBucket(
+            num_rows, num_segments, num_heads, num_kv, config, num_items, FIXED_SLOTS
+        )
     num_cuts = config.waves * config.target // num_kv
     return SegmentBucket(
         num_rows,

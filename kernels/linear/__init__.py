@@ -6,6 +6,9 @@ addresses that 16 does not divide.
 
 On a CUDA device weights, norms and biases are parameters: kernels may read them before the kernel
 ahead of them in the stream has ended, so no kernel just ahead may write them.
+
+With `invariant` a row's result is bit for bit the same whatever rows stand beside it, and however
+many; every float dtype on a card. It is slower: `kernels.linear.invariant`.
 """
 
 from torch import Tensor
@@ -18,7 +21,9 @@ from kernels.linear.choose import library_rows
 __all__ = ["Weight", "library_rows", "linear", "linear_add", "norm_linear", "norm_swiglu"]
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+def linear(
+    x: Tensor, weight: Weight, bias: Tensor | None = None, *, invariant: bool = False
+) -> Tensor:
     """`x W^T + bias`: x [T, K], weight [N, K], bias [N] -> [T, N], all of one float dtype but a
     weight in 8 bits.
 
@@ -29,12 +34,18 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.linear(x, weight, bias)
-    return reference.linear(x, weight, bias)
+        return device.linear(x, weight, bias, invariant)
+    return reference.linear(x, weight, bias, invariant)
 
 
 def norm_linear(
-    x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None = None,
+    *,
+    invariant: bool = False,
 ) -> Tensor:
     """`rms_norm(x, norm, eps) W^T + bias`; norm [K], the rest as in `linear`.
 
@@ -46,11 +57,13 @@ def norm_linear(
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.norm_linear(x, norm, eps, weight, bias)
-    return reference.norm_linear(x, norm, eps, weight, bias)
+        return device.norm_linear(x, norm, eps, weight, bias, invariant)
+    return reference.norm_linear(x, norm, eps, weight, bias, invariant)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
+def norm_swiglu(
+    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, *, invariant: bool = False
+) -> Tensor:
     """`silu(g) * u` of the normed rows' products with gate_up [2 I, K], gate first -> [T, I].
 
     The reference rounds g, silu(g) and the result to x's dtype; the kernels round the result only.
@@ -63,11 +76,18 @@ def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.norm_swiglu(x, norm, eps, gate_up)
-    return reference.norm_swiglu(x, norm, eps, gate_up)
+        return device.norm_swiglu(x, norm, eps, gate_up, invariant)
+    return reference.norm_swiglu(x, norm, eps, gate_up, invariant)
 
 
-def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_add(
+    x: Tensor,
+    weight: Weight,
+    residual: Tensor,
+    bias: Tensor | None = None,
+    *,
+    invariant: bool = False,
+) -> Tensor:
     """`residual + x W^T + bias`; residual [T, N]. May overwrite `residual`: use the result only.
 
     The reference rounds the product before the sum; the kernels round the sum only.
@@ -76,8 +96,8 @@ def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None 
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.linear_add(x, weight, residual, bias)
-    return reference.linear_add(x, weight, residual, bias)
+        return device.linear_add(x, weight, residual, bias, invariant)
+    return reference.linear_add(x, weight, residual, bias, invariant)
 
 
 def _check(

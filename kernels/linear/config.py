@@ -28,7 +28,8 @@ class Skinny(NamedTuple):
     `fuses_norm` a normalisation before the product is a kernel of its own. `prefetched_bytes`, a
     power of two, are what one program asks for before the kernel ahead has ended, as far as the L2
     cache: 32 KiB in each of 264 programs are 9 MB of its 50. With `quantises`, for weights in 8
-    bits scaled by row, a kernel of its own turns x, normed if need be, into 8 bits too.
+    bits scaled by row, a kernel of its own turns x, normed if need be, into 8 bits too. A tile has
+    up to `block_rows` rows of x (0: as many as can be), with `pads_rows` so many in any case.
     """
 
     block_n: int
@@ -40,6 +41,7 @@ class Skinny(NamedTuple):
     prefetched_bytes: int = 32 * 1024
     quantises: bool = False
     block_rows: int = 0
+    pads_rows: bool = False
 
 
 class Wide(NamedTuple):

@@ -11,38 +11,54 @@ from kernels.linear import library
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Gemv, Wide
 from kernels.linear.gemv import gemv
+from kernels.linear.invariant import choose_invariant
 from kernels.linear.skinny import skinny
-from kernels.linear.wide import serves, wide
+from kernels.linear.wide import is_aligned, suits, wide
 from kernels.rms_norm import rms_norm
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool = False) -> Tensor:
     """See `kernels.linear.linear`."""
-    config = _chosen(Op.LINEAR, x, weight, bias)
+    config = _chosen(Op.LINEAR, x, weight, bias, invariant=invariant)
     if config is None:
         return library.linear(x, weight, bias)
     return product(config, x, weight, bias=bias)
 
 
-def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None) -> Tensor:
+def norm_linear(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None,
+    invariant: bool = False,
+) -> Tensor:
     """See `kernels.linear.norm_linear`."""
-    config = _chosen(Op.NORM_LINEAR, x, weight, bias)
+    config = _chosen(Op.NORM_LINEAR, x, weight, bias, invariant=invariant)
     if config is None:
         return library.norm_linear(x, norm, eps, weight, bias)
     return product(config, x, weight, norm=norm, eps=eps, bias=bias)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
+def norm_swiglu(
+    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, invariant: bool = False
+) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
-    config = _chosen(Op.NORM_SWIGLU, x, gate_up)
+    config = _chosen(Op.NORM_SWIGLU, x, gate_up, invariant=invariant)
     if config is None:
         return library.norm_swiglu(x, norm, eps, gate_up)
     return product(config, x, gate_up, norm=norm, eps=eps, swiglu=True)
 
 
-def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:
+def linear_add(
+    x: Tensor,
+    weight: Weight,
+    residual: Tensor,
+    bias: Tensor | None,
+    invariant: bool = False,
+) -> Tensor:
     """See `kernels.linear.linear_add`."""
-    config = _chosen(Op.LINEAR_ADD, x, weight, bias, residual)
+    config = _chosen(Op.LINEAR_ADD, x, weight, bias, residual, invariant=invariant)
     if config is None:
         return library.linear_add(x, weight, residual, bias)
     return product(config, x, weight, residual=residual, bias=bias)
@@ -68,6 +84,8 @@ def product(
         if isinstance(weight, Fp8Weight) or bias is not None:
             raise ValueError(f"{config} has neither biases nor weights in 8 bits")
         x = x if norm is None else rms_norm(x, norm, eps)
+        if not is_aligned(x, residual):  # only invariant products come here so
+            x, residual = x.clone(), None if residual is None else residual.clone()
         return wide(x, weight, config, residual=residual, swiglu=swiglu)
     if config.quantises:
         values, scales = quantize_rows(x, norm, eps)
@@ -89,9 +107,14 @@ def _chosen(
     weight: Weight,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    *,
+    invariant: bool,
 ) -> Config | None:
     scale_block = parts_of(weight)[2]
     num_weight_rows, depth = weight.shape
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
-    has_wide = scale_block == 0 and bias is None and serves(x, depth, num_out, residual)
+    has_wide = scale_block == 0 and bias is None and suits(x, depth, num_out)
+    if invariant:
+        return choose_invariant(op, x.shape[0], num_weight_rows, scale_block, has_wide=has_wide)
+    has_wide = has_wide and is_aligned(x, residual)
     return choose(op, x.shape[0], num_weight_rows, depth, x.dtype, scale_block, has_wide=has_wide)

@@ -1,7 +1,11 @@
 """Plain torch definitions of the fused products; the CPU path.
 
-A weight of 8 bits is widened for every product: exact, and slow.
+A weight of 8 bits is widened for every product: exact, and slow. Invariant products are taken of
+`TILE_ROWS` rows at a time, the last ones padded: matrix libraries choose their order of summation
+by the number of rows.
 """
+
+from typing import Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
@@ -12,25 +16,53 @@ from kernels.fp8 import reference as fp8
 from kernels.rms_norm import reference as norms
 from kernels.silu_mul import reference as gates
 
+TILE_ROWS: Final = 16
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool = False) -> Tensor:
     """See `kernels.linear.linear`."""
-    return F.linear(x, _dense(weight, x.dtype), bias)
+    return _product(x, weight, bias, invariant)
 
 
-def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None) -> Tensor:
+def norm_linear(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None,
+    invariant: bool = False,
+) -> Tensor:
     """See `kernels.linear.norm_linear`."""
-    return F.linear(norms.rms_norm(x, norm, eps), _dense(weight, x.dtype), bias)
+    return _product(norms.rms_norm(x, norm, eps), weight, bias, invariant)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
+def norm_swiglu(
+    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, invariant: bool = False
+) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
-    return gates.silu_mul(F.linear(norms.rms_norm(x, norm, eps), _dense(gate_up, x.dtype)))
+    return gates.silu_mul(_product(norms.rms_norm(x, norm, eps), gate_up, None, invariant))
 
 
-def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:
+def linear_add(
+    x: Tensor,
+    weight: Weight,
+    residual: Tensor,
+    bias: Tensor | None,
+    invariant: bool = False,
+) -> Tensor:
     """See `kernels.linear.linear_add`."""
-    return residual + F.linear(x, _dense(weight, x.dtype), bias)
+    return residual + _product(x, weight, bias, invariant)
+
+
+def _product(x: Tensor, weight: Weight, bias: Tensor | None, invariant: bool) -> Tensor:
+    dense = _dense(weight, x.dtype)
+    if not invariant:
+        return F.linear(x, dense, bias)
+    padded = F.pad(x, (0, 0, 0, -x.shape[0] % TILE_ROWS))
+    out = x.new_empty(padded.shape[0], dense.shape[0])
+    for at in range(0, padded.shape[0], TILE_ROWS):
+        out[at : at + TILE_ROWS] = F.linear(padded[at : at + TILE_ROWS], dense, bias)
+    return out[: x.shape[0]]
 
 
 def _dense(weight: Weight, dtype: torch.dtype) -> Tensor:

@@ -148,9 +148,9 @@ def _added(
         scales = _block_scales(
             scale_ptr, tile, column, num_out, depth, BLOCK_N, SCALE_BLOCK, SWIGLU
         )
-        return sums + tl.dot(weights, x.T) * scales
+        return sums + tl.dot(weights, x.T, input_precision="ieee") * scales
     else:  # noqa: RET505 - what follows a return is compiled all the same
-        return tl.dot(weights, x.T, sums)
+        return tl.dot(weights, x.T, sums, input_precision="ieee")
 
 
 @triton.jit
@@ -297,7 +297,9 @@ def _ready(
     has_residual: bool,
     swiglu: bool,
 ) -> _Ready:
-    tile_rows = min(config.block_rows or MAX_TILE_ROWS, max(16, triton.next_power_of_2(num_rows)))
+    tile_rows = config.block_rows
+    if not config.pads_rows:
+        tile_rows = min(tile_rows or MAX_TILE_ROWS, max(16, triton.next_power_of_2(num_rows)))
     row_tiles = triton.cdiv(num_rows, tile_rows)
     tiles = triton.cdiv(num_weight_rows, config.block_n) * row_tiles
     parts = tiles * config.splits if config.splits > 1 else 0

@@ -58,11 +58,14 @@ def _instruction(constants: Mapping[str, int]) -> dict[str, str]:
 product: Final = CudaSource(__name__, "product", Path(__file__).with_name("wide.cu"), _instruction)
 
 
-def serves(x: Tensor, depth: int, num_out: int, residual: Tensor | None = None) -> bool:
+def suits(x: Tensor, depth: int, num_out: int) -> bool:
     """Whether this card runs it, and for such a product: `num_out` features of the result."""
     fits = x.dtype == torch.bfloat16 and depth % _COLUMNS == 0 and num_out % 4 == 0
-    if not (fits and runs_on(x.device)):
-        return False
+    return fits and runs_on(x.device)
+
+
+def is_aligned(x: Tensor, residual: Tensor | None = None) -> bool:
+    """Whether both lie where it reads them."""
     addresses = x.data_ptr() if residual is None else x.data_ptr() | residual.data_ptr()
     return addresses % ALIGNED == 0
 
@@ -78,8 +81,9 @@ def wide(
     """`residual + x W^T`, or the SwiGLU of it: x [T, K], weight [N, K], bfloat16 -> [T, N] or
     [T, N / 2].
 
-    Ask `serves` first. The result is the same every time. Raises `CompileError`, `DriverError`, and
-    `ValueError` for a SwiGLU in splits, or more than `MAX_WIDE_ROWS` without a band.
+    Ask `suits` and `is_aligned` first. The result is the same every time. Raises `CompileError`,
+    `DriverError`, and `ValueError` for a SwiGLU in splits, or more than `MAX_WIDE_ROWS` without a
+    band.
     """
     num_rows = x.shape[0]
     if (swiglu and config.splits > 1) or (num_rows > MAX_WIDE_ROWS and not config.band):

@@ -173,7 +173,10 @@ def test_long_segments_by_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     chosen = paged.choose.prefill_config
 
-    def early(num_heads: int, keys: torch.Tensor, dtype: torch.dtype) -> PrefillConfig:
+    def early(
+        num_heads: int, keys: torch.Tensor, dtype: torch.dtype, *, invariant: bool
+    ) -> PrefillConfig:
+        assert not invariant
         return chosen(num_heads, keys, dtype)._replace(library=LIBRARY_GRAIN)
 
     monkeypatch.setattr(paged.choose, "prefill_config", early)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import MAX_WIDE_ROWS, Gemv, Skinny, Wide
-from kernels.linear.wide import constants_of, serves, shared_bytes, wide
+from kernels.linear.wide import constants_of, shared_bytes, suits, wide
 from kernels.recorder import record_launches
 from tests.fakes.uninterpreted import run_uninterpreted
 
@@ -52,7 +52,7 @@ def test_where_it_does_not_run_the_rule_chooses() -> None:
     assert isinstance(choose(Op.NORM_SWIGLU, 8192, *shape[1:], has_wide=True), Wide)
     assert isinstance(choose(Op.NORM_SWIGLU, 1000, *shape[1:], has_wide=True), Wide)
     assert choose(Op.NORM_SWIGLU, 300, *shape[1:], has_wide=True) is None
-    assert not serves(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
+    assert not suits(torch.empty(4, 64, dtype=torch.bfloat16), 64, 64)
 
 
 def test_what_it_cannot_compute_goes_elsewhere() -> None:

@@ -10,7 +10,7 @@ import torch
 from config import WorkerConfig
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
-from protocol.messages import ENFORCES_GRAMMARS, EngineFacts
+from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
 from workers.engine.load.quantize import Stored
 from workers.engine.models.model_config import Qwen3Config
 from workers.engine.models.qwen3 import Qwen3
@@ -87,7 +87,7 @@ def engine_facts(
         max_seqs=max_seqs or sequences(config, kv_tokens, model.device),
         token_budget=config.token_budget,
         files_digest=UNKNOWN_DIGEST,
-        capabilities=(ENFORCES_GRAMMARS,),
+        capabilities=(ENFORCES_GRAMMARS, *([INVARIANT] if config.invariant else ())),
     )
 
 

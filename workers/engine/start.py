@@ -72,7 +72,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
                 weights = load_weights(model_dir, shape, device, dtype, report, fp8=fp8)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
-        model = Qwen3(shape, weights)
+        model = Qwen3(shape, weights, invariant=config.invariant)
         with _phase(report, "memory", "measuring room for keys and values"):
             num_blocks, spare_bytes = _num_blocks(config, model, model_dir)
             cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))

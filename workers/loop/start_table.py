@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.messages import EngineFacts
+from protocol.messages import INVARIANT, EngineFacts
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
@@ -36,7 +36,8 @@ def start_table(
     use: DeviceUse | None,
 ) -> list[str]:
     """Two aligned columns, a line each. `seconds` are the phases of the start, in order."""
-    rows = [("engine", f"{serves}: {facts.kind} on {facts.device}, {facts.dtype}")]
+    mode = ", invariant" if INVARIANT in facts.capabilities else ""
+    rows = [("engine", f"{serves}: {facts.kind} on {facts.device}, {facts.dtype}{mode}")]
     if use is not None:
         rows.append(("weights", _bytes(use.weights_bytes)))
     kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"

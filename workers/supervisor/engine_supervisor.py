@@ -15,7 +15,7 @@ import trio
 
 from config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.messages import FaultKind
+from protocol.messages import INVARIANT, FaultKind
 from workers.ipc import MAX_SHOWN_LINES, MAX_SHOWN_TROUBLES, LastFault, State, WorkerStatus
 from workers.supervisor.diagnosis import Ending, count_oom_kills, diagnose, fault_cause, last_log
 from workers.supervisor.engine_life import EngineLife
@@ -147,6 +147,7 @@ class EngineSupervisor:
         state: State = "ready" if is_ready and self._state == "starting" else self._state
         is_starting = life is not None and state == "starting"
         progress = life.progress if life is not None and is_starting else None
+        facts = life.facts if life is not None else None
         return WorkerStatus(
             name=self._config.name,
             pid=os.getpid(),
@@ -160,7 +161,8 @@ class EngineSupervisor:
             detail=progress.detail if progress is not None else "",
             engine_pid=life.process.pid if life is not None else None,
             uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
-            device=life.facts.device if life is not None and life.facts is not None else "",
+            device="" if facts is None else facts.device,
+            is_invariant=facts is not None and INVARIANT in facts.capabilities,
             gateways=gateways,
             troubles=(*(life.warnings if life is not None else ()), *troubles)[:MAX_SHOWN_TROUBLES],
             fault=self._last_fault(now),

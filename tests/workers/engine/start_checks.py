@@ -74,7 +74,7 @@ def _start(config: WorkerConfig) -> Runner:
     dtype = compute_dtype(config, shape, torch.device("cuda"))
     fp8 = config.quantization == "fp8"
     weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, fp8=fp8)
-    model = Qwen3(shape, weights)
+    model = Qwen3(shape, weights, invariant=config.invariant)
     facts = probe_facts(config, model)
     for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):
         cache = KvCache(shape, num_blocks, facts.block_size, CPU, kv_dtype(config, dtype))
@@ -131,6 +131,7 @@ def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     yield odd, {"kv_dtype": "fp8", "max_seqs": 70}
     yield write_tiny_model(room / "exact"), {"dtype": "float32", "context_length": 96}
     yield write_tiny_model(room / "eight", **wide), {"quantization": "fp8"}
+    yield write_tiny_model(room / "invariant", **wide), {"invariant": True}
     yield quantised_twins(room / "rows", BY_ROW)[0], {}
     yield quantised_twins(room / "blocks", BY_BLOCK)[0], {}
 
@@ -154,19 +155,26 @@ def check_dry_run() -> None:
 
 def check_products_of_all_rows() -> None:
     """Those of a large model, whose rows no graph of a small batch holds."""
+    _check_products(invariant=False)
+
+
+def check_invariant_products() -> None:
+    """The same where no row depends on the others."""
+    _check_products(invariant=True)
+
+
+def _check_products(*, invariant: bool) -> None:
     hopper.has_compiler = lambda: True
     pretend_device(H200)
-    lists = list(dry_run(_worker(LARGE, token_budget=2048), LARGE))
+    lists = list(dry_run(_worker(LARGE, token_budget=2048, invariant=invariant), LARGE))
     known = {kernel.id for kernels in lists for kernel in kernels}
     for num_rows in (*range(1, 272), 512, 1024):
         with record_launches() as recorded:
-            _multiply(num_rows)
+            _multiply(num_rows, invariant=invariant)
         missing = [kernel for kernel in recorded.values() if kernel.id not in known]
         assert not missing, (num_rows, missing)
-        assert (
-            num_rows != 240
-            or sum(kernel.module == wide.__name__ for kernel in recorded.values()) == 2
-        )
+        num_wide = sum(kernel.module == wide.__name__ for kernel in recorded.values())
+        assert num_rows != 240 or num_wide == (3 if invariant else 2)
 
 
 def check_segments() -> None:
@@ -198,7 +206,7 @@ def check_long_segments() -> None:
     ]
 
 
-def _multiply(num_rows: int) -> None:
+def _multiply(num_rows: int, *, invariant: bool) -> None:
     """The products of a layer but the last, of which fewer rows are wanted."""
     shape = msgspec.structs.replace(read_model_config(LARGE), num_layers=1)
     layer = draw_weights(shape, META, torch.bfloat16).layers[0]
@@ -206,10 +214,10 @@ def _multiply(num_rows: int) -> None:
         torch.empty(num_rows, weight.shape[1], dtype=torch.bfloat16, device=META)
         for weight in (layer.qkv, layer.out, layer.down)
     ]
-    norm_linear(hidden, layer.input_norm, 1e-6, layer.qkv)
-    linear_add(mixed, layer.out, hidden)
-    norm_swiglu(hidden, layer.post_norm, 1e-6, layer.gate_up)
-    linear_add(gated, layer.down, hidden)
+    norm_linear(hidden, layer.input_norm, 1e-6, layer.qkv, invariant=invariant)
+    linear_add(mixed, layer.out, hidden, invariant=invariant)
+    norm_swiglu(hidden, layer.post_norm, 1e-6, layer.gate_up, invariant=invariant)
+    linear_add(gated, layer.down, hidden, invariant=invariant)
 
 
 def check_compiled_ahead() -> None:

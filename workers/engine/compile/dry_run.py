@@ -93,7 +93,8 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
 
 def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:
     shape = msgspec.structs.replace(shape, num_layers=min(_LAYERS, shape.num_layers))
-    return Qwen3(shape, _weights(config, shape, compute_dtype(config, shape, _NOWHERE)))
+    weights = _weights(config, shape, compute_dtype(config, shape, _NOWHERE))
+    return Qwen3(shape, weights, invariant=config.invariant)
 
 
 def _runner(config: WorkerConfig, model: Qwen3, model_dir: Path) -> Runner:

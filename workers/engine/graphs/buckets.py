@@ -107,8 +107,27 @@ def _largest_step(
     return GraphBucket(num_decodes, segment_rows if num_segments else 0, num_segments)
 
 
-def need_of(chunks: Iterable[Chunk]) -> GraphBucket:
-    """The smallest room for these chunks."""
+def invariant_buckets(
+    sizes: Iterable[int], max_seqs: int, token_budget: int, layer_weights: int
+) -> tuple[GraphBucket, ...]:
+    """The same where all rows are those of segments: also rooms for as many decodes as `sizes`
+    name, which are segments of one row.
+    """
+    max_rows = -(-token_budget // _GRAIN) * _GRAIN
+    found = [GraphBucket(0, size, size) for size in sizes]
+    for num_decodes, segment_rows, num_segments in _SIZES:
+        num_rows = min(num_decodes + segment_rows, max_rows)
+        if num_rows * layer_weights <= _LAUNCHED_WEIGHTS:
+            segments = min(num_decodes + num_segments, max_seqs, num_rows)
+            found.append(GraphBucket(0, num_rows, segments))
+    return tuple(dict.fromkeys(found))
+
+
+def need_of(chunks: Iterable[Chunk], *, invariant: bool = False) -> GraphBucket:
+    """The smallest room for these chunks, whose single rows are decodes, or segments too."""
+    if invariant:
+        lengths = [chunk.length for chunk in chunks]
+        return GraphBucket(0, sum(lengths), len(lengths))
     segments = [chunk.length for chunk in chunks if chunk.length > 1]
     num_decodes = sum([chunk.length == 1 for chunk in chunks])
     return GraphBucket(num_decodes, sum(segments), len(segments))

@@ -34,8 +34,19 @@ Graph: TypeAlias = Decode | GraphBucket
 AGraph = TypeVar("AGraph", Decode, GraphBucket)
 
 
+def capture_sizes(max_rows: int) -> tuple[int, ...]:
+    """The rows of the captured decode graphs, in the order in which they are wanted."""
+    sizes = graph_sizes(max_rows)
+    first = [size for size in (max_rows, *_FIRST) if size in sizes]
+    return tuple(dict.fromkeys((*first, *sizes)))
+
+
 def graph_sizes(max_rows: int) -> tuple[int, ...]:
-    """The rows of the captured decode graphs, rising; the last serves `max_rows`."""
+    """The rows of the captured decode graphs, rising; the last serves `max_rows`, and of no rows
+    there are none.
+    """
+    if not max_rows:
+        return ()
     sizes = [size for size in _SIZES if size < max_rows]
     sizes += range(_SIZES[-1] + 64, max_rows, 64)
     return (*sizes, max_rows)
@@ -52,8 +63,7 @@ class CaptureOrder:
         self._buckets = sorted(buckets, key=lambda bucket: bucket.num_rows)
         self._captured: set[Graph] = set()
         self._pending: dict[Graph, None] = {}
-        first = [size for size in (max_rows, *_FIRST) if size in self.sizes]
-        decodes = [Decode(size, Kind.PLAIN) for size in dict.fromkeys((*first, *self.sizes))]
+        decodes = [Decode(size, Kind.PLAIN) for size in capture_sizes(max_rows)]
         self._order: list[Graph] = [*decodes, *buckets]
 
     @property

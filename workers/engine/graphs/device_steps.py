@@ -19,9 +19,9 @@ from torch import Tensor
 
 from kernels.choose import uses_triton
 from protocol.messages import EngineFacts
-from workers.engine.graphs.buckets import graph_buckets, need_of
+from workers.engine.graphs.buckets import graph_buckets, invariant_buckets, need_of
 from workers.engine.graphs.capture import Capture, CudaCapture, held_on_card, run_again, sparing
-from workers.engine.graphs.capture_order import CaptureOrder
+from workers.engine.graphs.capture_order import CaptureOrder, capture_sizes
 from workers.engine.graphs.captured_steps import Graphs
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep, embed_known
@@ -70,10 +70,13 @@ class DeviceSteps:
         self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
         self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
-        held = graph_buckets(max_rows, facts.token_budget, _layer_weights(model))
+        limits = max_rows, facts.token_budget, _layer_weights(model)
+        held = graph_buckets(*limits)
+        if model.invariant:
+            held = invariant_buckets(capture_sizes(max_rows), *limits)
         self._mixed_step = MixedStep(model, cache, self._tables, held)
         self._graphs = Graphs(
-            CaptureOrder(max_rows, held),
+            CaptureOrder(0 if model.invariant else max_rows, held),
             self._decode_step,
             self._mixed_step,
             capture or _capture_on(self._device, spare_bytes),
@@ -94,7 +97,7 @@ class DeviceSteps:
         long prompt would be launched at once, and a new request would wait for them all.
         """
         rows = self._bring_up_to_date(chunks)
-        if all(
+        if not self._model.invariant and all(
             chunk.length == 1 and row.next_position == chunk.start
             for chunk, row in zip(chunks, rows, strict=True)
         ):
@@ -176,7 +179,9 @@ class DeviceSteps:
 
     def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked:
         rows = self._rows(chunks, states)
-        bucket = self._graphs.for_mixed(need_of(chunks))
+        bucket = self._graphs.for_mixed(need_of(chunks, invariant=self._model.invariant))
+        if bucket is not None and not self._mixed_step.holds(bucket, rows):
+            bucket = None
         self.used_graph = bucket is not None
         if bucket is None:
             return self._unpadded(rows, states)
@@ -197,11 +202,12 @@ class DeviceSteps:
         return self._sample(logits, members, batch.sampled_positions, batch.table_rows)
 
     def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
-        return paged_rows(chunks, states, self._tables, self._cache.block_size)
+        block_size, invariant = self._cache.block_size, self._model.invariant
+        return paged_rows(chunks, states, self._tables, block_size, invariant=invariant)
 
     def _batch(self, rows: PagedRows) -> PagedBatch:
         prepare = partial(self._model.prepared, cache=self._cache)
-        return make_paged_batch(rows, self._tables, prepare)
+        return make_paged_batch(rows, self._tables, prepare, invariant=self._model.invariant)
 
     def _forward(self, batch: PagedBatch, rows: Tensor | None) -> Tensor:
         plan = batch.plan

@@ -97,6 +97,10 @@ class MixedStep:
         positions, table_rows = [found.words[place][:num_sampled] for place in sampled]
         return positions, table_rows
 
+    def holds(self, bucket: GraphBucket, rows: PagedRows) -> bool:
+        """Whether the work of these segments, whose rows the bucket holds, fits into it too."""
+        return self._inputs[bucket].segments.holds(rows.segments)
+
     def clear(self, bucket: GraphBucket) -> None:
         """No rows."""
         found = self._inputs[bucket]
@@ -115,6 +119,7 @@ class MixedStep:
             bucket.num_decodes,
             found.prefills,
             work=found.segments.work(words[places.work]),
+            invariant=self._model.invariant,
         )
         plan = self._model.prepared(plan, self._cache)
         hidden = embed_known(self._model, self._tables, words[places.token_ids], table_rows)
@@ -129,6 +134,7 @@ class MixedStep:
             self._model.config.num_heads,
             keys,
             self._model.weights.embedding.dtype,
+            invariant=self._model.invariant,
         )
         return _Input(bucket, segments, self._tables.dummy_row, self._model.device)
 

@@ -16,10 +16,17 @@ from workers.engine.models.weights import Qwen3Weights
 
 
 class Qwen3:
-    """A loaded network. Call it under `torch.inference_mode`."""
+    """A loaded network. Call it under `torch.inference_mode`.
 
-    def __init__(self, config: Qwen3Config, weights: Qwen3Weights) -> None:
+    With `invariant` a row's result is bit for bit the same whatever is computed beside it, of plans
+    that are invariant too.
+    """
+
+    def __init__(
+        self, config: Qwen3Config, weights: Qwen3Weights, *, invariant: bool = False
+    ) -> None:
         self.config = config
+        self.invariant = invariant
         self.weights = weights
         self.device = weights.embedding.device
         steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
@@ -49,20 +56,23 @@ class Qwen3:
         keys and values of the other rows, which nothing reads: of a long prompt that saves 1 / 40
         of the products. May overwrite `hidden`.
         """
-        eps = self.config.rms_norm_eps
+        eps, invariant = self.config.rms_norm_eps, self.invariant
         last = self.weights.layers[-1]
         for layer, (keys, values) in zip(self.weights.layers, cache.layers, strict=True):
-            qkv = norm_linear(hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias)
+            qkv = norm_linear(
+                hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
+            )
             mixed = attend(qkv, layer.qk_norm, eps, self._cos_sin, keys, values, plan)
             if layer is last and rows is not None:
                 if rows.shape[0] == 0:
                     return hidden[:0]
                 mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
-            hidden = linear_add(mixed, layer.out, hidden, layer.out_bias)
-            gated = norm_swiglu(hidden, layer.post_norm, eps, layer.gate_up)
-            hidden = linear_add(gated, layer.down, hidden)
+            hidden = linear_add(mixed, layer.out, hidden, layer.out_bias, invariant=invariant)
+            gated = norm_swiglu(hidden, layer.post_norm, eps, layer.gate_up, invariant=invariant)
+            hidden = linear_add(gated, layer.down, hidden, invariant=invariant)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
-        return norm_linear(hidden, self.weights.norm, self.config.rms_norm_eps, self.weights.head)
+        weights, eps = self.weights, self.config.rms_norm_eps
+        return norm_linear(hidden, weights.norm, eps, weights.head, invariant=self.invariant)

@@ -106,7 +106,13 @@ class PagedBatch:
     plan: PagedPlan
 
 
-def make_batch(chunks: Sequence[Chunk], tokens: Mapping[int, array[int]], block_size: int) -> Batch:
+def make_batch(
+    chunks: Sequence[Chunk],
+    tokens: Mapping[int, array[int]],
+    block_size: int,
+    *,
+    invariant: bool = False,
+) -> Batch:
     """The batch of `chunks` on the CPU, given all tokens of each sequence.
 
     Single rows go first, by context: attention gathers neighbours of similar length together.
@@ -124,7 +130,7 @@ def make_batch(chunks: Sequence[Chunk], tokens: Mapping[int, array[int]], block_
         token_ids=torch.from_numpy(ids),
         last_rows=torch.tensor(last_rows, dtype=torch.int64),
         sampled_positions=torch.tensor(_ends(sampling), dtype=torch.int64),
-        plan=plan_attention(segments, block_size, torch.device("cpu")),
+        plan=plan_attention(segments, block_size, torch.device("cpu"), invariant=invariant),
     )
 
 
@@ -133,14 +139,21 @@ def paged_rows(
     states: Mapping[int, SequenceState],
     tables: SequenceTables,
     block_size: int,
+    *,
+    invariant: bool = False,
 ) -> PagedRows:
-    """The rows of `chunks` beside `tables`, which are up to date. Raises as `make_batch`."""
+    """The rows of `chunks` beside `tables`, which are up to date; invariant ones have no decodes,
+    but segments of one row. Raises as `make_batch`.
+    """
     singles = [chunk for chunk in chunks if chunk.length == 1]
     longer = [chunk for chunk in chunks if chunk.length > 1]
     # Numbers, not arrays: there may be hundreds of decodes beside a prompt.
     known = [_single(chunk, states, tables, block_size) for chunk in singles]
     columns = [[column] for column in np.array(known, np.int64).reshape(-1, 3).T]
     segments = []
+    if invariant:
+        places = [(position, table_row) for _, position, table_row in known]
+        segments = [ExtendSegment(row, 1, *place) for row, place in enumerate(places)]
     first_row = len(singles)
     for chunk in longer:
         tokens, table_row = states[chunk.seq].tokens, tables.rows[chunk.seq].index
@@ -156,7 +169,7 @@ def paged_rows(
     return PagedRows(
         chunks=ordered,
         sampling=sampling,
-        num_decodes=len(singles),
+        num_decodes=0 if invariant else len(singles),
         segments=tuple(segments),
         token_ids=token_ids,
         positions=positions,
@@ -168,7 +181,11 @@ def paged_rows(
 
 
 def make_paged_batch(
-    rows: PagedRows, tables: SequenceTables, prepare: Callable[[PagedPlan], PagedPlan]
+    rows: PagedRows,
+    tables: SequenceTables,
+    prepare: Callable[[PagedPlan], PagedPlan],
+    *,
+    invariant: bool = False,
 ) -> PagedBatch:
     """`rows` on the card, as many as they are.
 
@@ -192,7 +209,14 @@ def make_paged_batch(
         sampled_positions=parts[4],
         table_rows=parts[5],
         plan=prepare(
-            PagedPlan(parts[1], parts[2], tables.block_tables, rows.num_decodes, rows.segments)
+            PagedPlan(
+                parts[1],
+                parts[2],
+                tables.block_tables,
+                rows.num_decodes,
+                rows.segments,
+                invariant=invariant,
+            )
         ),
     )
 

@@ -73,7 +73,8 @@ class HostSteps:
 
     def _batch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Batch:
         tokens = {chunk.seq: states[chunk.seq].tokens for chunk in chunks}
-        return make_batch(chunks, tokens, self._cache.block_size)
+        invariant = self._model.invariant
+        return make_batch(chunks, tokens, self._cache.block_size, invariant=invariant)
 
     def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
         return self._model.forward(

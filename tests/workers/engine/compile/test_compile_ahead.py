@@ -50,7 +50,10 @@ def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:
     """Wide products are compiled for each 16 rows, of which graphs hold some only; segments are one
     kernel in CUDA C++ and a merge of pieces, and a large budget leaves long ones to the library.
     """
-    checks = "check_long_segments", "check_products_of_all_rows", "check_segments"
+    checks = (
+        *("check_long_segments", "check_products_of_all_rows", "check_segments"),
+        "check_invariant_products",
+    )
     _checked(tmp_path, *checks)
 
 

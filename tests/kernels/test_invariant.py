@@ -1,0 +1,209 @@
+"""Invariant products and attention: a row's result is the same to the bit among any others.
+
+Interpreted on a CPU, and on the card as what it compiles; there also in CUDA C++, where it serves.
+"""
+
+import dataclasses
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels import attention
+from kernels import linear as entries
+from kernels.attention import ExtendSegment, PagedPlan, paged
+from kernels.attention.config import FIXED_PIECE, FIXED_SLOTS, PrefillConfig
+from kernels.attention.prefill import prefill
+from kernels.attention.work import prefill_work, segment_bucket, to_device
+from kernels.attention.write import qk_norm_rope_write
+from kernels.fp8 import quantize_weight
+from kernels.linear.choose import Op
+from kernels.linear.config import Skinny, Wide
+from kernels.linear.invariant import choose_invariant
+from tests.kernels.attention_cases import EPS, Case, Shape, distance, expected, make_case
+from tests.kernels.linear_cases import PARTS, Problem
+
+FIXED = PrefillConfig(
+    rows=32, tile=16, warps=4, stages=2, target=8, piece=48, fixed=True, library=2**62
+)
+ONE_TILE = Skinny(16, 32, 1, 4, 3, fuses_norm=False, block_rows=16, pads_rows=True)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 700), st.integers(1, 90)), min_size=1, max_size=6),
+    st.sampled_from([16, 48, 256]),
+)
+def test_contexts_are_cut_by_position_alone(segments: list[tuple[int, int]], piece: int) -> None:
+    """All of a row's keys once, in pieces that begin at multiples, in passes of bounded room."""
+    config = FIXED._replace(piece=piece)
+    laid, row = [], 0
+    for index, (start, length) in enumerate(segments):
+        laid.append(ExtendSegment(row, length, start, index))
+        row += length
+    work = prefill_work(laid, 0, 4, 2, config, library=False)
+    ends = [s.start + i + 1 for s in laid for i in range(s.num_rows)]
+    seen: list[list[int]] = [[] for _ in ends]
+    for part in (work, *work.more):
+        assert part.num_partials <= FIXED_SLOTS
+        for first, rows, position, _, begin, end, slot, _ in part.items.tolist():
+            assert begin % piece == 0
+            assert end - begin <= piece
+            assert (slot >= 0) == (position + rows > piece)
+            for offset in range(rows):
+                seen[first + offset] += range(begin, min(end, position + offset + 1))
+    assert [sorted(keys) for keys in seen] == [list(range(end)) for end in ends]
+
+
+def test_a_long_step_takes_several_passes() -> None:
+    """Partial results would else take gigabytes."""
+    config = FIXED._replace(piece=FIXED_PIECE)
+    segments = [ExtendSegment(0, 4096, 60_000, 0)]
+    work = prefill_work(segments, 0, 32, 8, config, library=False)
+    assert len(work.more) > 20
+    rows = sum(len(part.merges) for part in (work, *work.more))
+    assert rows == 4096
+
+
+def test_a_captured_step_says_what_it_holds() -> None:
+    """Contexts that are too long for its items are launched kernel by kernel."""
+    bucket = segment_bucket(64, 64, 32, 8, FIXED._replace(rows=128, piece=FIXED_PIECE))
+    short = [ExtendSegment(row, 1, 5000, row) for row in range(64)]
+    assert bucket.holds(short)
+    work = prefill_work(short, 0, 32, 8, bucket.config, library=False)
+    assert len(work.items) <= bucket.num_items
+    assert not bucket.holds([segment._replace(start=100_000) for segment in short])
+    assert not bucket.holds([ExtendSegment(0, 64, 250_000, 0)])
+
+
+def _attend(case: Case, plan: PagedPlan, config: PrefillConfig) -> Tensor:
+    shape = case.shape
+    out = torch.full_like(case.qkv[:, : shape.heads * shape.dim], torch.nan)
+    host = prefill_work(plan.prefills, 0, shape.heads, shape.kv, config, library=False)
+    plan = dataclasses.replace(plan, work=to_device(host, case.qkv.device))
+    args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
+    queries = qk_norm_rope_write(*args, attention.choose.write_config())
+    assert plan.work is not None
+    for work in (plan.work, *plan.work.more):
+        prefill(queries, case.keys, case.values, plan, work, config, out)
+    return out
+
+
+def _cut_up(case: Case, sizes: list[int]) -> PagedPlan:
+    """The one segment of the case as several."""
+    plan, segments, row = case.paged_plan(), [], 0
+    for size in sizes:
+        segments.append(ExtendSegment(row, size, case.segments[0][0] + row, 0))
+        row += size
+    return dataclasses.replace(plan, num_decodes=0, prefills=tuple(segments), invariant=True)
+
+
+SHAPES = [
+    Shape(heads=6, kv=2, dim=48, block_size=32),
+    Shape(heads=4, kv=2, dim=32, cache_dtype=torch.float8_e4m3fn),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_in_any_segments(shape: Shape, device: torch.device) -> None:
+    """One prompt whole, and in parts that end inside of pieces and tiles."""
+    cuts = [[14], [1, 3, 1, 9], [8, 6]]
+    outs = []
+    for sizes in cuts:
+        case = make_case(((40, 14),), shape).to(device)
+        outs.append(_attend(case, _cut_up(case, sizes), FIXED).cpu())
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    wanted, _, _ = expected(make_case(((40, 14),), shape))
+    exact = shape.dtype == torch.float32 and shape.cache_dtype is None
+    assert distance(outs[0], wanted) < (1e-5 if exact else 0.2)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("scales", ["", "block"])
+def test_products_of_any_rows(scales: str, parts: str, device: torch.device) -> None:
+    """A row alone, the last of some and in the second tile."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float16
+    problem = Problem(21, 128, 40, dtype, parts, scales)
+    whole = problem.run(ONE_TILE, device)
+    problem.check(whole, 2e-2)
+    x, residual = problem.x, problem.residual
+    for rows in (slice(0, 1), slice(3, 20), slice(20, 21)):
+        problem.x = x[rows].clone()
+        problem.residual = None if residual is None else residual[rows].clone()
+        assert torch.equal(problem.run(ONE_TILE, device), whole[rows])
+
+
+def test_the_cut_of_a_weight_follows_from_the_weight() -> None:
+    """Rows decide about the size of tiles only; one kernel where CUDA C++ does not serve."""
+    for op, num_weight_rows in product(Op, (1024, 4096, 6144, 24576, 151936)):
+        configs = [
+            choose_invariant(op, rows, num_weight_rows, 0, has_wide=True)
+            for rows in (1, 16, 100, 256, 257, 8192)
+        ]
+        assert all(isinstance(config, Wide) for config in configs)
+        assert len({config.splits for config in configs if config is not None}) == 1
+        assert op is not Op.NORM_SWIGLU or configs[0].splits == 1  # type: ignore[union-attr]
+        for scale_block in (0, 1, 128):
+            known = {
+                choose_invariant(op, rows, num_weight_rows, scale_block, has_wide=False)
+                for rows in (1, 64, 8192)
+            }
+            assert len(known) == 1
+    assert choose_invariant(Op.LINEAR, 0, 64, 0, has_wide=True) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+class TestOnACard:
+    """Through the entries, whatever they choose: on Hopper CUDA C++, else Triton."""
+
+    @pytest.mark.parametrize("kind", ["dense", "biased", "fp8", "float16", "float32"])
+    def test_products(self, kind: str) -> None:
+        """1 to 2,000 rows of all four products of a layer."""
+        generator = torch.Generator("cuda").manual_seed(3)
+        dtype = {"float16": torch.float16, "float32": torch.float32}.get(kind, torch.bfloat16)
+
+        def drawn(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, device="cuda").to(dtype)
+
+        depth, width = 1024, 1536
+        weight = drawn(width, depth) * depth**-0.5
+        given = quantize_weight(weight) if kind == "fp8" else weight
+        bias = drawn(width) if kind == "biased" else None
+        x, residual, norm = drawn(2000, depth), drawn(2000, width), drawn(depth)
+
+        def products(rows: slice) -> list[Tensor]:
+            r = x[rows].clone()
+            return [
+                entries.linear(r, given, bias, invariant=True),
+                entries.norm_linear(r, norm, 1e-6, given, bias, invariant=True),
+                entries.norm_swiglu(r, norm, 1e-6, given, invariant=True),
+                entries.linear_add(r, given, residual[rows].clone(), bias, invariant=True),
+            ]
+
+        whole = products(slice(0, 2000))
+        exact = x.double() @ weight.double().T
+        exact = exact if bias is None else exact + bias.double()
+        assert (whole[0].double() - exact).norm() < 0.06 * exact.norm()
+        for first, count in product((0, 5, 1700), (1, 2, 16, 17, 40, 64, 100, 200, 256, 257)):
+            rows = slice(first, first + count)
+            for found, one in zip(products(rows), whole, strict=True):
+                assert torch.equal(found, one[rows]), (kind, first, count)
+
+    @pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn])
+    def test_attention(self, cache_dtype: torch.dtype | None) -> None:
+        """A prompt behind a past of several pieces; row by row, whole, and in parts."""
+        shape = Shape(32, 8, 128, 32, torch.bfloat16, cache_dtype)
+        start, rows = FIXED_PIECE - 60, 900
+        cuts = [[rows], [1] * rows, [1, 130, 1, 1, 500, rows - 633]]
+        outs = []
+        for sizes in cuts:
+            case = make_case(((start, rows),), shape).to(torch.device("cuda"))
+            plan = paged.prepared(_cut_up(case, sizes), shape.heads, case.keys, shape.dtype)
+            args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
+            outs.append(paged.attend(*args, plan))
+        assert all(torch.equal(out, outs[0]) for out in outs)
+        wanted, _, _ = expected(make_case(((start, rows),), shape))
+        assert distance(outs[0].cpu(), wanted) < 3e-2

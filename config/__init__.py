@@ -18,7 +18,9 @@ from config.environment import (
 from config.load import load_config, parse_config, with_gateway
 from config.model import (
     DUMMY_PREFIX,
+    ENGINE_KINDS,
     EXTERNAL_ENGINES,
+    TEXT_ENGINE,
     Config,
     FallbackConfig,
     GatewayConfig,
@@ -40,7 +42,9 @@ __all__ = [
     "BUILTIN_MODEL",
     "BUILTIN_PREFIX",
     "DUMMY_PREFIX",
+    "ENGINE_KINDS",
     "EXTERNAL_ENGINES",
+    "TEXT_ENGINE",
     "Config",
     "FallbackConfig",
     "GatewayConfig",

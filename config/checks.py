@@ -10,7 +10,7 @@ from typing import Final
 from config.defaults import names_nothing, profiles
 from config.links import link_mistakes
 from config.mistakes import Mistake, Place
-from config.model import DUMMY_PREFIX, Config, ParamsConfig, TariffConfig
+from config.model import DUMMY_PREFIX, TEXT_ENGINE, Config, ParamsConfig, TariffConfig
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 
@@ -101,7 +101,9 @@ def _model_mistakes(config: Config) -> Iterator[Mistake]:
 def _worker_mistakes(config: Config) -> Iterator[Mistake]:
     models = {model.name for model in config.models}
     for at, worker in enumerate(config.workers):
-        if worker.model.startswith(DUMMY_PREFIX):
+        if worker.engine == TEXT_ENGINE:
+            pass  # its own name of the model
+        elif worker.model.startswith(DUMMY_PREFIX):
             yield Mistake(
                 ("workers", at, "model"),
                 f"worker `{worker.name}` cannot serve {worker.model}, which has neither "

@@ -6,7 +6,7 @@ Owns names, defaults and bounds of every key. Must not read files or the environ
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
@@ -243,8 +243,14 @@ class LaunchConfig(_Table, frozen=True):
     stop: tuple[str, ...] = ()
 
 
-EXTERNAL_ENGINES: Final = frozenset(("vllm", "sglang", "llama-cpp"))
-"""Other people's engines that take and give token ids."""
+TEXT_ENGINE: Final = "openai"
+"""Any server with OpenAI's API: it takes and gives text."""
+
+EXTERNAL_ENGINES: Final = frozenset(("vllm", "sglang", "llama-cpp", TEXT_ENGINE))
+"""Other people's engines. All but `TEXT_ENGINE` take and give token ids."""
+
+EngineKind = Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp", "openai"]
+ENGINE_KINDS: Final[tuple[str, ...]] = get_args(EngineKind)
 
 
 class WorkerConfig(_Table, frozen=True):
@@ -268,7 +274,9 @@ class WorkerConfig(_Table, frozen=True):
     `launch` (its next start waits for the memory of the card `device`) or already there. `model` is
     then the directory with its tokenizer files, `max_seqs` what it may get at once,
     `api_key_env` the variable that holds its key, and `probe_context` the length of the prompt that
-    it must answer before it counts as ready (0: none).
+    it must answer before it counts as ready (0: none). "openai" is any other server with OpenAI's
+    API: it gets text, `model` is its own name of the model, and `refused_fields` are those that it
+    answers with an error, so that it does not get them.
     """
 
     name: Name
@@ -277,7 +285,7 @@ class WorkerConfig(_Table, frozen=True):
     gateways: tuple[str, ...]
     token_budget: Positive
     max_gap_ms: Gap | None = None
-    engine: Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp"] = "native"
+    engine: EngineKind = "native"
     device: Annotated[str, msgspec.Meta(pattern=_DEVICE)] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["auto", "fp8"] = "auto"
@@ -295,6 +303,7 @@ class WorkerConfig(_Table, frozen=True):
     url: Annotated[str, msgspec.Meta(pattern=_ENGINE_URL)] | None = None
     launch: LaunchConfig | None = None
     api_key_env: str | None = None
+    refused_fields: tuple[str, ...] = ()
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
     prepare: tuple[Literal["drop-page-cache", "clear-shm"], ...] = ()
     owns_gpu: bool = False
@@ -315,6 +324,8 @@ class WorkerConfig(_Table, frozen=True):
             if key := next((key for key, value in given.items() if value is not None), None):
                 known = ", ".join(f'"{name}"' for name in sorted(EXTERNAL_ENGINES))
                 raise ValueError(f"`{key}` is only for engine = {known}")
+        if self.refused_fields and self.engine != TEXT_ENGINE:
+            raise ValueError(f'`refused_fields` is only for engine = "{TEXT_ENGINE}"')
 
 
 class Config(_Table, frozen=True):

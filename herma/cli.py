@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from herma import EXIT_EXPLAINED
 from protocol.errors import HermaError
@@ -119,10 +120,16 @@ def _add_servers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _add_worker_actions(worker)
 
 
+ENGINE_KINDS: Final = ("native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp", "openai")
+"""Those of `config`, which is not imported for a help text."""
+
+
 def _add_engine(worker: argparse.ArgumentParser) -> None:
     """Options that override keys of the worker's table."""
     worker.add_argument(
-        "--engine", choices=("native", "synthetic", "scripted"), help="instead of the worker's"
+        "--engine",
+        choices=ENGINE_KINDS,
+        help="instead of the worker's; all after scripted are other people's and need its `url`",
     )
     worker.add_argument("--model", metavar="DIR", help="instead of the worker's")
     worker.add_argument("--serves", metavar="NAME", help="the model's public name, likewise")

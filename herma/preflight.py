@@ -12,7 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from config import Config, GatewayConfig, WorkerConfig, builtin_models, is_hub_id, provider_api_key
+from config import (
+    TEXT_ENGINE,
+    Config,
+    GatewayConfig,
+    WorkerConfig,
+    builtin_models,
+    is_hub_id,
+    provider_api_key,
+)
 from protocol.addresses import nth_address
 from protocol.errors import ConfigError
 
@@ -42,6 +50,8 @@ def check_providers(config: Config, environ: Mapping[str, str]) -> None:
 def missing_models(config: Config) -> Iterator[str]:
     """One line for each worker whose `model` is not a directory of this host."""
     for worker in config.workers:
+        if worker.engine == TEXT_ENGINE:
+            continue
         path = found(worker.model)
         if worker.model in builtin_models() or (path is not None and path.is_dir()):
             continue

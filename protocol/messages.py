@@ -1,4 +1,4 @@
-"""The messages of protocol v5, as two closed unions.
+"""The messages of protocol v6, as two closed unions.
 
 Owns what a gateway sends to a worker and a worker to a gateway. Values are plain (int, str, bytes,
 tuples of structs); token ids travel packed (`protocol/tokens.py`). Must not know sockets, engines
@@ -11,7 +11,7 @@ import msgspec
 
 from protocol.sampling import SamplingParams
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 
 ENFORCES_GRAMMARS: Final = "grammars"
 """The capability of an engine that takes a `Submit` with a grammar; others refuse it by name."""
@@ -30,6 +30,17 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 PackedTokens = Annotated[bytes, msgspec.Meta(max_length=64 * 2**20)]
 PackedDigests = bytes
 """Block digests of 16 bytes each, one after another."""
+
+RELAY_CHUNK_BYTES: Final = 2**16
+RELAY_WINDOW_BYTES: Final = 2**17
+"""How far the sender of a relayed body may be ahead of what the receiver has taken. 320 requests of
+one worker have 40 MiB under way at the most, and its supervisor keeps 64 MiB for its engine.
+"""
+Piece = Annotated[bytes, msgspec.Meta(max_length=RELAY_CHUNK_BYTES)]
+Header = tuple[
+    Annotated[str, msgspec.Meta(max_length=1024)], Annotated[str, msgspec.Meta(max_length=2**14)]
+]
+Headers = Annotated[tuple[Header, ...], msgspec.Meta(max_length=128)]
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -129,15 +140,76 @@ class Dismiss(_Message, frozen=True, tag=8):
     reason: str
 
 
-ToWorker = Welcome | Submit | Abort | Drain | Ping | Snapshot | GetFiles | Dismiss
+class Relay(_Message, frozen=True, tag=9):
+    """POST to `target` of a text-level engine: a body of `num_bytes` that begins with `data`.
+    The rest follows as `RelayChunk`s from the first `RelayTaken` on.
+
+    `Abort` stops it. The answer is a `RelayHead` and `RelayData`, as far as the gateway's credit
+    allows, and a `RelayEnd`; or `Rejected`. `digests` are those of its text in blocks of four bytes
+    a token: what the engine will probably have in its cache.
+    """
+
+    request_id: Id16
+    attempt: Count
+    model: str
+    target: Annotated[str, msgspec.Meta(pattern=r"^/[!-~]{0,4095}\Z")]
+    headers: Headers
+    num_bytes: Count
+    data: Piece = b""
+    digests: PackedDigests = b""
+    deadline_s: Finite | None = None
+
+
+class RelayChunk(_Message, frozen=True, tag=10):
+    """More of a relayed request's body; `offset` is where it begins."""
+
+    request_id: Id16
+    attempt: Count
+    offset: Count
+    data: Piece
+
+
+class RelayCredit(_Message, frozen=True, tag=11):
+    """The gateway has passed on that many bytes of the response: the worker may be
+    `RELAY_WINDOW_BYTES` ahead of them.
+    """
+
+    request_id: Id16
+    attempt: Count
+    num_taken: Count
+
+
+ToWorker = (
+    Welcome
+    | Submit
+    | Abort
+    | Drain
+    | Ping
+    | Snapshot
+    | GetFiles
+    | Dismiss
+    | Relay
+    | RelayChunk
+    | RelayCredit
+)
 
 
 # Worker to gateway.
 
 
+class RelayFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Of a text-level engine: the model's name there, and the fields of requests that it refuses,
+    which are left out of what it gets.
+    """
+
+    model: str
+    refused_fields: tuple[str, ...] = ()
+
+
 class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a running engine measured about itself. `kv_tokens` = blocks x block size.
 
+    An engine with `relay` takes `Relay` instead of `Submit`; its `files_digest` is all zeros.
     `capabilities` are what not every engine can do (`ENFORCES_GRAMMARS`, `INVARIANT`); unknown ones
     are ignored.
     """
@@ -152,6 +224,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     token_budget: Count
     files_digest: Id16
     capabilities: tuple[str, ...] = ()
+    relay: RelayFacts | None = None
 
 
 class Register(_Message, frozen=True, tag=32):
@@ -349,6 +422,51 @@ class Bye(_Message, frozen=True, tag=45):
     reason: str
 
 
+class RelayHead(_Message, frozen=True, tag=47):
+    """The head of the engine's response. Names of headers are in lower case."""
+
+    request_id: Id16
+    attempt: Count
+    status: Annotated[int, msgspec.Meta(ge=100, le=999)]
+    headers: Headers
+
+
+class RelayData(_Message, frozen=True, tag=48):
+    """More of the response's body; `offset` is where it begins."""
+
+    request_id: Id16
+    attempt: Count
+    offset: Count
+    data: Piece
+
+
+class RelayTaken(_Message, frozen=True, tag=49):
+    """The engine has taken that many bytes of the request's body: the gateway may be
+    `RELAY_WINDOW_BYTES` ahead of them.
+    """
+
+    request_id: Id16
+    attempt: Count
+    num_taken: Count
+
+
+RelayError = Literal["aborted", "broken", "unreachable"]
+
+
+class RelayEnd(_Message, frozen=True, tag=50):
+    """The exchange is over. Without an `error` the response is whole, with `num_bytes`.
+
+    `unreachable`: nothing reached the engine; `broken`: the connection broke, or was silent for too
+    long.
+    """
+
+    request_id: Id16
+    attempt: Count
+    num_bytes: Count
+    error: RelayError | None = None
+    detail: str = ""
+
+
 class Bundle(_Message, frozen=True, tag=46):
     """Frames of the engine that came together, in order; none is a bundle.
 
@@ -376,4 +494,8 @@ FromWorker = (
     | Fault
     | Bye
     | Bundle
+    | RelayHead
+    | RelayData
+    | RelayTaken
+    | RelayEnd
 )

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from config import Config, WorkerConfig, builtin_config, load_config
+from config import ENGINE_KINDS, Config, WorkerConfig, builtin_config, load_config
 from protocol.errors import ConfigError
 from workers.supervisor.app import serve
 from workers.supervisor.engine_process import NATIVE_ENGINE
@@ -96,7 +96,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--gateway", action="append", metavar="ADDR", help="dial this instead; repeatable"
     )
-    parser.add_argument("--engine", help="native, synthetic or scripted, instead of the file's")
+    parser.add_argument("--engine", help=f"instead of the file's: {', '.join(ENGINE_KINDS)}")
     parser.add_argument("--model", metavar="DIR", help="instead of the file's")
     parser.add_argument("--serves", metavar="NAME", help="the model's public name")
     parser.add_argument("--script", metavar="FILE", help="what a scripted engine answers")

@@ -23,6 +23,7 @@ from config import (
     no_builtin,
 )
 from protocol.errors import ConfigError
+from protocol.ids import ID_BYTES
 
 CONFIG_NAME: Final = "config.json"
 GENERATION_NAME: Final = "generation_config.json"
@@ -47,6 +48,10 @@ class ModelFiles:
 
     digest: bytes
     files: dict[str, bytes]
+
+
+NO_FILES: Final = ModelFiles(bytes(ID_BYTES), {})
+"""Of a text-level engine: it has its tokenizer to itself."""
 
 
 def read_model_files(model_dir: Path) -> ModelFiles:

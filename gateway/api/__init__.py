@@ -45,6 +45,7 @@ from gateway.api.events import (
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
+    UpstreamUsage,
     Usage,
 )
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
@@ -114,6 +115,7 @@ __all__ = [
     "TurnEvent",
     "UpstreamBody",
     "UpstreamChunk",
+    "UpstreamUsage",
     "Usage",
     "Version",
     "busy",

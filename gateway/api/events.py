@@ -127,6 +127,12 @@ class UpstreamBody(_Event, frozen=True, gc=False):
     body: bytes
 
 
+class UpstreamUsage(_Event, frozen=True, gc=False):
+    """What the engine or provider has counted. Clients get it in its own bytes; we count it."""
+
+    usage: Usage
+
+
 class Failed(_Event, frozen=True, gc=False):
     """The turn ends in an error; nothing follows."""
 
@@ -136,4 +142,4 @@ class Failed(_Event, frozen=True, gc=False):
 ToolCallEvent = ToolCallStart | ToolCallArguments | ToolCallEnd
 ContentEvent = ReasoningDelta | TextDelta | ToolCallEvent | Finished
 ChoiceEvent = Started | ContentEvent | Usage
-TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | Failed
+TurnEvent = ChoiceEvent | UpstreamChunk | UpstreamBody | UpstreamUsage | Failed

@@ -31,6 +31,7 @@ from gateway.api import (
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
+    UpstreamUsage,
     Usage,
     connection_lost,
     with_herma,
@@ -55,7 +56,9 @@ CLIENT_LEFT: Final = 499
 _header: Final = functools.lru_cache(maxsize=1024)(header)
 """For values that many answers share; nearly every route has its own."""
 
-_RareEvent = Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | Failed
+_RareEvent = (
+    Started | ToolCallStart | ToolCallEnd | Finished | Usage | UpstreamBody | UpstreamUsage | Failed
+)
 
 
 class Answer:
@@ -205,6 +208,9 @@ class StreamedAnswer(Answer):
                 return b""
             case UpstreamBody():
                 self._foreign = event
+                return b""
+            case UpstreamUsage():
+                self.usage = event.usage
                 return b""
             case Finished() if self.request.n == 1:
                 self._note_content()

@@ -11,6 +11,7 @@ from gateway.api import (
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
+    UpstreamUsage,
     Usage,
     connection_lost,
 )
@@ -56,6 +57,8 @@ class WholeAnswer(Answer):
                 self._error = event.error
             case UpstreamBody():
                 self._foreign = event
+            case UpstreamUsage():
+                self.usage = event.usage
             case UpstreamChunk():
                 raise TypeError("a stream's chunk came for an answer that is not streamed")
             case _:

@@ -5,6 +5,7 @@ Must not know requests, prompts or HTTP.
 
 from gateway.link.attempts import OVERDUE, Attempt, Crashed, Lost, Outcome, Overdue, Stopped
 from gateway.link.model_files import ModelFiles
+from gateway.link.relays import RelayClient
 from gateway.link.worker_link import WorkerLink
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "ModelFiles",
     "Outcome",
     "Overdue",
+    "RelayClient",
     "Stopped",
     "WorkerLink",
 ]

@@ -15,7 +15,16 @@ from gateway.routing import Lease
 from gateway.runtime import Wakeup
 from gateway.telemetry import Counters
 from protocol.ids import RequestId, WorkerId
-from protocol.messages import Accepted, Finished, Rejected, TokenItem
+from protocol.messages import (
+    Accepted,
+    Finished,
+    Rejected,
+    RelayData,
+    RelayEnd,
+    RelayHead,
+    RelayTaken,
+    TokenItem,
+)
 from protocol.tokens import TOKEN_BYTES
 
 
@@ -37,6 +46,9 @@ class Crashed(msgspec.Struct, frozen=True):
     error: Exception
 
 
+_AboutAttempt = (
+    TokenItem | Finished | Rejected | Accepted | RelayHead | RelayData | RelayTaken | RelayEnd
+)
 Outcome = Finished | Rejected | Lost | Overdue | Stopped | Crashed
 
 LOST: Final = Lost()
@@ -219,9 +231,7 @@ class Attempts:
         attempt.end(message)
         return None
 
-    def of(
-        self, worker_id: WorkerId, message: TokenItem | Finished | Rejected | Accepted
-    ) -> Attempt | None:
+    def of(self, worker_id: WorkerId, message: _AboutAttempt) -> Attempt | None:
         """The live attempt that the message is for; other messages are counted."""
         attempt = self._attempts.get(message.request_id)
         if attempt is None or attempt.number != message.attempt or attempt.outcome is not None:

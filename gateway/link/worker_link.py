@@ -17,6 +17,7 @@ import trio
 from gateway.link.attempts import Attempt, Attempts
 from gateway.link.model_files import ModelFiles
 from gateway.link.peers import Peer, Peers
+from gateway.link.relays import RelayAttempt, RelayMessage
 from gateway.link.submissions import Submissions
 from gateway.routing import Dispatcher
 from gateway.runtime import next_tick
@@ -43,6 +44,13 @@ from protocol.messages import (
     Progress,
     Register,
     Rejected,
+    Relay,
+    RelayChunk,
+    RelayCredit,
+    RelayData,
+    RelayEnd,
+    RelayHead,
+    RelayTaken,
     Snapshot,
     Submit,
     Tokens,
@@ -151,7 +159,7 @@ class WorkerLink:
 
     # Work of turns.
 
-    def submit(self, attempt: Attempt, message: Submit) -> None:
+    def submit(self, attempt: Attempt, message: Submit | Relay) -> None:
         """Send the work; messages for it reach the attempt until `forget`.
 
         A worker that cannot be reached ends the attempt as lost. Raises `WireError` for a message
@@ -169,6 +177,15 @@ class WorkerLink:
         if attempt.worker_id in self._peers:
             abort = Abort(attempt.request_id, attempt.number)
             self._send(attempt.worker_id, abort)
+
+    def send_on(self, attempt: Attempt, message: RelayChunk | RelayCredit) -> None:
+        """More of an exchange that was submitted."""
+        if attempt.worker_id in self._peers:
+            self._send(attempt.worker_id, message)
+
+    def waiting_bytes(self, attempt: Attempt) -> int:
+        """Bytes that the link of its worker has not taken yet."""
+        return self._router.waiting_bytes(attempt.worker_id)
 
     # What the dispatcher asks (FleetPort).
 
@@ -235,6 +252,8 @@ class WorkerLink:
                 gap = self._attempts.finished(worker_id, message)
             case Bundle():
                 self._unpack(worker_id, message, is_part=is_part)
+            case RelayData() | RelayHead() | RelayTaken() | RelayEnd():
+                gap = self._relayed(worker_id, message)
             case _:
                 self._take_rest(worker_id, message)
         if gap is not None:
@@ -262,6 +281,15 @@ class WorkerLink:
                 self._take_files(worker_id, message)
             case _:
                 assert_never(message)
+
+    def _relayed(self, worker_id: WorkerId, message: RelayMessage) -> str | None:
+        """Returns what is wrong with the worker, if so."""
+        attempt = self._attempts.of(worker_id, message)
+        if attempt is None:
+            return None
+        if not isinstance(attempt, RelayAttempt):
+            return f"{type(message).__name__} came for a sequence of tokens"
+        return attempt.take(message)
 
     def _unpack(self, worker_id: WorkerId, bundle: Bundle, *, is_part: bool) -> None:
         """Take each part as if it had come alone: garbage in one does not affect the others."""

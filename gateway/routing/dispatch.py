@@ -192,8 +192,7 @@ class Dispatch:
         """The files of the model of that name are missing: ask a ready worker, if there is one."""
         model = self._models.by_name.get(name)
         ready = self.fleet.ready(model) if model is not None else []
-        engines = [(worker.worker_id, worker.engine) for worker in ready[:1]]
-        return tuple(AskFiles(id_, engine.files_digest) for id_, engine in engines if engine)
+        return tuple(one for worker in ready[:1] for one in _ask_files(worker))
 
     def tick(self, now: float) -> Effects:
         """Deadlines and expiries; call it every 50 to 250 ms, half as often when `is_at_rest`."""
@@ -209,7 +208,7 @@ class Dispatch:
     def is_missed(self, name: str, now: float) -> bool:
         """Whether a worker of the model has vanished and may dial in again."""
         model = self._models.by_name.get(name)
-        if model is None or model.files_digest is None:
+        if model is None or model.block_size is None:
             return False
         return now < model.awaited_until
 
@@ -254,7 +253,7 @@ class Dispatch:
         record.was_ready = True
         return [
             AskSnapshot(worker.worker_id),
-            AskFiles(worker.worker_id, engine.files_digest),
+            *_ask_files(worker),
             Notice(kind(worker.name, worker.epoch, worker.models, engine.device)),
         ]
 
@@ -316,3 +315,10 @@ class Dispatch:
             if (model := self._models.by_name.get(name)) is not None:
                 self.fleet.refresh(model)
         return self.tickets.settle_all(names, now)
+
+
+def _ask_files(worker: Worker) -> tuple[AskFiles, ...]:
+    """A text-level engine has none."""
+    if worker.engine is None or worker.engine.relay is not None:
+        return ()
+    return (AskFiles(worker.worker_id, worker.engine.files_digest),)

@@ -39,7 +39,7 @@ from gateway.routing.worker_view import WorkerView
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import EventFeed, FleetEvent, WorkerBack, WorkerReady
 from protocol.ids import WorkerId
-from protocol.messages import Register, RejectReason
+from protocol.messages import Register, RejectReason, RelayFacts
 
 TICK_S: Final = 0.1
 IDLE_TICK_S: Final = 0.2
@@ -118,6 +118,11 @@ class Dispatcher:
 
     def workers(self) -> tuple[WorkerView, ...]:
         return self._core.workers()
+
+    def relay_facts(self, worker_id: WorkerId) -> RelayFacts | None:
+        """What is known of a text-level engine; None for one that takes tokens, or is gone."""
+        worker = self._core.fleet.get(worker_id)
+        return worker.engine.relay if worker is not None and worker.engine is not None else None
 
     def statistics(self) -> DispatchStatistics:
         return self._core.statistics()

@@ -34,7 +34,7 @@ class ModelView(msgspec.Struct, frozen=True):
     """A model as clients and turns see it. `context_length` (tokens) is the least of the ready
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
     None until a worker was ready once. `enforces_grammars`: so do all its ready workers, or did
-    when one was.
+    when one was. `relays`: its workers are text-level engines, without a tokenizer.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ModelView(msgspec.Struct, frozen=True):
     queued: int = 0
     is_fallback_on: bool = False
     enforces_grammars: bool = False
+    relays: bool = False
 
     @property
     def is_away(self) -> bool:
@@ -93,6 +94,7 @@ class Model:
         self.context_length = config.context_length
         self.files_digest: bytes | None = None
         self.enforces_grammars = False
+        self.relays = False
         self.block_size: int | None = None
         self.queue = AdmissionQueue()
         self.shares = FairShares()
@@ -306,6 +308,11 @@ class Fleet:
             shared = next((name for name in message.models if name in other.models), None)
             if shared is None:
                 continue
+            if (other.engine.relay is None) != (engine.relay is None):
+                return (
+                    f"one of it and `{other.name}`, which serves `{shared}` too, takes tokens and "
+                    "the other text; give one of them another model name"
+                )
             if other.engine.files_digest != engine.files_digest:
                 return (
                     f"its tokenizer and template files differ from those of `{other.name}`, which "
@@ -322,7 +329,8 @@ class Fleet:
         """Keep the facts of the ready workers for the time when none is ready."""
         engines = [worker.engine for worker in self.ready(model) if worker.engine is not None]
         if engines:
-            model.files_digest = engines[0].files_digest
+            model.relays = engines[0].relay is not None
+            model.files_digest = None if model.relays else engines[0].files_digest
             model.block_size = engines[0].block_size
             # Engines refuse what their whole cache cannot hold.
             model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
@@ -375,6 +383,7 @@ class Fleet:
             queued=len(model.queue),
             is_fallback_on=model.fallback.is_on,
             enforces_grammars=model.enforces_grammars,
+            relays=model.relays,
         )
 
     def _state(self, model: Model, ready: Sequence[Worker]) -> ModelState:

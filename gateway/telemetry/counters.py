@@ -6,6 +6,8 @@ know any metrics library: a counter must cost one addition on the token path.
 
 from dataclasses import dataclass, fields
 
+from gateway.api import Usage
+
 
 @dataclass(slots=True)
 class Counters:
@@ -35,6 +37,12 @@ class Counters:
     cloud_answers: int = 0
     cloud_failures: int = 0
     cloud_cut: int = 0
+
+    def count(self, usage: Usage) -> None:
+        """Add the tokens of an answer by a worker."""
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.completion_tokens += usage.completion_tokens
 
     def as_dict(self) -> dict[str, int]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -7,7 +7,7 @@ from gateway.turn.caller import Caller
 from gateway.turn.health_probes import HealthProbes
 from gateway.turn.model_texts import KnownText, known_text, off_the_loop
 from gateway.turn.open_turns import OpenTurns
-from gateway.turn.preparation import preview_route
+from gateway.turn.preview import preview_route
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
 from gateway.turn.services import Services

@@ -23,6 +23,7 @@ from gateway.api import (
     TurnEvent,
     UpstreamBody,
     UpstreamChunk,
+    Usage,
     busy,
     connection_lost,
 )
@@ -139,12 +140,7 @@ async def _ask(
 ) -> Answer | None:
     """The exchange with one provider; its cost goes to `bill`."""
     try:
-        if sent.request.stream:
-            answer = await _stream(provider, sent, model, started, emit, bill)
-        else:
-            answer = await provider.complete(
-                sent.request.raw, model, bill.note_usage, headers=sent.headers
-            )
+        answer = await ask_chat(provider, sent, model, started, emit, bill.note_usage)
     except ProviderFailed as error:
         if not error.may_be_charged:
             bill.waive()
@@ -155,9 +151,19 @@ async def _ask(
     return answer
 
 
-async def _stream(
-    provider: Provider, sent: ProviderRequest, model: str, started: Started, emit: Emit, bill: Bill
+async def ask_chat(
+    provider: Provider,
+    sent: ProviderRequest,
+    model: str,
+    started: Started,
+    emit: Emit,
+    on_usage: Callable[[Usage], None],
 ) -> Answer | None:
+    """The answer in one piece, or None once a stream has been emitted, behind `started`. Raises
+    `ProviderFailed` or `ProviderCut`.
+    """
+    if not sent.request.stream:
+        return await provider.complete(sent.request.raw, model, on_usage, headers=sent.headers)
     has_started = False
 
     def note_headers(headers: tuple[Header, ...]) -> None:
@@ -175,7 +181,7 @@ async def _stream(
         sent.request.raw,
         model,
         pass_on,
-        bill.note_usage,
+        on_usage,
         headers=sent.headers,
         on_headers=note_headers,
     )

@@ -5,20 +5,24 @@ its result: `routing/fallback.py` decides.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
 
-from gateway.link import Attempt, Outcome, WorkerLink
+from gateway.link import Attempt, Outcome, RelayClient, WorkerLink
 from gateway.routing import Dispatcher, Lease, Probe, ProbeResult
+from gateway.turn.relay_run import engine_behind
+from gateway.upstream import ProviderFailed
 from protocol.ids import ID_BYTES, RequestId
-from protocol.messages import Accepted, Finished, Rejected, Submit, TokenItem
+from protocol.messages import Accepted, Finished, Rejected, RelayFacts, Submit, TokenItem
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 
 PROBE_S: Final = 10.0
 """Four tokens take milliseconds; a worker that is ready has compiled."""
 PROBE_TOKENS: Final = 4
+_OK: Final = 200
 _PROMPT: Final = (1, 2, 3, 4)
 """Ids that every vocabulary has. Less than a block: nothing of it stays in a cache."""
 
@@ -40,6 +44,9 @@ class HealthProbes:
                 nursery.start_soon(self._run_probe, probe)
 
     async def _run_probe(self, probe: Probe) -> None:
+        if (facts := self._dispatcher.relay_facts(probe.worker_id)) is not None:
+            await self._run_chat(probe, facts)
+            return
         num_tokens = 0
 
         def count(item: TokenItem) -> bool:
@@ -62,6 +69,24 @@ class HealthProbes:
         finally:
             self._link.forget(attempt)
         self._report(probe, attempt.outcome, has_tokens=num_tokens > 0)
+
+    async def _run_chat(self, probe: Probe, facts: RelayFacts) -> None:
+        """As `_run_probe`, for a text-level engine."""
+        client = RelayClient(
+            self._link,
+            Lease(0, probe.worker_id, 0, "health probe"),
+            RequestId(self._draw(ID_BYTES)),
+            1,
+            model=probe.model,
+            digests=(),
+            known_s=PROBE_S,
+        )
+        engine = engine_behind(self._link.worker_name(probe.worker_id), client, facts)
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": PROBE_TOKENS}
+        has_answered = False
+        with trio.move_on_after(PROBE_S), suppress(ProviderFailed):
+            has_answered = (await engine.complete(chat, facts.model)).status == _OK
+        self._report(probe, client.attempt.outcome, has_tokens=has_answered)
 
     def _report(self, probe: Probe, outcome: Outcome | None, *, has_tokens: bool) -> None:
         result: ProbeResult = "failed"

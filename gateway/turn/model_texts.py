@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from gateway.api import model_not_found, unavailable
+from gateway.api import invalid, model_not_found, unavailable
 from gateway.prompt import ModelText
 from gateway.routing import ModelView
 from gateway.turn.services import Services
@@ -39,6 +39,9 @@ async def known_text(services: Services, name: str) -> KnownText:
         view = services.dispatcher.model(name)
         if view is None:
             raise model_not_found(name)
+        if view.relays:
+            text = f"The engine of {view.name} takes text and keeps its tokenizer to itself."
+            raise invalid("model", text, code="no_tokenizer")
         if view.files_digest is None:
             text = f"No worker of {view.name} has sent its tokenizer yet."
             raise unavailable(text, FILES_RETRY_AFTER_S)

@@ -1,7 +1,7 @@
 """From a chat request to a job for a worker.
 
 Owns rendering and tokenising (in a thread when it takes long), the clamp of the output, seeds and
-sampling, and the preview of a route. Must not know leases, frames or answers.
+sampling. Must not know leases, frames or answers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from gateway.api import (
     Message,
     ToolSchema,
     context_length_exceeded,
-    model_not_found,
-    unavailable,
 )
 from gateway.output import AUTO, NONE, AnswerFormat
 from gateway.output.tools import Opening, forced_opening
 from gateway.prompt import ModelText, encode_raw
-from gateway.routing import ModelView, RoutePreview, RouteRequest
+from gateway.routing import ModelView
 from gateway.turn.caller import Caller
 from gateway.turn.grammars import (
     Beginning,
@@ -72,7 +70,6 @@ _CACHED_TOOLS: Final = {ToolSchema}
 _ENCODERS: Final = trio.CapacityLimiter(2)
 """Encoding is bound by cores; more threads would only take them from the token path."""
 
-_NO_TICKET: Final = 0
 _NO_TIME: Final = datetime.fromtimestamp(0, UTC)
 """For templates that do not read the time."""
 
@@ -173,36 +170,6 @@ async def prepare(
         opening=opening.text if opening is not None else "",
         grammar=grammar,
     )
-
-
-async def preview_route(services: Services, request: ChatRequest, caller: Caller) -> RoutePreview:
-    """Where the request would go now, without placing it. Raises `ApiError` as the request itself
-    would, and while the model's tokenizer is unknown.
-    """
-    dispatcher = services.dispatcher
-    view = dispatcher.model(request.model)
-    if view is None:
-        raise model_not_found(request.model)
-    job = await prepare(services, request, caller, view)
-    if job is None:
-        raise unavailable(f"No worker of {view.name} was ready yet: its prompts are unknown.", 5)
-    found = dispatcher.preview(
-        RouteRequest(
-            ticket=_NO_TICKET,
-            model=job.model,
-            key=caller.key,
-            weight=caller.weight,
-            session=job.session,
-            digests=job.digests,
-            prompt_tokens=job.prompt_tokens,
-            max_tokens=max(1, job.sampling.max_tokens),
-            auxiliary=job.auxiliary,
-            cloud=caller.cloud,
-        )
-    )
-    if found is None:
-        raise model_not_found(request.model)
-    return found
 
 
 def _form(

@@ -24,6 +24,8 @@ from gateway.turn.caller import Caller
 from gateway.turn.fallback_chain import answer_by_chain
 from gateway.turn.open_turns import Claim, Emit
 from gateway.turn.preparation import UNSUPPORTED, Job, guess_prompt_tokens, is_auxiliary, prepare
+from gateway.turn.relay_job import RelayJob, chat_job
+from gateway.turn.relayed_chat import answer_by_relay
 from gateway.turn.sequence_run import SequenceRun
 from gateway.turn.services import Services
 
@@ -121,12 +123,14 @@ class Turn:
         if is_final or await self._try_locally(cloud=False) is not None:
             raise error
 
-    async def _prepared(self, *, cloud: bool) -> Job | UseProvider:
-        """The request in tokens; or the providers to ask instead. While no worker has sent the
-        model's tokenizer, the request waits for one.
+    async def _prepared(self, *, cloud: bool) -> Job | RelayJob | UseProvider:
+        """The request in tokens, or as it is for a text-level engine; or the providers to ask
+        instead. While no worker has sent the model's tokenizer, the request waits for one.
         """
         while True:
             view = self._view()
+            if view.relays:
+                return chat_job(self._request, self._caller, view)
             try:
                 job = await prepare(self._services, self._request, self._caller, view)
             except ApiError as error:
@@ -181,6 +185,9 @@ class Turn:
         job = await self._prepared(cloud=cloud)
         if isinstance(job, UseProvider):
             return job
+        if isinstance(job, RelayJob):
+            given = self._services, self._request, job, self._emit
+            return await answer_by_relay(*given, cloud=cloud)
         choices: list[SequenceRun] = []
         emit = self._counting(job, choices) if job.request.continuous_usage else self._emit
         first = SequenceRun(self._services, job, 0, emit)
@@ -200,7 +207,7 @@ class Turn:
                 usage = self._usage or _usage_of(job, choices)
                 self._services.spending.record_local(self._caller.key, job.model, usage)
         if provider is None:
-            self._count(self._usage or self._emit_usage(job, *choices))
+            self._services.counters.count(self._usage or self._emit_usage(job, *choices))
         return provider
 
     async def _fan_out(
@@ -250,12 +257,6 @@ class Turn:
         usage = self._usage = _usage_of(job, choices)
         self._emit(usage)
         return usage
-
-    def _count(self, usage: Usage) -> None:
-        counters = self._services.counters
-        counters.prompt_tokens += usage.prompt_tokens
-        counters.cached_tokens += usage.cached_tokens
-        counters.completion_tokens += usage.completion_tokens
 
 
 def _usage_of(job: Job, choices: Sequence[SequenceRun]) -> Usage:

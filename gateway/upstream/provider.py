@@ -8,11 +8,20 @@ request only the model's name changes. Must not know turns. No text names the ad
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
@@ -66,23 +75,53 @@ stopped waiting while the model went on.
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
 """Characters of a request target that are not percent-encoded."""
 
+_CHAT: Final = "/chat/completions"
+_JSON: Final = "application/json"
+
 _encode = msgspec.json.Encoder().encode
 
 
-class Provider:
-    """An API by its name in the configuration. Keeps connections alive until `aclose`."""
+class Client(Protocol):
+    """What carries the requests: see `HttpClient`."""
 
-    def __init__(self, name: str, config: ProviderConfig, api_key: str | None) -> None:
+    def exchange(
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        connect_s: float,
+        write_s: float,
+        read_s: float,
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        """Send a request and give its response; raises `HttpError`."""
+
+
+class Provider:
+    """An API by its name in the configuration. Keeps connections alive until `aclose`. With a
+    `client` of its own it has no address that texts must not name: an engine behind a worker.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ProviderConfig,
+        api_key: str | None,
+        client: Client | None = None,
+    ) -> None:
         """Raises `ConfigError` if `base_url` is not an address."""
         self.name = name
         self._config = config
-        self._headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
+        self._headers = [(b"accept-encoding", b"identity")]
         if api_key is not None:
             self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
-        self._url = config.base_url.rstrip("/") + "/chat/completions"
-        self._target, host = _address(name, self._url)
-        self._secrets = [host.encode(), *([api_key.encode()] if api_key else [])]
+        self._url = config.base_url.rstrip("/")
+        self._secrets = [api_key.encode()] if api_key else []
+        self._given_client = client
         self._client: HttpClient | ProxiedClient | None = None
+        if client is None:
+            self._secrets.append(_address(name, self._url)[1].encode())
 
     def __repr__(self) -> str:
         return f"<Provider {self.name}>"
@@ -107,7 +146,7 @@ class Provider:
         `headers`. `on_usage` gets the reported usage. Raises `ProviderFailed`.
         """
         with _failures(self.name):
-            async with self._exchange(
+            async with self._ask_chat(
                 raw, model, headers, "application/json", self._config.answer_s
             ) as response:
                 answer = await self._whole(response, self._config.answer_s)
@@ -151,7 +190,7 @@ class Provider:
         answer: Answer | None = None
         try:
             with deadline, _failures(self.name):
-                async with self._exchange(
+                async with self._ask_chat(
                     asked, model, headers, "text/event-stream", self._config.read_s
                 ) as response:
                     on_headers(self._forwarded(response))
@@ -190,36 +229,87 @@ class Provider:
             raise ProviderFailed(f"{self.name} ended its stream early")
         return None
 
-    @asynccontextmanager
-    async def _exchange(
+    async def forward(
+        self,
+        path: str,
+        content_type: str,
+        body: bytes,
+        respond: Callable[[HttpResponse, tuple[Header, ...]], Awaitable[None]],
+        *,
+        headers: Iterable[Header] = (),
+    ) -> None:
+        """POST `body` to a path below the API's root, whatever it means there. `respond` gets the
+        response and those of its headers that a client gets, and passes it on.
+
+        Raises `ProviderFailed` before `respond` is called, `ProviderCut` after it.
+        """
+        has_begun = False
+        try:
+            with _failures(self.name):
+                async with self._exchange(
+                    path, headers, "*/*", content_type, body, self._config.answer_s
+                ) as response:
+                    has_begun = True
+                    pieces = _Bounded(response.body, self._config.read_s)
+                    bounded = HttpResponse(response.status, response.headers, pieces)
+                    await respond(bounded, self._forwarded(response))
+        except ProviderFailed as error:
+            if has_begun:
+                raise ProviderCut(str(error)) from error
+            raise
+
+    def _ask_chat(
         self,
         raw: Mapping[str, Any],
         model: str,
         headers: Iterable[Header],
         accept: str,
         read_s: float,
+    ) -> AbstractAsyncContextManager[HttpResponse]:
+        body = _encode({**raw, "model": model})
+        return self._exchange(_CHAT, headers, accept, _JSON, body, read_s)
+
+    @asynccontextmanager
+    async def _exchange(
+        self,
+        path: str,
+        headers: Iterable[Header],
+        accept: str,
+        content_type: str,
+        body: bytes,
+        read_s: float,
     ) -> AsyncIterator[HttpResponse]:
         # Clients may send any Latin-1 text.
         named = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         if not any(name == b"user-agent" for name, _ in named):
             named.append((b"user-agent", f"herma/{VERSION}".encode()))
-        if self._client is None:
-            self._client = client_for(self._url)
-        async with self._client.exchange(
+        named += [
+            (b"accept", accept.encode()),
+            (b"content-type", content_type.encode("latin-1")),
+        ]
+        async with self._connections().exchange(
             "POST",
-            self._target,
-            [*named, (b"accept", accept.encode()), *self._headers],
-            _encode({**raw, "model": model}),
+            _address(self.name, self._url + path)[0],
+            [*named, *self._headers],
+            body,
             connect_s=self._config.connect_s,
             write_s=self._config.read_s,
             read_s=read_s,
         ) as response:
-            self._check_status(response)
+            self._check_status(response, path)
             yield response
 
-    def _check_status(self, response: HttpResponse) -> None:
+    def _connections(self) -> Client:
+        if self._given_client is not None:
+            return self._given_client
+        if self._client is None:
+            self._client = client_for(self._url)
+        return self._client
+
+    def _check_status(self, response: HttpResponse, path: str) -> None:
         status = response.status
-        if status == 200 or (400 <= status < 500 and status not in _ABOUT_PROVIDER):
+        is_answer = status == 200 if path == _CHAT else 200 <= status < 300
+        if is_answer or (400 <= status < 500 and status not in _ABOUT_PROVIDER):
             return
         retry_after_s = _retry_after_s(dict(response.headers).get(b"retry-after"))
         raise ProviderFailed(
@@ -265,6 +355,20 @@ class Provider:
             raise ProviderFailed(f"{self.name} sent no JSON object", status=status)
 
 
+class _Bounded(AsyncIterator[bytes]):
+    """A body; iterating raises `ReadTimeout` after `silence_s` without a byte."""
+
+    def __init__(self, body: AsyncIterator[bytes], silence_s: float) -> None:
+        self._body = body
+        self._silence_s = silence_s
+
+    async def __anext__(self) -> bytes:
+        with trio.move_on_after(self._silence_s):
+            return await self._body.__anext__()
+        raise ReadTimeout(f"no byte for {self._silence_s:g} s")
+
+
+@lru_cache(maxsize=1024)
 def _address(name: str, url: str) -> tuple[str, str]:
     """The request target, and the server as texts may name it."""
     parts = urlsplit(url)

@@ -124,6 +124,7 @@ class HttpClient:
         headers: Iterable[Header] = (),
         body: bytes | AsyncIterable[bytes] = b"",
         *,
+        num_bytes: int | None = None,
         connect_s: float = math.inf,
         write_s: float = math.inf,
         read_s: float = math.inf,
@@ -132,10 +133,14 @@ class HttpClient:
         connection is kept if the body was read to its end, else closed.
 
         `connect_s` bounds the wait for a free connection, and again connecting; `write_s` sending
-        the request (each piece of an iterable `body`, which is sent in chunks), `read_s` the
-        silence before and within the head. Raises the errors of `protocol.errors.HttpError`.
+        the request (each piece of an iterable `body`), `read_s` the silence before and within the
+        head. An iterable body of known length, `num_bytes`, is sent as it is, any other in chunks.
+        Raises the errors of `protocol.errors.HttpError`.
         """
-        head = _head(method, target, [self._host_header, *headers], body)
+        is_chunked = num_bytes is None and not isinstance(body, bytes)
+        if isinstance(body, bytes):
+            num_bytes = len(body)
+        head = _head(method, target, [self._host_header, *headers], num_bytes)
         with _within(connect_s, ConnectTimeout, "no connection was free"):
             await self._free.acquire()
         parser = ResponseParser(method)
@@ -145,7 +150,7 @@ class HttpClient:
             if connection is None:
                 with _within(connect_s, ConnectTimeout, "the connection was not established"):
                     connection = await self._connect()
-            await connection.send_request(head, body, write_s)
+            await connection.send_request(head, body, write_s, is_chunked=is_chunked)
             try:
                 await connection.read_head(parser, read_s)
             except (ReadError, RemoteProtocolError) as error:
@@ -238,7 +243,7 @@ class _Connection:
             on_failure.pop_all()
 
     async def send_request(
-        self, head: bytes, body: bytes | AsyncIterable[bytes], write_s: float
+        self, head: bytes, body: bytes | AsyncIterable[bytes], write_s: float, *, is_chunked: bool
     ) -> None:
         """Send it all. A connection that breaks is not an error yet: the server may have answered
         before it has read everything.
@@ -250,8 +255,10 @@ class _Connection:
             await self._send(head, write_s)
             async for piece in body:
                 if piece:
-                    await self._send(b"%x\r\n%b\r\n" % (len(piece), piece), write_s)
-            await self._send(b"0\r\n\r\n", write_s)
+                    framed = b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece
+                    await self._send(framed, write_s)
+            if is_chunked:
+                await self._send(b"0\r\n\r\n", write_s)
         except OSError:
             return
 
@@ -314,13 +321,11 @@ class _Body(AsyncIterator[bytes]):
         return data
 
 
-def _head(
-    method: str, target: str, headers: list[Header], body: bytes | AsyncIterable[bytes]
-) -> bytes:
-    if not isinstance(body, bytes):
+def _head(method: str, target: str, headers: list[Header], num_bytes: int | None) -> bytes:
+    if num_bytes is None:
         headers.append((b"transfer-encoding", b"chunked"))
-    elif body or method not in _WITHOUT_BODY:
-        headers.append((b"content-length", b"%d" % len(body)))
+    elif num_bytes or method not in _WITHOUT_BODY:
+        headers.append((b"content-length", b"%d" % num_bytes))
     lines = [f"{method} {target} HTTP/1.1".encode(), *map(b": ".join, headers), b"\r\n"]
     head = b"\r\n".join(lines)
     if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:

@@ -40,7 +40,8 @@ class Settings:
     itself, the connection ends, the connection ends within an event. `fails`: generating answers
     500. `refuses`: it answers 503. `ignores_ids`: it answers in text only. `mixes_prompt`: SGLang's
     old mistake. `partial`: SGLang sends new ids only. `skips`: llama-server's streams leave out
-    every third token. `start_s` passes before it is healthy, with a line each 0.1 s.
+    every third token. `slow_upload`: it takes its time with bodies. `start_s` passes before it is
+    healthy, with a line each 0.1 s.
     """
 
     kind: str = "vllm"
@@ -61,6 +62,7 @@ class Settings:
     version: str = "0.26.0"
     start_s: float = 0.0
     silent: bool = False
+    slow_upload: bool = False
     die_at: int | None = None
     """Dies at a prompt of more ids than this: out of memory at the first large one."""
 
@@ -83,6 +85,7 @@ class State:
         self.headers: list[dict[str, str]] = []
         self.num_running = 0
         self.num_aborted = 0
+        self.num_spoken = 0
 
     @property
     def is_up(self) -> bool:
@@ -113,6 +116,7 @@ class Handler(BaseHTTPRequestHandler):
                 "headers": state.headers,
                 "aborted": state.num_aborted,
                 "running": state.num_running,
+                "spoken": state.num_spoken,
             }
             self._json(200, told)
         elif self.settings.dead or not self.state.is_up:
@@ -344,7 +348,10 @@ class _UnixServer(ThreadingHTTPServer):
 
 def open_server(address: str, state: State) -> ThreadingHTTPServer:
     """Bound to a port, or a path."""
-    handler = type("Bound", (Handler,), {"state": state})
+    base: type[Handler] = Handler
+    if state.settings.kind == "openai":
+        from tests.fakes.text_engine import TextHandler as base  # noqa: N813
+    handler = type("Bound", (base,), {"state": state})
     if address.startswith("/"):
         Path(address).unlink(missing_ok=True)
         return _UnixServer(address, handler)  # type: ignore[arg-type]

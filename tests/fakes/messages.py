@@ -63,6 +63,8 @@ def _scalars(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.floats(low, high, allow_nan=False)
         case inspect.LiteralType(values=choices):
             return st.sampled_from(choices)
+        case inspect.StrType(pattern=str(pattern)):
+            return st.from_regex(pattern)
         case inspect.StrType():
             return st.text(max_size=20)
         case inspect.BoolType():

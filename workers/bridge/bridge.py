@@ -1,15 +1,13 @@
-"""The bridge: submissions in, HTTP to the engine, tokens out.
+"""The bridge: requests in, HTTP to the engine, tokens or bytes out.
 
-Owns the sequences that run, one task each, the reports of load, and what a failure means: of one
-request (it moves), or of the engine (all of them do). Must not know the engine's fields, how it was
-started, nor sockets.
+Owns the requests that run, one task each, the reports of load, and what a failure means: of one
+request (it moves), or of the engine (all of them do). Must not know what a request asks for, the
+engine's fields, how it was started, nor sockets.
 """
 
 from __future__ import annotations
 
 import sys
-from array import array
-from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from typing import Final, assert_never, final
@@ -19,30 +17,26 @@ import trio
 from config import WorkerConfig
 from protocol import wire
 from protocol.errors import HttpError, WireError
-from protocol.hashing import block_digests, root_digest
-from protocol.ids import BlockDigest
 from protocol.messages import (
     Abort,
-    Accepted,
     Dismiss,
     Drain,
     EngineFacts,
-    Finished,
-    FinishReason,
     GetFiles,
     Load,
     Ping,
     Rejected,
+    Relay,
+    RelayChunk,
+    RelayCredit,
     Snapshot,
     Submit,
-    TokenItem,
     Welcome,
 )
-from protocol.tokens import pack_tokens, unpack_tokens
 from workers.bridge.exchange import EngineGone, EngineRefusal, Exchange
 from workers.bridge.outbox import Outbox
-from workers.bridge.readiness import ModelText
-from workers.external import Answer, ApproximateBlocks, EngineError, Expectation, Piece
+from workers.bridge.work import Holdings, Key, Refused, Running, Work
+from workers.external import EngineError
 from workers.ipc import (
     BROADCAST,
     FIRST_CONTROL_TAG,
@@ -65,26 +59,6 @@ clients may be before ours.
 """
 _SMOOTHING: Final = 0.1
 
-Key = tuple[int, bytes, int]
-
-
-@dataclass(slots=True)
-class _Sequence:
-    """One submission on its way. `is_dropped`: its gateway is gone."""
-
-    key: Key
-    answer: Answer
-    digests: list[BlockDigest]
-    expected: Expectation
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    is_accepted: bool = False
-    is_dropped: bool = False
-    last_at: float = 0.0
-
-
-class _Refused(Exception):
-    """A submission cannot be taken. Never leaves the bridge: it becomes a `Rejected`."""
-
 
 @final
 class Bridge:
@@ -94,27 +68,25 @@ class Bridge:
         self,
         config: WorkerConfig,
         facts: EngineFacts,
-        text: ModelText,
         exchange: Exchange,
         channel: Channel,
         status: EngineStatus,
+        outbox: Outbox,
+        work: Work,
+        holdings: Holdings,
         *,
         epoch: int,
     ) -> None:
         self._config = config
         self._facts = facts
-        self._text = text
         self._exchange = exchange
         self._channel = channel
         self._status = status
         self._epoch = epoch
-        self.outbox = Outbox(channel, status)
-        self._sequences: dict[Key, _Sequence] = {}
-        self._blocks = ApproximateBlocks(
-            block_size=facts.block_size,
-            capacity_blocks=facts.kv_tokens // facts.block_size,
-            slack_blocks=2,
-        )
+        self._outbox = outbox
+        self._work = work
+        self._holdings = holdings
+        self._running: dict[Key, Running] = {}
         self._step_ms = 0.0
         self._load_at = -LOAD_EVERY_S
         self._others = (0, 0)
@@ -128,7 +100,7 @@ class Bridge:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self.outbox.run)
+                nursery.start_soon(self._outbox.run)
                 nursery.start_soon(self._watch)
                 await self._take_frames()
                 nursery.cancel_scope.cancel()
@@ -162,15 +134,15 @@ class Bridge:
             # Logged; the request is answered if the frame still names it.
             print(f"bad frame on link {link}: {error}", file=sys.stderr)
             if (ids := recover_request_id(payload)) is not None:
-                self.outbox.put(link, Rejected(*ids, "invalid", str(error)))
+                self._outbox.put(link, Rejected(*ids, "invalid", str(error)))
         return False
 
     def _control(self, payload: bytes) -> bool:
         match message := decode_to_engine(payload):
             case DropLink(link=link):
-                for sequence in [one for one in self._sequences.values() if one.key[0] == link]:
-                    sequence.is_dropped = True
-                    sequence.scope.cancel()
+                for running in [one for one in self._running.values() if one.key[0] == link]:
+                    running.is_dropped = True
+                    running.scope.cancel()
             case Shutdown():
                 return True
             case DrainEngine():
@@ -184,100 +156,82 @@ class Bridge:
 
     def _message(self, link: int, payload: bytes) -> None:
         match message := wire.decode_to_worker(payload):
-            case Submit():
-                self._submit(link, message)
-            case Abort(request_id=request_id, attempt=attempt):
-                if (sequence := self._sequences.get((link, request_id, attempt))) is not None:
-                    sequence.scope.cancel()
+            case Submit() | Relay():
+                self._begin(link, message)
+            case RelayChunk() | RelayCredit() | Abort():
+                self._pass_to_running(link, message)
             case Snapshot():
-                self._publish_blocks()
-                self.outbox.put(link, self._blocks.snapshot())
-                self.outbox.put(link, self._load())
+                for change in self._holdings.take():
+                    self._outbox.put(BROADCAST, change)
+                self._outbox.put(link, self._holdings.snapshot())
+                self._outbox.put(link, self._load())
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:
                 assert_never(message)
 
-    # One submission.
+    # One request.
 
-    def _submit(self, link: int, submit: Submit) -> None:
-        key = (link, submit.request_id, submit.attempt)
+    def _begin(self, link: int, message: Submit | Relay) -> None:
+        key = (link, message.request_id, message.attempt)
         try:
-            answer = self._answer_of(key, submit)
-        except _Refused as refused:
-            reason, detail = refused.args
-            self.outbox.put(link, Rejected(submit.request_id, submit.attempt, reason, detail))
+            self._check(key, message)
+            running = self._work.begin(key, message, self._note_progress)
+        except Refused as refused:
+            rejected = Rejected(message.request_id, message.attempt, refused.reason, str(refused))
+            self._outbox.put(link, rejected)
             return
-        root = root_digest(submit.model, submit.adapter, submit.salt)
-        digests = block_digests(root, submit.prompt_ids, self._facts.block_size)
-        expected = self._blocks.sent(digests, trio.current_time())
-        sequence = self._sequences[key] = _Sequence(key, answer, digests, expected)
-        if submit.deadline_s is not None:
-            sequence.scope.deadline = trio.current_time() + submit.deadline_s
+        running.expected = self._holdings.sent(running.digests, trio.current_time())
+        self._running[key] = running
+        if message.deadline_s is not None:
+            running.scope.deadline = trio.current_time() + message.deadline_s
         self._mark_busy()
         assert self._nursery is not None
-        self._nursery.start_soon(self._run, sequence)
+        self._nursery.start_soon(self._run, running)
 
-    def _answer_of(self, key: Key, submit: Submit) -> Answer:
-        """Raises `_Refused` for what can never run here, or not now."""
-        if key in self._sequences:
-            raise _Refused("invalid", "that attempt runs already")
-        if submit.model != self._config.serves:
-            raise _Refused("unknown_model", f"model {submit.model!r} is not served here")
-        if submit.grammar is not None:
-            raise _Refused("grammar", "this engine enforces no grammars")
-        if (what := self._exchange.api.refusal(submit)) is not None:
-            raise _Refused("invalid", f"the {self._config.engine} engine cannot do {what}")
-        if submit.deadline_s is not None and not isfinite(submit.deadline_s):
-            raise _Refused("invalid", "deadline_s is not a number")
-        if len(self._sequences) >= self._facts.max_seqs + self._config.max_waiting:
-            raise _Refused("busy", f"{len(self._sequences)} sequences run or wait")
-        prompt, outputs = self._ids_of(submit.prompt_ids), self._ids_of(submit.output_ids)
-        window, size = self._facts.context_length, self._text.vocab_size
-        if not prompt:
-            raise _Refused("invalid", "the prompt has no tokens; send at least one")
-        if len(prompt) >= window:
-            detail = f"the prompt has {len(prompt)} tokens and the context length is {window}"
-            raise _Refused("too_long", f"{detail}, with room for the answer")
-        if size is not None and max(prompt) >= size:
-            raise _Refused("invalid", f"token id {max(prompt)} is outside the vocabulary of {size}")
-        return Answer(
-            prompt,
-            outputs,
-            submit.sampling,
-            seed=submit.seed,
-            salt=submit.salt,
-            max_outputs=min(submit.sampling.max_tokens, window - len(prompt)),
-            eos_ids=self._text.eos_ids,
-            vocab_size=size,
-        )
+    def _check(self, key: Key, message: Submit | Relay) -> None:
+        """Raises `Refused` for what can never run here, or not now."""
+        if key in self._running:
+            raise Refused("invalid", "that attempt runs already")
+        if message.model != self._config.serves:
+            raise Refused("unknown_model", f"model {message.model!r} is not served here")
+        if message.deadline_s is not None and not isfinite(message.deadline_s):
+            raise Refused("invalid", "deadline_s is not a number")
+        if len(self._running) >= self._facts.max_seqs + self._config.max_waiting:
+            raise Refused("busy", f"{len(self._running)} requests run or wait")
 
-    def _ids_of(self, packed: bytes) -> array[int]:
+    def _pass_to_running(self, link: int, message: RelayChunk | RelayCredit | Abort) -> None:
+        running = self._running.get((link, message.request_id, message.attempt))
+        if running is None:
+            return  # it has just ended
+        if isinstance(message, Abort):
+            running.scope.cancel()
+            return
         try:
-            return unpack_tokens(packed)
-        except WireError as error:
-            raise _Refused("invalid", str(error)) from error
+            running.take(message)
+        except WireError:
+            running.scope.cancel()
+            raise
 
-    async def _run(self, sequence: _Sequence) -> None:
-        """One submission, to its end. Whatever the end is, the engine's connection is closed or
-        idle then: closing it is how an engine is told to stop.
+    async def _run(self, running: Running) -> None:
+        """One request, to its end. Whatever the end is, the engine's connection is closed or idle
+        then: closing it is how an engine is told to stop.
         """
-        with sequence.scope:
-            await self._generate(sequence)
-        if sequence.scope.cancelled_caught and not sequence.is_dropped:
-            self._finish(sequence, "abort")
-        del self._sequences[sequence.key]
+        with running.scope:
+            await self._to_end(running)
+        if running.scope.cancelled_caught and not running.is_dropped:
+            running.aborted()
+        del self._running[running.key]
         self._mark_busy()
         self._report_drained()
 
-    async def _generate(self, sequence: _Sequence) -> None:
-        link, request_id, attempt = sequence.key
-        on_event = partial(self._take_event, sequence)
+    async def _to_end(self, running: Running) -> None:
         try:
-            await self._exchange.answer(sequence.answer, on_event)
+            await running.run()
         except EngineRefusal as refusal:
+            link, request_id, attempt = running.key
             detail = str(refusal)
-            self.outbox.put(link, Rejected(request_id, attempt, refusal.reason, detail))
+            self._outbox.put(link, Rejected(request_id, attempt, refusal.reason, detail))
         except (EngineError, HttpError) as error:
             # The engine may be dying: then nobody's request is at fault.
             try:
@@ -286,86 +240,45 @@ class Bridge:
                 self.fail(gone)
                 return
             print(f"a request failed on the engine: {error}", file=sys.stderr)
-            self._finish(sequence, "error", str(error))
-        else:
-            self._accept(sequence)
-            self._finish(sequence, sequence.answer.finish_reason)
+            running.failed(str(error))
 
-    def _take_event(self, sequence: _Sequence, piece: Piece | None) -> None:
+    def _note_progress(self, running: Running, num_tokens: int) -> None:
         """New tokens, or another sign of life."""
-        if piece is None:
+        if num_tokens == 0:
             # Progress within a prompt.
             self._status.step += 1
             return
-        self._accept(sequence)
-        link, request_id, attempt = sequence.key
-        packed = pack_tokens(piece.ids)
-        self.outbox.put(link, TokenItem(request_id, attempt, piece.offset, packed, piece.logprobs))
         now = trio.current_time()
-        if sequence.last_at:
-            step_ms = (now - sequence.last_at) * 1e3 / len(piece.ids)
+        if running.last_at:
+            step_ms = (now - running.last_at) * 1e3 / num_tokens
             self._step_ms += (step_ms - self._step_ms) * (_SMOOTHING if self._step_ms else 1.0)
-        sequence.last_at = now
+        running.last_at = now
         if now - self._load_at >= LOAD_EVERY_S:
             self._report_load()
-
-    def _accept(self, sequence: _Sequence) -> None:
-        if sequence.is_accepted:
-            return
-        sequence.is_accepted = True
-        link, request_id, attempt = sequence.key
-        cached_tokens = sequence.answer.cached_tokens or 0
-        self.outbox.put(link, Accepted(request_id, attempt, cached_tokens))
-
-    def _finish(self, sequence: _Sequence, reason: FinishReason, detail: str = "") -> None:
-        link, request_id, attempt = sequence.key
-        answer = sequence.answer
-        if reason in {"stop", "length"}:
-            now, reported = trio.current_time(), answer.cached_tokens
-            self._blocks.answered(sequence.digests, sequence.expected, reported, now)
-            self._publish_blocks()
-        finished = Finished(
-            request_id,
-            attempt,
-            reason,
-            prompt_tokens=answer.num_prompt,
-            cached_tokens=answer.cached_tokens or 0,
-            output_tokens=answer.output_tokens,
-            matched=answer.matched,
-            detail=detail,
-        )
-        self.outbox.put(link, finished)
-
-    def _publish_blocks(self) -> None:
-        for message in self._blocks.take():
-            self.outbox.put(BROADCAST, message)
 
     # Load and life.
 
     def _mark_busy(self) -> None:
-        self._status.busy = bool(self._sequences)
-        self._status.phase = _ANSWERING if self._sequences else ""
+        self._status.busy = bool(self._running)
+        self._status.phase = _ANSWERING if self._running else ""
         self._report_load()
 
     def _report_drained(self) -> None:
-        if self._is_draining and not self._sequences:
+        if self._is_draining and not self._running:
             self._is_draining = False
-            self.outbox.send_control(Drained())
+            self._outbox.send_control(Drained())
 
     def _report_load(self) -> None:
         self._load_at = trio.current_time()
-        self.outbox.put(BROADCAST, self._load())
+        self._outbox.put(BROADCAST, self._load())
 
     def _load(self) -> Load:
         """Somebody else's traffic on the same engine counts as well, where its metrics tell."""
-        own_running = sum(one.is_accepted for one in self._sequences.values())
-        own_waiting = len(self._sequences) - own_running
+        own_running = sum(one.is_accepted for one in self._running.values())
+        own_waiting = len(self._running) - own_running
         running, waiting = self._others
         num_blocks = self._facts.kv_tokens // self._facts.block_size
-        used = sum(
-            (one.answer.num_prompt + one.answer.num_outputs) // self._facts.block_size + 1
-            for one in self._sequences.values()
-        )
+        used = sum(one.num_tokens // self._facts.block_size + 1 for one in self._running.values())
         return Load(
             epoch=self._epoch,
             running=max(own_running, running),
@@ -384,10 +297,13 @@ class Bridge:
         while True:
             await trio.sleep(WATCH_EVERY_S)
             try:
-                await self._exchange.check()
+                is_well = await self._exchange.check()
             except EngineGone as gone:
                 self.fail(gone)
                 return
+            if is_well and self._facts.relay is not None:
+                # An answer in one piece shows no other sign of life.
+                self._status.step += 1
             if has_metrics:
                 has_metrics = await self._read_metrics()
 

@@ -7,7 +7,8 @@ frames or processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final, final
 
 import trio
@@ -20,6 +21,7 @@ from workers.external import (
     EngineApi,
     EngineError,
     EngineLimits,
+    EngineQuestions,
     EventSplitter,
     Job,
     Piece,
@@ -30,7 +32,8 @@ ASK_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 16 * 2**20
 _MAX_ERROR_BYTES: Final = 65_536
 _MAX_SHOWN: Final = 500
-_HEALTH: Final = "/health"
+_WRITE_S: Final = 60.0
+_ABSENT: Final = frozenset({404, 405})
 _CHECKS: Final = 5
 _BETWEEN_CHECKS_S: Final = 0.05
 
@@ -59,7 +62,7 @@ class Exchange:
     """Speaks to the engine at `url` (http, https, or unix:/PATH) in the terms of `api`."""
 
     def __init__(
-        self, url: str, api: EngineApi, *, api_key: str | None, max_connections: int
+        self, url: str, api: EngineQuestions, *, api_key: str | None, max_connections: int
     ) -> None:
         self.url = url
         self.api = api
@@ -69,9 +72,9 @@ class Exchange:
             uds=url.removeprefix("unix:") if is_local else None,
             max_connections=max_connections,
         )
-        self._headers = [(b"content-type", b"application/json")]
-        if api_key is not None:
-            self._headers.append((b"authorization", f"Bearer {api_key}".encode()))
+        self._key = [] if api_key is None else [(b"authorization", f"Bearer {api_key}".encode())]
+        self._headers = [(b"content-type", b"application/json"), *self._key]
+        self._health_target, *self._other_health_targets = api.health_targets
 
     def close(self) -> None:
         """Close idle connections."""
@@ -82,11 +85,16 @@ class Exchange:
         return await self._ask("GET", target, b"", ASK_S)
 
     async def health(self) -> int:
-        """The status of the engine's health check. Raises `HttpError`."""
-        return (await self.get(_HEALTH))[0]
+        """The status of its health check, or of what it has instead. Raises `HttpError`."""
+        status = (await self.get(self._health_target))[0]
+        while status in _ABSENT and self._other_health_targets:
+            self._health_target = self._other_health_targets.pop(0)
+            status = (await self.get(self._health_target))[0]
+        return status
 
-    async def check(self) -> None:
-        """Raises `EngineGone` if nothing listens there any more, or what does says it is dead.
+    async def check(self) -> bool:
+        """Whether it answers. Raises `EngineGone` if nothing listens there any more, or what does
+        says it is dead.
 
         Silence proves nothing: an engine that computes may be slow to answer. A connection that
         breaks says little too: a dying process may have taken it just before its end.
@@ -98,13 +106,13 @@ class Exchange:
             except ConnectError as error:
                 raise EngineGone(f"the engine at {self.url} is gone: {error}") from error
             except _NoAnswer:
-                return
+                return False
             except HttpError as error:
                 trouble = str(error)
                 await trio.sleep(_BETWEEN_CHECKS_S)
             else:
                 if status < 500:
-                    return
+                    return True
                 trouble = f"it answers its health check with {status}"
                 break
         raise EngineGone(f"the engine at {self.url} is gone: {trouble}")
@@ -125,7 +133,31 @@ class Exchange:
                 answers[target] = body
         return self.api.limits(answers)
 
-    async def answer(self, answer: Answer, on_event: Callable[[Piece | None], None]) -> None:
+    @asynccontextmanager
+    async def relay(
+        self,
+        target: str,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes | AsyncIterable[bytes],
+        num_bytes: int,
+    ) -> AsyncIterator[HttpResponse]:
+        """The response to a request of `num_bytes` that is sent as it is, with the engine's key.
+        Raises `HttpError`.
+        """
+        async with self._client.exchange(
+            "POST",
+            target,
+            [*headers, *self._key],
+            body,
+            num_bytes=num_bytes,
+            connect_s=CONNECT_S,
+            write_s=_WRITE_S,
+        ) as response:
+            yield response
+
+    async def answer(
+        self, api: EngineApi, answer: Answer, on_event: Callable[[Piece | None], None]
+    ) -> None:
         """Ask until the answer is over. `on_event` gets the new tokens of each event, None for one
         without.
 
@@ -134,16 +166,20 @@ class Exchange:
         while not answer.is_over:
             job = answer.next_job()
             try:
-                await self._run(job, answer, on_event)
+                await self._run(api, job, answer, on_event)
             except KeptConnectionClosed:
                 # It was closed while idle, so nothing was computed for us: once more, on another.
-                await self._run(job, answer, on_event)
+                await self._run(api, job, answer, on_event)
 
     async def _run(
-        self, job: Job, answer: Answer, on_event: Callable[[Piece | None], None]
+        self,
+        api: EngineApi,
+        job: Job,
+        answer: Answer,
+        on_event: Callable[[Piece | None], None],
     ) -> None:
-        request = self.api.request(job)
-        reader = self.api.reader(job)
+        request = api.request(job)
+        reader = api.reader(job)
 
         def take(data: bytes) -> bool:
             """Whether nothing more is wanted."""

@@ -17,14 +17,14 @@ from typing import Final, final
 
 import trio
 
-from config import WorkerConfig
+from config import TEXT_ENGINE, WorkerConfig
 from protocol.errors import ConfigError, HttpError
-from protocol.messages import EngineFacts
+from protocol.messages import EngineFacts, RelayFacts
 from protocol.sampling import SamplingParams
 from workers.bridge.exchange import EngineRefusal, Exchange
 from workers.bridge.launched import group_cpu_s
 from workers.bridge.speed import StartSpeed
-from workers.external import Answer, EngineError, EngineLimits, Piece, phase_of
+from workers.external import Answer, EngineApi, EngineError, EngineLimits, Piece, phase_of
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
 from workers.scheduler import CARD_SEQS
 
@@ -121,6 +121,7 @@ class ModelText:
 
 async def prove(
     exchange: Exchange,
+    api: EngineApi,
     config: WorkerConfig,
     facts: EngineFacts,
     text: ModelText,
@@ -133,14 +134,14 @@ async def prove(
     Reasoning is of no concern here: the gateway finds it among the tokens.
     """
     reports.say("health probe", 0.0, f"{PROBE_TOKENS} tokens")
-    await _Probe(exchange, text, reports).run(4, PROBE_TOKENS)
+    await _Probe(exchange, api, text, reports).run(4, PROBE_TOKENS)
     longest = min(config.probe_context, facts.context_length - PROBE_TOKENS)
-    long_probe = _Probe(exchange, text, reports)
+    long_probe = _Probe(exchange, api, text, reports)
     if longest > 4:
         reports.say("health probe", 0.5, f"a prompt of {longest} tokens")
         await long_probe.run(longest, PROBE_TOKENS)
     reports.say("health probe", 0.9, "its speed")
-    speed_probe = _Probe(exchange, text, reports)
+    speed_probe = _Probe(exchange, api, text, reports)
     with trio.move_on_after(SPEED_S):
         await speed_probe.run(4, min(SPEED_TOKENS, facts.context_length - 4))
     return StartSpeed(
@@ -154,9 +155,12 @@ async def prove(
 class _Probe:
     """One prompt of random ids. `first_s` is the time to its first token, 0 before it."""
 
-    def __init__(self, exchange: Exchange, text: ModelText, reports: StartReports) -> None:
+    def __init__(
+        self, exchange: Exchange, api: EngineApi, text: ModelText, reports: StartReports
+    ) -> None:
         self.first_s = 0.0
         self._exchange = exchange
+        self._api = api
         self._text = text
         self._reports = reports
         self._began_at = self._first_at = self._last_at = trio.current_time()
@@ -185,7 +189,7 @@ class _Probe:
         )
         failed = f"the health probe of {num_prompt} prompt tokens"
         try:
-            await self._exchange.answer(answer, partial(self._take, num_prompt))
+            await self._exchange.answer(self._api, answer, partial(self._take, num_prompt))
         except (EngineError, EngineRefusal) as error:
             raise ConfigError(f"{failed} failed: {error}") from error
         if answer.num_outputs != num_outputs:
@@ -237,4 +241,7 @@ def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:
         max_seqs=max_seqs,
         token_budget=config.token_budget,
         files_digest=bytes(16),  # filled in by the supervisor, which reads the files
+        relay=RelayFacts(config.model, config.refused_fields)
+        if config.engine == TEXT_ENGINE
+        else None,
     )

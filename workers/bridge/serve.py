@@ -12,11 +12,13 @@ from typing import Final, final
 
 import trio
 
-from config import WorkerConfig
+from config import TEXT_ENGINE, WorkerConfig
 from protocol.errors import ConfigError, ConnectError, HttpError
+from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
 from workers.bridge.exchange import EngineGone, Exchange, api_key_of
 from workers.bridge.launched import LaunchedEngine, end_with, launch
+from workers.bridge.outbox import Outbox
 from workers.bridge.readiness import (
     ModelText,
     Report,
@@ -25,8 +27,19 @@ from workers.bridge.readiness import (
     prove,
     wait_answering,
 )
+from workers.bridge.relays import Relays
+from workers.bridge.sequences import Sequences
 from workers.bridge.speed import judged
-from workers.external import EngineApi, LlamaCppApi, SglangApi, VllmApi
+from workers.bridge.text_readiness import prove_text
+from workers.bridge.work import Holdings
+from workers.external import (
+    ApproximateBlocks,
+    EngineApi,
+    LlamaCppApi,
+    OpenAiApi,
+    SglangApi,
+    VllmApi,
+)
 from workers.ipc import EngineReady
 from workers.loop import Channel, EngineBroken, EngineStatus
 from workers.model_dir import engine_model_dir
@@ -70,13 +83,15 @@ class _Service:
         self._status = status
         self._reports = StartReports(report)
         self._epoch = epoch
-        self._text = ModelText(engine_model_dir(config))
-        api: EngineApi = _APIS[config.engine]()
+        self._api: EngineApi | OpenAiApi = (
+            OpenAiApi(config.model) if config.engine == TEXT_ENGINE else _APIS[config.engine]()
+        )
+        self._text = None if config.engine == TEXT_ENGINE else ModelText(engine_model_dir(config))
         assert config.url is not None
         max_seqs = config.max_seqs or CARD_SEQS
         self._exchange = Exchange(
             config.url,
-            api,
+            self._api,
             api_key=api_key_of(config.api_key_env, os.environ),
             max_connections=max_seqs + config.max_waiting + _SPARE_CONNECTIONS,
         )
@@ -131,24 +146,46 @@ class _Service:
         await wait_answering(self._exchange, self._reports, is_launched=is_launched)
         limits = await self._exchange.limits()
         facts = facts_of(self._config, limits)
-        speed = await prove(self._exchange, self._config, facts, self._text, self._reports)
-        warnings = await trio.to_thread.run_sync(judged, self._config.name, os.environ, speed)
+        outbox = Outbox(self._channel, self._status)
+        holdings = ApproximateBlocks(
+            block_size=facts.block_size,
+            capacity_blocks=facts.kv_tokens // facts.block_size,
+            slack_blocks=2,
+        )
+        work, warnings = await self._proven_work(facts, outbox, holdings)
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(
             self._config,
             facts,
-            self._text,
             self._exchange,
             self._channel,
             self._status,
+            outbox,
+            work,
+            holdings,
             epoch=self._epoch,
         )
-        bridge.outbox.send_control(EngineReady(facts, str(self._text.model_dir), tuple(warnings)))
+        model_dir = "" if self._text is None else str(self._text.model_dir)
+        outbox.send_control(EngineReady(facts, model_dir, warnings))
         await bridge.run()
         if self._engine is not None:
             # Its end is asked for, so its exit code is of no interest.
             await self._engine.end(_END_S)
+
+    async def _proven_work(
+        self, facts: EngineFacts, outbox: Outbox, holdings: Holdings
+    ) -> tuple[Sequences | Relays, tuple[str, ...]]:
+        """How requests run on the engine, once it has generated; and warnings about its speed."""
+        config, exchange, api = self._config, self._exchange, self._api
+        if isinstance(api, OpenAiApi):
+            await prove_text(exchange, api, config, facts, self._reports)
+            return Relays(exchange, outbox, holdings, facts.block_size), ()
+        assert self._text is not None
+        speed = await prove(exchange, api, config, facts, self._text, self._reports)
+        warnings = await trio.to_thread.run_sync(judged, config.name, os.environ, speed)
+        work = Sequences(config, facts, self._text, exchange, api, outbox, holdings)
+        return work, tuple(warnings)
 
 
 def _pass_on(reports: StartReports, line: str) -> None:

@@ -138,7 +138,7 @@ def _load(
 
             native = load_runner(config, report, ahead)
             return native, channel, runner.largest_id, native.device_use
-        case "vllm" | "sglang" | "llama-cpp":
+        case "vllm" | "sglang" | "llama-cpp" | "openai":
             raise AssertionError("the bridge serves these")
         case _:
             assert_never(config.engine)

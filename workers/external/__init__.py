@@ -6,6 +6,7 @@ from workers.external.engine_api import (
     EngineApi,
     EngineError,
     EngineLimits,
+    EngineQuestions,
     Event,
     EventSplitter,
     HttpRequest,
@@ -13,6 +14,7 @@ from workers.external.engine_api import (
     Reader,
 )
 from workers.external.llama_cpp_api import LlamaCppApi
+from workers.external.openai_api import OpenAiApi, Proof
 from workers.external.sglang_api import SglangApi
 from workers.external.start_lines import phase_of
 from workers.external.vllm_api import VllmApi
@@ -23,13 +25,16 @@ __all__ = [
     "EngineApi",
     "EngineError",
     "EngineLimits",
+    "EngineQuestions",
     "Event",
     "EventSplitter",
     "Expectation",
     "HttpRequest",
     "Job",
     "LlamaCppApi",
+    "OpenAiApi",
     "Piece",
+    "Proof",
     "Reader",
     "SglangApi",
     "VllmApi",

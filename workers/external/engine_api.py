@@ -28,6 +28,8 @@ _SAMPLE: Final = re.compile(r"([A-Za-z_:][\w:]*)(\{[^}]*\})?\s+(\S+)")
 
 DONE: Final = b"[DONE]"
 
+HEALTH_TARGETS: Final = ("/health",)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -91,8 +93,12 @@ class Reader(Protocol):
         """
 
 
-class EngineApi(Protocol):
-    """The HTTP API of one kind of engine. Pure: it makes bodies and reads answers."""
+class EngineQuestions(Protocol):
+    """What is asked of an engine beside its work. Pure, as all of an API."""
+
+    @property
+    def health_targets(self) -> tuple[str, ...]:
+        """What to GET to see whether it is well: the first that it has."""
 
     @property
     def fact_targets(self) -> tuple[str, ...]:
@@ -103,6 +109,13 @@ class EngineApi(Protocol):
         serve.
         """
 
+    def load(self, metrics: str) -> tuple[int, int]:
+        """Running and waiting requests, all clients' together, from the text of /metrics."""
+
+
+class EngineApi(EngineQuestions, Protocol):
+    """The HTTP API of one kind of engine that takes token ids: bodies for it, and its answers."""
+
     def refusal(self, submit: Submit) -> str | None:
         """What of a submission this engine cannot do, by name; None if it can do all."""
 
@@ -111,9 +124,6 @@ class EngineApi(Protocol):
 
     def reader(self, job: Job) -> Reader:
         """Reads the answer to `request(job)`."""
-
-    def load(self, metrics: str) -> tuple[int, int]:
-        """Running and waiting requests, all clients' together, from the text of /metrics."""
 
 
 class EventSplitter:

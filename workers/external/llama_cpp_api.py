@@ -19,6 +19,7 @@ import msgspec
 from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
+    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     Event,
@@ -72,6 +73,7 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 class LlamaCppApi:
     """One llama-server."""
 
+    health_targets = HEALTH_TARGETS
     fact_targets = (_PROPS,)
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:

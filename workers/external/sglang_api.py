@@ -16,6 +16,7 @@ from protocol.errors import ConfigError
 from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
+    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     Event,
@@ -72,6 +73,7 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 class SglangApi:
     """One SGLang server."""
 
+    health_targets = HEALTH_TARGETS
     fact_targets = (_SERVER, _OLD_SERVER, _MODELS)
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:

@@ -15,6 +15,7 @@ import msgspec
 from protocol.messages import Submit, TokenLogprobs
 from workers.external.engine_api import (
     DONE,
+    HEALTH_TARGETS,
     EngineError,
     EngineLimits,
     Event,
@@ -69,6 +70,7 @@ _chunks: Final = msgspec.json.Decoder(_Chunk)
 class VllmApi:
     """One vLLM server; `limits` learns the name of the model there."""
 
+    health_targets = HEALTH_TARGETS
     fact_targets = (_MODELS, _VERSION, _METRICS)
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from protocol.errors import WireError
 from protocol.ids import ID_BYTES
-from protocol.messages import Submit
+from protocol.messages import Relay, Submit
 from protocol.wire import MAX_FRAME_BYTES, LengthDecoder, peek_tag, tag_of
 
 SUPERVISOR: Final = 0
@@ -22,6 +22,8 @@ BROADCAST: Final = 0xFFFF
 """The link number of a frame for all connected gateways."""
 
 MAX_LINK: Final = BROADCAST - 1
+
+_REQUESTS: Final = frozenset((tag_of(Submit), tag_of(Relay)))
 
 _HEADER: Final = struct.Struct("<IH")
 
@@ -63,8 +65,10 @@ class FrameDecoder:
 
 
 def recover_request_id(frame: bytes) -> tuple[bytes, int] | None:
-    """The request id and attempt of a frame that begins like a `Submit`, if it shows them."""
-    if peek_tag(frame) != tag_of(Submit):
+    """The request id and attempt of a frame that begins like a `Submit` or `Relay`, if it shows
+    them.
+    """
+    if peek_tag(frame) not in _REQUESTS:
         return None
     try:
         fields = msgspec.msgpack.decode(frame)

@@ -1,35 +1,46 @@
-"""The proof that an engine answers: four tokens on link 0 before gateways are notified.
+"""The proof that an engine answers: four tokens on link 0 before gateways are notified, of a
+text-level engine some bytes of an answer.
 
 Owns the request and what counts as a good answer. Must not know processes.
 """
 
 from typing import Final
 
-from protocol.messages import Finished, FromWorker, Rejected, Submit, Tokens
+import msgspec
+
+from protocol.messages import (
+    Finished,
+    FromWorker,
+    Rejected,
+    Relay,
+    RelayData,
+    RelayEnd,
+    RelayFacts,
+    RelayHead,
+    Submit,
+    Tokens,
+)
 from protocol.sampling import SamplingParams
 from protocol.tokens import count_tokens, pack_tokens
 
 PROBE_TOKENS: Final = 4
 PROBE_PROMPT: Final = (1, 2, 3, 4)
 """Ids that every vocabulary has; their text does not matter."""
+_OK: Final = 200
 
 
 class HealthProbe:
     """One request and its answer so far."""
 
-    def __init__(self, request_id: bytes, model: str) -> None:
-        self.submit = Submit(
-            request_id=request_id,
-            attempt=0,
-            model=model,
-            prompt_ids=pack_tokens(PROBE_PROMPT),
-            output_ids=b"",
-            sampling=SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True),
-            seed=0,
+    def __init__(self, request_id: bytes, model: str, relay: RelayFacts | None = None) -> None:
+        self.request = (
+            _submit(request_id, model) if relay is None else _relay(request_id, model, relay)
         )
         self.answered = False
         self.failure: str | None = None
         self._num_tokens = 0
+        self._status = 0
+        self._num_bytes = 0
 
     def receive(self, message: FromWorker) -> None:
         """Take a message of the engine about the probe."""
@@ -45,5 +56,38 @@ class HealthProbe:
                 )
             case Rejected(reason=reason, detail=detail):
                 self.failure = f"the health probe was rejected: {reason} {detail}".rstrip()
+            case RelayHead(status=status):
+                self._status = status
+            case RelayData(data=data):
+                self._num_bytes += len(data)
+            case RelayEnd(error=None) if self._status == _OK and self._num_bytes:
+                self.answered = True
+            case RelayEnd(error=error, detail=detail):
+                got = f"status {self._status} and {self._num_bytes} bytes"
+                self.failure = f"the health probe got {got}: {error or ''} {detail}".rstrip(": ")
             case _:
                 pass
+
+
+def _submit(request_id: bytes, model: str) -> Submit:
+    return Submit(
+        request_id=request_id,
+        attempt=0,
+        model=model,
+        prompt_ids=pack_tokens(PROBE_PROMPT),
+        output_ids=b"",
+        sampling=SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos=True),
+        seed=0,
+    )
+
+
+def _relay(request_id: bytes, model: str, facts: RelayFacts) -> Relay:
+    body = msgspec.json.encode(
+        {
+            "model": facts.model,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "max_tokens": PROBE_TOKENS,
+        }
+    )
+    headers = (("content-type", "application/json"),)
+    return Relay(request_id, 0, model, "/v1/chat/completions", headers, len(body), body)

@@ -43,8 +43,8 @@ ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
 
 
 class EngineReady(_Control, frozen=True, tag=80):
-    """The model is loaded; its text files lie in `model_dir`. `warnings` are lines about this start
-    for people, as that it is slower than the last good one.
+    """The model is loaded; its text files lie in `model_dir`, "" for a text-level engine.
+    `warnings` are lines about this start for people, as that it is slower than the last good one.
     """
 
     facts: EngineFacts

@@ -29,6 +29,9 @@ from protocol.messages import (
     Load,
     Ping,
     Rejected,
+    Relay,
+    RelayChunk,
+    RelayCredit,
     Snapshot,
     Submit,
     Welcome,
@@ -203,6 +206,8 @@ class EngineLoop(Generic[InFlight]):
                 self._queue(self._scheduler.take_events())
                 self._queue([Outgoing(link, self._scheduler.snapshot())])
                 self._queue([Outgoing(link, self._load())])
+            case Relay() | RelayChunk() | RelayCredit():
+                raise WireError(f"{type(message).__name__} is for engines that take text")
             case Welcome() | Drain() | Ping() | GetFiles() | Dismiss():
                 raise WireError(f"{type(message).__name__} is not for an engine")
             case _:

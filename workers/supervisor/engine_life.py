@@ -31,7 +31,7 @@ from workers.ipc import (
     decode_from_engine,
     encode_control,
 )
-from workers.model_dir import ModelFiles, read_model_files
+from workers.model_dir import NO_FILES, ModelFiles, read_model_files
 from workers.supervisor.diagnosis import Ending
 from workers.supervisor.engine_process import EngineProcess
 from workers.supervisor.frame_relay import FrameRelay
@@ -211,7 +211,11 @@ class EngineLife:
     async def _prove(self, ready: EngineReady) -> None:
         """Read the text files, then ask for the health probe's tokens."""
         try:
-            self._files = await trio.to_thread.run_sync(read_model_files, Path(ready.model_dir))
+            self._files = (
+                await trio.to_thread.run_sync(read_model_files, Path(ready.model_dir))
+                if ready.facts.relay is None
+                else NO_FILES
+            )
         except ConfigError as error:
             self.process.kill(str(error))
             return
@@ -221,8 +225,9 @@ class EngineLife:
         # One definition of the digest for every kind of engine: over the bytes that gateways get.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))
-        self._health_probe = HealthProbe(os.urandom(16), self._config.serves)
-        self.process.send(SUPERVISOR, wire.encode(self._health_probe.submit))
+        relay = self.facts.relay
+        self._health_probe = HealthProbe(os.urandom(16), self._config.serves, relay)
+        self.process.send(SUPERVISOR, wire.encode(self._health_probe.request))
 
     def _judge_health_probe(self, health_probe: HealthProbe) -> None:
         if health_probe.failure is not None:

@@ -26,6 +26,9 @@ from protocol.messages import (
     Register,
     Rejected,
     RejectReason,
+    Relay,
+    RelayChunk,
+    RelayCredit,
     Snapshot,
     Submit,
     Welcome,
@@ -57,8 +60,10 @@ class Engine(Protocol):
         """Whether it must wait for gateways that are behind with reading its frames."""
 
 
-_SUBMIT: Final = wire.tag_of(Submit)
-_TO_ENGINE: Final = frozenset((wire.tag_of(Abort), wire.tag_of(Snapshot)))
+_WORK: Final = frozenset((wire.tag_of(Submit), wire.tag_of(Relay)))
+_TO_ENGINE: Final = frozenset(
+    wire.tag_of(kind) for kind in (Abort, Snapshot, RelayChunk, RelayCredit)
+)
 
 
 class EngineState(Enum):
@@ -221,7 +226,7 @@ class FrameRelay:
     def from_gateway(self, link: GatewayLink, frame: bytes) -> None:
         """A frame: submissions, aborts and snapshots go on unread, the rest is answered here."""
         tag = wire.peek_tag(frame)
-        if tag == _SUBMIT:
+        if tag in _WORK:
             self._submission(link, frame)
         elif tag in _TO_ENGINE:
             if link.number is not None and self._facts is not None and self._engine is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.messages import Finished, FromWorker, Rejected, TokenItem, Tokens
+from protocol.messages import Finished, FromWorker, Rejected, Submit, TokenItem, Tokens
 from protocol.tokens import pack_tokens
 from workers.ipc.health_probe import PROBE_TOKENS, HealthProbe
 
@@ -17,7 +17,8 @@ def tokens(count: int) -> Tokens:
 def test_all_its_tokens_and_an_end_are_an_answer() -> None:
     """Tokens alone prove nothing; the end after them does."""
     health_probe = HealthProbe(ID, "m")
-    assert health_probe.submit.sampling.max_tokens == PROBE_TOKENS
+    assert isinstance(health_probe.request, Submit)
+    assert health_probe.request.sampling.max_tokens == PROBE_TOKENS
     for _ in range(PROBE_TOKENS):
         health_probe.receive(tokens(1))
     assert not health_probe.answered

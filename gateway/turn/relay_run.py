@@ -1,0 +1,184 @@
+"""A request on text-level engines: a place, an exchange, and another place if that fails.
+
+Owns the moves between workers until one has begun to answer; afterwards the answer can only be cut.
+Such an engine is asked as a provider is (`gateway/upstream`), over the link of its worker. Must not
+know HTTP, frames or what is asked.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+from config import FallbackConfig, ParamsConfig, ProviderConfig
+from gateway.api import ApiError, Usage, connection_lost, invalid
+from gateway.link import Overdue, RelayClient
+from gateway.routing import Lease, RouteRequest, UseProvider
+from gateway.turn.relay_job import RelayJob
+from gateway.turn.retry_policy import RetryPolicy
+from gateway.turn.services import Services
+from gateway.upstream import Provider, ProviderCut, ProviderFailed
+from protocol.ids import ID_BYTES, RequestId, WorkerId
+from protocol.messages import Rejected, RejectReason, RelayFacts
+
+_Failure = RejectReason | Literal["lost"]
+_BUSY: Final = frozenset({"busy", "draining", "not_ready"})
+_LOADED: Final = frozenset({429, 503})
+"""An engine that answers so has no room now; its worker would have reported its death."""
+_ABSENT: Final = 404
+
+_log = logging.getLogger("herma.turn")
+
+Exchange = Callable[[Provider, FallbackConfig, Lease], Awaitable[None]]
+"""Asks an engine, under the name and without the fields that the target says. Raises
+`ProviderFailed` before an answer has begun, `ProviderCut` after it.
+"""
+
+
+class RelayRun:
+    """One request. `exchange` is called for each try. `what` names the path for clients."""
+
+    def __init__(self, services: Services, job: RelayJob, what: str, exchange: Exchange) -> None:
+        self._services = services
+        self._job = job
+        self._what = what
+        self._exchange = exchange
+        self._request_id = RequestId(services.draw(ID_BYTES))
+        self._num_attempts = 0
+        self._ticket: int | None = None
+        self._is_complete = False
+        self._retry_policy: RetryPolicy | None = None
+        self.has_begun = False
+        self.usage: Usage | None = None
+
+    async def run(self, *, cloud: bool) -> UseProvider | None:
+        """Have it answered; or return the providers to ask instead. Raises `ApiError`."""
+        dispatcher = self._services.dispatcher
+        excluded = frozenset[WorkerId]()
+        try:
+            answer = await dispatcher.route(self._ask(excluded, cloud=cloud))
+            while not isinstance(answer, UseProvider):
+                failure = await self._try(answer)
+                if failure is None:
+                    return None
+                if failure != "lost" and not answer.is_lost:
+                    self._services.counters.busy_requeued += 1
+                    answer = await dispatcher.route_again(answer, failure)
+                    continue
+                excluded = frozenset({answer.worker_id})
+                self._release()
+                answer = await dispatcher.route(self._ask(excluded, cloud=cloud))
+            return answer
+        finally:
+            self._release()
+
+    def note_usage(self, usage: Usage) -> None:
+        """What the engine has counted."""
+        self.usage = usage
+
+    def begin(self, lease: Lease) -> None:
+        """The answer begins."""
+        self.has_begun = True
+        self._services.dispatcher.started(lease.ticket)
+
+    def _ask(self, excluded: frozenset[WorkerId], *, cloud: bool) -> RouteRequest:
+        self._ticket = self._services.dispatcher.next_ticket()
+        return self._job.route_request(self._ticket, cloud=cloud, excluded=excluded)
+
+    async def _try(self, lease: Lease) -> _Failure | None:
+        """Ask the engine of this worker. Returns None if it has answered, else why the place is
+        lost. Raises `ApiError` if the request cannot go on.
+        """
+        facts = self._services.dispatcher.relay_facts(lease.worker_id)
+        if facts is None:
+            if lease.is_lost:
+                return "not_ready"
+            raise no_such_path(self._job.model, self._what)
+        self._num_attempts += 1
+        name = self._services.link.worker_name(lease.worker_id)
+        first_token_s = self._services.config.gateway.first_token_s
+        client = RelayClient(
+            self._services.link,
+            lease,
+            self._request_id,
+            self._num_attempts,
+            model=self._job.model,
+            digests=self._job.digests,
+            known_s=first_token_s,
+        )
+        target = FallbackConfig(
+            provider=name, model=facts.model, params=ParamsConfig(drop=facts.refused_fields)
+        )
+        try:
+            await self._exchange(engine_behind(name, client, facts), target, lease)
+        except ProviderFailed as error:
+            return self._judge(error, client, lease, name)
+        except ProviderCut as error:
+            _log.warning("an answer of worker %s was cut: %s", name, error.__cause__ or error)
+            raise connection_lost() from error
+        self._is_complete = True
+        return None
+
+    def _judge(
+        self, error: ProviderFailed, client: RelayClient, lease: Lease, name: str
+    ) -> _Failure:
+        """What a failure before an answer means: always that the place is lost."""
+        dispatcher, outcome = self._services.dispatcher, client.attempt.outcome
+        if isinstance(outcome, Rejected):
+            if outcome.reason not in _BUSY:
+                raise invalid(None, f"The worker cannot run this request: {outcome.detail}")
+            return outcome.reason
+        if not lease.is_lost:
+            if error.status in _LOADED:
+                return "busy"
+            if error.status == _ABSENT:
+                raise no_such_path(self._job.model, self._what)
+            if isinstance(outcome, Overdue):
+                dispatcher.failed(lease.ticket, "it did not take the request in time")
+            else:
+                dispatcher.failed(lease.ticket, "its engine failed on a request")
+                self._policy().note_error(str(error))
+        self._services.counters.sequences_resumed += 1
+        lost = outcome or Overdue()
+        self._policy().note_loss(lease, lost, name, is_proven=False, output_tokens=0)
+        return "lost"
+
+    def _policy(self) -> RetryPolicy:
+        if self._retry_policy is None:
+            services, job = self._services, self._job
+            self._retry_policy = RetryPolicy(
+                services.dispatcher,
+                services.feed,
+                services.retries,
+                self._request_id.hex()[:8],
+                job.model,
+                (job.caller.key, job.fingerprint),
+            )
+        return self._retry_policy
+
+    def _release(self) -> None:
+        if (ticket := self._ticket) is not None:
+            self._ticket = None
+            tokens = self.usage.completion_tokens if self.usage is not None else None
+            self._services.dispatcher.release(ticket, tokens, is_proven=self._is_complete)
+
+
+def engine_behind(worker: str, client: RelayClient, facts: RelayFacts) -> Provider:
+    """A worker's text-level engine, to be asked as a provider. Its worker judges its silence."""
+    settings = ProviderConfig(
+        base_url="http://engine/v1",
+        first_token_s=math.inf,
+        read_s=math.inf,
+        answer_s=math.inf,
+        stream_usage="stream_options" not in facts.refused_fields,
+    )
+    return Provider(worker, settings, None, client)
+
+
+def no_such_path(model: str, what: str) -> ApiError:
+    """No engine of the model has the path."""
+    return ApiError(
+        404,
+        f"Model {model} has nothing at {what}: its engine does not serve that path.",
+        code="path_not_served",
+    )

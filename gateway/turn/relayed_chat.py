@@ -1,0 +1,93 @@
+"""A chat on a text-level engine: the client's own body there, the engine's own bytes back.
+
+Owns what turns one exchange into the events of a turn. Must not know links or HTTP.
+"""
+
+from functools import partial
+
+import msgspec
+
+from config import FallbackConfig
+from gateway.api import (
+    ChatRequest,
+    Started,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamUsage,
+    Usage,
+    unavailable,
+)
+from gateway.routing import Lease, UseProvider
+from gateway.turn.fallback_chain import Emit, ask_chat
+from gateway.turn.relay_job import RelayJob
+from gateway.turn.relay_run import RelayRun
+from gateway.turn.services import Services
+from gateway.upstream import Provider, forwarded_to_provider, provider_request
+
+_AGAIN_S = 1
+
+
+async def answer_by_relay(
+    services: Services, request: ChatRequest, job: RelayJob, emit: Emit, *, cloud: bool
+) -> UseProvider | None:
+    """Answer `request`; or return the providers to ask instead. Raises `ApiError`."""
+    if request.prompt is not None:
+        # Its endpoint passes raw completions on, but did not know this model a moment ago.
+        raise unavailable(f"{job.model} has just become ready; send the request again.", _AGAIN_S)
+    chat = _RelayedChat(services, request, job, emit)
+    try:
+        return await chat.run.run(cloud=cloud)
+    finally:
+        chat.record()
+
+
+class _RelayedChat:
+    """One chat, on one engine after the other."""
+
+    def __init__(self, services: Services, request: ChatRequest, job: RelayJob, emit: Emit) -> None:
+        self._services = services
+        self._request = request
+        self._job = job
+        self._emit = emit
+        self.run = RelayRun(services, job, "/v1/chat/completions", self._exchange)
+
+    def record(self) -> None:
+        """Count what was computed, also for a client that has left."""
+        run, job, services = self.run, self._job, self._services
+        if not run.has_begun:
+            return
+        usage = run.usage or Usage(job.prompt_tokens, 0, 0)
+        services.spending.record_local(job.caller.key, job.model, usage)
+        services.counters.count(usage)
+
+    async def _exchange(self, provider: Provider, target: FallbackConfig, lease: Lease) -> None:
+        started = Started(
+            served_by="worker",
+            worker=provider.name,
+            cached_tokens=lease.cached_tokens,
+            route=lease.reason,
+            model=self._job.model,
+        )
+        sent = provider_request(
+            self._request,
+            forwarded_to_provider(self._job.caller.headers),
+            params=target.params,
+            session_hint=None,
+            session="",
+        )
+        begin = partial(self._begin, lease)
+        answer = await ask_chat(provider, sent, target.model, started, begin, self.run.note_usage)
+        if answer is not None:
+            if self.run.usage is not None:
+                cached_tokens = self.run.usage.cached_tokens
+                started = msgspec.structs.replace(started, cached_tokens=cached_tokens)
+            begin(started)
+            self._emit(UpstreamBody(answer.status, answer.body))
+        if self.run.usage is not None:
+            self._emit(UpstreamUsage(self.run.usage))
+
+    def _begin(self, lease: Lease, event: TurnEvent) -> None:
+        """Pass an event on; the first begins the answer."""
+        if not self.run.has_begun:
+            self.run.begin(lease)
+        self._emit(event)

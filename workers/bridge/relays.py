@@ -1,0 +1,221 @@
+"""Text-level work: a gateway's HTTP request goes to the engine as it is, the response comes back.
+
+Owns one exchange: how far each side may be ahead, the limits of messages, and its end. Bytes are
+never looked into. Must not know APIs, other requests or sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Final, final
+
+import trio
+
+from config import TEXT_ENGINE
+from protocol.errors import KeptConnectionClosed, WireError
+from protocol.ids import ID_BYTES, BlockDigest
+from protocol.messages import (
+    RELAY_CHUNK_BYTES,
+    RELAY_WINDOW_BYTES,
+    Relay,
+    RelayChunk,
+    RelayCredit,
+    RelayData,
+    RelayEnd,
+    RelayError,
+    RelayHead,
+    RelayTaken,
+    Submit,
+)
+from protocol.transport import HttpResponse
+from workers.bridge.exchange import Exchange
+from workers.bridge.outbox import Outbox
+from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
+
+_NOT_RELAYED: Final = frozenset(
+    {b"connection", b"content-encoding", b"content-length", b"keep-alive", b"transfer-encoding"}
+)
+"""Headers about the connection to the engine, or about bytes that our client has decompressed."""
+_MAX_NAME_BYTES: Final = 1024
+_MAX_VALUE_BYTES: Final = 2**14
+_MAX_HEADERS: Final = 128
+
+
+@final
+class Relayed(Running):
+    """One exchange."""
+
+    def __init__(self, key: Key, relay: Relay, on_progress: Progress, work: Relays) -> None:
+        digests = relay.digests
+        starts = range(0, len(digests), ID_BYTES)
+        super().__init__(key, [BlockDigest(digests[at : at + ID_BYTES]) for at in starts])
+        self._relay = relay
+        self._on_progress = on_progress
+        self._work = work
+        self._upload = _Upload(self)
+        self._news = trio.Event()
+        self._num_sent = 0
+        self._num_credit = 0
+        self._status = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """About those of its prompt."""
+        return len(self.digests) * self._work.block_size
+
+    async def run(self) -> None:
+        """See `Running`."""
+        try:
+            await self._exchange()
+        except KeptConnectionClosed:
+            if self._upload.is_used:
+                raise
+            # It was closed while idle, so nothing was computed for us: once more, on another.
+            await self._exchange()
+        if self._status < 400:
+            note_answered(self, self._work.holdings, self._work.outbox, None)
+        self._end(None)
+
+    def take(self, message: RelayChunk | RelayCredit) -> None:
+        """See `Running`."""
+        if isinstance(message, RelayCredit):
+            self._num_credit = min(max(self._num_credit, message.num_taken), self._num_sent)
+        else:
+            self._upload.add(message)
+        self._news.set()
+
+    def aborted(self) -> None:
+        """See `Running`."""
+        self._end("aborted")
+
+    def failed(self, detail: str) -> None:
+        """See `Running`."""
+        self._end("broken", detail)
+
+    async def until_news(self) -> None:
+        """Return when the gateway has sent something on."""
+        self._news = trio.Event()
+        await self._news.wait()
+
+    def took(self, num_bytes: int) -> None:
+        """The engine has taken so many bytes of the request."""
+        link, request_id, attempt = self.key
+        self._work.outbox.put(link, RelayTaken(request_id, attempt, num_bytes))
+
+    async def _exchange(self) -> None:
+        relay = self._relay
+        is_whole = len(relay.data) == relay.num_bytes
+        # The gateway learns that it is known here, and may send the rest.
+        self.took(len(relay.data))
+        async with self._work.exchange.relay(
+            relay.target,
+            [(name.encode("latin-1"), value.encode("latin-1")) for name, value in relay.headers],
+            relay.data if is_whole else self._upload,
+            relay.num_bytes,
+        ) as response:
+            self._begin(response)
+            async for data in response.body:
+                self._on_progress(self, 1)
+                await self._pass_on(data)
+
+    def _begin(self, response: HttpResponse) -> None:
+        self.is_accepted = True
+        self._status = response.status
+        link, request_id, attempt = self.key
+        kept = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in response.headers
+            if name not in _NOT_RELAYED
+            and len(name) <= _MAX_NAME_BYTES
+            and len(value) <= _MAX_VALUE_BYTES
+        ]
+        headers = tuple(kept[:_MAX_HEADERS])
+        self._work.outbox.put(link, RelayHead(request_id, attempt, response.status, headers))
+
+    async def _pass_on(self, data: bytes) -> None:
+        link, request_id, attempt = self.key
+        for start in range(0, len(data), RELAY_CHUNK_BYTES):
+            piece = data[start : start + RELAY_CHUNK_BYTES]
+            while self._num_sent + len(piece) > self._num_credit + RELAY_WINDOW_BYTES:
+                await self.until_news()
+            self._work.outbox.put(link, RelayData(request_id, attempt, self._num_sent, piece))
+            self._num_sent += len(piece)
+
+    def _end(self, error: RelayError | None, detail: str = "") -> None:
+        link, request_id, attempt = self.key
+        end = RelayEnd(request_id, attempt, self._num_sent, error, detail)
+        self._work.outbox.put(link, end)
+
+    @property
+    def first(self) -> bytes:
+        """The beginning of the request's body."""
+        return self._relay.data
+
+    @property
+    def num_bytes(self) -> int:
+        """The length of the request's body."""
+        return self._relay.num_bytes
+
+
+@final
+class _Upload(AsyncIterator[bytes]):
+    """A request's body in pieces; asking for the next means that the engine has taken the last."""
+
+    def __init__(self, relayed: Relayed) -> None:
+        self._relayed = relayed
+        self._pieces: deque[bytes] = deque()
+        self._num_came = 0
+        self._num_given = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it cannot begin again."""
+        return self._num_given > 0
+
+    def add(self, chunk: RelayChunk) -> None:
+        """Raises `WireError` for bytes that were not due."""
+        relayed = self._relayed
+        came = self._num_came or len(relayed.first)
+        ahead = chunk.offset + len(chunk.data) - max(self._num_given, len(relayed.first))
+        is_over = chunk.offset + len(chunk.data) > relayed.num_bytes
+        if chunk.offset != came or is_over or ahead > RELAY_WINDOW_BYTES:
+            raise WireError(f"{len(chunk.data)} bytes at {chunk.offset} came where {came} was due")
+        self._num_came = came + len(chunk.data)
+        self._pieces.append(chunk.data)
+
+    async def __anext__(self) -> bytes:
+        relayed = self._relayed
+        if self._num_given == 0:
+            self._num_given = len(relayed.first)
+            if relayed.first:
+                return relayed.first
+        relayed.took(self._num_given)
+        if self._num_given == relayed.num_bytes:
+            raise StopAsyncIteration
+        while not self._pieces:
+            await relayed.until_news()
+        piece = self._pieces.popleft()
+        self._num_given += len(piece)
+        return piece
+
+
+@final
+class Relays:
+    """Takes requests for one engine that takes and gives text."""
+
+    def __init__(
+        self, exchange: Exchange, outbox: Outbox, holdings: Holdings, block_size: int
+    ) -> None:
+        self.exchange = exchange
+        self.outbox = outbox
+        self.holdings = holdings
+        self.block_size = block_size
+
+    def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Relayed:
+        """See `Work`."""
+        if isinstance(message, Submit):
+            raise Refused("invalid", f"the {TEXT_ENGINE} engine takes text, not tokens")
+        if len(message.data) > message.num_bytes or len(message.digests) % ID_BYTES:
+            raise Refused("invalid", "the body is longer than it says, or a digest is cut")
+        return Relayed(key, message, on_progress, self)

@@ -1,0 +1,166 @@
+"""Token-level work: a submission becomes the engine's own request, its events become tokens.
+
+Owns the checks of a submission and its messages. Must not know the engine's fields, other requests
+or sockets.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import final
+
+from config import WorkerConfig
+from protocol.errors import WireError
+from protocol.hashing import block_digests, root_digest
+from protocol.messages import (
+    Accepted,
+    EngineFacts,
+    Finished,
+    FinishReason,
+    Relay,
+    RelayChunk,
+    RelayCredit,
+    Submit,
+    TokenItem,
+)
+from protocol.tokens import pack_tokens, unpack_tokens
+from workers.bridge.exchange import Exchange
+from workers.bridge.outbox import Outbox
+from workers.bridge.readiness import ModelText
+from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
+from workers.external import Answer, EngineApi, Piece
+
+
+@final
+class Sequence(Running):
+    """One submission on its way."""
+
+    def __init__(
+        self, key: Key, submit: Submit, answer: Answer, on_progress: Progress, work: Sequences
+    ) -> None:
+        root = root_digest(submit.model, submit.adapter, submit.salt)
+        super().__init__(key, block_digests(root, submit.prompt_ids, work.block_size))
+        self._answer = answer
+        self._on_progress = on_progress
+        self._work = work
+
+    @property
+    def num_tokens(self) -> int:
+        """Those of its prompt and outputs."""
+        return self._answer.num_prompt + self._answer.num_outputs
+
+    async def run(self) -> None:
+        """See `Running`."""
+        await self._work.exchange.answer(self._work.api, self._answer, self._take_event)
+        self._accept()
+        self._finish(self._answer.finish_reason)
+
+    def take(self, message: RelayChunk | RelayCredit) -> None:
+        """See `Running`."""
+        raise WireError(f"{type(message).__name__} for a sequence of tokens")
+
+    def aborted(self) -> None:
+        """See `Running`."""
+        self._finish("abort")
+
+    def failed(self, detail: str) -> None:
+        """See `Running`."""
+        self._finish("error", detail)
+
+    def _take_event(self, piece: Piece | None) -> None:
+        """New tokens, or another sign of life."""
+        if piece is None:
+            self._on_progress(self, 0)
+            return
+        self._accept()
+        link, request_id, attempt = self.key
+        packed = pack_tokens(piece.ids)
+        item = TokenItem(request_id, attempt, piece.offset, packed, piece.logprobs)
+        self._work.outbox.put(link, item)
+        self._on_progress(self, len(piece.ids))
+
+    def _accept(self) -> None:
+        if self.is_accepted:
+            return
+        self.is_accepted = True
+        link, request_id, attempt = self.key
+        self._work.outbox.put(link, Accepted(request_id, attempt, self._answer.cached_tokens or 0))
+
+    def _finish(self, reason: FinishReason, detail: str = "") -> None:
+        link, request_id, attempt = self.key
+        answer, outbox = self._answer, self._work.outbox
+        if reason in {"stop", "length"}:
+            note_answered(self, self._work.holdings, outbox, answer.cached_tokens)
+        finished = Finished(
+            request_id,
+            attempt,
+            reason,
+            prompt_tokens=answer.num_prompt,
+            cached_tokens=answer.cached_tokens or 0,
+            output_tokens=answer.output_tokens,
+            matched=answer.matched,
+            detail=detail,
+        )
+        outbox.put(link, finished)
+
+
+@final
+class Sequences:
+    """Takes submissions for one engine that takes and gives token ids."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        facts: EngineFacts,
+        text: ModelText,
+        exchange: Exchange,
+        api: EngineApi,
+        outbox: Outbox,
+        holdings: Holdings,
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._text = text
+        self.api = api
+        self.exchange = exchange
+        self.outbox = outbox
+        self.holdings = holdings
+        self.block_size = facts.block_size
+
+    def begin(self, key: Key, message: Submit | Relay, on_progress: Progress) -> Sequence:
+        """See `Work`."""
+        if isinstance(message, Relay):
+            raise Refused("invalid", f"the {self._config.engine} engine takes tokens, not text")
+        return Sequence(key, message, self._answer_of(message), on_progress, self)
+
+    def _answer_of(self, submit: Submit) -> Answer:
+        if submit.grammar is not None:
+            raise Refused("grammar", "this engine enforces no grammars")
+        if (what := self.api.refusal(submit)) is not None:
+            raise Refused("invalid", f"the {self._config.engine} engine cannot do {what}")
+        prompt, outputs = _ids_of(submit.prompt_ids), _ids_of(submit.output_ids)
+        window, size = self._facts.context_length, self._text.vocab_size
+        if not prompt:
+            raise Refused("invalid", "the prompt has no tokens; send at least one")
+        if len(prompt) >= window:
+            detail = f"the prompt has {len(prompt)} tokens and the context length is {window}"
+            raise Refused("too_long", f"{detail}, with room for the answer")
+        if size is not None and max(prompt) >= size:
+            raise Refused("invalid", f"token id {max(prompt)} is outside the vocabulary of {size}")
+        return Answer(
+            prompt,
+            outputs,
+            submit.sampling,
+            seed=submit.seed,
+            salt=submit.salt,
+            max_outputs=min(submit.sampling.max_tokens, window - len(prompt)),
+            eos_ids=self._text.eos_ids,
+            vocab_size=size,
+        )
+
+
+def _ids_of(packed: bytes) -> array[int]:
+    try:
+        return unpack_tokens(packed)
+    except WireError as error:
+        raise Refused("invalid", str(error)) from error

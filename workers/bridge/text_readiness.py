@@ -1,0 +1,57 @@
+"""The proof of a text-level engine: a short chat, then a long one.
+
+Owns what is sent and what counts as an answer. Must not know frames or the process of the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.messages import EngineFacts
+from workers.bridge.exchange import Exchange
+from workers.bridge.readiness import StartReports
+from workers.external import EngineError, OpenAiApi, Proof
+
+TEXT_PROBE_TOKENS: Final = 16
+"""A model that reasons begins with tokens that show no text."""
+_JSON: Final = [(b"content-type", b"application/json")]
+
+
+async def prove_text(
+    exchange: Exchange,
+    api: OpenAiApi,
+    config: WorkerConfig,
+    facts: EngineFacts,
+    reports: StartReports,
+) -> None:
+    """As `prove`, in text: a short chat, then a long one, of about two tokens a word at the most.
+    Raises `ConfigError`.
+    """
+    reports.say("health probe", 0.0, "a short chat")
+    await _chat(exchange, api, 2, reports)
+    longest = min(config.probe_context, facts.context_length - TEXT_PROBE_TOKENS) // 2
+    if longest > 2:
+        reports.say("health probe", 0.5, f"a chat of {longest} words")
+        await _chat(exchange, api, longest, reports)
+
+
+async def _chat(exchange: Exchange, api: OpenAiApi, num_words: int, reports: StartReports) -> None:
+    request = api.probe(num_words, os.urandom(num_words), TEXT_PROBE_TOKENS)
+    proof, body = Proof(), bytearray()
+    try:
+        async with exchange.relay(
+            request.target,
+            _JSON,
+            request.body,
+            len(request.body),
+        ) as response:
+            async for data in response.body:
+                body += data
+                reports.say("health probe", 0.5, f"{len(body)} bytes to {num_words} words")
+                proof.take(data)
+        proof.end(response.status, bytes(body))
+    except EngineError as error:
+        raise ConfigError(f"the health probe of {num_words} words failed: {error}") from error

@@ -1,0 +1,122 @@
+"""Any other server with OpenAI's API: Lucebox, LM Studio, `transformers serve`, TGI and others.
+
+Owns what is asked of one beside its clients' requests: its window, its load, and a proof that it
+generates. Must not know sockets; requests and answers pass it by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import msgspec
+
+from workers.external.engine_api import (
+    DONE,
+    HEALTH_TARGETS,
+    EngineError,
+    EngineLimits,
+    EventSplitter,
+    HttpRequest,
+    decoded,
+    error_text,
+    json_object,
+    load_of,
+    positive,
+)
+
+_MODELS: Final = "/v1/models"
+_WINDOWS: Final = ("max_model_len", "context_length", "loaded_context_length", "context_window")
+"""Names that servers have for a model's window in `/v1/models`."""
+
+_CHAT: Final = "/v1/chat/completions"
+_SAID: Final = ("content", "reasoning_content", "reasoning", "refusal")
+_MAX_SHOWN: Final = 300
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: Any = None
+
+
+_chunks: Final = msgspec.json.Decoder(_Chunk)
+
+
+@final
+class OpenAiApi:
+    """One server, which has the model under the name `model`."""
+
+    health_targets = (*HEALTH_TARGETS, _MODELS)
+    fact_targets = (_MODELS,)
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
+        """The window, if its list of models says one."""
+        listed = json_object(answers, _MODELS).get("data")
+        models: list[dict[str, Any]] = []
+        if isinstance(listed, list):
+            models = [one for one in listed if isinstance(one, dict)]
+        named = [one for one in models if one.get("id") == self._model]
+        (model,) = named[:1] or models[:1] or [{}]
+        meta = model.get("meta")
+        own = positive(meta.get("n_ctx")) if isinstance(meta, dict) else None
+        windows = [window for name in _WINDOWS if (window := positive(model.get(name)))]
+        return EngineLimits(context_length=next(iter(windows), own))
+
+    def load(self, metrics: str) -> tuple[int, int]:
+        """TGI's gauges; others have none that are known."""
+        return load_of(metrics, "tgi_batch_current_size", "tgi_queue_size")
+
+    def probe(self, num_words: int, seed: bytes, max_tokens: int) -> HttpRequest:
+        """A chat of so many words, which `seed` gives: not from its prefix cache."""
+        words = " ".join(chr(ord("a") + byte % 26) for byte in seed[:num_words])
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": words}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+        }
+        return HttpRequest(_CHAT, msgspec.json.encode(body))
+
+
+@final
+class Proof:
+    """An answer that must say something, in a stream or in one piece."""
+
+    def __init__(self) -> None:
+        self._splitter = EventSplitter()
+        self._start = b""
+        self.has_tokens = False
+
+    def take(self, data: bytes) -> None:
+        """Raises `EngineError` for an error in a stream, or what is no JSON."""
+        self._start = (self._start + data)[:_MAX_SHOWN]
+        for payload in self._splitter.feed(data):
+            if payload != DONE:
+                self._read(payload)
+
+    def end(self, status: int, body: bytes) -> None:
+        """The whole `body` is there. Raises `EngineError` if it says nothing."""
+        shown = " ".join(self._start.decode(errors="replace").split())
+        if status != 200:
+            raise EngineError(f"status {status}: {shown}")
+        if body.lstrip().startswith(b"{"):
+            self._read(body)
+        if not self.has_tokens:
+            raise EngineError(f"the answer has no tokens: {shown or 'it is empty'}")
+
+    def _read(self, payload: bytes) -> None:
+        chunk: _Chunk = decoded(_chunks, payload)
+        if chunk.error is not None:
+            raise EngineError(f"the engine reports: {error_text(chunk.error)}")
+        for choice in chunk.choices:
+            said = choice.delta or choice.message or {}
+            self.has_tokens = self.has_tokens or any(said.get(name) for name in _SAID)

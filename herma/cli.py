@@ -278,7 +278,7 @@ def _add_bench_http(actions: "argparse._SubParsersAction[argparse.ArgumentParser
 def _add_bench_routing(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     routing = actions.add_parser("routing", help="routing policies on traces, in virtual time")
     routing.add_argument(
-        "--trace", action="append", metavar="FILE|fleet", help="repeatable; default: fleet"
+        "--trace", action="append", metavar="FILE|fleet|long", help="repeatable; default: fleet"
     )
     routing.add_argument("--workers", default="2,4,8,16", metavar="N,N", help="fleet sizes")
     routing.add_argument("--policies", default="all", metavar="NAMES", help="or some, by commas")

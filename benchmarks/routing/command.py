@@ -17,13 +17,11 @@ from benchmarks.routing.cost_model import QWEN3_8B_H200
 from benchmarks.routing.experiments import collapse_lines, fairness, fairness_lines
 from benchmarks.routing.plot import plot_rows
 from benchmarks.routing.policies import BASELINES, OURS, POLICIES
-from benchmarks.routing.sweep import Plan, read_source, rows, tasks
+from benchmarks.routing.sweep import GENERATED, Plan, read_source, rows, tasks
 from benchmarks.routing.table import lines
 from benchmarks.routing.validation.command import run_validation
 from benchmarks.routing.worker import WorkerSpec
 from protocol.errors import ConfigError
-
-FLEET: Final = "fleet"
 
 KV_TOKENS: Final = 400_000
 """Per worker. A card of 141 GB with Qwen3-8B in bf16 holds about 730k tokens (147 KB each); about
@@ -87,7 +85,9 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     ):
         raise ConfigError("--kv-tokens, --limit and --processes are at least 1")
     return Plan(
-        sources=tuple(None if name == FLEET else Path(name) for name in arguments.trace or [FLEET]),
+        sources=tuple(
+            name if name in GENERATED else Path(name) for name in arguments.trace or ["fleet"]
+        ),
         workers=workers,
         loads=_numbers("--load", arguments.load, float, least=0.01),
         seeds=_numbers("--seeds", arguments.seeds, int, least=0),

@@ -74,7 +74,7 @@ def fleet_trace(kind: str, num_sessions: int, seed: int) -> Trace:
             f"{kind}-{number}", plan.chance.random(), list(shared), _FLEET_PREFIX_TOKENS
         )
         _live(plan, session, _TURNS, subagents if kind == "forks" else None)
-    return Trace(f"fleet_{kind}", BLOCK, _in_order(plan.turns))
+    return Trace(f"fleet_{kind}", BLOCK, in_order(plan.turns))
 
 
 def _live(
@@ -139,7 +139,7 @@ def _log_uniform(chance: Random, bounds: tuple[int, int]) -> int:
     return int(math.exp(chance.uniform(*map(math.log, bounds))))
 
 
-def _in_order(turns: list[Turn]) -> tuple[Turn, ...]:
+def in_order(turns: list[Turn]) -> tuple[Turn, ...]:
     """Order by the start of sessions and renumber, also in `after`."""
     order = sorted(turns, key=lambda turn: (turn.arrival_s, turn.number))
     place = {turn.number: new for new, turn in enumerate(order)}

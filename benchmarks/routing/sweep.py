@@ -12,11 +12,16 @@ from functools import lru_cache
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Final
 
 from benchmarks.routing.fleet import KINDS, fleet_trace
+from benchmarks.routing.long_prompts import LONG_KINDS, long_trace
 from benchmarks.routing.run import Case, Row, busy_time_s, simulate
 from benchmarks.routing.trace import Trace, TraceError, read_trace
 from benchmarks.routing.worker import WorkerSpec
+
+GENERATED: Final = {"fleet": KINDS, "long": LONG_KINDS}
+"""Kinds of generated traces, with sessions per worker, by the name of their group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sweep. `sources` are files, or None for the generated fleets."""
+    """The sweep. `sources` are files, or names of `GENERATED`."""
 
-    sources: tuple[Path | None, ...]
+    sources: tuple[Path | str, ...]
     workers: tuple[int, ...]
     loads: tuple[float, ...]
     seeds: tuple[int, ...]
@@ -102,7 +107,8 @@ def read_source(source: Source, spec: WorkerSpec) -> Trace:
     if source.file is not None:
         trace = read_trace(source.file, source.limit, source.seed)
     else:
-        trace = fleet_trace(source.kind, source.num_sessions, source.seed)
+        make = fleet_trace if source.kind in KINDS else long_trace
+        trace = make(source.kind, source.num_sessions, source.seed)
         trace = replace(trace, turns=trace.turns[: source.limit])
     if trace.longest_tokens > spec.kv_tokens:
         raise TraceError(
@@ -112,11 +118,11 @@ def read_source(source: Source, spec: WorkerSpec) -> Trace:
     return trace
 
 
-def _sources(plan: Plan, source: Path | None, num_workers: int) -> list[Source]:
-    if source is not None:
+def _sources(plan: Plan, source: Path | str, num_workers: int) -> list[Source]:
+    if isinstance(source, Path):
         return [Source(source, "", 0, plan.limit, plan.seeds[0])]
     return [
         Source(None, kind, sessions * num_workers, plan.limit, seed)
         for seed in plan.seeds
-        for kind, sessions in KINDS.items()
+        for kind, sessions in GENERATED[source].items()
     ]

@@ -105,9 +105,10 @@ def first_that_fits(
 ) -> Pick | None:
     """The first of `order` (a queue, or one new request while the queue is empty) that is placed.
 
-    A blocked request reserves its eligible workers so that smaller requests cannot starve it. A
-    request whose best worker has enough prefill ahead waits here, with its own prefill promised to
-    that worker: another worker may be better by then.
+    A blocked request reserves its eligible workers so that smaller requests cannot starve it. One
+    whose best worker is full, while others have room, reserves that worker alone: there it will
+    find its cache. A request whose best worker has enough prefill ahead waits here, with its own
+    prefill promised to that worker: another worker may be better by then.
     """
     kept: set[WorkerId] = set()
     promised_s: dict[WorkerId, float] = {}
@@ -117,34 +118,48 @@ def first_that_fits(
         if waiting.is_on_probation and model.probation_ticket is not None:
             continue
         usable = eligible(ready, request, now)
-        if kept:
-            usable = [worker for worker in usable if worker.worker_id not in kept]
         expected = model.expected_output(request.max_tokens)
-        roomy = [worker for worker in usable if worker.has_room(request, expected)]
+        roomy = [w for w in usable if w.worker_id not in kept and w.has_room(request, expected)]
         if not roomy:
             kept.update(worker.worker_id for worker in usable)
             if len(kept) == len(ready):
                 break
             continue
+        full = [] if len(roomy) == len(usable) else [w for w in usable if w not in roomy]
         choice = decide(
             index,
             model,
             request,
             waiting.session,
-            roomy,
+            usable,
             expected,
             now,
-            promised_s=promised_s,
+            promised_s={**promised_s, **_until_room(model, full, promised_s)},
             num_ready=len(ready),
         )
         worker = choice.best.option.worker
         worker_id = worker.worker_id
-        if worker_id not in promised_s and worker.has_prefill_headroom(
+        if worker in full:
+            kept.add(worker_id)
+        elif worker_id not in promised_s and worker.has_prefill_headroom(
             now, choice.best.fresh_tokens
         ):
             return Pick(waiting, choice, expected)
-        promised_s[worker_id] = promised_s.get(worker_id, 0.0) + choice.best.prefill_s
+        promised_s[worker_id] = choice.best.option.promised_s + choice.best.prefill_s
         num_looked_at += 1
         if num_looked_at >= LOOKED_AT:
             break
     return None
+
+
+def _until_room(
+    model: Model, full: Iterable[Worker], promised_s: Mapping[WorkerId, float]
+) -> dict[WorkerId, float]:
+    """Seconds until workers without room should have some, on top of what is promised there: of the
+    answers that run on one, the next ends after such a part of their usual time.
+    """
+    return {
+        worker.worker_id: promised_s.get(worker.worker_id, 0.0)
+        + model.service_s.value / max(1, len(worker.reservations))
+        for worker in full
+    }

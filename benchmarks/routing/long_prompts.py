@@ -1,0 +1,84 @@
+"""Generated traces of long prompts that caches hold little of.
+
+Owns two kinds. Must not know policies.
+
+- documents: conversations about documents of 8k to 120k tokens with a heavy tail (Pareto, exponent
+  1), one to three questions each, with pauses in which a small cache forgets the document.
+- bursts: conversations of 1 to 12 turns that grow from 1k tokens on, with a heavy tail. Turns
+  arrive when they arrive, answered or not, as from clients that retry or fan out.
+
+Sessions start at random over one unit of time; the simulation scales that to the load.
+"""
+
+import math
+from random import Random
+from typing import Final
+
+from benchmarks.routing.fleet import BLOCK, in_order
+from benchmarks.routing.trace import Chains, Trace, Turn
+
+LONG_KINDS: Final = {"documents": 300, "bursts": 108}
+"""Sessions per worker in a table."""
+
+_MAX_TOKENS: Final = 120_000
+_ANSWER_TOKENS: Final = (20, 500)
+_PAUSE_S: Final = (1.0, 120.0)
+
+
+def long_trace(kind: str, num_sessions: int, seed: int) -> Trace:
+    """A trace of `num_sessions` conversations."""
+    chance = Random(f"{kind}/{num_sessions}/{seed}")
+    chains, turns, num_ids = Chains(), [], 0
+    for number in range(num_sessions):
+        shape = _documents(chance) if kind == "documents" else _bursts(chance)
+        ids: list[int] = []
+        after: tuple[int, ...] = ()
+        starts_at = chance.random()
+        for tokens, pause_s, gap in shape:
+            num_new = tokens // BLOCK - len(ids)
+            ids = [*ids, *range(num_ids, num_ids + num_new)]
+            num_ids += num_new
+            starts_at += gap
+            turns.append(
+                Turn(
+                    number=len(turns),
+                    session=f"{kind}-{number}",
+                    arrival_s=starts_at,
+                    prompt_tokens=tokens,
+                    output_tokens=_log_uniform(chance, _ANSWER_TOKENS),
+                    digests=chains.digests(ids),
+                    after=after if kind == "documents" else (),
+                    pause_s=pause_s,
+                )
+            )
+            after = (len(turns) - 1,)
+    return Trace(f"long_{kind}", BLOCK, in_order(turns))
+
+
+_Shape = list[tuple[int, float, float]]
+"""Of each turn: tokens, seconds after the previous answer, part of the span after the previous
+arrival.
+"""
+
+
+def _documents(chance: Random) -> _Shape:
+    tokens = min(_MAX_TOKENS, int(8_000 / (1.0 - chance.random())))
+    shape = [(tokens, 0.0, 0.0)]
+    for _ in range(chance.randint(0, 2)):
+        tokens = min(_MAX_TOKENS, tokens + _log_uniform(chance, (500, 12_000)))
+        pause_s = math.exp(chance.uniform(*map(math.log, _PAUSE_S)))
+        shape.append((tokens, pause_s, 0.0))
+    return shape
+
+
+def _bursts(chance: Random) -> _Shape:
+    tokens = min(_MAX_TOKENS, int(1_000 / (1.0 - chance.random()) ** (2 / 3)))
+    shape = [(tokens, 0.0, 0.0)]
+    for _ in range(chance.randint(0, 11)):
+        tokens = min(_MAX_TOKENS, tokens + _log_uniform(chance, (200, 4_000)))
+        shape.append((tokens, 0.0, 0.01 * chance.random()))
+    return shape
+
+
+def _log_uniform(chance: Random, bounds: tuple[int, int]) -> int:
+    return int(math.exp(chance.uniform(*map(math.log, bounds))))

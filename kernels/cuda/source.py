@@ -77,7 +77,8 @@ class CudaSource:
             kept.put(cubin, file_name, binary=True)
         else:
             cubin = Path(found).read_bytes()
-        _count(cache_hit=found is not None, seconds=time.perf_counter() - begun_at)
+        seconds = time.perf_counter() - begun_at
+        _count(self.name, cache_hit=found is not None, seconds=seconds)
         return cubin
 
 
@@ -87,11 +88,11 @@ class _Times(msgspec.Struct):
     total: float
 
 
-def _count(*, cache_hit: bool, seconds: float) -> None:
+def _count(name: str, *, cache_hit: bool, seconds: float) -> None:
     """Report this compilation to Triton's listener."""
     if (listener := knobs.compilation.listener) is not None:
         listener(
-            src=None, metadata={}, metadata_group={}, times=_Times(1e6 * seconds),
+            src=name, metadata={}, metadata_group={}, times=_Times(1e6 * seconds),
             cache_hit=cache_hit,
         )  # fmt: skip
 

@@ -1,5 +1,6 @@
-"""A first start on a card: every kernel it launches was compiled beside it."""
+"""Starts on a card: the first compiles beside itself, the second nothing at all."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from benchmarks.engine.start import measure_start
 from config import WorkerConfig
+from tests.fakes.uninterpreted import run_uninterpreted
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 
 pytestmark = [
@@ -36,3 +38,18 @@ def test_a_first_start_compiles_nothing_itself(tmp_path: Path, quantization: str
     assert " found, 0 compiled in " in engine, first
     assert " 0 left to the engine" in ahead, first
     assert " found, 0 compiled in " in second, second
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--invariant"], ["--fp8"]], ids=["plain", "invariant", "fp8"]
+)
+def test_a_second_start_compiles_nothing(tmp_path: Path, options: list[str]) -> None:
+    """With nothing set but the model: start, all graphs, and requests of every kind."""
+    program = "tests.workers.engine.whole_start"
+    first, second = (
+        json.loads(run_uninterpreted(program, *options, cache=tmp_path).splitlines()[-1])
+        for _ in range(2)
+    )
+    assert first["found"] + len(first["compiled"]) > 30, first
+    assert second["compiled"] == [], second
+    assert second["ahead"] is False, second

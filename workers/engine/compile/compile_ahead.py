@@ -25,7 +25,7 @@ from workers.engine.compile.compiler_messages import (
     encode_line,
 )
 from workers.engine.compile.compute_capability import compute_capability
-from workers.engine.compile.kernel_cache import is_complete
+from workers.engine.compile.kernel_cache import Extent, is_complete
 
 if TYPE_CHECKING:
     from kernels.recorder import RecordedKernel
@@ -48,7 +48,8 @@ def start_compiling(config: WorkerConfig) -> "CompileAhead | None":
     if arch is None or is_complete(config, arch):
         return None
     try:
-        return CompileAhead(compiler_command(arch), config)
+        has_first = is_complete(config, arch, Extent.FIRST)
+        return CompileAhead(compiler_command(arch), config, has_first=has_first)
     except OSError as error:
         print(f"kernels are not compiled ahead: {error}", file=sys.stderr)
         return None
@@ -64,7 +65,13 @@ def compiler_command(arch: int) -> list[str]:
 class CompileAhead:
     """A running compiler. `wait` is called in the engine's thread, messages come in another."""
 
-    def __init__(self, command: list[str], config: WorkerConfig) -> None:
+    def __init__(
+        self, command: list[str], config: WorkerConfig, *, has_first: bool = False
+    ) -> None:
+        """`has_first`: an earlier start left all kernels up to its first answer, so the compiler
+        has others to list, and takes seconds until it does.
+        """
+        self._has_first = has_first
         self.num_compiled = 0
         self.num_found = 0
         self.num_left = 0
@@ -133,7 +140,9 @@ class CompileAhead:
     def _is_settled(self, kernel_id: str) -> bool:
         if self._is_over or kernel_id in self._ready:
             return True
-        return self._listed is not None and kernel_id not in self._listed
+        if self._listed is None:
+            return self._has_first
+        return kernel_id not in self._listed
 
     def _send(self, message: WorkerConfig | str) -> None:
         with suppress(BrokenPipeError):  # it has ended; the listener reports that

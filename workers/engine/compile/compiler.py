@@ -30,7 +30,13 @@ from config import WorkerConfig
 from protocol.signals import die_with_parent
 from workers.engine.compile.compiler_messages import CompilerMessage, Listed, Ready, encode_line
 from workers.engine.compile.compute_capability import LIBRARY
-from workers.engine.compile.kernel_cache import hash_compiler, mark_complete, watch_kernel_cache
+from workers.engine.compile.kernel_cache import (
+    Extent,
+    hash_compiler,
+    is_complete,
+    mark_complete,
+    watch_kernel_cache,
+)
 
 if TYPE_CHECKING:
     from kernels.recorder import RecordedKernel
@@ -68,6 +74,8 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
     hashed = hash_compiler()
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
     first, later = _dry_run(config, arch)
+    if is_complete(config, arch, Extent.FIRST):
+        first = []  # the engine waits for none of them
     hashed.join()
     processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
     say(Listed(tuple([kernel.id for kernel in (*first, *later)]), processes))
@@ -76,18 +84,30 @@ def _compile_all(arch: int, say: Callable[[CompilerMessage], None]) -> int:
     begin = (os.getpid(),)
     with ProcessPoolExecutor(processes, get_context("fork"), _begin, begin) as pool:
         driver = pool.submit(_compile_driver)
-        answers = {pool.submit(_compile, kernel): kernel for kernel in ordered}
-        answers |= {pool.submit(_compile_later, kernel): kernel for kernel in later}
-        errors = 0
-        for answer in as_completed(answers):
-            message = _word(answer, answers[answer])
-            say(message)
-            errors += bool(message.error)
+        needed = {pool.submit(_compile, kernel): kernel for kernel in ordered}
+        others = {pool.submit(_compile_later, kernel): kernel for kernel in later}
+        is_right = _report(needed, say)
+        if is_right:
+            # An engine that ends soon leaves the others undone: its next start need not wait.
+            mark_complete(config, arch, Extent.FIRST)
+        is_right = _report(others, say) and is_right
         driver.result()
-    if errors:
+    if not is_right:
         return 1
     mark_complete(config, arch)
     return 0
+
+
+def _report(
+    answers: "dict[Future[Ready], RecordedKernel]", say: Callable[[CompilerMessage], None]
+) -> bool:
+    """Report each kernel as it comes; whether there was no error."""
+    is_right = True
+    for answer in as_completed(answers):
+        message = _word(answer, answers[answer])
+        say(message)
+        is_right = is_right and not message.error
+    return is_right
 
 
 def _dry_run(

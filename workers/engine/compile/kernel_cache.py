@@ -2,17 +2,18 @@
 
 Owns the watch over Triton's compiler, the size of its cache (`TRITON_CACHE_DIR`, else
 ~/.triton/cache), which is kept between starts, and the marks in it: an empty file marks that it
-holds all kernels of a worker's start. Must not know the kernels.
+holds the kernels of a worker's start, up to its first answer or all. Must not know the kernels.
 """
 
 import os
 import sys
 import threading
 from contextlib import suppress
+from enum import StrEnum
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import msgspec
 
@@ -23,6 +24,22 @@ CACHE_VARIABLE: Final = "TRITON_CACHE_DIR"
 _PACKAGES: Final = (Path(__file__).parents[1], Path(__file__).parents[3] / "kernels")
 _SOURCES: Final = (".py", ".cu", ".h")
 
+_DECISIVE: Final = (
+    *("model", "token_budget", "dtype", "quantization", "kv_dtype", "invariant"),
+    *("kv_tokens", "max_seqs", "context_length", "max_context", "block_size"),
+)
+"""Keys of a worker that decide about its kernels. A name, a gateway's address or a time limit does
+not: with them a restart at another port would compile again."""
+
+_MOST_NAMED: Final = 20
+
+
+class Extent(StrEnum):
+    """How much of a start a mark stands for."""
+
+    FIRST = "first"
+    ALL = "complete"
+
 
 @final
 class KernelCache:
@@ -32,22 +49,26 @@ class KernelCache:
         self.num_compiled = 0
         self.num_found = 0
         self.compile_s = 0.0
+        self.compiled: list[str] = []
 
-    def count(self, *, cache_hit: bool, seconds: float) -> None:
-        """One kernel was compiled, or found."""
+    def count(self, name: str, *, cache_hit: bool, seconds: float) -> None:
+        """The kernel `name` was compiled, or found."""
         if cache_hit:
             self.num_found += 1
         else:
             self.num_compiled += 1
             self.compile_s += seconds
+            self.compiled.append(name)
 
     def summary(self) -> str:
         """One line for people, with the size of the whole cache."""
         num_files, num_bytes = cache_size(cache_dir())
-        return (
+        few = self.compiled if len(self.compiled) <= _MOST_NAMED else []
+        text = (
             f"{self.num_found} found, {self.num_compiled} compiled in {self.compile_s:.1f} s; "
             f"{cache_dir()} holds {num_files} files, {num_bytes / 2**20:.0f} MiB"
         )
+        return f"{text}; compiled {', '.join(few)}" if few else text
 
 
 def watch_kernel_cache() -> KernelCache:
@@ -56,9 +77,10 @@ def watch_kernel_cache() -> KernelCache:
     if sys.platform == "linux":
         from triton import knobs  # noqa: PLC0415 -- not on every platform
 
-        def listen(*, cache_hit: bool, times: object, **_: object) -> None:
+        def listen(*, src: Any, cache_hit: bool, times: object, **_: object) -> None:  # noqa: ANN401
             microseconds = getattr(times, "total", 0)
-            cache.count(cache_hit=cache_hit, seconds=1e-6 * microseconds)
+            name = str(getattr(src, "name", src))
+            cache.count(name, cache_hit=cache_hit, seconds=1e-6 * microseconds)
 
         knobs.compilation.listener = listen
     return cache
@@ -93,21 +115,22 @@ def cache_size(directory: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def is_complete(config: WorkerConfig, arch: int) -> bool:
+def is_complete(config: WorkerConfig, arch: int, extent: Extent = Extent.ALL) -> bool:
     """Whether a start of this worker on such a card has nothing to compile, as far as is known."""
-    return _mark(config, arch).exists()
+    return _mark(config, arch, extent).exists()
 
 
-def mark_complete(config: WorkerConfig, arch: int) -> None:
+def mark_complete(config: WorkerConfig, arch: int, extent: Extent = Extent.ALL) -> None:
     """Mark that such a start has nothing left to compile."""
-    mark = _mark(config, arch)
+    mark = _mark(config, arch, extent)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
 
 
-def _mark(config: WorkerConfig, arch: int) -> Path:
+def _mark(config: WorkerConfig, arch: int, extent: Extent) -> Path:
     """Named after all that decides about kernels: the worker, the card, our code and others'."""
-    parts = [msgspec.json.encode(config), b"%d" % arch]
+    decisive = {name: getattr(config, name) for name in _DECISIVE}
+    parts = [msgspec.json.encode(decisive), b"%d" % arch]
     parts += [version(name).encode() for name in ("torch", "triton")]
     for package in _PACKAGES:
         paths = [path for path in package.rglob("*") if path.suffix in _SOURCES]
@@ -115,4 +138,4 @@ def _mark(config: WorkerConfig, arch: int) -> Path:
     digest = sha256()
     for part in parts:
         digest.update(b"%d:" % len(part) + part)
-    return cache_dir() / f"herma-{digest.hexdigest()[:32]}.complete"
+    return cache_dir() / f"herma-{digest.hexdigest()[:32]}.{extent}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from triton.runtime.cache import triton_key
 
@@ -25,7 +26,12 @@ from workers.engine.compile.compile_ahead import (
 )
 from workers.engine.compile.compiler import long_ones_first
 from workers.engine.compile.compiler_messages import CompilerMessage, Listed, Ready, encode_line
-from workers.engine.compile.kernel_cache import hash_compiler, is_complete, mark_complete
+from workers.engine.compile.kernel_cache import (
+    Extent,
+    hash_compiler,
+    is_complete,
+    mark_complete,
+)
 from workers.engine.start import load_runner
 
 ROOT = Path(__file__).parents[4]
@@ -121,6 +127,21 @@ def test_a_kernel_is_waited_for_until_it_is_ready() -> None:
     assert (ahead.num_compiled, ahead.compile_s, ahead.num_left) == (1, 1.5, 1)
 
 
+def test_a_start_whose_kernels_are_cached_waits_for_no_list() -> None:
+    """An earlier start ended before the kernels of later graphs were done."""
+    first, second, _ = KERNELS
+    said = encode_line(_listed(second)) + encode_line(_ready(second))
+    then = f"sys.stdin.readline(); sys.stdin.readline(); sys.stdout.buffer.write({said!r})"
+    command = [sys.executable, "-c", f"import sys; {then}; sys.stdout.flush()"]
+    ahead = CompileAhead(command, CONFIG, has_first=True)
+    ahead.wait(first)
+    assert ahead.num_compiled == 0
+    ahead.model_is_at(Path("/models/tiny"))
+    ahead._listener.join()
+    ahead.wait(second)
+    assert (ahead.num_left, ahead.num_compiled) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("words", "then", "match"),
     [
@@ -212,14 +233,20 @@ def test_only_a_card_with_something_to_compile_needs_a_compiler(
     """And nobody gets one who does not want it."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     started: list[object] = []
-    monkeypatch.setattr(compile_ahead, "CompileAhead", lambda *given: started.append(given))
+    monkeypatch.setattr(
+        compile_ahead, "CompileAhead", lambda *given, has_first: started.append((*given, has_first))
+    )
     start_compiling(CONFIG)
     assert not started  # there is no card
     monkeypatch.setattr(compile_ahead, "compute_capability", lambda _: 90)
     start_compiling(CONFIG)
-    assert started == [(compiler_command(90), CONFIG)]
-    mark_complete(CONFIG, 90)
+    assert started.pop() == (compiler_command(90), CONFIG, False)
+    mark_complete(CONFIG, 90, Extent.FIRST)
     start_compiling(CONFIG)
+    assert started == [(compiler_command(90), CONFIG, True)]
+    mark_complete(CONFIG, 90)
+    elsewhere = msgspec.structs.replace(CONFIG, name="other", gateways=("tcp://[::1]:9",))
+    start_compiling(elsewhere)
     assert len(started) == 1
     monkeypatch.setattr(compile_ahead, "compute_capability", lambda _: 100)
     monkeypatch.setenv(SWITCH, "off")

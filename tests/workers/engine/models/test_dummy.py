@@ -54,8 +54,8 @@ def test_the_kernel_cache_is_told(tmp_path: Path) -> None:
     assert cache_size(tmp_path) == (1, 100)
     assert cache_size(tmp_path / "none") == (0, 0)
     cache = KernelCache()
-    cache.count(cache_hit=True, seconds=0.0)
-    cache.count(cache_hit=False, seconds=1.5)
+    cache.count("kernel", cache_hit=True, seconds=0.0)
+    cache.count("kernel", cache_hit=False, seconds=1.5)
     assert cache.summary().startswith("1 found, 1 compiled in 1.5 s; ")
 
 

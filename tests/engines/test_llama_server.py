@@ -79,7 +79,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         pytest.skip("LLAMA_SERVER and TINY_GGUF are not set: run `make test-engines`")
     folder, port = tmp_path_factory.mktemp("llama"), free_ports(1)
     argv = [PROGRAM, "-m", GGUF, "--host", "127.0.0.1", "--port", str(port)]
-    argv += ["-c", "32768", "-np", "4", "--metrics"]
+    # One thread: its threads wait for each other by spinning, which a shared machine punishes.
+    argv += ["-c", "32768", "-np", "4", "--metrics", "-t", "1", "-tb", "1"]
     config = Path(folder) / "herma.toml"
     config.write_text(FLEET.format(folder=folder, port=port, argv=json.dumps(argv)))
     with herma_up(config) as herma:

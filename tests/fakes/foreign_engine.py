@@ -304,7 +304,9 @@ def llama_cpp_events(settings: Settings, body: dict[str, Any], ids: list[int]) -
     most, made, streamed = body["n_predict"], list[int](), body["stream"]
     if body.get("return_progress"):
         progress = {"total": len(ids), "cache": settings.cached, "processed": len(ids)}
-        yield {"content": "", "tokens": [], "stop": False, "prompt_progress": progress}
+        # Builds of October 2026 put a token 0 into it.
+        event = {"content": "", "tokens": [0], "tokens_predicted": 0, "tokens_evaluated": len(ids)}
+        yield event | {"stop": False, "prompt_progress": progress}
     stop_type = "limit"
     for token_id in outputs(settings, ids, most, stops):
         made.append(token_id)

@@ -107,7 +107,8 @@ class LlamaCppApi:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": -1,
+            # All tokens: -1 says so only to builds before October 2026.
+            "repeat_last_n": len(job.ids) + job.limit,
             "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
             "seed": job.seed % _SEEDS,
             "ignore_eos": sampling.ignore_eos,
@@ -148,7 +149,8 @@ class LlamaCppReader:
         chunk: _Chunk = decoded(_chunks, data)
         if chunk.error is not None:
             raise EngineError(f"llama-server reports: {error_text(chunk.error)}")
-        if chunk.prompt_progress is not None and not chunk.tokens and not chunk.stop:
+        # Newer builds put a token 0 into it, which nobody has sampled.
+        if chunk.prompt_progress is not None and not chunk.tokens_predicted and not chunk.stop:
             return Event([], cached_tokens=chunk.prompt_progress.cache)
         if chunk.tokens_predicted is None or (
             chunk.content and not chunk.tokens and not chunk.stop

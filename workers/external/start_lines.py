@@ -28,7 +28,10 @@ _PHASES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         (r"llama_kv_cache|llama_context: ", "memory"),
         (r"warming up the model", "warm-up"),
         # All of them say at last that their server listens.
-        (r"application startup complete|server is fired up|server is listening", "server"),
+        (
+            r"application startup complete|server is fired up|is listening|listening on http",
+            "server",
+        ),
     )
 )
 

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from config.model import DUMMY_PREFIX
+from workers.engine.models.description import ModelConfig
 from workers.engine.models.dummy import draw_weights
-from workers.engine.models.model_config import Qwen3Config, read_model_config
+from workers.engine.models.model_config import read_model_config
 from workers.engine.models.weights import LayerWeights
 from workers.model_dir import CONFIG_NAME, dummy_dir
 
@@ -31,15 +32,17 @@ def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: t
     shutil.copy(home / CONFIG_NAME, directory / CONFIG_NAME)
     config = read_model_config(home)
     weights = draw_weights(config, device, dtype)
-    outer = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
+    prefix = config.names.prefixes[0]
+    norm = _stored(config, weights.norm)
+    outer = {f"{prefix}embed_tokens.weight": weights.embedding, f"{prefix}norm.weight": norm}
     if not config.tied:
-        outer["lm_head.weight"] = weights.head
+        outer[f"{config.names.head}.weight"] = weights.head
     weight_map: dict[str, str] = {}
     num_bytes = 0
     for first in range(-LAYERS_PER_FILE, config.num_layers, LAYERS_PER_FILE):
         tensors = outer if first < 0 else {}
         for index in range(max(0, first), min(first + LAYERS_PER_FILE, config.num_layers)):
-            tensors |= _published(config, weights.layers[index], f"model.layers.{index}.")
+            tensors |= _published(config, index, weights.layers[index])
         name = f"model-{first + LAYERS_PER_FILE:05}.safetensors"
         on_host = {key: tensor.cpu().contiguous() for key, tensor in tensors.items()}
         save_file(on_host, directory / name, metadata={"format": "pt"})
@@ -50,28 +53,41 @@ def write_checkpoint(shape: str, directory: Path, device: torch.device, dtype: t
     return num_bytes
 
 
-def _published(config: Qwen3Config, layer: LayerWeights, prefix: str) -> dict[str, Tensor]:
-    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-    sides = [f"{attention}{side}_proj" for side in "qkv"]
-    qkv = torch.split(_dense(layer.qkv), [query, key, key])
-    gate, up = _dense(layer.gate_up).chunk(2)
+def _published(config: ModelConfig, index: int, layer: LayerWeights) -> dict[str, Tensor]:
+    names, mixer = config.names, config.layers[index].mixer
+    prefix = f"{names.prefixes[0]}layers.{index}."
+    query, key = mixer.num_heads * mixer.head_dim, mixer.num_kv_heads * mixer.head_dim
+    sides = [query, key, key] if len(names.qkv) > 1 else [query + 2 * key]
+    qkv = torch.split(_dense(layer.qkv), sides)
+    gate_up = _dense(layer.gate_up).chunk(len(names.gate_up))
     named = {
-        f"{prefix}input_layernorm.weight": layer.input_norm,
-        f"{prefix}post_attention_layernorm.weight": layer.post_norm,
-        f"{attention}q_norm.weight": layer.qk_norm[0],
-        f"{attention}k_norm.weight": layer.qk_norm[-1],
-        f"{attention}o_proj.weight": _dense(layer.out),
-        f"{mlp}gate_proj.weight": gate,
-        f"{mlp}up_proj.weight": up,
-        f"{mlp}down_proj.weight": _dense(layer.down),
-        **{f"{side}.weight": part for side, part in zip(sides, qkv, strict=True)},
+        f"{names.out}.weight": _dense(layer.out),
+        f"{names.down}.weight": _dense(layer.down),
+        **{f"{name}.weight": part for name, part in zip(names.qkv, qkv, strict=True)},
+        **{f"{name}.weight": part for name, part in zip(names.gate_up, gate_up, strict=True)},
     }
-    if layer.qkv_bias is not None and layer.out_bias is not None:
-        biases = torch.split(layer.qkv_bias, [query, key, key])
-        named |= {f"{side}.bias": part for side, part in zip(sides, biases, strict=True)}
-        named[f"{attention}o_proj.bias"] = layer.out_bias
-    return named
+    norms = {
+        names.mixer_norm: layer.input_norm,
+        names.mixer_out_norm: layer.mixer_out_norm,
+        names.mlp_norm: layer.mlp_norm,
+        names.mlp_out_norm: layer.mlp_out_norm,
+        names.q_norm: None if layer.qk_norm is None else layer.qk_norm[0],
+        names.k_norm: None if layer.qk_norm is None else layer.qk_norm[-1],
+    }
+    for name, norm in norms.items():
+        if norm is not None:
+            named[f"{name}.weight"] = _stored(config, norm)
+    if layer.qkv_bias is not None:
+        biases = torch.split(layer.qkv_bias, sides)
+        named |= {f"{name}.bias": part for name, part in zip(names.qkv, biases, strict=True)}
+    if layer.out_bias is not None:
+        named[f"{names.out}.bias"] = layer.out_bias
+    return {prefix + name: tensor for name, tensor in named.items()}
+
+
+def _stored(config: ModelConfig, norm: Tensor) -> Tensor:
+    """A norm without what the family adds to it."""
+    return norm - config.norm_offset
 
 
 def _dense(weight: object) -> Tensor:

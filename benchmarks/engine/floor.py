@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.description import Attention, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,14 @@ CEILINGS: Final = {"NVIDIA H200": Ceiling(4.26e12, 790e12, 1_401e12)}
 class Floor:
     """Times in seconds for a shape on a card. `fp8`: layers in 8 bits, head and cache in 16."""
 
-    config: Qwen3Config
+    config: ModelConfig
     card: Ceiling
     fp8: bool = False
 
     @property
     def layer_weights(self) -> int:
         """Parameters of all layers."""
-        config = self.config
-        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        attention = config.hidden_size * (2 * query + 2 * key)
-        return config.num_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
+        return self.config.layer_weights
 
     @property
     def head_weights(self) -> int:
@@ -55,8 +52,7 @@ class Floor:
     @property
     def token_bytes(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        config = self.config
-        return 4 * config.num_layers * config.num_kv_heads * config.head_dim
+        return 2 * self.config.token_numbers
 
     def step(self, batch: int, context_tokens: int) -> float:
         """One decode step over `context_tokens` cached tokens of all sequences."""
@@ -65,9 +61,8 @@ class Floor:
 
     def prefill(self, lengths: Sequence[int], cached: int = 0) -> float:
         """Prompts of `lengths` tokens, each after `cached` ones, up to their first tokens."""
-        config = self.config
-        pairs = sum(length * cached + length * length / 2 for length in lengths)
-        attention = 4 * config.num_layers * config.num_heads * config.head_dim * pairs
+        mixers = [layer.mixer for layer in self.config.layers]
+        attention = sum(self._attended(mixer, lengths, cached) for mixer in mixers)
         compute = self._compute(sum(lengths), len(lengths)) + attention / self.card.flops
         moved = self.weight_bytes + len(lengths) * cached * self.token_bytes
         return max(moved / self.card.bandwidth, compute)
@@ -79,6 +74,13 @@ class Floor:
             live = [prompt for prompt, num in zip(prompts, outputs, strict=True) if num > step]
             total += self.step(len(live), sum(live) + step * len(live))
         return total
+
+    def _attended(self, mixer: Attention, lengths: Sequence[int], cached: int) -> float:
+        """Multiplications and additions of rows with the keys and values that they see."""
+        pairs = sum(length * cached + length * length / 2 for length in lengths)
+        if mixer.window:
+            pairs = min(pairs, float(sum(lengths) * mixer.window))
+        return 4 * mixer.num_heads * mixer.head_dim * pairs
 
     def _compute(self, rows: int, head_rows: int) -> float:
         layers = self.card.fp8_flops if self.fp8 else self.card.flops

@@ -5,14 +5,17 @@ each converted when it is used. What grows with the sequence is computed in part
 model and 32k tokens take about 3 GB in float32.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
 from kernels.fp8 import BLOCK, Fp8Weight
 from kernels.linear import Weight
-from workers.engine.models.model_config import Qwen3Config
-from workers.engine.models.weights import LayerWeights, Qwen3Weights
+from workers.engine.models.angles import cos_sin
+from workers.engine.models.description import Attention, Gate, ModelConfig
+from workers.engine.models.weights import LayerWeights, ModelWeights
 
 _HEAD_ROWS = 16_384
 """Rows of the head converted at a time: all of them in float32 would take 2.5 GB on 8B."""
@@ -28,8 +31,8 @@ _FP8_MAX = 448.0
 
 @torch.inference_mode()
 def reference_logits(
-    config: Qwen3Config,
-    weights: Qwen3Weights,
+    config: ModelConfig,
+    weights: ModelWeights,
     ids: Tensor,
     rows: Tensor,
     dtype: torch.dtype,
@@ -40,69 +43,88 @@ def reference_logits(
     Weights in 8 bits are widened; the first `num_rounded` rows are rounded to 8 bits too where such
     weights multiply them, as products of many rows do.
     """
-    hidden = F.embedding(ids, weights.embedding).to(dtype)
-    cos_sin = _angles(config, len(ids), ids.device)
-    for layer in weights.layers:
-        hidden = hidden + _attention(config, layer, hidden, cos_sin, num_rounded)
-        hidden = hidden + _mlp(config, layer, hidden, num_rounded)
-    hidden = _norm(hidden[rows], weights.norm, config.rms_norm_eps)
+    scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype).to(dtype)
+    hidden = F.embedding(ids, weights.embedding).to(dtype) * scale
+    eps = config.rms_norm_eps
+    head_dim, ropes = config.attention.head_dim, {each.mixer.rope for each in config.layers}
+    angles = {rope: cos_sin(rope, head_dim, len(ids)).to(ids.device) for rope in ropes}
+    for described, layer in zip(config.layers, weights.layers, strict=True):
+        turns = angles[described.mixer.rope].unsqueeze(1).chunk(2, dim=-1)
+        mixed = _attention(described.mixer, eps, layer, hidden, turns, num_rounded)
+        hidden = hidden + _branch(mixed, layer.mixer_out_norm, eps)
+        hidden = hidden + _mlp(described.mlp.gate, eps, layer, hidden, num_rounded)
+    hidden = _norm(hidden[rows], weights.norm, eps)
     starts = range(0, config.vocab_size, _HEAD_ROWS)
     heads = (weights.head[start : start + _HEAD_ROWS] for start in starts)
     parts = [F.linear(hidden, head.to(dtype)) for head in heads]
     return torch.cat(parts, dim=-1).float()
 
 
+def _branch(added: Tensor, norm: Tensor | None, eps: float) -> Tensor:
+    return added if norm is None else _norm(added, norm, eps)
+
+
 def _attention(
-    config: Qwen3Config,
+    mixer: Attention,
+    eps: float,
     layer: LayerWeights,
     hidden: Tensor,
-    cos_sin: tuple[Tensor, Tensor],
+    turns: Sequence[Tensor],
     num_rounded: int,
 ) -> Tensor:
-    dtype, eps = hidden.dtype, config.rms_norm_eps
-    heads, keys = config.num_heads, config.num_kv_heads
+    heads, keys = mixer.num_heads, mixer.num_kv_heads
     normed = _norm(hidden, layer.input_norm, eps)
     qkv = _linear(normed, layer.qkv, num_rounded, layer.qkv_bias)
-    qkv = qkv.view(len(hidden), heads + 2 * keys, config.head_dim)
-    query_key = _turn(_norm(qkv[:, : heads + keys], layer.qk_norm, eps), *cos_sin)
+    qkv = qkv.view(len(hidden), heads + 2 * keys, mixer.head_dim)
+    query_key = qkv[:, : heads + keys]
+    if layer.qk_norm is not None:
+        query_key = _norm(query_key, layer.qk_norm, eps)
+    query_key = _turn(query_key, *turns)
     query, key, value = (
         part.transpose(0, 1)
         for part in (query_key[:, :heads], query_key[:, heads:], qkv[:, heads + keys :])
     )
     key, value = (part.repeat_interleave(heads // keys, dim=0) for part in (key, value))
-    if dtype == torch.float32:
-        mixed = _attend(query, key, value)
+    if hidden.dtype == torch.float32 or mixer.window:
+        mixed = _attend(mixer, query, key, value)
     else:
         query, key, value = (part.unsqueeze(0) for part in (query, key, value))
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True).squeeze(0)
-    mixed = mixed.transpose(0, 1).reshape(len(hidden), heads * config.head_dim)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=mixer.scale
+        ).squeeze(0)
+    mixed = mixed.transpose(0, 1).reshape(len(hidden), heads * mixer.head_dim)
     return _linear(mixed, layer.out, num_rounded, layer.out_bias)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _attend(mixer: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal attention [heads, T, D] by its definition. torch's own allocates heads x T x T float32
     numbers on some devices.
     """
-    heads, length, width = query.shape
+    heads, length, _ = query.shape
     step = max(1, _MAX_SCORES // (heads * length))
     ranks = torch.arange(length, device=query.device)
     parts = []
     for start in range(0, length, step):
         end = min(start + step, length)
-        scores = query[:, start:end] @ key[:, :end].transpose(1, 2) * width**-0.5
-        scores.masked_fill_(ranks[:end] > ranks[start:end, None], float("-inf"))
+        scores = query[:, start:end] @ key[:, :end].transpose(1, 2) * mixer.scale
+        before = ranks[start:end, None] - ranks[:end]
+        hidden = (before < 0) | (before >= (mixer.window or length))
+        scores.masked_fill_(hidden, float("-inf"))
         parts.append(torch.softmax(scores, dim=-1) @ value[:, :end])
     return torch.cat(parts, dim=1)
 
 
-def _mlp(config: Qwen3Config, layer: LayerWeights, hidden: Tensor, num_rounded: int) -> Tensor:
+def _mlp(
+    gate_kind: Gate, eps: float, layer: LayerWeights, hidden: Tensor, num_rounded: int
+) -> Tensor:
     parts = []
     for start in range(0, len(hidden), _MLP_ROWS):
         rows, num = hidden[start : start + _MLP_ROWS], max(0, num_rounded - start)
-        normed = _norm(rows, layer.post_norm, config.rms_norm_eps)
+        normed = _norm(rows, layer.mlp_norm, eps)
         gate, up = _linear(normed, layer.gate_up, num).chunk(2, dim=-1)
-        parts.append(_linear(F.silu(gate) * up, layer.down, num))
-    return torch.cat(parts)
+        gate = F.silu(gate) if gate_kind is Gate.SILU else F.gelu(gate, approximate="tanh")
+        parts.append(_linear(gate * up, layer.down, num))
+    return _branch(torch.cat(parts), layer.mlp_out_norm, eps)
 
 
 def _linear(x: Tensor, weight: Weight, num_rounded: int, bias: Tensor | None = None) -> Tensor:
@@ -135,13 +157,6 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     wide = wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
     return wide.to(x.dtype) * weight.to(x.dtype)
-
-
-def _angles(config: Qwen3Config, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    halves = torch.arange(0, config.head_dim, 2, device=device).float() / config.head_dim
-    positions = torch.arange(length, device=device).float()
-    angles = torch.outer(positions, config.rope_theta**-halves).unsqueeze(1)
-    return angles.cos(), angles.sin()
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

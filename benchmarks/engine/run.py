@@ -33,7 +33,7 @@ from config import WorkerConfig
 from config.model import DUMMY_PREFIX
 from workers.engine.compile.kernel_cache import CACHE_VARIABLE
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.description import ModelConfig
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 from workers.model_dir import TOKENIZER_NAME, dummy_names
@@ -157,7 +157,7 @@ def worker_config(options: Options) -> WorkerConfig:
     )
 
 
-def floor_of(shape: Qwen3Config, device: str, *, fp8: bool) -> Floor | None:
+def floor_of(shape: ModelConfig, device: str, *, fp8: bool) -> Floor | None:
     """The floor of a shape on a known card."""
     ceiling = CEILINGS.get(device)
     return None if ceiling is None else Floor(shape, ceiling, fp8)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.attention import choose, reference
 from kernels.attention.config import LIBRARY_GRAIN
 from kernels.attention.cpu import AttentionPlan, Segment, plan_attention
-from kernels.attention.plan import NO_ROW, ExtendSegment, PagedPlan, PrefillWork
+from kernels.attention.plan import NO_ROW, ExtendSegment, PagedPlan, PrefillWork, Scope
 from kernels.attention.reference import rope_angles
 from kernels.attention.work import SegmentBucket, segment_bucket
 from kernels.choose import uses_triton
@@ -31,10 +31,18 @@ __all__ = [
 ]
 
 
-def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dtype) -> PagedPlan:
+def prepared(
+    plan: PagedPlan,
+    num_heads: int,
+    key_cache: Tensor,
+    dtype: torch.dtype,
+    *,
+    is_scoped: bool = False,
+) -> PagedPlan:
     """`plan` with what the kernels need beside it, once per step, ahead of its first layer.
 
-    `key_cache` is any layer's, `dtype` that of the rows. Lays segments out on the host, unless the
+    `key_cache` is any layer's, `dtype` that of the rows; `is_scoped`: some layer
+    has a window, or a scale of its own. Lays segments out on the host, unless the
     plan has `work`, and decodes on the card, in the current stream: a captured step does it again
     at every replay.
     """
@@ -42,7 +50,7 @@ def prepared(plan: PagedPlan, num_heads: int, key_cache: Tensor, dtype: torch.dt
         return plan
     from kernels.attention import paged
 
-    return paged.prepared(plan, num_heads, key_cache, dtype)
+    return paged.prepared(plan, num_heads, key_cache, dtype, is_scoped=is_scoped)
 
 
 def bucket_for(
@@ -53,54 +61,63 @@ def bucket_for(
     dtype: torch.dtype,
     *,
     invariant: bool = False,
+    is_scoped: bool = False,
 ) -> SegmentBucket:
     """Room for the work of up to `num_segments` segments of `num_rows` rows in all, for a step that
     is captured once and meets others at every replay. Raises `ValueError` for more rows than our
     kernels serve here.
     """
     num_kv = key_cache.shape[2]
-    config = choose.prefill_config(num_heads, key_cache, dtype, invariant=invariant)
+    config = choose.prefill_config(
+        num_heads, key_cache, dtype, invariant=invariant, is_scoped=is_scoped
+    )
     return segment_bucket(num_rows, num_segments, num_heads, num_kv, config)
 
 
 def attend(
     qkv: Tensor,
-    qk_norm: Tensor,
+    qk_norm: Tensor | None,
     eps: float,
     cos_sin: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
     plan: AttentionPlan | PagedPlan,
+    *,
+    scale: float | None = None,
+    window: int = 0,
 ) -> Tensor:
-    """Causal attention of T rows, [T, H D] like `qkv`; writes their keys and values.
+    """Causal attention of T rows, [T, H D]; writes their keys and values.
 
     qkv [T, (H + 2 KV) D] contiguous: queries, keys, values. Every query and key head has its own
-    norm weights, qk_norm [H + KV, D]. cos_sin [positions, D] float32: the cosines of D / 2 angles,
-    then their sines. Caches [blocks, block_size, KV, D], contiguous, of qkv's dtype, or
-    float8_e4m3fn. Raises `ValueError` for shapes that do not fit.
+    norm weights, qk_norm [H + KV, D] of qkv's dtype or float32; None: they are not normed. cos_sin
+    [positions, D] float32: the cosines of D / 2 angles, then their sines. Caches [blocks,
+    block_size, KV, D], contiguous, of qkv's dtype, or float8_e4m3fn. Scores are products times
+    `scale`, 1 / sqrt(D) by default. With a `window` a row sees so many positions, the last of which
+    is its own. The plan is prepared for either. Raises `ValueError` for shapes that do not fit.
     """
     _check(qkv, qk_norm, cos_sin, key_cache, value_cache)
+    scope = Scope(key_cache.shape[3] ** -0.5 if scale is None else scale, window)
     if plan.positions.shape[0] != qkv.shape[0]:
         raise ValueError(f"{plan.positions.shape[0]} planned rows for qkv {tuple(qkv.shape)}")
     if isinstance(plan, PagedPlan) and uses_triton(qkv):
         from kernels.attention import paged
 
-        return paged.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
-    return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
+        return paged.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope)
+    return reference.attend(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan, scope)
 
 
 def _check(
-    qkv: Tensor, qk_norm: Tensor, cos_sin: Tensor, key_cache: Tensor, value_cache: Tensor
+    qkv: Tensor, qk_norm: Tensor | None, cos_sin: Tensor, key_cache: Tensor, value_cache: Tensor
 ) -> None:
     """Runs at every layer of every step, so it reads each tensor's shape once."""
-    cache_shape, norm_shape = key_cache.shape, qk_norm.shape
+    cache_shape, qkv_shape = key_cache.shape, qkv.shape
     if len(cache_shape) != 4 or cache_shape != value_cache.shape:
         raise ValueError(f"caches {tuple(cache_shape)} and {tuple(value_cache.shape)}")
     _, _, num_kv, head_dim = cache_shape
-    num_heads = norm_shape[0] - num_kv
-    if num_heads <= 0 or num_heads % num_kv or norm_shape[1:] != (head_dim,):
-        raise ValueError(f"norm weights {tuple(norm_shape)} for {num_kv} x {head_dim} keys")
-    if qkv.shape[1:] != ((num_heads + 2 * num_kv) * head_dim,):
-        raise ValueError(f"qkv {tuple(qkv.shape)} for {num_heads} + 2 x {num_kv} heads")
+    num_heads = qkv_shape[1] // head_dim - 2 * num_kv
+    if num_heads <= 0 or num_heads % num_kv or qkv_shape[1] % head_dim:
+        raise ValueError(f"qkv {tuple(qkv_shape)} for {num_kv} x {head_dim} keys")
+    if qk_norm is not None and qk_norm.shape != (num_heads + num_kv, head_dim):
+        raise ValueError(f"norm weights {tuple(qk_norm.shape)} for {num_heads} + {num_kv} heads")
     if cos_sin.shape[1:] != (head_dim,):
         raise ValueError(f"angles {tuple(cos_sin.shape)} for heads of {head_dim}")

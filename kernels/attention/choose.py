@@ -13,6 +13,7 @@ from kernels.attention.config import (
     EXTEND_CONFIG,
     FIXED_PIECE,
     MULTIPROCESSORS,
+    NO_LIBRARY,
     DecodeConfig,
     PrefillConfig,
     WriteConfig,
@@ -48,20 +49,28 @@ def decode_config(num_rows: int, head_dim: int, cache_dtype: torch.dtype) -> Dec
 
 
 def prefill_config(
-    num_heads: int, keys: Tensor, dtype: torch.dtype, *, invariant: bool = False
+    num_heads: int,
+    keys: Tensor,
+    dtype: torch.dtype,
+    *,
+    invariant: bool = False,
+    is_scoped: bool = False,
 ) -> PrefillConfig:
     """How segments of rows of `dtype` attend to a cache like `keys` [blocks, block size, KV, D]. A
     tile holds a token of up to 32 query heads per key head at least. `invariant`: contexts are cut
-    by position alone, and the library serves none.
+    by position alone, and the library serves none. `is_scoped`: layers have windows or scales of
+    their own, which neither the library nor Hopper's kernel has.
     """
     shape = tuple(keys.shape[1:])
-    config = _prefill_config(num_heads, shape, keys.device, keys.dtype, dtype)
-    return _fixed(config) if invariant else config
+    config = _prefill_config(num_heads, shape, keys.device, keys.dtype, dtype, is_scoped)
+    if invariant:
+        return _fixed(config)
+    return config._replace(library=NO_LIBRARY) if is_scoped else config
 
 
 @cache
 def _fixed(config: PrefillConfig) -> PrefillConfig:
-    return config._replace(fixed=True, piece=FIXED_PIECE, library=2**62)
+    return config._replace(fixed=True, piece=FIXED_PIECE, library=NO_LIBRARY)
 
 
 @cache
@@ -71,8 +80,9 @@ def _prefill_config(
     device: torch.device,
     cache_dtype: torch.dtype,
     dtype: torch.dtype,
+    is_scoped: bool,
 ) -> PrefillConfig:
-    if is_card(device):
+    if is_card(device) and not is_scoped:
         from kernels.attention import extend_attention
 
         if extend_attention.serves(device, num_heads, shape, cache_dtype, dtype):

@@ -48,6 +48,10 @@ LIBRARY_GRAIN: Final = 1024
 """The library's plans are built for exact sizes: it gets whole multiples, ours does the rest."""
 
 
+NO_LIBRARY: Final = 2**31
+"""Rows that no segment has."""
+
+
 class PrefillConfig(NamedTuple):
     """A launch over segments: `rows` (tokens x heads of a group) by `tile` keys per step.
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.attention.plan import Scope
 from kernels.attention.tiled import attend_tiled
 
 GATHERED_TOKENS: Final = {"cpu": 2**17, "cuda": 2**19}
@@ -49,14 +50,15 @@ class Segment(NamedTuple):
 class DecodeGroup:
     """One-row segments that attend together, padded to the longest.
 
-    `blocks` int64 [rows x blocks each]; `mask` bool [rows, 1, 1, context], True where a row
-    attends, and `padding` int64, where it does not, as indices into the gathered tokens; None if
-    nothing is padded.
+    `starts` int64 [rows], each row's position; `blocks` int64 [rows x blocks each]; `mask` bool
+    [rows, 1, 1, context], True where a row attends, and `padding` int64, where it does not, as
+    indices into the gathered tokens; None if nothing is padded.
     """
 
     first_row: int
     num_rows: int
     context: int
+    starts: Tensor
     blocks: Tensor
     mask: Tensor | None
     padding: Tensor | None
@@ -166,7 +168,8 @@ def _decode_group(
         rows, offsets = np.nonzero(~attends)
         padding = _to(rows * num_blocks * block_size + offsets, device)
     flat = _to(blocks.reshape(-1), device)
-    return DecodeGroup(first_row, len(segments), context, flat, mask, padding)
+    starts = _to(lengths - 1, device)
+    return DecodeGroup(first_row, len(segments), context, starts, flat, mask, padding)
 
 
 def _prefill_segment(
@@ -183,9 +186,14 @@ def _to(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: torch
 
 
 def paged_attention(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, plan: AttentionPlan
+    queries: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    plan: AttentionPlan,
+    scope: Scope | None = None,
 ) -> Tensor:
-    """Causal softmax(q k^T / sqrt(D)) v for every row, [T, H, D] like queries.
+    """Causal softmax(q k^T scale) v for every row, [T, H, D] like queries. `scope` None sees all
+    positions, with a scale of 1 / sqrt(D).
 
     queries [T, H, D]; caches [blocks, block_size, KV, D], contiguous, H a multiple of KV. Keys and
     values of the rows themselves are already in the cache. Rows are laid out as the segments of
@@ -195,19 +203,27 @@ def paged_attention(
         raise ValueError(f"queries {tuple(queries.shape)} for {plan.num_rows} planned rows")
     if key_cache.shape != value_cache.shape or queries.shape[2] != key_cache.shape[3]:
         raise ValueError(f"caches {tuple(key_cache.shape)}, {tuple(value_cache.shape)}")
-    parts = [_decode(queries, key_cache, value_cache, group) for group in plan.decodes]
+    scope = scope or Scope(key_cache.shape[3] ** -0.5)
+    parts = [_decode(queries, key_cache, value_cache, group, scope) for group in plan.decodes]
     prefill = _tiled if plan.invariant else _prefill
-    parts += [prefill(queries, key_cache, value_cache, segment) for segment in plan.prefills]
+    parts += [prefill(queries, key_cache, value_cache, segment, scope) for segment in plan.prefills]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _decode(queries: Tensor, key_cache: Tensor, value_cache: Tensor, group: DecodeGroup) -> Tensor:
+def _decode(
+    queries: Tensor, key_cache: Tensor, value_cache: Tensor, group: DecodeGroup, scope: Scope
+) -> Tensor:
     """[rows, H, D] of one group."""
     num_kv, head_dim = key_cache.shape[2:]
     rows = queries[group.first_row : group.first_row + group.num_rows]
     grouped = rows.reshape(group.num_rows, num_kv, -1, head_dim)
     keys, values = (_padded(cache, group, rows.dtype) for cache in (key_cache, value_cache))
-    out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=group.mask)
+    mask = group.mask
+    if scope.window and group.context > scope.window:
+        ends = group.starts.view(-1, 1, 1, 1)
+        positions = torch.arange(group.context, device=ends.device)
+        mask = (positions <= ends) & (positions > ends - scope.window)
+    out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scope.scale)
     return out.reshape(group.num_rows, -1, head_dim)
 
 
@@ -225,7 +241,7 @@ def _padded(cache: Tensor, group: DecodeGroup, dtype: torch.dtype) -> Tensor:
 
 
 def _prefill(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment
+    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment, scope: Scope
 ) -> Tensor:
     """[rows, H, D] of one segment."""
     num_kv, head_dim = key_cache.shape[2:]
@@ -237,7 +253,7 @@ def _prefill(
     keys = _sequence(key_cache, segment.blocks, context, rows.dtype).expand(shape)
     values = _sequence(value_cache, segment.blocks, context, rows.dtype).expand(shape)
     tiles = [
-        _tile(grouped[:, :, at : at + segment.tile_rows], keys, values, segment.start + at)
+        _tile(grouped[:, :, at : at + segment.tile_rows], keys, values, segment.start + at, scope)
         for at in range(0, segment.num_rows, segment.tile_rows)
     ]
     out = tiles[0] if len(tiles) == 1 else torch.cat(tiles, dim=2)
@@ -245,10 +261,10 @@ def _prefill(
 
 
 def _tiled(
-    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment
+    queries: Tensor, key_cache: Tensor, value_cache: Tensor, segment: PrefillSegment, scope: Scope
 ) -> Tensor:
     rows = queries[segment.first_row : segment.first_row + segment.num_rows]
-    return attend_tiled(rows, key_cache, value_cache, segment.start, segment.blocks)
+    return attend_tiled(rows, key_cache, value_cache, segment.start, segment.blocks, scope)
 
 
 def _sequence(cache: Tensor, blocks: Tensor, context: int, dtype: torch.dtype) -> Tensor:
@@ -264,12 +280,17 @@ def _blocks(cache: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
     return cache.index_select(0, blocks)
 
 
-def _tile(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def _tile(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scope) -> Tensor:
     """Queries [KV, G, rows, D] at positions start.. against the keys up to their own."""
+    window = scope.window
     num_rows = queries.shape[2]
     end = start + num_rows
     keys, values = keys[:, :, :end], values[:, :, :end]
-    if start == 0:
-        return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    if start == 0 and not 0 < window < end:
+        return F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=scope.scale
+        )
     mask = torch.ones(num_rows, end, dtype=torch.bool, device=queries.device).tril_(start)
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+    if window:
+        mask.triu_(start - window + 1)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scope.scale)

@@ -27,7 +27,7 @@ from kernels.attention.device import (
     to_cache,
     turned,
 )
-from kernels.attention.plan import PagedPlan
+from kernels.attention.plan import PagedPlan, Scope
 from kernels.attention.shares import SHARE_NUMBERS, row_cost, row_parts
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
@@ -65,7 +65,7 @@ def _tile(
 def _own_token(
     qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
     H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    HALF: tl.constexpr,
+    HALF: tl.constexpr, NORMED: tl.constexpr,
 ):  # fmt: skip
     """Norm and turn the row's key, write it and the value if `is_first`; both as cached, float32.
 
@@ -73,10 +73,12 @@ def _own_token(
     """
     columns = tl.arange(0, 2 * HALF)
     zero = tl.zeros([1, 1, 1], tl.int32)
-    weights = load_pairs(qk_norm_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
+    weights = angles
+    if NORMED:
+        weights = load_pairs(qk_norm_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     key = load_pairs(qkv_ptr, zero + (H + kv) * D, zero == 0, D, HALF)
     value = tl.load(qkv_ptr + (H + KV + kv) * D + columns, mask=columns < D, other=0.0)
-    key = turned(key, weights, angles, eps, D, value.dtype)
+    key = turned(key, weights, angles, eps, D, value.dtype, NORMED)
     key = to_cache(key, keys_ptr.dtype.element_ty)
     value = to_cache(value.to(tl.float32), values_ptr.dtype.element_ty)
     slot = tl.load(table_ptr + position // BLOCK_SIZE).to(tl.int64) * BLOCK_SIZE
@@ -92,9 +94,11 @@ def _own_token(
 def _publish(
     top, total, mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot, first, count,
     H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
-    NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr,
+    NARROW: tl.constexpr, BLOCK_D: tl.constexpr, FAN: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """A row's whole result, or a part of it: the last program to arrive merges the parts."""
+    if WINDOW:  # a part may lie before it
+        total = tl.where(total == 0.0, 1.0, total)
     result = mixed / total[:, None]
     columns = tl.arange(0, BLOCK_D)
     group = tl.arange(0, GROUP)
@@ -126,11 +130,17 @@ def _row(
     lse_ptr, counter_ptr, eps, scale, kv, slot, first_slot, count, begin, end, position,
     H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    FAN: tl.constexpr, DOT: tl.constexpr, PDL: tl.constexpr,
+    FAN: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr, WINDOW: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """One row, or a part of it: cached tokens [begin, end), with the row's own if it begins it."""
+    """One row, or a part of it: cached tokens [begin, end) in its window, with the row's own if it
+    begins it.
+    """
+    seen_from = begin
+    if WINDOW:
+        seen_from = tl.maximum(begin, position + 1 - WINDOW)
     # All that does not come from the kernel ahead is loaded before waiting for it.
-    tokens = begin + tl.arange(0, TILE)
+    tokens = seen_from + tl.arange(0, TILE)
     blocks = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
     keys, values, blocks = _tile(
         keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV, D, BLOCK_SIZE, BLOCK_D, TILE
@@ -138,26 +148,28 @@ def _row(
     group = tl.arange(0, GROUP)
     starts, ours = ((kv * (H // KV) + group) * D)[:, None, None], (group < H // KV)[:, None, None]
     angles = load_angles(cos_sin_ptr, position, D, BLOCK_D // 2)
-    weights = load_pairs(qk_norm_ptr, starts, ours, D, BLOCK_D // 2)
+    weights = angles
+    if NORMED:
+        weights = load_pairs(qk_norm_ptr, starts, ours, D, BLOCK_D // 2)
     if PDL:
         tl.extra.cuda.gdc_wait()
     query = load_pairs(qkv_ptr, starts, ours, D, BLOCK_D // 2)
-    query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty)
+    query = turned(query, weights, angles, eps, D, out_ptr.dtype.element_ty, NORMED)
     is_first = begin == 0
     own_key, own_value = _own_token(
         qkv_ptr, qk_norm_ptr, angles, eps, kv, keys_ptr, values_ptr, table_ptr, position, is_first,
-        H, KV, D, BLOCK_SIZE, BLOCK_D // 2,
+        H, KV, D, BLOCK_SIZE, BLOCK_D // 2, NORMED,
     )  # fmt: skip
     # The row's own token starts the softmax of its first part.
     score = tl.sum(tl.sum(query * own_key, 2), 1)
     top = tl.where(is_first, score * scale, -float("inf"))
     is_own = is_first & (group >= 0)[:, None]
-    fading = tl.where((tokens == begin)[None, :] & is_own, 1.0, 0.0)
+    fading = tl.where((tokens == seen_from)[None, :] & is_own, 1.0, 0.0)
     mixed = tl.where(is_own, own_value[None, :], 0.0)
     queries = query.reshape(GROUP, BLOCK_D).to(DOT)
     seen = (tokens < end)[None, :]
     top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
-    for start in range(begin + TILE, end, TILE):
+    for start in range(seen_from + TILE, end, TILE):
         tokens = start + tl.arange(0, TILE)
         keys, values, blocks = _tile(
             keys_ptr, values_ptr, table_ptr, blocks, tokens, end, kv, KV, D, BLOCK_SIZE, BLOCK_D,
@@ -167,7 +179,7 @@ def _row(
         top, fading, mixed = attend_tile(queries, keys, values, seen, scale, top, fading, mixed)
     _publish(
         top, tl.sum(fading, 1), mixed, out_ptr, partial_ptr, lse_ptr, counter_ptr, kv, slot,
-        first_slot, count, H, KV, D, GROUP, NARROW, BLOCK_D, FAN,
+        first_slot, count, H, KV, D, GROUP, NARROW, BLOCK_D, FAN, WINDOW,
     )  # fmt: skip
 
 
@@ -178,7 +190,7 @@ def _decode_kernel(
     eps, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, NARROW: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
     START: tl.constexpr, SLACK: tl.constexpr, FAN: tl.constexpr, DOT: tl.constexpr,
-    NUMBERS: tl.constexpr, PDL: tl.constexpr,
+    NUMBERS: tl.constexpr, NORMED: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One share for one key head; GROUP >= 16 rows hold its H / KV query heads.
 
@@ -209,7 +221,7 @@ def _decode_kernel(
                 values_ptr, tables_ptr + table_row.to(tl.int64) * table_width,
                 out_ptr + wide_row * (H * D), partial_ptr, lse_ptr, counters_ptr + row * KV + kv,
                 eps, scale, kv, number + row, first + row, count, begin, end, position, H, KV, D,
-                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, PDL,
+                BLOCK_SIZE, GROUP, NARROW, BLOCK_D, TILE, FAN, DOT, NORMED, WINDOW, PDL,
             )  # fmt: skip
         num_left -= taken
         place += taken
@@ -225,7 +237,7 @@ def _decode_kernel(
 
 def decode(
     qkv: Tensor,
-    qk_norm: Tensor,
+    qk_norm: Tensor | None,
     eps: float,
     cos_sin: Tensor,
     keys: Tensor,
@@ -233,6 +245,7 @@ def decode(
     plan: PagedPlan,
     config: DecodeConfig,
     out: Tensor,
+    scope: Scope | None = None,
 ) -> None:
     """Attend the plan's decodes, rows [0, num_decodes) of qkv, into the same rows of `out`.
 
@@ -241,19 +254,20 @@ def decode(
     `config`.
     """
     _, block_size, num_kv, head_dim = keys.shape
-    num_heads = qk_norm.shape[0] - num_kv
+    num_heads = qkv.shape[1] // head_dim - 2 * num_kv
     rows, shares = plan.num_decodes, plan.shares
     if shares is None or shares.shape[0] != config.target // num_kv:
         raise ValueError("a plan with decodes needs `shares` for this configuration")
     ready = _ready(
         config, qkv.device, rows, num_heads, num_kv, head_dim, block_size, eps, qkv.dtype,
-        keys.dtype,
+        keys.dtype, scope or Scope(head_dim**-0.5), qk_norm is not None,
     )  # fmt: skip
     ready.launch(
         ready.grid,
         (
-            qkv, qk_norm, cos_sin, keys, values, plan.positions, plan.table_rows,
-            plan.block_tables, shares, out, ready.partial, ready.lse, ready.counters,
+            qkv, qkv if qk_norm is None else qk_norm, cos_sin, keys, values, plan.positions,
+            plan.table_rows, plan.block_tables, shares, out, ready.partial, ready.lse,
+            ready.counters,
         ),
         (rows, plan.block_tables.stride(0)),
     )  # fmt: skip
@@ -281,6 +295,8 @@ def _ready(
     eps: float,
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
+    scope: Scope,
+    is_normed: bool,
 ) -> _Ready:
     if rows * num_kv > _COUNTERS:
         raise ValueError(f"{rows} rows x {num_kv} key heads in one decode; at most {_COUNTERS}")
@@ -289,7 +305,17 @@ def _ready(
     parts = scratch(device, slots * num_heads * (head_dim + 1))
     return _Ready(
         _launch_of(
-            config, device, num_heads, num_kv, head_dim, block_size, eps, dtype, cache_dtype
+            config,
+            device,
+            num_heads,
+            num_kv,
+            head_dim,
+            block_size,
+            eps,
+            dtype,
+            cache_dtype,
+            scope,
+            is_normed,
         ),
         (num_kv, programs, 1),
         parts,
@@ -309,15 +335,18 @@ def _launch_of(
     eps: float,
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
+    scope: Scope,
+    is_normed: bool,
 ) -> Launch:
     narrow, block_d = map(triton.next_power_of_2, (num_heads // num_kv, head_dim))
     fan = min(config.fan, max(1, _MERGED_NUMBERS // (narrow * block_d)))
     pdl = has_pdl(device)
     constants = {
-        "eps": eps, "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
+        "eps": eps, "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "GROUP": max(16, narrow), "NARROW": narrow, "BLOCK_D": block_d,
         "TILE": config.tile, "START": config.start, "SLACK": config.slack, "FAN": fan,
-        "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS, "PDL": pdl,
+        "DOT": dot_type(dtype, cache_dtype, device), "NUMBERS": SHARE_NUMBERS,
+        "NORMED": is_normed, "WINDOW": scope.window, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _decode_kernel,

@@ -51,11 +51,14 @@ def load_angles(ptr, position, D: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def turned(heads, weights, angles, eps, D: tl.constexpr, DTYPE: tl.constexpr):
+def turned(heads, weights, angles, eps, D: tl.constexpr, DTYPE: tl.constexpr, NORMED: tl.constexpr):
     """Norm and turn heads and partners of `load_pairs`: float32 [R, 2, HALF], rounded to DTYPE.
 
-    Rounds where the reference does: after the norm, after its weight, after the turn.
+    Rounds where the reference does: after the norm, after its weight, after the turn. Without
+    NORMED `weights` are not read.
     """
+    if not NORMED:
+        return (heads[0] * angles[0] + heads[1] * angles[1]).to(DTYPE).to(tl.float32)
     squares = tl.sum(tl.sum(heads[0] * heads[0], 2), 1)
     scale = tl.rsqrt(squares / D + eps)[:, None, None]
     own = (heads[0] * scale).to(DTYPE).to(tl.float32) * weights[0]

@@ -14,6 +14,13 @@ NO_ROW: Final = -1
 """In place of a decode's position: a padding row, for which nothing is computed."""
 
 
+class Scope(NamedTuple):
+    """What rows see: scores are products times `scale`; the last `window` positions, 0 for all."""
+
+    scale: float
+    window: int = 0
+
+
 class ExtendSegment(NamedTuple):
     """Consecutive rows of one sequence: positions [start, start + num_rows)."""
 

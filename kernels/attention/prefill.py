@@ -16,7 +16,7 @@ from torch import Tensor
 from kernels.attention import extend_attention
 from kernels.attention.config import PrefillConfig
 from kernels.attention.device import dot_type, load_tile, merged
-from kernels.attention.plan import PagedPlan, PrefillWork
+from kernels.attention.plan import PagedPlan, PrefillWork, Scope
 from kernels.attention.work import HostWork
 from kernels.choose import has_pdl
 from kernels.launch import Launch, scratch
@@ -32,7 +32,7 @@ warp per row and head waits for no other, and asks for all it needs at once."""
 def _attend(
     query, keys_ptr, values_ptr, table_ptr, kv, begin, end, last_seen, scale, top, total, mixed,
     KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
-    TILE: tl.constexpr, MASKED: tl.constexpr,
+    TILE: tl.constexpr, MASKED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over keys [begin, end), all seen unless MASKED; (top, total, mixed)."""
     steps = tl.arange(0, TILE)
@@ -52,6 +52,8 @@ def _attend(
         scores = tl.dot(query, tl.trans(keys.to(query.dtype)), input_precision="ieee")
         if MASKED:
             seen = (tokens[None, :] <= last_seen[:, None]) & (tokens < end)[None, :]
+            if WINDOW:
+                seen = seen & (tokens[None, :] > last_seen[:, None] - WINDOW)
             scores = tl.where(seen, scores, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, 1) * scale)
         ground = new_top
@@ -75,7 +77,7 @@ def _prefill_kernel(
     queries_ptr, keys_ptr, values_ptr, tables_ptr, items_ptr, out_ptr, partial_ptr, lse_ptr,
     table_width, num_decodes, scale, H: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, M: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr,
-    DOT: tl.constexpr, UNMASKED: tl.constexpr, PDL: tl.constexpr,
+    DOT: tl.constexpr, UNMASKED: tl.constexpr, WINDOW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One item for one key head. Row m is token m // G, head m % G of its group of G.
 
@@ -100,18 +102,20 @@ def _prefill_kernel(
     top = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, BLOCK_D], tl.float32)
-    # Whole tiles that every row sees, then those that cross the diagonal or the end.
     # Without UNMASKED all are computed by one code, for results that are equal to the bit.
-    whole = 0
-    if UNMASKED:
+    if WINDOW:
+        begin = tl.maximum(begin, tl.maximum(position + 1 - WINDOW, 0) // TILE * TILE)
+    elif UNMASKED:
+        # Whole tiles that every row sees, ahead of those that cross the diagonal or the end.
         whole = tl.maximum(tl.minimum(end, position + 1) - begin, 0) // TILE * TILE
+        top, total, mixed = _attend(
+            query, keys_ptr, values_ptr, table_ptr, kv, begin, begin + whole, last_seen, scale, top,
+            total, mixed, KV, D, BLOCK_SIZE, BLOCK_D, TILE, False, WINDOW,
+        )  # fmt: skip
+        begin += whole
     top, total, mixed = _attend(
-        query, keys_ptr, values_ptr, table_ptr, kv, begin, begin + whole, last_seen, scale, top,
-        total, mixed, KV, D, BLOCK_SIZE, BLOCK_D, TILE, False,
-    )  # fmt: skip
-    top, total, mixed = _attend(
-        query, keys_ptr, values_ptr, table_ptr, kv, begin + whole, end, last_seen, scale, top,
-        total, mixed, KV, D, BLOCK_SIZE, BLOCK_D, TILE, True,
+        query, keys_ptr, values_ptr, table_ptr, kv, begin, end, last_seen, scale, top, total, mixed,
+        KV, D, BLOCK_SIZE, BLOCK_D, TILE, True, WINDOW,
     )  # fmt: skip
     total = tl.where(total == 0.0, 1.0, total)  # a row that sees none of this piece's keys
     mixed = mixed / total[:, None]
@@ -156,6 +160,7 @@ def prefill(
     work: PrefillWork,
     config: PrefillConfig,
     out: Tensor,
+    scope: Scope | None = None,
 ) -> None:
     """Attend the items of `work`, made for `config`, into the rows of `out` behind the decodes.
 
@@ -171,8 +176,9 @@ def prefill(
         )
     else:
         launch = _items_launch(
-            config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype
-        )
+            config, device, num_heads, num_kv, head_dim, block_size, queries.dtype, keys.dtype,
+            scope or Scope(head_dim**-0.5),
+        )  # fmt: skip
         launch(
             (num_kv, work.items.shape[0], 1),
             (queries, keys, values, tables, work.items, out, partial, lse),
@@ -194,13 +200,15 @@ def _items_launch(
     block_size: int,
     dtype: torch.dtype,
     cache_dtype: torch.dtype,
+    scope: Scope,
 ) -> Launch:
     pdl = has_pdl(device)
     block_d = triton.next_power_of_2(head_dim)
     constants = {
-        "scale": _LOG2_E / head_dim**0.5, "H": num_heads, "KV": num_kv, "D": head_dim,
+        "scale": _LOG2_E * scope.scale, "H": num_heads, "KV": num_kv, "D": head_dim,
         "BLOCK_SIZE": block_size, "M": config.rows, "BLOCK_D": block_d, "TILE": config.tile,
-        "DOT": dot_type(dtype, cache_dtype, device), "UNMASKED": not config.fixed, "PDL": pdl,
+        "DOT": dot_type(dtype, cache_dtype, device), "UNMASKED": not config.fixed,
+        "WINDOW": scope.window, "PDL": pdl,
     }  # fmt: skip
     return Launch(
         _prefill_kernel,

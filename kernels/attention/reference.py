@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention.cpu import AttentionPlan, paged_attention
-from kernels.attention.plan import NO_ROW, PagedPlan
+from kernels.attention.plan import NO_ROW, PagedPlan, Scope
 from kernels.attention.tiled import attend_tiled
 from kernels.rms_norm.reference import rms_norm
 
@@ -17,28 +17,30 @@ _FLOAT8_MAX = 448.0
 
 def attend(
     qkv: Tensor,
-    qk_norm: Tensor,
+    qk_norm: Tensor | None,
     eps: float,
     cos_sin: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
     plan: AttentionPlan | PagedPlan,
+    scope: Scope | None = None,
 ) -> Tensor:
-    """See `kernels.attention.attend`."""
+    """See `kernels.attention.attend`; `scope` None is the default."""
+    scope = scope or Scope(key_cache.shape[3] ** -0.5)
     queries = prepare(qkv, qk_norm, eps, cos_sin, key_cache, value_cache, plan)
     if isinstance(plan, AttentionPlan):
-        return paged_attention(queries, key_cache, value_cache, plan).flatten(1)
+        return paged_attention(queries, key_cache, value_cache, plan, scope).flatten(1)
     out = torch.full_like(queries, torch.nan)  # of rows that pad the step
     for first, count, start, row in _segments(plan):
         rows, table = slice(first, first + count), plan.block_tables[row]
         attended = attend_tiled if plan.invariant else attend_rows
-        out[rows] = attended(queries[rows], key_cache, value_cache, start, table)
+        out[rows] = attended(queries[rows], key_cache, value_cache, start, table, scope)
     return out.flatten(1)
 
 
 def prepare(
     qkv: Tensor,
-    qk_norm: Tensor,
+    qk_norm: Tensor | None,
     eps: float,
     cos_sin: Tensor,
     key_cache: Tensor,
@@ -49,7 +51,10 @@ def prepare(
     num_kv, head_dim = key_cache.shape[2:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     cos, sin = cos_sin[plan.positions.long()].chunk(2, dim=-1)
-    query_key = rope(rms_norm(heads[:, :-num_kv], qk_norm, eps), cos, sin)
+    query_key = heads[:, :-num_kv]
+    if qk_norm is not None:
+        query_key = rms_norm(query_key, qk_norm, eps)
+    query_key = rope(query_key, cos, sin)
     queries, keys = query_key[:, :-num_kv], query_key[:, -num_kv:]
     values = heads[:, -num_kv:]
     if isinstance(plan, AttentionPlan) and key_cache.dtype == qkv.dtype:
@@ -86,14 +91,18 @@ def _segments(plan: PagedPlan) -> list[tuple[int, int, int, int]]:
     return [*decodes, *plan.prefills]
 
 
-def attend_rows(queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor) -> Tensor:
+def attend_rows(
+    queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor, scope: Scope
+) -> Tensor:
     """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names."""
     num_rows, num_heads, head_dim = queries.shape
     context = start + num_rows
     keys, values = _gather(keys, table, context), _gather(values, table, context)
     grouped = queries.float().view(num_rows, keys.shape[1], -1, head_dim)
-    scores = torch.einsum("tkgd,skd->kgts", grouped, keys) * head_dim**-0.5
+    scores = torch.einsum("tkgd,skd->kgts", grouped, keys) * scope.scale
     hidden = torch.ones(num_rows, context, dtype=torch.bool, device=scores.device).triu_(start + 1)
+    if scope.window:
+        hidden |= torch.ones_like(hidden).tril_(start - scope.window)
     weights = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
     out = torch.einsum("kgts,skd->tkgd", weights, values)
     return out.reshape(num_rows, num_heads, head_dim).to(queries.dtype)

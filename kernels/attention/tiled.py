@@ -12,12 +12,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 from torch import Tensor
 
+from kernels.attention.plan import Scope
+
 QUERY_ROWS: Final = 16
 KEY_ROWS: Final = 128
 
+_LOWEST: Final = torch.finfo(torch.float32).min
+
 
 def attend_tiled(
-    queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor
+    queries: Tensor, keys: Tensor, values: Tensor, start: int, table: Tensor, scope: Scope
 ) -> Tensor:
     """[rows, H, D] of queries at positions start.. of the sequence whose blocks `table` names.
 
@@ -27,13 +31,13 @@ def attend_tiled(
     context = start + num_rows
     k, v = (_gathered(cache, table, context) for cache in (keys, values))
     tiles = [
-        _attend_tile(queries[at : at + QUERY_ROWS].float(), k, v, start + at)
+        _attend_tile(queries[at : at + QUERY_ROWS].float(), k, v, start + at, scope)
         for at in range(0, num_rows, QUERY_ROWS)
     ]
     return torch.cat(tiles)[:num_rows].to(queries.dtype)
 
 
-def _attend_tile(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def _attend_tile(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scope) -> Tensor:
     """[QUERY_ROWS, H, D] of up to so many; keys and values [tiles, KV, KEY_ROWS, D]."""
     num_rows, num_heads, head_dim = queries.shape
     num_kv, group = keys.shape[1], num_heads // keys.shape[1]
@@ -44,10 +48,14 @@ def _attend_tile(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> T
     total, mixed = torch.zeros_like(top), torch.zeros_like(heads)
     for tile in range(-(-(start + num_rows) // KEY_ROWS)):
         places = tile * KEY_ROWS + torch.arange(KEY_ROWS, device=keys.device)
-        scores = heads @ keys[tile].mT * head_dim**-0.5
-        scores = scores.masked_fill(places > positions[:, None], -torch.inf)
+        scores = heads @ keys[tile].mT * scope.scale
+        hidden = places > positions[:, None]
+        if scope.window:
+            hidden |= places <= positions[:, None] - scope.window
+        scores = scores.masked_fill(hidden, -torch.inf)
         new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
-        weights, fade = (scores - new_top).exp(), (top - new_top).exp()
+        ground = new_top.clamp(min=_LOWEST)  # of a row that has seen nothing yet
+        weights, fade = (scores - ground).exp(), (top - ground).exp()
         total = total * fade + weights.sum(-1, keepdim=True)
         mixed = mixed * fade + weights @ values[tile]
         top = new_top

@@ -23,7 +23,7 @@ def _write_kernel(
     qkv_ptr, qk_norm_ptr, cos_sin_ptr, keys_ptr, values_ptr, positions_ptr, table_rows_ptr,
     tables_ptr, queries_ptr, first_row, table_width, eps, H: tl.constexpr, KV: tl.constexpr,
     D: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
-    PDL: tl.constexpr,
+    NORMED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """HEADS heads of one row: queries to [rows, H, D], keys and values to their slot."""
     if PDL:
@@ -36,12 +36,14 @@ def _write_kernel(
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     angles = load_angles(cos_sin_ptr, position, D, HALF)
     starts, kind = (heads * D)[:, None, None], heads[:, None, None]
-    weights = load_pairs(qk_norm_ptr, starts, kind < H + KV, D, HALF)
+    weights = angles
+    if NORMED:
+        weights = load_pairs(qk_norm_ptr, starts, kind < H + KV, D, HALF)
     if PDL:
         tl.extra.cuda.gdc_wait()
     row_ptr = qkv_ptr + row.to(tl.int64) * ((H + 2 * KV) * D)
     plain = load_pairs(row_ptr, starts, kind < H + 2 * KV, D, HALF)
-    new = turned(plain, weights, angles, eps, D, queries_ptr.dtype.element_ty)
+    new = turned(plain, weights, angles, eps, D, queries_ptr.dtype.element_ty, NORMED)
     half, column = tl.arange(0, 2)[None, :, None], tl.arange(0, HALF)[None, None, :]
     places = starts + half * (D // 2) + column
     narrow = column < D // 2
@@ -58,7 +60,7 @@ def _write_kernel(
 
 def qk_norm_rope_write(
     qkv: Tensor,
-    qk_norm: Tensor,
+    qk_norm: Tensor | None,
     eps: float,
     cos_sin: Tensor,
     keys: Tensor,
@@ -68,15 +70,17 @@ def qk_norm_rope_write(
 ) -> Tensor:
     """Queries [rows, H, D] of the rows behind the decodes; keys and values go to the caches."""
     _, block_size, num_kv, head_dim = keys.shape
-    num_heads = qk_norm.shape[0] - num_kv
+    num_heads = qkv.shape[1] // head_dim - 2 * num_kv
     num_rows = qkv.shape[0] - plan.num_decodes
     queries = qkv.new_empty(num_rows, num_heads, head_dim)
-    launch, parts = _launch_of(config, qkv.device, num_heads, num_kv, head_dim, block_size, eps)
+    launch, parts = _launch_of(
+        config, qkv.device, num_heads, num_kv, head_dim, block_size, eps, qk_norm is not None
+    )
     launch(
         (num_rows, parts, 1),
         (
-            qkv, qk_norm, cos_sin, keys, values, plan.positions, plan.table_rows,
-            plan.block_tables, queries,
+            qkv, qkv if qk_norm is None else qk_norm, cos_sin, keys, values, plan.positions,
+            plan.table_rows, plan.block_tables, queries,
         ),
         (plan.num_decodes, plan.block_tables.stride(0)),
     )  # fmt: skip
@@ -92,12 +96,14 @@ def _launch_of(
     head_dim: int,
     block_size: int,
     eps: float,
+    is_normed: bool,
 ) -> tuple[Launch, int]:
     """The launch, and the number of programs per row."""
     pdl = has_pdl(device)
     constants = {
         "eps": eps, "H": num_heads, "KV": num_kv, "D": head_dim, "BLOCK_SIZE": block_size,
-        "HEADS": config.heads, "HALF": triton.next_power_of_2(head_dim // 2), "PDL": pdl,
+        "HEADS": config.heads, "HALF": triton.next_power_of_2(head_dim // 2),
+        "NORMED": is_normed, "PDL": pdl,
     }  # fmt: skip
     launch = Launch(_write_kernel, constants, num_warps=config.warps, launch_pdl=pdl)
     return launch, triton.cdiv(num_heads + 2 * num_kv, config.heads)

@@ -16,8 +16,10 @@ UPDATE_WORDS: Final = 3
 """An update of a block table is (table_row, index, block_id); table_row < 0: none."""
 
 
-def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Tensor:
-    """`embedding[last_token[table_rows]]`, [rows, hidden] like embedding [vocab, hidden].
+def embed_rows(
+    table_rows: Tensor, last_token: Tensor, embedding: Tensor, scale: float = 1.0
+) -> Tensor:
+    """`embedding[last_token[table_rows]] * scale`, [rows, hidden] like embedding [vocab, hidden].
 
     table_rows int32 [rows], last_token int32 [tables]. Numbers out of range are brought into it:
     the rows that they give are undefined. Raises `ValueError`.
@@ -27,8 +29,8 @@ def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Ten
     if uses_triton(embedding):
         from kernels.embed_rows import kernel
 
-        return kernel.embed_rows(table_rows, last_token, embedding)
-    return reference.embed_rows(table_rows, last_token, embedding)
+        return kernel.embed_rows(table_rows, last_token, embedding, scale)
+    return reference.embed_rows(table_rows, last_token, embedding, scale)
 
 
 def write_tables(updates: Tensor, block_tables: Tensor) -> None:

@@ -26,7 +26,9 @@ def _embed_rows_kernel(
     num_tables,
     vocab_size,
     width,
+    scale,
     BLOCK: tl.constexpr,
+    SCALED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -41,6 +43,8 @@ def _embed_rows_kernel(
     token = tl.load(last_token_ptr + table_row)
     token = tl.minimum(tl.maximum(token, 0), vocab_size - 1).to(tl.int64)
     values = tl.load(embedding_ptr + token * width + columns, mask=inside)
+    if SCALED:
+        values = (values.to(tl.float32) * scale).to(hidden_ptr.dtype.element_ty)
     tl.store(hidden_ptr + row.to(tl.int64) * width + columns, values, mask=inside)
 
 
@@ -58,22 +62,26 @@ def _write_tables_kernel(
     tl.store(block_tables_ptr + rows.to(tl.int64) * max_blocks + indices, blocks, mask=good)
 
 
-def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Tensor:
+def embed_rows(
+    table_rows: Tensor, last_token: Tensor, embedding: Tensor, scale: float = 1.0
+) -> Tensor:
     """See `kernels.embed_rows.embed_rows`."""
     num_rows = table_rows.shape[0]
     vocab_size, width = embedding.shape
     hidden = embedding.new_empty(num_rows, width)
-    launch = _embed_launch(embedding.device, last_token.shape[0], vocab_size, width)
+    launch = _embed_launch(embedding.device, last_token.shape[0], vocab_size, width, scale)
     launch((num_rows, 1, 1), (table_rows, last_token, embedding, hidden))
     return hidden
 
 
 @cache
-def _embed_launch(device: torch.device, num_tables: int, vocab_size: int, width: int) -> Launch:
+def _embed_launch(
+    device: torch.device, num_tables: int, vocab_size: int, width: int, scale: float
+) -> Launch:
     pdl = has_pdl(device)
     constants = {
         "num_tables": num_tables, "vocab_size": vocab_size, "width": width,
-        "BLOCK": triton.next_power_of_2(width), "PDL": pdl,
+        "scale": scale, "BLOCK": triton.next_power_of_2(width), "SCALED": scale != 1.0, "PDL": pdl,
     }  # fmt: skip
     return Launch(_embed_rows_kernel, constants, num_warps=_NUM_WARPS, launch_pdl=pdl)
 

@@ -4,10 +4,13 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 
-def embed_rows(table_rows: Tensor, last_token: Tensor, embedding: Tensor) -> Tensor:
+def embed_rows(
+    table_rows: Tensor, last_token: Tensor, embedding: Tensor, scale: float = 1.0
+) -> Tensor:
     """See `kernels.embed_rows.embed_rows`."""
     rows = table_rows.long().clamp(0, last_token.shape[0] - 1)
-    return F.embedding(last_token[rows].long().clamp(0, embedding.shape[0] - 1), embedding)
+    hidden = F.embedding(last_token[rows].long().clamp(0, embedding.shape[0] - 1), embedding)
+    return hidden if scale == 1.0 else hidden * scale
 
 
 def write_tables(updates: Tensor, block_tables: Tensor) -> None:

@@ -11,6 +11,7 @@ With `invariant` a row's result is bit for bit the same whatever rows stand besi
 many; every float dtype on a card. It is slower: `kernels.linear.invariant`.
 """
 
+import torch
 from torch import Tensor
 
 from kernels.choose import uses_triton
@@ -47,7 +48,7 @@ def norm_linear(
     *,
     invariant: bool = False,
 ) -> Tensor:
-    """`rms_norm(x, norm, eps) W^T + bias`; norm [K], the rest as in `linear`.
+    """`rms_norm(x, norm, eps) W^T + bias`; norm [K], possibly float32, the rest as in `linear`.
 
     The reference rounds the normed row to x's dtype before and after the norm's weight. The kernels
     may keep it in float32 up to the product, or apply the row's scale to the finished sum: as close
@@ -62,9 +63,16 @@ def norm_linear(
 
 
 def norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, *, invariant: bool = False
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    gate_up: Weight,
+    *,
+    is_gelu: bool = False,
+    invariant: bool = False,
 ) -> Tensor:
-    """`silu(g) * u` of the normed rows' products with gate_up [2 I, K], gate first -> [T, I].
+    """`silu(g) * u` of the normed rows' products with gate_up [2 I, K], gate first -> [T, I]; with
+    `is_gelu` the tanh form of gelu in place of silu.
 
     The reference rounds g, silu(g) and the result to x's dtype; the kernels round the result only.
     """
@@ -76,8 +84,8 @@ def norm_swiglu(
     if uses_triton(x):
         from kernels.linear import device
 
-        return device.norm_swiglu(x, norm, eps, gate_up, invariant)
-    return reference.norm_swiglu(x, norm, eps, gate_up, invariant)
+        return device.norm_swiglu(x, norm, eps, gate_up, invariant, is_gelu=is_gelu)
+    return reference.norm_swiglu(x, norm, eps, gate_up, invariant, is_gelu=is_gelu)
 
 
 def linear_add(
@@ -117,7 +125,8 @@ def _check(
     for name, vector, size in (("norm", norm, shape[1]), ("bias", bias, weight_shape[0])):
         if vector is None:
             continue
-        if vector.ndim != 1 or vector.numel() != size or vector.dtype != dtype:
+        fits = vector.dtype == dtype or (vector is norm and vector.dtype == torch.float32)
+        if vector.ndim != 1 or vector.numel() != size or not fits:
             raise ValueError(f"{name} {tuple(vector.shape)} {vector.dtype} for {size} columns")
     if residual is None:
         return

@@ -41,13 +41,19 @@ def norm_linear(
 
 
 def norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, invariant: bool = False
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    gate_up: Weight,
+    invariant: bool = False,
+    *,
+    is_gelu: bool = False,
 ) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
-    config = _chosen(Op.NORM_SWIGLU, x, gate_up, invariant=invariant)
+    config = _chosen(Op.NORM_SWIGLU, x, gate_up, invariant=invariant, is_gelu=is_gelu)
     if config is None:
-        return library.norm_swiglu(x, norm, eps, gate_up)
-    return product(config, x, gate_up, norm=norm, eps=eps, swiglu=True)
+        return library.norm_swiglu(x, norm, eps, gate_up, is_gelu=is_gelu)
+    return product(config, x, gate_up, norm=norm, eps=eps, swiglu=True, is_gelu=is_gelu)
 
 
 def linear_add(
@@ -74,15 +80,17 @@ def product(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     swiglu: bool = False,
+    is_gelu: bool = False,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it; a new tensor [T, N]."""
     if isinstance(config, Gemv):
         return gemv(
-            x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
-        )
+            x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
+            is_gelu=is_gelu,
+        )  # fmt: skip
     if isinstance(config, Wide):
-        if isinstance(weight, Fp8Weight) or bias is not None:
-            raise ValueError(f"{config} has neither biases nor weights in 8 bits")
+        if isinstance(weight, Fp8Weight) or bias is not None or is_gelu:
+            raise ValueError(f"{config} has neither biases, weights in 8 bits nor gelu")
         x = x if norm is None else rms_norm(x, norm, eps)
         if not is_aligned(x, residual):  # only invariant products come here so
             x, residual = x.clone(), None if residual is None else residual.clone()
@@ -91,14 +99,15 @@ def product(
         values, scales = quantize_rows(x, norm, eps)
         return skinny(
             values, weight, config, x_scales=scales, dtype=x.dtype,
-            bias=bias, residual=residual, swiglu=swiglu,
+            bias=bias, residual=residual, swiglu=swiglu, is_gelu=is_gelu,
         )  # fmt: skip
     # In `skinny` the unscaled row is rounded: in float16 it may not fit.
     if norm is not None and (x.dtype == torch.float16 or not config.fuses_norm):
         x, norm = rms_norm(x, norm, eps), None
     return skinny(
-        x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu
-    )
+        x, weight, config, norm=norm, eps=eps, bias=bias, residual=residual, swiglu=swiglu,
+        is_gelu=is_gelu,
+    )  # fmt: skip
 
 
 def _chosen(
@@ -109,11 +118,12 @@ def _chosen(
     residual: Tensor | None = None,
     *,
     invariant: bool,
+    is_gelu: bool = False,
 ) -> Config | None:
     scale_block = parts_of(weight)[2]
     num_weight_rows, depth = weight.shape
     num_out = num_weight_rows // 2 if op is Op.NORM_SWIGLU else num_weight_rows
-    has_wide = scale_block == 0 and bias is None and suits(x, depth, num_out)
+    has_wide = scale_block == 0 and bias is None and not is_gelu and suits(x, depth, num_out)
     if invariant:
         return choose_invariant(op, x.shape[0], num_weight_rows, scale_block, has_wide=has_wide)
     has_wide = has_wide and is_aligned(x, residual)

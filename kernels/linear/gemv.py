@@ -23,7 +23,8 @@ from kernels.choose import has_pdl
 from kernels.fp8 import Weight, parts_of
 from kernels.launch import Launch
 from kernels.linear.config import Gemv
-from kernels.linear.parts import silu, weight_rows
+from kernels.linear.parts import weight_rows
+from kernels.silu_mul.kernel import opened
 
 
 @triton.jit
@@ -31,7 +32,7 @@ def _gemv_kernel(
     x_ptr, norm_ptr, weight_ptr, scale_ptr, bias_ptr, residual_ptr, out_ptr, num_out, eps,
     K: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SCALE_BLOCK: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    SWIGLU: tl.constexpr, PDL: tl.constexpr,
+    SWIGLU: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -62,8 +63,9 @@ def _gemv_kernel(
         if SCALE_BLOCK == 1:
             sums *= row_scales
         _finish(
-            sums, row, bias_ptr, residual_ptr, out_ptr, num_out, BLOCK_N, BIAS, RESIDUAL, SWIGLU
-        )
+            sums, row, bias_ptr, residual_ptr, out_ptr, num_out, BLOCK_N, BIAS, RESIDUAL, SWIGLU,
+            GELU,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -124,11 +126,12 @@ def _row(
 def _finish(
     sums, row, bias_ptr, residual_ptr, out_ptr, num_out,
     BLOCK_N: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr,
+    GELU: tl.constexpr,
 ):  # fmt: skip
     size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
     if SWIGLU:
         gate, up = sums.reshape(size, 2).split()
-        sums = silu(gate) * up
+        sums = opened(gate, GELU) * up
     columns = tl.program_id(0) * size + tl.arange(0, size)
     inside = columns < num_out
     if BIAS:
@@ -149,6 +152,7 @@ def gemv(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     swiglu: bool = False,
+    is_gelu: bool = False,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K], T up to 4.
 
@@ -160,7 +164,7 @@ def gemv(
     values, scales, scale_block = parts_of(weight)
     launch, num_tiles, num_out = _launch_of(
         config, x.device, num_rows, num_weight_rows, depth, eps, scale_block,
-        norm is not None, bias is not None, residual is not None, swiglu,
+        norm is not None, bias is not None, residual is not None, swiglu, is_gelu,
     )  # fmt: skip
     out = x.new_empty(num_rows, num_out)
     operands = (norm, values, scales, bias, residual)
@@ -181,6 +185,7 @@ def _launch_of(
     has_bias: bool,
     has_residual: bool,
     swiglu: bool,
+    is_gelu: bool,
 ) -> tuple[Launch, int, int]:
     """The launch, and the numbers of programs and outputs."""
     pdl = has_pdl(device)
@@ -188,7 +193,7 @@ def _launch_of(
     constants = {
         "num_out": num_out, "eps": eps, "K": depth, "ROWS": num_rows, "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k, "SCALE_BLOCK": scale_block, "NORM": has_norm, "BIAS": has_bias,
-        "RESIDUAL": has_residual, "SWIGLU": swiglu, "PDL": pdl,
+        "RESIDUAL": has_residual, "SWIGLU": swiglu, "GELU": is_gelu, "PDL": pdl,
     }  # fmt: skip
     launch = Launch(_gemv_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
     return launch, triton.cdiv(num_weight_rows, config.block_n), num_out

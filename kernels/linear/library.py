@@ -25,9 +25,11 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Weight, bias: Tenso
     return _product(x, weight, bias, norm, eps)
 
 
-def norm_swiglu(x: Tensor, norm: Tensor, eps: float, gate_up: Weight) -> Tensor:
+def norm_swiglu(
+    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, *, is_gelu: bool = False
+) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
-    return silu_mul(_product(x, gate_up, None, norm, eps))
+    return silu_mul(_product(x, gate_up, None, norm, eps), is_gelu=is_gelu)
 
 
 def linear_add(x: Tensor, weight: Weight, residual: Tensor, bias: Tensor | None) -> Tensor:

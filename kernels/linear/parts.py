@@ -1,4 +1,4 @@
-"""Triton pieces that both product kernels share: which weight rows, and the SwiGLU gate.
+"""Triton pieces that both product kernels share: which weight rows.
 
 Owns the order of rows in a program: with SwiGLU, gate rows and their up rows by turns, so that a
 pair ends up side by side.
@@ -19,9 +19,3 @@ def weight_rows(tile, num_out, BLOCK_N: tl.constexpr, SWIGLU: tl.constexpr) -> t
         pairs = tl.minimum(tile * (BLOCK_N // 2) + places // 2, num_out - 1)
         return (pairs + (places % 2) * num_out).to(tl.int64)
     return tl.minimum(tile * BLOCK_N + places, num_out - 1).to(tl.int64)
-
-
-@triton.jit
-def silu(gate) -> tl.tensor:
-    """x * sigmoid(x) of float32 values."""
-    return gate / (1.0 + tl.exp(-gate))

@@ -37,10 +37,17 @@ def norm_linear(
 
 
 def norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, gate_up: Weight, invariant: bool = False
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    gate_up: Weight,
+    invariant: bool = False,
+    *,
+    is_gelu: bool = False,
 ) -> Tensor:
     """See `kernels.linear.norm_swiglu`."""
-    return gates.silu_mul(_product(norms.rms_norm(x, norm, eps), gate_up, None, invariant))
+    rows = _product(norms.rms_norm(x, norm, eps), gate_up, None, invariant)
+    return gates.silu_mul(rows, is_gelu=is_gelu)
 
 
 def linear_add(

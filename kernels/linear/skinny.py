@@ -28,7 +28,8 @@ from kernels.choose import has_pdl
 from kernels.fp8 import Weight, parts_of
 from kernels.launch import Launch, scratch
 from kernels.linear.config import MAX_TILE_ROWS, Skinny
-from kernels.linear.parts import silu, weight_rows
+from kernels.linear.parts import weight_rows
+from kernels.silu_mul.kernel import opened
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
@@ -64,7 +65,7 @@ def _skinny_kernel(
     ROWS: tl.constexpr, ROW_TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr,
     SCALE_BLOCK: tl.constexpr, X_SCALED: tl.constexpr, NORM: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, PDL: tl.constexpr,
+    RESIDUAL: tl.constexpr, SWIGLU: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of BLOCK_N weight rows times ROWS rows of x, over one of SPLITS parts of K.
 
@@ -116,7 +117,7 @@ def _skinny_kernel(
             sums *= tl.rsqrt(squares / depth + eps)[None, :]
         _finish(
             sums, tile, row_tile * ROWS, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
-            BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU,
+            BLOCK_N, ROWS, BIAS, RESIDUAL, SWIGLU, GELU,
         )  # fmt: skip
 
 
@@ -220,12 +221,12 @@ def _gathered(
 def _finish(
     sums, tile, first_row, bias_ptr, residual_ptr, out_ptr, num_rows, num_out,
     BLOCK_N: tl.constexpr, ROWS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    SWIGLU: tl.constexpr,
+    SWIGLU: tl.constexpr, GELU: tl.constexpr,
 ):  # fmt: skip
     size: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
     if SWIGLU:
         gate, up = sums.reshape(size, 2, ROWS).permute(0, 2, 1).split()
-        sums = silu(gate) * up
+        sums = opened(gate, GELU) * up
     columns = tile * size + tl.arange(0, size)
     rows = first_row + tl.arange(0, ROWS)
     inside = (columns < num_out)[:, None] & (rows < num_rows)[None, :]
@@ -249,6 +250,7 @@ def skinny(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     swiglu: bool = False,
+    is_gelu: bool = False,
 ) -> Tensor:
     """`residual + (rms_norm(x) W^T + bias)`, or the SwiGLU of it: x [T, K].
 
@@ -264,6 +266,7 @@ def skinny(
     ready = _ready(
         config, x.device, num_rows, weight.shape[0], depth, eps, scale_block,
         x_scales is not None, norm is not None, bias is not None, residual is not None, swiglu,
+        is_gelu,
     )  # fmt: skip
     out = x.new_empty(num_rows, ready.num_out, dtype=dtype)
     operands = (x_scales, norm, values, scales, bias, residual)
@@ -296,6 +299,7 @@ def _ready(
     has_bias: bool,
     has_residual: bool,
     swiglu: bool,
+    is_gelu: bool,
 ) -> _Ready:
     tile_rows = config.block_rows
     if not config.pads_rows:
@@ -307,7 +311,7 @@ def _ready(
         _launch_of(
             config, device, tile_rows, row_tiles,
             num_weight_rows // 2 if swiglu else num_weight_rows, depth, eps, scale_block,
-            is_scaled, has_norm, has_bias, has_residual, swiglu,
+            is_scaled, has_norm, has_bias, has_residual, swiglu, is_gelu,
         ),
         (tiles, config.splits, 1),
         num_weight_rows // 2 if swiglu else num_weight_rows,
@@ -331,6 +335,7 @@ def _launch_of(
     has_bias: bool,
     has_residual: bool,
     swiglu: bool,
+    is_gelu: bool,
 ) -> Launch:
     pdl = has_pdl(device)
     constants = {
@@ -340,7 +345,7 @@ def _launch_of(
         "EVEN_K": depth % config.block_k == 0,
         "PREFETCH": config.prefetched_bytes // config.block_n, "SCALE_BLOCK": scale_block,
         "X_SCALED": is_scaled, "NORM": has_norm, "BIAS": has_bias, "RESIDUAL": has_residual,
-        "SWIGLU": swiglu, "PDL": pdl,
+        "SWIGLU": swiglu, "GELU": is_gelu, "PDL": pdl,
     }  # fmt: skip
     return Launch(_skinny_kernel, constants, num_warps=config.num_warps, launch_pdl=pdl)
 

@@ -1,14 +1,15 @@
-"""Root-mean-square normalisation, alone or after the residual sum before it.
+"""Root-mean-square normalisation, alone or with the residual sum behind it.
 
 Owns the checked entries.
 """
 
+import torch
 from torch import Tensor
 
 from kernels.choose import uses_triton
 from kernels.rms_norm import reference
 
-__all__ = ["add_rms_norm", "rms_norm"]
+__all__ = ["norm_add", "rms_norm"]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -16,7 +17,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     x [..., D] of any float dtype; weight [D], or [H, D] for x [..., H, D] (one weight per head).
     The mean square is taken in float32 and the normalised value rounded to x's dtype before the
-    weight, as the published Qwen3 models were trained. Raises `ValueError`.
+    weight, as the published Qwen3 models were trained. The weight may be float32 beside an x of 16
+    bits. Raises `ValueError`.
     """
     _check(x, weight)
     if uses_triton(x):
@@ -26,10 +28,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return reference.rms_norm(x, weight, eps)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """`(rms_norm(residual + x), residual + x)` in one pass; the sum is rounded to x's dtype.
+def norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+    """`residual + rms_norm(x, weight, eps)` in one pass; residual is like x, both stay as they are.
 
-    residual is like x; both stay as they are. Otherwise as `rms_norm`. Raises `ValueError`.
+    The normed row is rounded to x's dtype before the sum. Raises `ValueError`.
     """
     _check(x, weight)
     if residual.shape != x.shape or residual.dtype != x.dtype:
@@ -37,11 +39,11 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     if uses_triton(x):
         from kernels.rms_norm import kernel
 
-        return kernel.add_rms_norm(x, residual, weight, eps)
-    return reference.add_rms_norm(x, residual, weight, eps)
+        return kernel.norm_add(x, weight, eps, residual)
+    return reference.norm_add(x, weight, eps, residual)
 
 
 def _check(x: Tensor, weight: Tensor) -> None:
     shape = weight.shape
-    if x.shape[-len(shape) :] != shape or x.dtype != weight.dtype:
+    if x.shape[-len(shape) :] != shape or weight.dtype not in (x.dtype, torch.float32):
         raise ValueError(f"x {tuple(x.shape)} {x.dtype}, weight {tuple(weight.shape)}")

@@ -1,4 +1,4 @@
-"""Triton root-mean-square normalisation, alone or after a residual sum: one program per row.
+"""Triton root-mean-square normalisation, alone or with a sum behind it: one program per row.
 
 Owns the launches. Must not know layers.
 """
@@ -20,7 +20,6 @@ def _rms_norm_kernel(
     residual_ptr,
     weight_ptr,
     out_ptr,
-    sum_ptr,
     num_columns,
     weight_rows,
     eps,
@@ -39,14 +38,13 @@ def _rms_norm_kernel(
     at = row * num_columns + columns
     dtype = out_ptr.dtype.element_ty
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    if ADDS:
-        x += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        x = x.to(dtype).to(tl.float32)
-        tl.store(sum_ptr + at, x.to(dtype), mask=inside)
     scale = tl.rsqrt(tl.sum(x * x, 0) / num_columns + eps)
     # The reference rounds before the weight. Arithmetic stays in float32: the interpreter knows
     # bfloat16 as storage only.
     normed = (x * scale).to(dtype).to(tl.float32) * weight
+    if ADDS:
+        normed = normed.to(dtype).to(tl.float32)
+        normed += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + at, normed.to(dtype), mask=inside)
 
 
@@ -54,18 +52,18 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = N
     """See `kernels.rms_norm.rms_norm`; weight has the last or the last two dimensions of x."""
     x = x.contiguous()
     out = x.new_empty(x.shape)
-    _launch(x, x, weight, out, out, eps, num_warps, adds=False)
+    _launch(x, x, weight, out, eps, num_warps, adds=False)
     return out
 
 
-def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, num_warps: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """See `kernels.rms_norm.add_rms_norm`."""
+def norm_add(
+    x: Tensor, weight: Tensor, eps: float, residual: Tensor, *, num_warps: int | None = None
+) -> Tensor:
+    """See `kernels.rms_norm.norm_add`."""
     x, residual = x.contiguous(), residual.contiguous()
-    out, total = x.new_empty(x.shape), x.new_empty(x.shape)
-    _launch(x, residual, weight, out, total, eps, num_warps, adds=True)
-    return out, total
+    out = x.new_empty(x.shape)
+    _launch(x, residual, weight, out, eps, num_warps, adds=True)
+    return out
 
 
 def _launch(
@@ -73,7 +71,6 @@ def _launch(
     residual: Tensor,
     weight: Tensor,
     out: Tensor,
-    total: Tensor,
     eps: float,
     num_warps: int | None,
     *,
@@ -84,7 +81,7 @@ def _launch(
         return
     num_columns = x.shape[-1]
     launch = _launch_of(x.device, num_columns, weight.numel() // num_columns, eps, num_warps, adds)
-    launch((numbers // num_columns, 1, 1), (x, residual, weight.contiguous(), out, total))
+    launch((numbers // num_columns, 1, 1), (x, residual, weight.contiguous(), out))
 
 
 @cache

@@ -6,10 +6,9 @@ from torch import Tensor
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `kernels.rms_norm.rms_norm`. torch computes the mean square in float32 by itself."""
-    return F.rms_norm(x, x.shape[-1:], eps=eps) * weight
+    return (F.rms_norm(x, x.shape[-1:], eps=eps) * weight).to(x.dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """See `kernels.rms_norm.add_rms_norm`."""
-    total = residual + x
-    return rms_norm(total, weight, eps), total
+def norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+    """See `kernels.rms_norm.norm_add`."""
+    return residual + rms_norm(x, weight, eps)

@@ -17,7 +17,9 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _silu_mul_kernel(
+    gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < inner
@@ -28,27 +30,41 @@ def _silu_mul_kernel(gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr, PDL: tl.c
     gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(at + inner, mask=inside, other=0.0).to(tl.float32)
     dtype = out_ptr.dtype.element_ty
-    # The reference rounds silu(gate) before it multiplies.
-    gated = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
+    # The reference rounds the gate before it multiplies.
+    gated = opened(gate, GELU).to(dtype).to(tl.float32) * up
     tl.store(out_ptr + row * inner + columns, gated.to(dtype), mask=inside)
 
 
-def silu_mul(gate_up: Tensor, *, block: int = _BLOCK, num_warps: int = 4) -> Tensor:
+@triton.jit
+def opened(gate, GELU: tl.constexpr):
+    """silu of float32 values, or gelu in its tanh form: both are x * sigmoid(y)."""
+    y = gate
+    if GELU:  # 0.5 (1 + tanh(z)) = sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3)
+        y = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+        y = tl.maximum(y, -80.0)  # the exponential stays a number
+    return gate / (1.0 + tl.exp(-y))
+
+
+def silu_mul(
+    gate_up: Tensor, *, is_gelu: bool = False, block: int = _BLOCK, num_warps: int = 4
+) -> Tensor:
     """See `kernels.silu_mul.silu_mul`."""
     gate_up = gate_up.contiguous()
     inner = gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], inner)
     numbers = out.numel()
     if numbers:
-        launch, tiles = _launch_of(gate_up.device, inner, block, num_warps)
+        launch, tiles = _launch_of(gate_up.device, inner, block, num_warps, is_gelu)
         launch((numbers // inner, tiles, 1), (gate_up, out))
     return out
 
 
 @cache
-def _launch_of(device: torch.device, inner: int, block: int, num_warps: int) -> tuple[Launch, int]:
+def _launch_of(
+    device: torch.device, inner: int, block: int, num_warps: int, is_gelu: bool
+) -> tuple[Launch, int]:
     """The launch, and the number of programs per row."""
     pdl = has_pdl(device)
-    constants = {"inner": inner, "BLOCK": block, "PDL": pdl}
+    constants = {"inner": inner, "BLOCK": block, "GELU": is_gelu, "PDL": pdl}
     launch = Launch(_silu_mul_kernel, constants, num_warps=num_warps, launch_pdl=pdl)
     return launch, triton.cdiv(inner, block)

@@ -4,7 +4,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that torch's own docume
 from torch import Tensor
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_mul(gate_up: Tensor, *, is_gelu: bool = False) -> Tensor:
     """See `kernels.silu_mul.silu_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return (F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)) * up

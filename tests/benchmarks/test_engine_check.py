@@ -17,7 +17,7 @@ from config.model import DUMMY_PREFIX
 from kernels.attention import attend
 from kernels.linear import linear_add, norm_swiglu
 from tests.fakes.tiny_models import write_tiny_model
-from workers.engine.models import qwen3
+from workers.engine.models import network
 from workers.engine.runner import Runner
 from workers.engine.start import load_runner
 
@@ -70,28 +70,30 @@ def _call(client: Client, requests: list[Request], found: list[Answer]) -> None:
 def _positions_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """Decoded rows are turned as if they stood one place further; prompts are right."""
 
-    def wrong(qkv: Tensor, norm: Tensor, eps: float, angles: Tensor, *rest: Any) -> Tensor:
+    def wrong(
+        qkv: Tensor, norm: Tensor, eps: float, angles: Tensor, *rest: Any, **scope: Any
+    ) -> Tensor:
         decodes = qkv.shape[0] < 60
-        return attend(qkv, norm, eps, angles.roll(-1, 0) if decodes else angles, *rest)
+        return attend(qkv, norm, eps, angles.roll(-1, 0) if decodes else angles, *rest, **scope)
 
-    patch.setattr(qwen3, "attend", wrong)
+    patch.setattr(network, "attend", wrong)
 
 
 def _one_head_swapped(patch: pytest.MonkeyPatch) -> None:
     """The first two heads' results change places."""
 
-    def wrong(*arguments: Any) -> Tensor:
-        heads = attend(*arguments).view(-1, HEADS, DIM)
+    def wrong(*arguments: Any, **scope: Any) -> Tensor:
+        heads = attend(*arguments, **scope).view(-1, HEADS, DIM)
         return heads[:, [1, 0, 2, 3]].reshape(-1, HEADS * DIM)
 
-    patch.setattr(qwen3, "attend", wrong)
+    patch.setattr(network, "attend", wrong)
 
 
 def _a_norm_skipped_in_one_layer(patch: pytest.MonkeyPatch) -> None:
     """The MLP of every 36th call takes its rows as they are."""
     calls = 0
 
-    def wrong(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    def wrong(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor, **_: Any) -> Tensor:
         nonlocal calls
         calls += 1
         if calls % LAYERS != LAYERS // 2:
@@ -99,25 +101,25 @@ def _a_norm_skipped_in_one_layer(patch: pytest.MonkeyPatch) -> None:
         gate, up = (x @ gate_up.T).chunk(2, dim=-1)
         return torch.nn.functional.silu(gate) * up
 
-    patch.setattr(qwen3, "norm_swiglu", wrong)
+    patch.setattr(network, "norm_swiglu", wrong)
 
 
 def _scores_a_tenth_too_large(patch: pytest.MonkeyPatch) -> None:
     """Queries and keys are 5 % too long."""
 
-    def wrong(qkv: Tensor, norm: Tensor, *rest: Any) -> Tensor:
-        return attend(qkv, norm * 1.05, *rest)
+    def wrong(qkv: Tensor, norm: Tensor, *rest: Any, **scope: Any) -> Tensor:
+        return attend(qkv, norm * 1.05, *rest, **scope)
 
-    patch.setattr(qwen3, "attend", wrong)
+    patch.setattr(network, "attend", wrong)
 
 
 def _sums_of_too_few_bits(patch: pytest.MonkeyPatch) -> None:
     """The residual keeps 5 bits of bfloat16's 8."""
 
-    def wrong(*arguments: Any) -> Tensor:
-        return (linear_add(*arguments).view(torch.int16) & ~7).view(torch.bfloat16)
+    def wrong(*arguments: Any, **given: Any) -> Tensor:
+        return (linear_add(*arguments, **given).view(torch.int16) & ~7).view(torch.bfloat16)
 
-    patch.setattr(qwen3, "linear_add", wrong)
+    patch.setattr(network, "linear_add", wrong)
 
 
 @pytest.mark.parametrize("quantization", ["auto", "fp8"])

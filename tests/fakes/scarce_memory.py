@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from workers.engine.graphs import decode_step, device_steps, mixed_step
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.step import batch, draws, penalties, sampler, tables
 
 
@@ -63,7 +63,7 @@ class ScarceMemory:
             coming = self._coming.setdefault(place, deque())
             coming.extend([False] * after + [True] * lasts)
 
-    def limit(self, model: Qwen3, patch: pytest.MonkeyPatch) -> None:
+    def limit(self, model: Network, patch: pytest.MonkeyPatch) -> None:
         """Until the patches are undone."""
         for name in _OF_THE_MODEL:
             self._patch(model, name, f"model.{name}", patch)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import AttentionPlan, ExtendSegment, PagedPlan, Segment, plan_attention
+from kernels.attention.plan import Scope
 
 EPS = 1e-6
 MAX_POSITIONS = 2048
@@ -15,7 +16,9 @@ Segments = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """Heads and caches; `cache_dtype` None is that of the rows."""
+    """Heads and caches; `cache_dtype` None is that of the rows. Of `norms`, "wide" are float32 and
+    "none" leave queries and keys as they are. `scale` and `window` are `attend`'s.
+    """
 
     heads: int = 4
     kv: int = 2
@@ -23,6 +26,14 @@ class Shape:
     block_size: int = 16
     dtype: torch.dtype = torch.float32
     cache_dtype: torch.dtype | None = None
+    norms: str = "plain"
+    scale: float | None = None
+    window: int = 0
+
+    @property
+    def scope(self) -> Scope:
+        """As the kernels take it."""
+        return Scope(self.dim**-0.5 if self.scale is None else self.scale, self.window)
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class Case:
     shape: Shape
     segments: Segments
     qkv: Tensor
-    qk_norm: Tensor
+    qk_norm: Tensor | None
     cos_sin: Tensor
     keys: Tensor
     values: Tensor
@@ -73,7 +84,9 @@ class Case:
     def to(self, device: torch.device) -> "Case":
         """The same step on another device."""
         names = ("qkv", "qk_norm", "cos_sin", "keys", "values", "tables")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        parts = {name: getattr(self, name) for name in names}
+        moved = {name: part if part is None else part.to(device) for name, part in parts.items()}
+        return replace(self, **moved)
 
 
 def make_case(segments: Segments, shape: Shape, seed: int = 0) -> Case:
@@ -97,11 +110,13 @@ def make_case(segments: Segments, shape: Shape, seed: int = 0) -> Case:
     frequencies = 1e4 ** -(torch.arange(shape.dim // 2) / (shape.dim // 2))
     angles = torch.arange(MAX_POSITIONS)[:, None] * frequencies
     cache_dtype = shape.cache_dtype or shape.dtype
+    norm = torch.rand(shape.heads + shape.kv, shape.dim, generator=generator).to(shape.dtype) + 0.5
+    norms = {"plain": norm, "wide": norm.float(), "none": None}
     return Case(
         shape,
         segments,
         (3 * torch.randn(rows, width, generator=generator)).to(shape.dtype),
-        torch.rand(shape.heads + shape.kv, shape.dim, generator=generator).to(shape.dtype) + 0.5,
+        norms[shape.norms],
         torch.cat((angles.cos(), angles.sin()), dim=1),
         keys.to(cache_dtype),
         values.to(cache_dtype),
@@ -114,8 +129,9 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     shape = case.shape
     heads = case.qkv.double().view(-1, shape.heads + 2 * shape.kv, shape.dim)
     query_key, fresh = heads[:, : -shape.kv], heads[:, -shape.kv :]
-    root = (query_key.square().mean(-1, keepdim=True) + EPS).sqrt()
-    query_key = query_key / root * case.qk_norm.double()
+    if case.qk_norm is not None:
+        root = (query_key.square().mean(-1, keepdim=True) + EPS).sqrt()
+        query_key = query_key / root * case.qk_norm.double()
     plan = case.paged_plan()
     cos, sin = case.cos_sin.double()[plan.positions.long()].unsqueeze(1).chunk(2, dim=-1)
     first, second = query_key.chunk(2, dim=-1)
@@ -130,7 +146,7 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         keys[slots] = _rounded(turned[rows, shape.heads :], case.keys.dtype)
         values[slots] = _rounded(fresh[rows], case.values.dtype)
         k, v = (cache[blocks].flatten(0, 1)[:context] for cache in (keys, values))
-        out.append(_plain(turned[rows, : shape.heads], k, v, start))
+        out.append(_plain(turned[rows, : shape.heads], k, v, start, shape.scope))
         row += length
     return torch.cat(out).flatten(1), keys, values
 
@@ -139,11 +155,13 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.clamp(-448, 448).to(dtype).double() if dtype.itemsize == 1 else x
 
 
-def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def _plain(queries: Tensor, keys: Tensor, values: Tensor, start: int, scope: Scope) -> Tensor:
     groups = queries.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-    scores = torch.einsum("thd,shd->hts", queries, keys) / queries.shape[2] ** 0.5
+    scores = torch.einsum("thd,shd->hts", queries, keys) * scope.scale
     hidden = torch.ones_like(scores[0], dtype=torch.bool).triu(start + 1)
+    if scope.window:
+        hidden |= torch.ones_like(hidden).tril(start - scope.window)
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return torch.einsum("hts,shd->thd", weights, values)
 

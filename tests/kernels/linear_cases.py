@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kernels import linear as entries
 from kernels.fp8 import BLOCK, Fp8Weight, reference
@@ -12,7 +13,7 @@ from kernels.linear.device import product
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 EPS = 1e-6
 
-PARTS = ["plain", "norm bias", "swiglu", "residual bias"]
+PARTS = ["plain", "norm bias", "swiglu", "residual bias", "geglu wide-norm"]
 
 
 def by_row(weight: Tensor) -> Fp8Weight:
@@ -64,11 +65,14 @@ class Problem:
     ) -> None:
         self.generator = torch.Generator().manual_seed(num_rows * 7919 + num_out * 31 + depth)
         self.dtype = dtype
-        self.swiglu = "swiglu" in parts
+        self.is_gelu = "geglu" in parts
+        self.swiglu = "swiglu" in parts or self.is_gelu
         self.x = self.random(num_rows, depth)
         dense = self.random((1 + self.swiglu) * num_out, depth, scale=depth**-0.5)
         self.weight: Weight = dense if not scales else QUANTISERS[scales](dense)
         self.norm = self.random(depth) if self.swiglu or "norm" in parts else None
+        if self.norm is not None and "wide-norm" in parts:
+            self.norm = self.norm.float()
         self.bias = self.random(num_out) if "bias" in parts else None
         self.residual = self.random(num_rows, num_out) if "residual" in parts else None
 
@@ -82,7 +86,7 @@ class Problem:
             for value in (getattr(self, name),)
         }
         x, weight = self.x.to(device), self.weight.to(device)
-        out = product(config, x, weight, **moved, eps=EPS, swiglu=self.swiglu)  # type: ignore[arg-type]
+        out = product(config, x, weight, **moved, eps=EPS, swiglu=self.swiglu, is_gelu=self.is_gelu)  # type: ignore[arg-type]
         assert out.dtype == self.dtype
         return out.cpu()
 
@@ -97,7 +101,7 @@ class Problem:
         if norm is None:
             return entries.linear(x, weight, bias).cpu()
         if self.swiglu:
-            return entries.norm_swiglu(x, norm, EPS, weight).cpu()
+            return entries.norm_swiglu(x, norm, EPS, weight, is_gelu=self.is_gelu).cpu()
         return entries.norm_linear(x, norm, EPS, weight, bias).cpu()
 
     def expected(self) -> Tensor:
@@ -107,7 +111,8 @@ class Problem:
         out = out @ wide(self.weight).T
         if self.swiglu:
             gate, up = out.chunk(2, dim=-1)
-            out = gate / (1 + (-gate).exp()) * up
+            opened = functional.gelu(gate, approximate="tanh")
+            out = (opened if self.is_gelu else gate / (1 + (-gate).exp())) * up
         for addend in (self.bias, self.residual):
             out = out if addend is None else out + addend.double()
         return out

@@ -24,7 +24,7 @@ TILES = PrefillConfig(rows=32, tile=16, warps=4, stages=2, target=1)
 F8 = torch.float8_e4m3fn
 
 
-def _check(case: Case, out: torch.Tensor) -> None:
+def check_case(case: Case, out: torch.Tensor) -> None:
     wanted = expected(make_case(case.segments, case.shape))
     tolerance = TOLERANCE[case.shape.dtype]
     if case.shape.cache_dtype == F8:
@@ -34,7 +34,7 @@ def _check(case: Case, out: torch.Tensor) -> None:
         assert distance(got.cpu(), want) < tolerance
 
 
-def _decode(
+def run_decode(
     case: Case, config: DecodeConfig, positions: torch.Tensor | None = None
 ) -> torch.Tensor:
     shape = case.shape
@@ -45,11 +45,11 @@ def _decode(
     shares = decode_shares(plan.positions, plan.num_decodes, shape.kv, config)
     plan = dataclasses.replace(plan, shares=shares)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
-    decode(*args, config, out)
+    decode(*args, config, out, shape.scope)
     return out
 
 
-def _prefill(case: Case, config: PrefillConfig) -> torch.Tensor:
+def run_prefill(case: Case, config: PrefillConfig) -> torch.Tensor:
     shape, plan = case.shape, case.paged_plan()
     out = torch.full_like(case.qkv[:, : shape.heads * shape.dim], torch.nan)
     host = prefill_work(
@@ -59,7 +59,7 @@ def _prefill(case: Case, config: PrefillConfig) -> torch.Tensor:
     plan = dataclasses.replace(plan, work=work)
     args = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values, plan
     queries = qk_norm_rope_write(*args, WriteConfig(heads=4))
-    prefill(queries, case.keys, case.values, plan, work, config, out)
+    prefill(queries, case.keys, case.values, plan, work, config, out, shape.scope)
     return out
 
 
@@ -89,7 +89,7 @@ def test_decodes_equal_the_definition(
 ) -> None:
     """Any contexts at once, cut into any parts; nothing but the own slots is written."""
     case = make_case(segments, Shape(dtype=dtype)).to(device)
-    _check(case, _decode(case, SMALL._replace(start=start)))
+    check_case(case, run_decode(case, SMALL._replace(start=start)))
     assert not _counters(device).any()
 
 
@@ -98,7 +98,7 @@ def test_a_program_serves_several_rows(device: torch.device) -> None:
     contexts = (0, 70, 16, 5, 33, 15, 48, 1, 90, 31, 64)
     case = make_case(tuple((context, 1) for context in contexts), Shape()).to(device)
     for start, slack in ((0, 0), (2, 1), (5, 2)):
-        _check(case, _decode(case, SMALL._replace(start=start, slack=slack)))
+        check_case(case, run_decode(case, SMALL._replace(start=start, slack=slack)))
         assert not _counters(device).any()
 
 
@@ -137,14 +137,14 @@ def test_equal_short_rows_stay_whole(num_rows: int) -> None:
 def test_any_heads_decode(shape: Shape, device: torch.device) -> None:
     """Groups of 1 to 16, head sizes that are no power of two, blocks of any size, float8."""
     case = make_case(((40, 1), (129, 1), (0, 1)), shape).to(device)
-    _check(case, _decode(case, SMALL))
+    check_case(case, run_decode(case, SMALL))
 
 
 def test_one_long_row_is_shared(device: torch.device) -> None:
     """A long row among short ones is cut into many pieces, the short ones are not."""
     case = make_case(((400, 1), *[(9, 1)] * 4), Shape()).to(device)
-    _check(case, _decode(case, SMALL._replace(target=24)))
-    _check(case, _decode(case, SMALL._replace(target=24, start=3)))
+    check_case(case, run_decode(case, SMALL._replace(target=24)))
+    check_case(case, run_decode(case, SMALL._replace(target=24, start=3)))
 
 
 @pytest.mark.parametrize("start", [0, 3])
@@ -152,7 +152,7 @@ def test_padding_rows_are_no_rows(start: int, device: torch.device) -> None:
     """At position -1 nothing is read or written, wherever such a row stands."""
     case = make_case(((33, 1), (0, 1), (70, 1), (0, 1), (0, 1)), Shape()).to(device)
     positions = torch.tensor([33, -1, 70, -1, -1], dtype=torch.int32, device=device)
-    out = _decode(case, SMALL._replace(start=start), positions).cpu()
+    out = run_decode(case, SMALL._replace(start=start), positions).cpu()
     assert out[[1, 3, 4]].isnan().all()
     assert case.keys[case.tables[1, 0]].isnan().all()
     wanted = expected(make_case(case.segments, case.shape))[0]
@@ -164,7 +164,7 @@ def test_a_row_of_nan_stays_alone(device: torch.device) -> None:
     """What one sequence computes never reaches another one."""
     case = make_case(DECODES[-1], Shape())
     case.qkv[1] = torch.nan
-    out = _decode(case.to(device), SMALL)
+    out = run_decode(case.to(device), SMALL)
     assert out[1].isnan().all()
     assert out[[0, 2, 3]].isfinite().all()
 
@@ -188,15 +188,15 @@ def test_segments_equal_the_definition(
     """Behind any past, with whole keys and with keys in pieces, beside decodes."""
     dtype, target = cut
     case = make_case(segments, Shape(dtype=dtype)).to(device)
-    out = _prefill(case, TILES._replace(target=target, piece=16))
+    out = run_prefill(case, TILES._replace(target=target, piece=16))
     assert out[: case.num_decodes].isnan().all()
     if case.num_decodes:
-        out[: case.num_decodes] = _decode(case, SMALL)[: case.num_decodes]
-    _check(case, out)
+        out[: case.num_decodes] = run_decode(case, SMALL)[: case.num_decodes]
+    check_case(case, out)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_any_heads_prefill(shape: Shape, device: torch.device) -> None:
     """The shapes of the decodes."""
     case = make_case(((50, 20), (0, 11)), shape).to(device)
-    _check(case, _prefill(case, TILES._replace(target=8, piece=16)))
+    check_case(case, run_prefill(case, TILES._replace(target=8, piece=16)))

@@ -47,6 +47,8 @@ def test_numbers_out_of_range_do_not_fault(device: torch.device) -> None:
     hidden = kernel.embed_rows(rows, last_token, embedding)
     assert torch.equal(hidden, embedding[[0, 10, 3, 7, 7, 10, 10]])
     assert torch.equal(hidden, reference.embed_rows(rows, last_token, embedding))
+    scaled = kernel.embed_rows(rows, last_token, embedding, 6.5)
+    assert torch.equal(scaled, hidden * 6.5)
 
 
 def test_words_that_do_not_fit_are_refused() -> None:

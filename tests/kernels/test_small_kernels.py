@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
 
 from kernels.rms_norm import reference as norm_reference
-from kernels.rms_norm.kernel import add_rms_norm, rms_norm
+from kernels.rms_norm.kernel import norm_add, rms_norm
 from kernels.silu_mul.kernel import silu_mul
 
 # The interpreter truncates to bfloat16 where a GPU rounds.
@@ -31,30 +31,33 @@ def test_rms_norm_equals_its_definition(
 
 
 @DTYPES
-def test_the_sum_before_the_norm_is_rounded_as_it_is_kept(
-    dtype: torch.dtype, device: torch.device
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_the_sum_behind_the_norm_equals_the_reference(
+    dtype: torch.dtype, device: torch.device, *, is_wide: bool
 ) -> None:
-    """Norm and sum equal the reference's; the inputs stay as they were."""
+    """With weights in float32, or of the rows' dtype; the inputs stay as they were."""
     x, residual, weight = (torch.randn(5, 77).to(dtype) for _ in range(3))
-    weight = weight[0]
-    expected = norm_reference.add_rms_norm(x, residual, weight, 1e-6)
+    weight = weight[0].float() if is_wide else weight[0]
+    expected = norm_reference.norm_add(x, weight, 1e-6, residual)
     inputs = x.to(device), residual.to(device)
-    normed, total = add_rms_norm(*inputs, weight.to(device), 1e-6)
-    _assert_near(total, expected[1].double())
-    _assert_near(normed, expected[0].double())
+    total = norm_add(inputs[0], weight.to(device), 1e-6, inputs[1])
+    assert total.dtype == dtype
+    _assert_near(total, expected.double())
     assert torch.equal(inputs[0].cpu(), x)
     assert torch.equal(inputs[1].cpu(), residual)
 
 
 @DTYPES
 @pytest.mark.parametrize("shape", [(1, 2), (9, 34), (2, 3, 4100)])
+@pytest.mark.parametrize("is_gelu", [True, False])
 def test_silu_mul_equals_its_definition(
-    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, is_gelu: bool
 ) -> None:
-    """silu(gate) times up, over one tile and over several."""
+    """silu(gate) times up, over one tile and over several; or gelu in its tanh form."""
     x = (torch.randn(shape) * 3).to(dtype)
     gate, up = x.double().chunk(2, dim=-1)
-    _assert_near(silu_mul(x.to(device)), F.silu(gate) * up)
+    opened = F.gelu(gate, approximate="tanh") if is_gelu else F.silu(gate)
+    _assert_near(silu_mul(x.to(device), is_gelu=is_gelu), opened * up)
 
 
 def test_nothing_gives_nothing(device: torch.device) -> None:

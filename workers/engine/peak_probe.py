@@ -7,11 +7,8 @@ Owns the imagined steps and the reading of card and host. Must not know what the
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from copy import copy
-from dataclasses import replace
 from typing import Final
 
-import msgspec
 import torch
 
 from kernels.attention import LIBRARY_GRAIN
@@ -19,7 +16,7 @@ from kernels.linear import library_rows
 from protocol.messages import EngineFacts
 from protocol.sampling import MAX_LOGPROBS, SamplingParams
 from workers.engine.memory.budget import CardReading, MemoryRoom, card_room, host_room, vgpu_limit
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.runner import Runner
 from workers.scheduler import Chunk, SequenceStart, StepPlan
 
@@ -48,13 +45,9 @@ def room(device: torch.device) -> MemoryRoom:
     return card_room(reading, vgpu_limit(os.environ, device.index), host_room())
 
 
-def shallow(model: Qwen3) -> Qwen3:
-    """The model with so few layers that a probe is brief; all else is shared."""
-    layers = model.weights.layers[:_LAYERS]
-    probed = copy(model)
-    probed.config = msgspec.structs.replace(model.config, num_layers=len(layers))
-    probed.weights = replace(model.weights, layers=layers)
-    return probed
+def shallow(model: Network) -> Network:
+    """The model with so few layers, of all kinds, that a probe is brief."""
+    return model.with_layers(model.config.sample(_LAYERS))
 
 
 def run_largest_steps(runner: Runner) -> None:

@@ -19,7 +19,7 @@ from protocol.messages import EngineFacts
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.sampler import read
@@ -46,7 +46,7 @@ class Runner:
 
     def __init__(
         self,
-        model: Qwen3,
+        model: Network,
         cache: KvCache,
         facts: EngineFacts,
         model_dir: Path,
@@ -185,7 +185,7 @@ class Runner:
         ]
 
 
-def steps_on(model: Qwen3, cache: KvCache, facts: EngineFacts, spare_bytes: int = 0) -> Steps:
+def steps_on(model: Network, cache: KvCache, facts: EngineFacts, spare_bytes: int = 0) -> Steps:
     """The steps of the model's device. Graphs leave `spare_bytes` of a card to the largest step."""
     if model.device.type == "cuda":
         return DeviceSteps(model, cache, facts, spare_bytes=spare_bytes)

@@ -12,8 +12,8 @@ from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
 from workers.engine.load.quantize import Stored
-from workers.engine.models.model_config import Qwen3Config
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.description import ModelConfig
+from workers.engine.models.network import Network
 from workers.ipc import PROBE_PROMPT, PROBE_TOKENS
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
 
@@ -30,7 +30,7 @@ UNKNOWN_DIGEST: Final = bytes(16)
 """The supervisor, which reads the model's files, fills it in."""
 
 
-def compute_dtype(config: WorkerConfig, shape: Qwen3Config, device: torch.device) -> torch.dtype:
+def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device) -> torch.dtype:
     """auto: float32 on the CPU, where 16 bits are slower; the checkpoint's own on a card.
 
     Raises `ConfigError`.
@@ -48,12 +48,12 @@ def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
     return FP8 if config.kv_dtype == "fp8" else dtype
 
 
-def is_fp8(config: WorkerConfig, shape: Qwen3Config) -> bool:
+def is_fp8(config: WorkerConfig, shape: ModelConfig) -> bool:
     """Whether the layers' products are in 8 bits, of the checkpoint or quantised at load."""
     return config.quantization == "fp8" or shape.stored is not Stored.DENSE
 
 
-def window(config: WorkerConfig, shape: Qwen3Config) -> int:
+def window(config: WorkerConfig, shape: ModelConfig) -> int:
     """The longest sequence, memory aside. Raises `ConfigError`."""
     largest = shape.max_position_embeddings
     if config.context_length is not None and config.context_length > largest:
@@ -71,7 +71,7 @@ def window(config: WorkerConfig, shape: Qwen3Config) -> int:
 
 
 def engine_facts(
-    config: WorkerConfig, model: Qwen3, context: int, num_blocks: int, max_seqs: int | None = None
+    config: WorkerConfig, model: Network, context: int, num_blocks: int, max_seqs: int | None = None
 ) -> EngineFacts:
     """The facts of an engine with so many blocks of keys and values. `max_seqs` None follows from
     them.
@@ -97,7 +97,9 @@ def sequences(config: WorkerConfig, kv_tokens: int, device: torch.device) -> int
     return most_sequences(config.max_seqs, kv_tokens, ceiling)
 
 
-def probe_facts(config: WorkerConfig, model: Qwen3, room_tokens: int | None = None) -> EngineFacts:
+def probe_facts(
+    config: WorkerConfig, model: Network, room_tokens: int | None = None
+) -> EngineFacts:
     """The facts before the number of blocks is known: one whole window, or as much of it as
     `kv_tokens` allows a sequence; sequences for `room_tokens`, which all memory could hold (None:
     without a bound).
@@ -109,7 +111,7 @@ def probe_facts(config: WorkerConfig, model: Qwen3, room_tokens: int | None = No
     return engine_facts(config, model, context, -(-longest // config.block_size), max_seqs)
 
 
-def _dtype_name(config: WorkerConfig, model: Qwen3) -> str:
+def _dtype_name(config: WorkerConfig, model: Network) -> str:
     """As `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8+fp8kv`."""
     name = str(model.weights.embedding.dtype).removeprefix("torch.")
     weights = "+fp8" if model.weights.is_fp8 else ""

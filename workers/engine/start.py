@@ -22,7 +22,7 @@ from workers.engine.memory.out_of_memory import is_out_of_memory
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.models.weights import load_weights
 from workers.engine.peak_probe import PeakMeter, room, run_largest_steps, shallow
 from workers.engine.runner import Runner, steps_on
@@ -72,7 +72,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
                 weights = load_weights(model_dir, shape, device, dtype, report, fp8=fp8)
         if config.threads is None and weights.num_bytes() < _SMALL_BYTES:
             torch.set_num_threads(1)
-        model = Qwen3(shape, weights, invariant=config.invariant)
+        model = Network(shape, weights, window(config, shape), invariant=config.invariant)
         with _phase(report, "memory", "measuring room for keys and values"):
             num_blocks, spare_bytes = _num_blocks(config, model, model_dir)
             cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
@@ -95,13 +95,13 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     return runner
 
 
-def _num_blocks(config: WorkerConfig, model: Qwen3, model_dir: Path) -> tuple[int, int]:
+def _num_blocks(config: WorkerConfig, model: Network, model_dir: Path) -> tuple[int, int]:
     """How many blocks fit beside weights and the largest step, which is found out on a card, and
     how many bytes that step takes beside what its runner keeps.
     """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
-    token_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * dtype.itemsize
+    token_bytes = shape.token_numbers * dtype.itemsize
     meter = PeakMeter(device)
     before = room(device)
     if device.type == "cuda":

@@ -46,7 +46,7 @@ from workers.engine.graphs.device_steps import DeviceSteps  # noqa: E402
 from workers.engine.models.dummy import draw_weights  # noqa: E402
 from workers.engine.models.kv_cache import KvCache  # noqa: E402
 from workers.engine.models.model_config import read_model_config  # noqa: E402
-from workers.engine.models.qwen3 import Qwen3  # noqa: E402
+from workers.engine.models.network import Network  # noqa: E402
 from workers.engine.models.weights import load_weights  # noqa: E402
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import Runner  # noqa: E402
@@ -74,7 +74,7 @@ def _start(config: WorkerConfig) -> Runner:
     dtype = compute_dtype(config, shape, torch.device("cuda"))
     fp8 = config.quantization == "fp8"
     weights = load_weights(model_dir, shape, CPU, dtype, lambda *_: None, fp8=fp8)
-    model = Qwen3(shape, weights, invariant=config.invariant)
+    model = Network(shape, weights, invariant=config.invariant)
     facts = probe_facts(config, model)
     for num_blocks, run in ((1, run_largest_steps), (facts.kv_tokens // facts.block_size, warm_up)):
         cache = KvCache(shape, num_blocks, facts.block_size, CPU, kv_dtype(config, dtype))
@@ -188,7 +188,8 @@ def check_segments() -> None:
     assert not [kernel for kernel in first if kernel.module == library.__name__]
     known = {kernel.id for kernels in (first, *later) for kernel in kernels}
     large = read_model_config(LARGE)
-    heads = large.num_heads, large.num_kv_heads, large.head_dim
+    mixer = large.attention
+    heads = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
     shape = Shape(*heads, _worker(LARGE).block_size, torch.bfloat16)
     for start, num_rows in product((0, 77, 8192, 38_000), (2, 33, 300, 2048)):
         with record_launches() as recorded:
@@ -208,7 +209,7 @@ def check_long_segments() -> None:
 
 def _multiply(num_rows: int, *, invariant: bool) -> None:
     """The products of a layer but the last, of which fewer rows are wanted."""
-    shape = msgspec.structs.replace(read_model_config(LARGE), num_layers=1)
+    shape = read_model_config(LARGE).with_layers([0])
     layer = draw_weights(shape, META, torch.bfloat16).layers[0]
     hidden, mixed, gated = [
         torch.empty(num_rows, weight.shape[1], dtype=torch.bfloat16, device=META)
@@ -216,7 +217,7 @@ def _multiply(num_rows: int, *, invariant: bool) -> None:
     ]
     norm_linear(hidden, layer.input_norm, 1e-6, layer.qkv, invariant=invariant)
     linear_add(mixed, layer.out, hidden, invariant=invariant)
-    norm_swiglu(hidden, layer.post_norm, 1e-6, layer.gate_up, invariant=invariant)
+    norm_swiglu(hidden, layer.mlp_norm, 1e-6, layer.gate_up, invariant=invariant)
     linear_add(gated, layer.down, hidden, invariant=invariant)
 
 

@@ -1,18 +1,16 @@
 """The engine computes what `transformers` computes, whatever the steps it takes to get there."""
 
-import random
 from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from benchmarks.drive import Drive, fresh_runner
 from protocol.sampling import SamplingParams
-from tests.fakes.tiny_models import load_tiny, write_tiny_model
-from workers.engine.runner import Runner
+from tests.fakes.tiny_models import write_tiny_model
+from tests.workers.engine.pairs import TOLERANCE, Pair, sure_pair
 from workers.scheduler.plan import Chunk, SequenceStart, StepPlan
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -25,70 +23,18 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
     },
 }
-LENGTHS = (1, 2, 31, 33, 64, 100, 200, 300)
 NUM_OUTPUTS = 32
-TOLERANCE = 1e-4
 FEW_BLOCKS = 22
 GREEDY = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
 
 
-class Pair:
-    """The same weights in the engine and in `transformers`."""
-
-    def __init__(self, model_dir: Path) -> None:
-        self.runner: Runner = load_tiny(model_dir, block_size=16, kv_tokens=4096)
-        self.reference = transformers.AutoModelForCausalLM.from_pretrained(
-            model_dir, dtype=torch.float32
-        ).eval()
-        rng = random.Random(7)
-        self.prompts = [[rng.randrange(151) for _ in range(length)] for length in LENGTHS]
-        # Two more that share a prefix, one of them ending on a block's border.
-        self.prompts[5][:70] = self.prompts[6][:70]
-        self.prompts[4] = self.prompts[6][:64]
-        self._best: dict[tuple[int, ...], list[int]] = {}
-
-    @torch.inference_mode()
-    def expected(self, ids: list[int]) -> torch.Tensor:
-        """Reference logits [len(ids), vocab]."""
-        logits: torch.Tensor = self.reference(torch.tensor([ids])).logits[0]
-        return logits
-
-    def best(self, ids: tuple[int, ...]) -> list[int]:
-        """The reference's best token after each of `ids`; the same answers are given many times."""
-        if ids not in self._best:
-            self._best[ids] = self.expected(list(ids)).argmax(-1).tolist()
-        return self._best[ids]
-
-    @torch.inference_mode()
-    def smallest_lead(self) -> float:
-        """How little the reference's best token ever leads the next, over all greedy answers."""
-        smallest = float("inf")
-        for prompt in self.prompts:
-            ids, cache = torch.tensor([prompt]), None
-            for _ in range(NUM_OUTPUTS):
-                out = self.reference(ids, past_key_values=cache, use_cache=True)
-                best, cache = out.logits[:, -1].topk(2), out.past_key_values
-                smallest = min(smallest, float(best.values[0, 0] - best.values[0, 1]))
-                ids = best.indices[:, :1]
-        return smallest
-
-    def assert_greedy(self, drive: Drive) -> None:
-        """Every output is the reference's best token after everything before it."""
-        for answer in drive.answers.values():
-            best = self.best((*answer.prompt, *answer.outputs))
-            assert answer.outputs == best[len(answer.prompt) - 1 : -1]
-            assert len(answer.outputs) == NUM_OUTPUTS
-
-
 @pytest.fixture(scope="module", params=list(MODELS), name="pair")
 def _pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """The first seed with which the reference is sure of every token: ties prove nothing."""
-    for seed in range(20):
+    def write(seed: int) -> Path:
         model_dir = tmp_path_factory.mktemp("model")
-        pair = Pair(write_tiny_model(model_dir, shards=2, seed=seed, **MODELS[request.param]))
-        if pair.smallest_lead() > TOLERANCE:
-            return pair
-    raise AssertionError("every seed gives a tie")
+        return write_tiny_model(model_dir, shards=2, seed=seed, **MODELS[request.param])
+
+    return sure_pair(write, NUM_OUTPUTS)
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from kernels.linear.choose import Op, choose
 from protocol.messages import EngineFacts
 from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.peak_probe import (
     PeakMeter,
     largest_plan,
@@ -161,7 +161,7 @@ def test_no_sequence_is_imagined_longer_than_its_keys_and_values(
     assert probe_facts(config, model).context_length == context_length
 
 
-def _peak_bytes(model: Qwen3, facts: EngineFacts, model_dir: Path) -> int:
+def _peak_bytes(model: Network, facts: EngineFacts, model_dir: Path) -> int:
     """What a chunk of 200 tokens takes at the worst moment."""
     cache = KvCache(model.config, 1, facts.block_size, CPU, torch.float32)
     runner = Runner(model, cache, facts, model_dir)

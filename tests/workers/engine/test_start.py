@@ -85,7 +85,7 @@ def test_more_keys_and_values_than_memory_are_refused(tmp_path: Path) -> None:
 )
 def test_every_spelling_of_the_rope_base_is_read(tmp_path: Path, rope: dict[str, Any]) -> None:
     """transformers 4 and 5 write it in different places."""
-    assert read_model_config(write_tiny_model(tmp_path, **rope)).rope_theta == 5e5
+    assert read_model_config(write_tiny_model(tmp_path, **rope)).attention.rope.theta == 5e5
 
 
 def test_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
@@ -98,12 +98,15 @@ def test_generation_config_decides_what_ends_a_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "LlamaForCausalLM"),
         ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"rope_theta": None, "rope_parameters": {"rope_type": "linear"}}, "linear"),
-        ({"use_sliding_window": True}, "sliding-window"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
+        ({"architectures": None, "model_type": "mamba"}, "mamba"),
+        ({"architectures": "Qwen3ForCausalLM"}, "architectures"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "dynamic"),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "linear"}}, "factor"),
+        ({"partial_rotary_factor": 2.0}, "rotation of 32 of 16"),
+        ({"use_sliding_window": True, "sliding_window": "wide"}, "sliding_window"),
+        ({"use_sliding_window": True, "layer_types": ["full_attention", "chunked"]}, "chunked"),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"num_key_value_heads": 3}, "heads"),

@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import torch
 
 from config import WorkerConfig
@@ -23,14 +22,15 @@ from workers.engine.compile.shapes_only import ShapesOnly
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.load.quantize import Stored
+from workers.engine.models.description import ModelConfig
 from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.model_config import Qwen3Config, read_model_config
-from workers.engine.models.qwen3 import Qwen3
-from workers.engine.models.weights import Qwen3Weights, with_products
+from workers.engine.models.model_config import read_model_config
+from workers.engine.models.network import Network
+from workers.engine.models.weights import ModelWeights, with_products
 from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import Runner
-from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts
+from workers.engine.settings import compute_dtype, is_fp8, kv_dtype, probe_facts, window
 from workers.engine.step.masks import AnyToken
 from workers.engine.warm_up import prepare_first, warm_up_plans
 
@@ -91,13 +91,13 @@ def dry_run(config: WorkerConfig, model_dir: Path) -> Iterator[list[RecordedKern
         yield list(recorded.values())[known:]
 
 
-def _model(config: WorkerConfig, shape: Qwen3Config) -> Qwen3:
-    shape = msgspec.structs.replace(shape, num_layers=min(_LAYERS, shape.num_layers))
-    weights = _weights(config, shape, compute_dtype(config, shape, _NOWHERE))
-    return Qwen3(shape, weights, invariant=config.invariant)
+def _model(config: WorkerConfig, shape: ModelConfig) -> Network:
+    few = shape.with_layers(shape.sample(_LAYERS))
+    weights = _weights(config, few, compute_dtype(config, few, _NOWHERE))
+    return Network(few, weights, window(config, few), invariant=config.invariant)
 
 
-def _runner(config: WorkerConfig, model: Qwen3, model_dir: Path) -> Runner:
+def _runner(config: WorkerConfig, model: Network, model_dir: Path) -> Runner:
     facts = probe_facts(config, model)
     num_blocks = facts.kv_tokens // facts.block_size
     dtype = kv_dtype(config, model.weights.embedding.dtype)
@@ -106,7 +106,7 @@ def _runner(config: WorkerConfig, model: Qwen3, model_dir: Path) -> Runner:
     return Runner(model, cache, facts, model_dir, steps)
 
 
-def _weights(config: WorkerConfig, shape: Qwen3Config, dtype: torch.dtype) -> Qwen3Weights:
+def _weights(config: WorkerConfig, shape: ModelConfig, dtype: torch.dtype) -> ModelWeights:
     by_block = shape.stored is Stored.FP8_BLOCKS
     fp8 = is_fp8(config, shape) and not by_block
     weights = draw_weights(shape, _NOWHERE, dtype, fp8=fp8)

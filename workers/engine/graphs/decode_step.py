@@ -19,7 +19,7 @@ from kernels.embed_rows import embed_rows
 from kernels.sample import pick
 from workers.engine.graphs.capture_order import Decode
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.step.batch import aligned, send_into
 from workers.engine.step.draws import DrawTable, Kind
 from workers.engine.step.tables import SequenceTables
@@ -30,7 +30,12 @@ class DecodeStep:
     """Steps of up to `max_rows` rows."""
 
     def __init__(
-        self, model: Qwen3, cache: KvCache, tables: SequenceTables, draws: DrawTable, max_rows: int
+        self,
+        model: Network,
+        cache: KvCache,
+        tables: SequenceTables,
+        draws: DrawTable,
+        max_rows: int,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -59,7 +64,10 @@ class DecodeStep:
         positions, table_rows = self._rows[:, : size.num_rows].unbind()
         plan = PagedPlan(positions, table_rows, self._tables.block_tables, size.num_rows)
         plan = self._model.prepared(plan, self._cache)
-        hidden = embed_rows(table_rows, self._tables.last_token, self._model.weights.embedding)
+        model = self._model
+        hidden = embed_rows(
+            table_rows, self._tables.last_token, model.weights.embedding, model.embedding_scale
+        )
         logits = self._model.logits(self._model.forward(hidden, plan, self._cache))
         if size.kind is Kind.GENERAL:
             return logits

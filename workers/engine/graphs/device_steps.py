@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
-from math import prod
 from typing import Final, final
 
 import numpy as np
@@ -26,7 +25,7 @@ from workers.engine.graphs.captured_steps import Graphs
 from workers.engine.graphs.decode_step import DecodeStep
 from workers.engine.graphs.mixed_step import MixedStep, embed_known
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.step.batch import (
     PagedBatch,
     PagedRows,
@@ -50,7 +49,7 @@ class DeviceSteps:
 
     def __init__(
         self,
-        model: Qwen3,
+        model: Network,
         cache: KvCache,
         facts: EngineFacts,
         capture: Capture | None = None,
@@ -70,7 +69,8 @@ class DeviceSteps:
         self._tables = SequenceTables(max_rows, max_blocks, cache.dummy_block, self._device)
         self._sampler = Sampler(model.config.vocab_size, max_rows, self._device)
         self._decode_step = DecodeStep(model, cache, self._tables, self._sampler.draws, max_rows)
-        limits = max_rows, facts.token_budget, _layer_weights(model)
+        weights = model.config.layer_weights // model.config.num_layers
+        limits = max_rows, facts.token_budget, weights
         held = graph_buckets(*limits)
         if model.invariant:
             held = invariant_buckets(capture_sizes(max_rows), *limits)
@@ -236,8 +236,3 @@ def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:
     if device.type != "cuda":
         return run_again
     return sparing(CudaCapture(), spare_bytes, held_on_card)
-
-
-def _layer_weights(model: Qwen3) -> int:
-    layer = model.weights.layers[0]
-    return sum([prod(weight.shape) for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)])

@@ -19,7 +19,7 @@ from torch import Tensor
 from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, SegmentBucket, bucket_for
 from workers.engine.graphs.buckets import GraphBucket
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.step.batch import ON_CARD, PagedRows, aligned, send_into
 from workers.engine.step.tables import SequenceTables
 
@@ -59,7 +59,7 @@ class MixedStep:
     """Steps in `buckets`."""
 
     def __init__(
-        self, model: Qwen3, cache: KvCache, tables: SequenceTables, buckets: Iterable[GraphBucket]
+        self, model: Network, cache: KvCache, tables: SequenceTables, buckets: Iterable[GraphBucket]
     ) -> None:
         self._model = model
         self._cache = cache
@@ -131,16 +131,17 @@ class MixedStep:
         segments = bucket_for(
             bucket.segment_rows,
             bucket.num_segments,
-            self._model.config.num_heads,
+            self._model.config.attention.num_heads,
             keys,
             self._model.weights.embedding.dtype,
             invariant=self._model.invariant,
+            is_scoped=self._model.config.is_scoped,
         )
         return _Input(bucket, segments, self._tables.dummy_row, self._model.device)
 
 
 def embed_known(
-    model: Qwen3, tables: SequenceTables, token_ids: Tensor, table_rows: Tensor
+    model: Network, tables: SequenceTables, token_ids: Tensor, table_rows: Tensor
 ) -> Tensor:
     """Hidden states [T, hidden] of token ids int32 [T], of which some are `ON_CARD`."""
     held = tables.last_token[table_rows.long()]

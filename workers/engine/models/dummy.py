@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from workers.engine.models.model_config import Qwen3Config
-from workers.engine.models.weights import LayerWeights, Qwen3Weights, quantised
+from workers.engine.models.description import Layer, ModelConfig
+from workers.engine.models.weights import LayerWeights, ModelWeights, quantised
 
 _BRANCH_GAIN: Final = 2.0
 """Attention averages values and SwiGLU halves what goes through it."""
@@ -20,13 +20,13 @@ _KEY_NORM: Final = 2.0**0.5
 
 
 def draw_weights(
-    config: Qwen3Config,
+    config: ModelConfig,
     device: torch.device,
     dtype: torch.dtype,
     seed: int = 0,
     *,
     fp8: bool = False,
-) -> Qwen3Weights:
+) -> ModelWeights:
     """Seeded normal weights, made where they stay. Milliseconds on a card.
 
     They are drawn so that answers can be checked: the first layer makes a state, to which all
@@ -46,27 +46,36 @@ def draw_weights(
         return empty.normal_(0.0, gain * shape[-1] ** -0.5, generator=generator)
 
     def norms(*shape: int, value: float = 1.0) -> Tensor:
-        return torch.full(shape, value, dtype=dtype, device=device)
+        kept = torch.float32 if config.norm_offset else dtype
+        return torch.full(shape, value, dtype=kept, device=device)
 
-    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-    query, key = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    hidden = config.hidden_size
 
-    def layer(index: int) -> LayerWeights:
+    def layer(index: int, described: Layer) -> LayerWeights:
         gain = _BRANCH_GAIN * ((2 * config.num_layers) ** -0.5 if index else 1.0)
+        mixer = described.mixer
+        merged, out, gate_up, down = config.matrices(described)
+        # A branch that is normed adds as much as its norm says.
+        branch = norms(hidden, value=gain) if described.branch_norms else None
+        num_normed = mixer.num_heads + mixer.num_kv_heads
         drawn_layer = LayerWeights(
             input_norm=norms(hidden),
-            qkv=drawn(query + 2 * key, hidden),
-            qkv_bias=drawn(query + 2 * key) if config.attention_bias else None,
-            qk_norm=norms(config.num_heads + config.num_kv_heads, head_dim, value=_KEY_NORM),
-            out=drawn(hidden, query, gain=gain),
-            out_bias=drawn(hidden) if config.attention_bias else None,
-            post_norm=norms(hidden),
-            gate_up=drawn(2 * inner, hidden),
-            down=drawn(hidden, inner, gain=gain),
+            qkv=drawn(*merged),
+            qkv_bias=drawn(merged[0]) if mixer.qkv_bias else None,
+            qk_norm=norms(num_normed, mixer.head_dim, value=_KEY_NORM)
+            if mixer.head_norms
+            else None,
+            out=drawn(*out, gain=gain),
+            out_bias=drawn(hidden) if mixer.out_bias else None,
+            mixer_out_norm=branch,
+            mlp_norm=norms(hidden),
+            gate_up=drawn(*gate_up),
+            down=drawn(*down, gain=gain),
+            mlp_out_norm=branch,
         )
         return quantised(drawn_layer) if fp8 else drawn_layer
 
-    layers = tuple(layer(index) for index in range(config.num_layers))
+    layers = tuple(layer(index, described) for index, described in enumerate(config.layers))
     embedding = drawn(config.vocab_size, hidden)
     head = embedding if config.tied else drawn(config.vocab_size, hidden)
-    return Qwen3Weights(embedding, layers, norms(hidden), head)
+    return ModelWeights(embedding, layers, norms(hidden), head)

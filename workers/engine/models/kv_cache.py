@@ -6,7 +6,7 @@ Owns its layout. Must not know which sequence owns a block: the scheduler's plan
 import torch
 from torch import Tensor
 
-from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.description import ModelConfig
 
 
 class KvCache:
@@ -17,14 +17,15 @@ class KvCache:
 
     def __init__(
         self,
-        config: Qwen3Config,
+        config: ModelConfig,
         num_blocks: int,
         block_size: int,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         """Every page is written at once, so that resident memory does not grow with use."""
-        blocks = (num_blocks + 1, block_size, config.num_kv_heads, config.head_dim)
+        heads = config.attention
+        blocks = (num_blocks + 1, block_size, heads.num_kv_heads, heads.head_dim)
         self._memory = torch.zeros((config.num_layers, 2, *blocks), dtype=dtype, device=device)
         self.num_blocks = num_blocks
         self.dummy_block = num_blocks

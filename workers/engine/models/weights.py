@@ -1,11 +1,11 @@
-"""The weights of a Qwen3 dense model, merged as the forward pass wants them.
+"""The weights of a network, merged as the forward pass wants them.
 
-Owns the names of the published checkpoints, the merged layout (one matrix for q, k and v, one for
-gate and up) and which of them may be in 8 bits: the four products of a layer, not its norms, never
-the embedding nor the head. Must not know files (`checkpoint.py`), nor how the weights are used.
+Owns the merged layout (one matrix for q, k and v, one for gate and up) and which of them may be in
+8 bits: the four products of a layer, not its norms, never the embedding nor the head. The names of
+tensors are the description's. Must not know files (`checkpoint.py`), nor how the weights are used.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import Checkpoint, Report
 from workers.engine.load.file_stream import FileStream
 from workers.engine.load.quantize import Stored
-from workers.engine.models.model_config import Qwen3Config
+from workers.engine.models.angles import turned_order
+from workers.engine.models.description import Attention, Layer, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +27,26 @@ class LayerWeights:
     """One decoder layer; H query heads, KV key heads, D dimensions each, I inner width.
 
     `qkv` [(H + 2 KV) D, hidden], `qk_norm` [H + KV, D] one row per head, `out` [hidden, H D],
-    `gate_up` [2 I, hidden], `down` [hidden, I], these four possibly in 8 bits; biases are None
-    unless the model has them.
+    `gate_up` [2 I, hidden], `down` [hidden, I], these four possibly in 8 bits. Biases, head norms
+    and the norms of what a branch adds are None unless the model has them. Norms that are stored
+    with an offset are float32: in 16 bits small weights would be lost beside it.
     """
 
     input_norm: Tensor
     qkv: Weight
     qkv_bias: Tensor | None
-    qk_norm: Tensor
+    qk_norm: Tensor | None
     out: Weight
     out_bias: Tensor | None
-    post_norm: Tensor
+    mixer_out_norm: Tensor | None
+    mlp_norm: Tensor
     gate_up: Weight
     down: Weight
+    mlp_out_norm: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
-class Qwen3Weights:
+class ModelWeights:
     """The whole network. `head` is `embedding` itself if the model ties them."""
 
     embedding: Tensor
@@ -58,6 +62,10 @@ class Qwen3Weights:
     def is_fp8(self) -> bool:
         """Whether any product is in 8 bits."""
         return any(isinstance(weight, Fp8Weight) for weight in self._tensors())
+
+    def with_layers(self, chosen: Iterable[int]) -> "ModelWeights":
+        """These layers only; all else is shared."""
+        return replace(self, layers=tuple([self.layers[index] for index in chosen]))
 
     def _tensors(self) -> Iterator[Weight]:
         yield from (self.embedding, self.norm, self.head)
@@ -92,13 +100,13 @@ def _quantised(weight: Weight) -> Weight:
 
 def load_weights(
     model_dir: Path,
-    config: Qwen3Config,
+    config: ModelConfig,
     device: torch.device,
     dtype: torch.dtype,
     report: Report,
     *,
     fp8: bool = False,
-) -> Qwen3Weights:
+) -> ModelWeights:
     """Read all weights of `model_dir` to `device` as `dtype`; those in 8 bits stay so.
 
     `fp8`: the layers' products become 8 bits, layer by layer, so that no more than one layer is
@@ -119,7 +127,7 @@ class _Reader:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        config: Qwen3Config,
+        config: ModelConfig,
         device: torch.device,
         dtype: torch.dtype,
         report: Report,
@@ -135,58 +143,86 @@ class _Reader:
         self._taken: set[str] = set()
         self._reported_percent = -1
 
-    def all(self) -> Qwen3Weights:
-        config = self._config
+    def all(self) -> ModelWeights:
+        config, names = self._config, self._config.names
         vocabulary = (config.vocab_size, config.hidden_size)
-        embedding = self._matrix("model.embed_tokens.weight", *vocabulary)
+        prefix = self._prefix()
+        embedding = self._matrix(f"{prefix}embed_tokens.weight", *vocabulary)
         layers = []
-        for index in range(config.num_layers):
+        for index, described in enumerate(config.layers):
             self._report_progress()
-            layer = self._layer(f"model.layers.{index}.")
-            if self._fp8:
+            layer = self._layer(f"{prefix}layers.{index}.", described)
+            if self._fp8 or described.mixer.is_partial:
                 self._checkpoint.settle(self._report_progress)
-                layer = quantised(layer)
-            layers.append(layer)
-        norm = self._take("model.norm.weight", config.hidden_size)
-        head = embedding if config.tied else self._matrix("lm_head.weight", *vocabulary)
+                layer = _in_order(layer, described.mixer)
+            layers.append(quantised(layer) if self._fp8 else layer)
+        norm = self._norm(f"{prefix}norm", config.hidden_size)
+        head = embedding if config.tied else self._matrix(f"{names.head}.weight", *vocabulary)
         self._checkpoint.settle(self._report_progress)
-        return Qwen3Weights(embedding, tuple(layers), norm, head)
+        return ModelWeights(embedding, tuple(layers), norm, head)
 
     def check_nothing_left(self, model_dir: Path) -> None:
         """Refuse unused tensors: they mean a model that would run wrongly."""
-        ignored = {"lm_head.weight"} if self._config.tied else set()
+        config = self._config
+        ignored = {f"{config.names.head}.weight"} if config.tied else set()
         for name in sorted(self._checkpoint.names - self._taken - ignored):
-            if not name.endswith("rotary_emb.inv_freq"):
+            is_skipped = name.startswith(config.names.skipped) if config.names.skipped else False
+            if not is_skipped and not name.endswith("rotary_emb.inv_freq"):
                 raise ConfigError(
                     f"{model_dir} has a tensor {name} that its config.json does not explain: "
-                    "take weights and config of the same Qwen3 dense model"
+                    f"take weights and config of the same {config.family} model"
                 )
 
-    def _layer(self, prefix: str) -> LayerWeights:
-        config = self._config
-        hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
-        query, key = config.num_heads * head_dim, config.num_kv_heads * head_dim
-        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-        q_norm = self._take(f"{attention}q_norm.weight", head_dim)
-        k_norm = self._take(f"{attention}k_norm.weight", head_dim)
-        sides = (("q", query), ("k", key), ("v", key))
+    def _prefix(self) -> str:
+        """That of the checkpoint's names; the first where none fits, for the error behind it."""
+        prefixes = self._config.names.prefixes
+        has = (each for each in prefixes if f"{each}embed_tokens.weight" in self._checkpoint.names)
+        return next(has, prefixes[0])
+
+    def _layer(self, prefix: str, described: Layer) -> LayerWeights:
+        config, names, mixer = self._config, self._config.names, described.mixer
+        merged, out, gate_up, down = config.matrices(described)
+        head_rows, hidden = merged[0] // mixer.head_dim, config.hidden_size
+        key = mixer.num_kv_heads * mixer.head_dim
+        sides = [merged[0] - 2 * key, key, key] if len(names.qkv) > 1 else [merged[0]]
+        qkv = [(prefix + name, rows) for name, rows in zip(names.qkv, sides, strict=True)]
+        share = gate_up[0] // len(names.gate_up)
         return LayerWeights(
-            input_norm=self._take(f"{prefix}input_layernorm.weight", hidden),
-            qkv=self._product(hidden, *((f"{attention}{s}_proj", n) for s, n in sides)),
-            qkv_bias=self._merge(*((f"{attention}{s}_proj.bias", (n,)) for s, n in sides))
-            if config.attention_bias
+            input_norm=self._norm(prefix + names.mixer_norm, hidden),
+            qkv=self._product(hidden, *qkv),
+            qkv_bias=self._merge(*((f"{name}.bias", (rows,)) for name, rows in qkv))
+            if mixer.qkv_bias
             else None,
-            qk_norm=torch.cat(
-                (q_norm.expand(config.num_heads, -1), k_norm.expand(config.num_kv_heads, -1))
-            ),
-            out=self._product(query, (f"{attention}o_proj", hidden)),
-            out_bias=self._take(f"{attention}o_proj.bias", hidden)
-            if config.attention_bias
-            else None,
-            post_norm=self._take(f"{prefix}post_attention_layernorm.weight", hidden),
-            gate_up=self._product(hidden, *((f"{mlp}{s}_proj", inner) for s in ("gate", "up"))),
-            down=self._product(inner, (f"{mlp}down_proj", hidden)),
+            qk_norm=self._head_norms(prefix, mixer, head_rows) if mixer.head_norms else None,
+            out=self._product(out[1], (prefix + names.out, out[0])),
+            out_bias=self._take(f"{prefix}{names.out}.bias", hidden) if mixer.out_bias else None,
+            mixer_out_norm=self._branch_norm(prefix, names.mixer_out_norm, described),
+            mlp_norm=self._norm(prefix + names.mlp_norm, hidden),
+            gate_up=self._product(hidden, *((prefix + name, share) for name in names.gate_up)),
+            down=self._product(down[1], (prefix + names.down, down[0])),
+            mlp_out_norm=self._branch_norm(prefix, names.mlp_out_norm, described),
         )
+
+    def _head_norms(self, prefix: str, mixer: Attention, head_rows: int) -> Tensor:
+        """One row per head: queries, then keys."""
+        query, key = [
+            self._norm(prefix + name, mixer.head_dim)
+            for name in (self._config.names.q_norm, self._config.names.k_norm)
+        ]
+        num_kv = mixer.num_kv_heads
+        return torch.cat((query.expand(head_rows - 2 * num_kv, -1), key.expand(num_kv, -1)))
+
+    def _branch_norm(self, prefix: str, name: str, described: Layer) -> Tensor | None:
+        if not described.branch_norms:
+            return None
+        return self._norm(prefix + name, self._config.hidden_size)
+
+    def _norm(self, name: str, size: int) -> Tensor:
+        """A norm's weights, with what the family adds to them."""
+        offset = self._config.norm_offset
+        if not offset:
+            return self._take(f"{name}.weight", size)
+        return self._take(f"{name}.weight", size, dtype=torch.float32).add_(offset)
 
     def _product(self, depth: int, *modules: tuple[str, int]) -> Weight:
         """The weight of a product, [rows of all modules, depth], as the checkpoint holds it."""
@@ -241,11 +277,41 @@ class _Reader:
             self._reported_percent = percent
             self._report("load", done / total, f"{done / 2**30:.1f} of {total / 2**30:.1f} GiB")
 
-    def _take(self, name: str, *shape: int) -> Tensor:
+    def _take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         tensor = self._checkpoint.read(name, shape)
         self._taken.add(name)
         # copy=True: what safetensors gives may be a view of the mapped file.
-        return tensor.to(self._device, self._dtype, copy=True)
+        return tensor.to(self._device, dtype or self._dtype, copy=True)
+
+
+def _in_order(layer: LayerWeights, mixer: Attention) -> LayerWeights:
+    """The layer with the rows of queries and keys as rotations of a part of a head want them."""
+    order = turned_order(mixer.rope, mixer.head_dim)
+    if order is None:
+        return layer
+    num_turned, head_dim = mixer.num_heads + mixer.num_kv_heads, mixer.head_dim
+    heads = torch.arange(num_turned + mixer.num_kv_heads).unsqueeze(1) * head_dim
+    inside = torch.arange(head_dim).expand(len(heads), -1).clone()
+    inside[:num_turned] = order
+    rows = (heads + inside).view(-1).to(layer.input_norm.device)
+    return replace(
+        layer,
+        qkv=_rows_of(layer.qkv, rows),
+        qkv_bias=None if layer.qkv_bias is None else layer.qkv_bias[rows],
+        qk_norm=None if layer.qk_norm is None else layer.qk_norm[:, order.to(rows.device)],
+    )
+
+
+def _rows_of(weight: Weight, rows: Tensor) -> Weight:
+    if isinstance(weight, Tensor):
+        return weight[rows]
+    if weight.is_blocked:
+        raise ConfigError(
+            f"heads that are turned in part cannot be read with scales by {BLOCK} x {BLOCK} block: "
+            "take the bf16 model with quantization = 'fp8'"
+        )
+    values = weight.values.view(torch.uint8)[rows].view(weight.values.dtype)
+    return Fp8Weight(values, weight.scales[rows])
 
 
 def _scales_shape(stored: Stored, num_rows: int, depth: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.models.kv_cache import KvCache
-from workers.engine.models.qwen3 import Qwen3
+from workers.engine.models.network import Network
 from workers.engine.step.batch import Batch, SequenceState, make_batch
 from workers.engine.step.sampler import Sampler
 from workers.engine.step.steps import Launched
@@ -23,7 +23,7 @@ class HostSteps:
 
     lookahead: Final = 0
 
-    def __init__(self, model: Qwen3, cache: KvCache, max_rows: int) -> None:
+    def __init__(self, model: Network, cache: KvCache, max_rows: int) -> None:
         self._model = model
         self._cache = cache
         self._sampler = Sampler(model.config.vocab_size, max_rows, model.device)

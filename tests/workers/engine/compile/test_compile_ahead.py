@@ -198,7 +198,7 @@ def test_a_compiler_that_cannot_compile_says_why(
     ahead._listener.join()
     ahead.model_is_at(model_dir)
     assert "status 1" in ahead.summary()
-    assert "hidden_act 'gelu' is not supported" in capfd.readouterr().err
+    assert "hidden_act = 'gelu' is not supported" in capfd.readouterr().err
 
 
 def test_nothing_is_left_behind_by_an_engine_that_is_killed(tmp_path: Path) -> None:

@@ -1,0 +1,107 @@
+"""Tiny random models of the families that run, made and written by `transformers`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 151,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("Qwen2Config", {"head_dim": 12}),
+    "qwen2-yarn": (
+        "Qwen2Config",
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10_000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "qwen2-window": (
+        "Qwen2Config",
+        {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    ),
+    "llama3": (
+        "LlamaConfig",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "llama-biased": ("LlamaConfig", {"attention_bias": True, "num_key_value_heads": 4}),
+    "mistral": ("MistralConfig", {"head_dim": 16, "sliding_window": 40}),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            "head_dim": 32,
+            "num_hidden_layers": 4,
+            "sliding_window": 20,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "phi3": ("Phi3Config", {"sliding_window": 50}),
+    "phi4-mini": (
+        "Phi3Config",
+        {
+            "tie_word_embeddings": True,
+            "hidden_size": 64,
+            "max_position_embeddings": 2048,
+            "original_max_position_embeddings": 1024,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.1, 1.3, 2.0, 3.0, 4.0],
+                "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 9.0],
+                "original_max_position_embeddings": 1024,
+            },
+        },
+    ),
+}
+
+
+def write_family(model_dir: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
+    """Write a model of `FAMILIES`: normal weights, norms around their neutral value."""
+    config_class, features = FAMILIES[family]
+    build: Callable[..., Any] = getattr(transformers, config_class)
+    config = build(**{**_SIZES, **features, **changes})
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if name.endswith("norm.weight"):
+                    weight.add_(torch.randn_like(weight) * 0.2)
+                else:
+                    weight.copy_(torch.randn_like(weight) * 0.2)
+    model.save_pretrained(model_dir)
+    return model_dir

@@ -1,0 +1,64 @@
+"""Attention with windows, scales of its own, and heads that are normed in float32 or not at all."""
+
+import pytest
+import torch
+
+from kernels.attention import attend, choose
+from tests.kernels.attention_cases import EPS, Segments, Shape, distance, expected, make_case
+from tests.kernels.test_attention_kernels import SMALL, TILES, check_case, run_decode, run_prefill
+
+SCOPES = [
+    Shape(window=20, norms="none"),
+    Shape(window=1, scale=0.4, norms="wide"),
+    Shape(window=16, heads=3, kv=1, dim=48, block_size=32),
+    Shape(scale=0.1, heads=8, kv=2, dim=256, norms="wide", dtype=torch.bfloat16),
+    Shape(window=33, dim=96, norms="none", dtype=torch.float16),
+]
+STEPS: list[Segments] = [
+    ((5, 1), (63, 1), (99, 1), (16, 1), (0, 1)),
+    ((0, 40),),
+    ((3, 1), (70, 1), (0, 17), (33, 15), (64, 32)),
+]
+ROUNDED = {torch.float32: 1e-6, torch.float16: 1e-2, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("shape", SCOPES)
+@pytest.mark.parametrize("segments", STEPS)
+@pytest.mark.parametrize("is_paged", [True, False])
+def test_the_reference_equals_the_definition(
+    segments: Segments, shape: Shape, *, is_paged: bool
+) -> None:
+    """Both plans; foreign slots keep their NaN and leak none."""
+    case = make_case(segments, shape)
+    plan = case.paged_plan() if is_paged else case.cpu_plan()
+    given = case.qkv, case.qk_norm, EPS, case.cos_sin, case.keys, case.values
+    out = attend(*given, plan, scale=shape.scale, window=shape.window)
+    wanted = expected(make_case(segments, shape))
+    for got, want in zip((out, case.keys, case.values), wanted, strict=True):
+        assert distance(got, want) < ROUNDED[shape.dtype]
+
+
+@pytest.mark.parametrize("shape", SCOPES)
+def test_decodes_equal_the_definition(shape: Shape, device: torch.device) -> None:
+    """Rows that are cut have parts that lie before their windows."""
+    case = make_case(((3, 1), (150, 1), (1, 1), (31, 1), (16, 1)), shape).to(device)
+    check_case(case, run_decode(case, SMALL))
+
+
+@pytest.mark.parametrize(("shape", "target"), [*zip(SCOPES, (16, 1, 16, 1, 1), strict=True)])
+def test_segments_equal_the_definition(shape: Shape, target: int, device: torch.device) -> None:
+    """Behind a past that is cut into pieces, of which most are not seen."""
+    case = make_case(((3, 1), (0, 21), (70, 12), (33, 9)), shape).to(device)
+    config = TILES._replace(target=target, piece=16, start=0)
+    out = run_prefill(case, config)
+    wanted = expected(make_case(case.segments, shape))[0]
+    out[0], wanted[0] = 0, 0  # the decode
+    assert distance(out.cpu(), wanted) < {1e-6: 1e-5}.get(ROUNDED[shape.dtype], 3e-2)
+
+
+def test_what_has_no_windows_is_not_chosen() -> None:
+    """Neither the library nor Hopper's kernel, however long a segment is."""
+    keys = torch.empty(1, 32, 8, 128, dtype=torch.bfloat16)
+    config = choose.prefill_config(32, keys, torch.bfloat16, is_scoped=True)
+    assert not config.cuda
+    assert config.library > 2**30

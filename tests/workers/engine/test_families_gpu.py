@@ -1,0 +1,74 @@
+"""On a card: every family computes what it computes on the CPU, with graphs as without."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.drive import fresh_runner
+from tests.fakes.tiny_families import FAMILIES, write_family
+from tests.fakes.tiny_models import load_tiny
+from tests.gpu_parity.logits import engine_logits
+from tests.workers.engine.step_cases import (
+    BLOCK,
+    GREEDY,
+    NUM_SEQS,
+    Life,
+    as_on_card,
+    plans_of_lives,
+    sampled_by,
+)
+from workers.engine.graphs.capture import CudaCapture, run_again
+from workers.engine.runner import Runner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+LENGTHS = (1, 2, 31, 33, 100, 300)
+WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+"""Sizes that our products in 16 bits serve."""
+
+
+def _load(model_dir: Path, device: str, **config: Any) -> Runner:
+    config = {"dtype": "float32", "kv_tokens": 8192, "block_size": BLOCK, **config}
+    return load_tiny(model_dir, device=device, context_length=1024, token_budget=1024, **config)
+
+
+def _prompts() -> list[list[int]]:
+    rng = random.Random(1)
+    return [[rng.randrange(151) for _ in range(length)] for length in LENGTHS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str) -> None:
+    """In float32 both devices agree to rounding; in bfloat16 to its rounding."""
+    write_family(tmp_path, family)
+    exact = engine_logits(fresh_runner(_load(tmp_path, "cpu")), _prompts())
+    for dtype, bound in (("float32", 1e-5), ("bfloat16", 0.1)):
+        found = engine_logits(fresh_runner(_load(tmp_path, "cuda", dtype=dtype)), _prompts())
+        for ours, expected in zip(found, exact, strict=True):
+            error = (ours.cpu() - expected).norm() / expected.norm()
+            assert error < bound, (dtype, float(error))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_graphs_say_what_steps_without_them_say(tmp_path: Path, family: str, dtype: str) -> None:
+    """Greedy, a step ahead, prompts cut into chunks. In 16 bits other numbers of rows round
+    otherwise: there the steps without graphs are padded too.
+    """
+    wide = {} if "phi4" in family else WIDE
+    host = _load(write_family(tmp_path, family, **wide), "cuda", dtype=dtype)
+    rng = random.Random(3)
+    lives = [
+        Life(rng.randrange(4), rng.randrange(40, 400), rng.choice((20, 60, 200)), GREEDY)
+        for _ in range(NUM_SEQS)
+    ]
+    plans = plans_of_lives(lives, 40)
+    others = as_on_card(host, None if dtype == "float32" else run_again)
+    launched = sampled_by(others, plans, ahead=1)
+    assert sampled_by(as_on_card(host, CudaCapture()), plans, ahead=1) == launched

@@ -1,0 +1,90 @@
+"""Reading a config.json: each key with its type, and one line for what is wrong with it.
+
+Owns the texts of these errors. Must not know families.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from protocol.errors import ConfigError
+
+_REMEDY: Final = "choose another model"
+
+
+class ConfigFile:
+    """The object of a config.json, or one in it; all methods raise `ConfigError`."""
+
+    def __init__(self, path: Path, raw: Mapping[str, Any]) -> None:
+        self.path = path
+        self.raw = raw
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive integer. A default None makes it required."""
+        value = self._value(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.error(f"{key} is {value!r}, not a positive integer: fetch it again")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number."""
+        value = self._value(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self.error(f"{key} is {value!r}, not a positive number: fetch it again")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """A truth value."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(f"{key} is {value!r}, not true or false: fetch it again")
+        return value
+
+    def table(self, *keys: str) -> "ConfigFile":
+        """The first of these objects that is there, else one of no keys."""
+        for key in keys:
+            value = self.raw.get(key)
+            if isinstance(value, dict):
+                return ConfigFile(self.path, value)
+            if value is not None:
+                raise self.error(f"{key} is {value!r}, not an object: fetch it again")
+        return ConfigFile(self.path, {})
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """A list of so many positive numbers."""
+        value = self.raw.get(key)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.error(f"{key} is no list of {count} numbers: fetch it again")
+        items = ConfigFile(self.path, {f"{key}[{at}]": item for at, item in enumerate(value)})
+        return tuple([items.number(name) for name in items.raw])
+
+    def words(self, key: str, count: int, known: Collection[str]) -> tuple[str, ...] | None:
+        """A list of so many words, all known; None if the key is not there."""
+        value = self.raw.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) < count:
+            raise self.error(f"{key} is no list of {count} names: fetch it again")
+        for word in value[:count]:
+            if word not in known:
+                raise self.lacks(f"{key} with {word!r}")
+        return tuple(value[:count])
+
+    def refuse(self, *keys: str) -> None:
+        """Keys that stand for something that we lack, wherever they are set."""
+        for key in keys:
+            if self.raw.get(key):
+                raise self.lacks(f"{key} = {self.raw[key]!r}")
+
+    def lacks(self, what: str) -> ConfigError:
+        """The error of a model that asks for more than we have."""
+        return self.error(f"{what} is not supported: {_REMEDY}")
+
+    def error(self, text: str) -> ConfigError:
+        """`text` behind the file's name."""
+        return ConfigError(f"{self.path}: {text}")
+
+    def _value(self, key: str, default: object) -> object:
+        """JSON's null means the default, too."""
+        value = self.raw.get(key)
+        return default if value is None else value

@@ -1,0 +1,186 @@
+"""What a network consists of: its layers, their norms and mixers, and the names of its tensors.
+
+Owns the words in which a family describes its models. Loading, merging, quantising, memory and
+graphs follow from them. Must not know tensors, files of a family, nor how anything is computed.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from workers.engine.load.quantize import Stored
+
+
+class RopeKind(StrEnum):
+    """How the frequencies of a rotation follow from its base; `angles.py` has the formulas."""
+
+    DEFAULT = "default"
+    LINEAR = "linear"
+    LLAMA3 = "llama3"
+    YARN = "yarn"
+    LONG = "longrope"
+
+
+class Rope(msgspec.Struct, frozen=True, kw_only=True):
+    """A rotation of the first `dim` dimensions of a head, by halves.
+
+    `factor` times the window of `original` tokens that the model was first trained with; `low` and
+    `high` are the bounds between which llama3 and YaRN blend. longrope has a divisor for each pair,
+    and others for windows beyond `original`. Cosines and sines are multiplied by `magnitude`.
+    """
+
+    dim: int
+    theta: float
+    kind: RopeKind = RopeKind.DEFAULT
+    factor: float = 1.0
+    original: int = 0
+    low: float = 1.0
+    high: float = 1.0
+    truncate: bool = True
+    magnitude: float = 1.0
+    divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Softmax attention over cached keys and values.
+
+    Scores are products times `scale`. With a `window` a token sees itself and the `window` - 1
+    before it, else all. `head_norms`: queries and keys are normed, head by head.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rope: Rope
+    scale: float
+    window: int = 0
+    head_norms: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some dimensions of a head are not turned."""
+        return self.rope.dim != self.head_dim
+
+
+class Gate(StrEnum):
+    """What a gated feed-forward network applies to its gates; the values are config.json's."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_pytorch_tanh"
+
+
+class Dense(msgspec.Struct, frozen=True, kw_only=True):
+    """A gated feed-forward network that every token goes through, `width` gates wide."""
+
+    width: int
+    gate: Gate = Gate.SILU
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` what is added is normed too."""
+
+    mixer: Attention
+    mlp: Dense
+    branch_norms: bool = False
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a family's checkpoints keep what.
+
+    `prefixes` of the network's tensors, of which a checkpoint has one; modules of a layer follow
+    `layers.N.`. Matrices of a tuple are merged in its order. `skipped` begin names that are no part
+    of the network.
+    """
+
+    prefixes: tuple[str, ...] = ("model.",)
+    head: str = "lm_head"
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    out: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    mixer_norm: str = "input_layernorm"
+    mixer_out_norm: str = ""
+    mlp_norm: str = "post_attention_layernorm"
+    mlp_out_norm: str = ""
+    skipped: tuple[str, ...] = ()
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A network. `dtype` is that of the checkpoint, `stored` how it holds the layers' matrices.
+
+    Norms multiply by `norm_offset` plus the stored weights. Embedded tokens are multiplied by
+    `embedding_scale`, rounded to the weights' dtype.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    max_position_embeddings: int
+    rms_norm_eps: float
+    tied: bool
+    dtype: str
+    eos_ids: frozenset[int]
+    stored: Stored = Stored.DENSE
+    norm_offset: int = 0
+    embedding_scale: float = 1.0
+    names: Names = Names()
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of any kind."""
+        return len(self.layers)
+
+    @property
+    def attention(self) -> Attention:
+        """The first attention; heads are alike in all of them."""
+        return self.layers[0].mixer
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether any attention has a window, or scores that are not divided by sqrt(head_dim)."""
+        mixers = {layer.mixer for layer in self.layers}
+        return any(mixer.window or mixer.scale != mixer.head_dim**-0.5 for mixer in mixers)
+
+    @property
+    def token_numbers(self) -> int:
+        """Numbers that one token's keys and values have in all layers."""
+        mixers = [layer.mixer for layer in self.layers]
+        return sum([2 * mixer.num_kv_heads * mixer.head_dim for mixer in mixers])
+
+    def matrices(self, layer: Layer) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of the merged products of a layer: qkv, out, gates and ups, down."""
+        mixer, width, hidden = layer.mixer, layer.mlp.width, self.hidden_size
+        query = mixer.num_heads * mixer.head_dim
+        merged = query + 2 * mixer.num_kv_heads * mixer.head_dim
+        return (merged, hidden), (hidden, query), (2 * width, hidden), (hidden, width)
+
+    @property
+    def layer_weights(self) -> int:
+        """Numbers in the products of all layers; norms and biases are a thousandth of them."""
+        sizes = {layer: sum(r * c for r, c in self.matrices(layer)) for layer in set(self.layers)}
+        return sum([sizes[layer] for layer in self.layers])
+
+    def sample(self, count: int) -> tuple[int, ...]:
+        """`count` layers, or more, of which the kinds are all there are: for what must meet each
+        kind, and need not meet all layers.
+        """
+        kinds = {layer: index for index, layer in reversed(list(enumerate(self.layers)))}
+        first = sorted(kinds.values())
+        return tuple(sorted({*first, *_others(first, self.num_layers, count)}))
+
+    def with_layers(self, chosen: Iterable[int]) -> "ModelConfig":
+        """The network with these layers only."""
+        layers = tuple([self.layers[index] for index in chosen])
+        return msgspec.structs.replace(self, layers=layers)
+
+
+def _others(first: list[int], num_layers: int, count: int) -> list[int]:
+    rest = [index for index in range(num_layers) if index not in first]
+    return rest[: max(0, count - len(first))]

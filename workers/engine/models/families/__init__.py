@@ -1,0 +1,22 @@
+"""The families of models that run, a file each: what their config.json says, as a description.
+
+Owns the list. `describe` of a family reads a config.json of one of its `MODEL_TYPES` and raises
+`ConfigError` for what it asks for and we lack.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from workers.engine.models.config_file import ConfigFile
+from workers.engine.models.description import ModelConfig
+from workers.engine.models.families import gemma3, llama, phi3, qwen
+
+__all__ = ["ARCHITECTURES", "FAMILIES", "MODEL_TYPES"]
+
+FAMILIES: Final = (qwen, llama, gemma3, phi3)
+
+MODEL_TYPES: Final[dict[str, Callable[[ConfigFile], ModelConfig]]] = {
+    model_type: family.describe for family in FAMILIES for model_type in family.MODEL_TYPES
+}
+
+ARCHITECTURES: Final = tuple([name for family in FAMILIES for name in family.ARCHITECTURES])

@@ -1,0 +1,137 @@
+"""The forward pass of a described network over a flat batch.
+
+Owns the order of operations. Must not know families, sequences, scheduling or devices: every
+operation is an entry of `kernels`, and every tensor lies where the weights lie.
+"""
+
+from copy import copy
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+from torch import Tensor
+
+from kernels.attention import AttentionPlan, PagedPlan, attend, prepared
+from kernels.linear import Weight, linear, linear_add, norm_linear, norm_swiglu
+from kernels.rms_norm import norm_add
+from workers.engine.models.angles import cos_sin
+from workers.engine.models.description import Gate, ModelConfig
+from workers.engine.models.kv_cache import KvCache
+from workers.engine.models.weights import ModelWeights
+
+
+class _Layer(NamedTuple):
+    """What a layer computes with, beside its weights."""
+
+    cos_sin: Tensor
+    scale: float
+    window: int
+    is_gelu: bool
+
+
+class Network:
+    """A loaded network for sequences of up to `window` tokens, None: as many as it was made for.
+    Call it under `torch.inference_mode`.
+
+    With `invariant` a row's result is bit for bit the same whatever is computed beside it, of plans
+    that are invariant too.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        window: int | None = None,
+        *,
+        invariant: bool = False,
+    ) -> None:
+        self.config = config
+        self.invariant = invariant
+        self.weights = weights
+        self.device = weights.embedding.device
+        longest = window or config.max_position_embeddings
+        ropes = dict.fromkeys(layer.mixer.rope for layer in config.layers)
+        head_dim = config.attention.head_dim
+        angles = {rope: cos_sin(rope, head_dim, longest).to(self.device) for rope in ropes}
+        self._layers = [
+            _Layer(
+                angles[layer.mixer.rope],
+                layer.mixer.scale,
+                layer.mixer.window,
+                layer.mlp.gate is Gate.GELU_TANH,
+            )
+            for layer in config.layers
+        ]
+        scale = torch.tensor(config.embedding_scale).to(weights.embedding.dtype)
+        self.embedding_scale = float(scale)
+
+    def with_layers(self, chosen: tuple[int, ...]) -> "Network":
+        """The network with these layers only; all else is shared."""
+        fewer = copy(self)
+        fewer.config = self.config.with_layers(chosen)
+        fewer.weights = self.weights.with_layers(chosen)
+        fewer._layers = [self._layers[index] for index in chosen]  # noqa: SLF001 - a copy of this
+        return fewer
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Hidden states [T, hidden] of token ids [T]."""
+        hidden = F.embedding(token_ids, self.weights.embedding)
+        return hidden if self.embedding_scale == 1.0 else hidden.mul_(self.embedding_scale)
+
+    def prepared(self, plan: PagedPlan, cache: KvCache) -> PagedPlan:
+        """`plan` with what the kernels need, ahead of a `forward`."""
+        keys, _ = cache.layers[0]
+        return prepared(
+            plan, self.config.attention.num_heads, keys, self.weights.embedding.dtype,
+            is_scoped=self.config.is_scoped,
+        )  # fmt: skip
+
+    def forward(
+        self,
+        hidden: Tensor,
+        plan: AttentionPlan | PagedPlan,
+        cache: KvCache,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """The last hidden states [T, hidden], before the final norm; writes keys and values.
+
+        With `rows` int64 [S], those of these rows only: [S, hidden]. The last layer computes only
+        keys and values of the other rows, which nothing reads: of a long prompt that saves 1 / 40
+        of the products. May overwrite `hidden`.
+        """
+        eps, invariant = self.config.rms_norm_eps, self.invariant
+        last = self.weights.layers[-1]
+        for constants, layer, (keys, values) in zip(
+            self._layers, self.weights.layers, cache.layers, strict=True
+        ):
+            angles, scale, window, is_gelu = constants
+            qkv = norm_linear(
+                hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, invariant=invariant
+            )
+            mixed = attend(
+                qkv, layer.qk_norm, eps, angles, keys, values, plan, scale=scale, window=window
+            )
+            if layer is last and rows is not None:
+                if rows.shape[0] == 0:
+                    return hidden[:0]
+                mixed, hidden = mixed.index_select(0, rows), hidden.index_select(0, rows)
+            hidden = self._added(hidden, mixed, layer.out, layer.out_bias, layer.mixer_out_norm)
+            gated = norm_swiglu(
+                hidden, layer.mlp_norm, eps, layer.gate_up, is_gelu=is_gelu, invariant=invariant
+            )
+            hidden = self._added(hidden, gated, layer.down, None, layer.mlp_out_norm)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, vocab] of last hidden states [rows, hidden], in their dtype."""
+        weights, eps = self.weights, self.config.rms_norm_eps
+        return norm_linear(hidden, weights.norm, eps, weights.head, invariant=self.invariant)
+
+    def _added(
+        self, hidden: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, norm: Tensor | None
+    ) -> Tensor:
+        """`hidden` with the product of x, or with what a norm makes of it."""
+        if norm is None:
+            return linear_add(x, weight, hidden, bias, invariant=self.invariant)
+        branch = linear(x, weight, bias, invariant=self.invariant)
+        return norm_add(branch, norm, self.config.rms_norm_eps, hidden)

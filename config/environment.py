@@ -45,7 +45,7 @@ def ledger_path(config: LedgerConfig, environ: Mapping[str, str]) -> Path:
     Raises `ConfigError` if the environment names no home either.
     """
     if config.path is not None:
-        return Path(config.path).expanduser()
+        return _expanded(config.path, "[ledger] path")
     try:
         return state_dir(environ) / "ledger.sqlite"
     except ConfigError as error:
@@ -64,10 +64,26 @@ def state_dir(environ: Mapping[str, str]) -> Path:
     raise ConfigError("set XDG_STATE_HOME or HOME")
 
 
+def responses_path(config: Config, environ: Mapping[str, str]) -> Path:
+    """The configured path of the stored responses, else one beside the ledger, which all gateway
+    processes share. Raises as `ledger_path`.
+    """
+    if config.gateway.responses.path is not None:
+        return _expanded(config.gateway.responses.path, "[gateway.responses] path")
+    return ledger_path(config.ledger, environ).with_name("responses.sqlite")
+
+
 def signing_key_path(config: Config, environ: Mapping[str, str]) -> Path:
     """The configured path of the key that signs reasoning, else one beside the ledger, which all
     gateway processes share. Raises as `ledger_path`.
     """
     if config.gateway.signing_key_file is not None:
-        return Path(config.gateway.signing_key_file).expanduser()
+        return _expanded(config.gateway.signing_key_file, "[gateway] signing_key_file")
     return ledger_path(config.ledger, environ).with_name("signing.key")
+
+
+def _expanded(path: str, setting: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:  # `~user` of an unknown user
+        raise ConfigError(f"{setting} {path} cannot be read: {error}") from error

@@ -34,6 +34,7 @@ Alias = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_ALIAS
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Gap = Annotated[float, msgspec.Meta(gt=0, le=60_000)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**50)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Processes = Annotated[int, msgspec.Meta(ge=1, le=64)]
 """A worker dials at most this many gateways."""
@@ -61,6 +62,24 @@ _KEY_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file: frozen, by keyword, unknown keys refused."""
+
+
+class ResponsesConfig(_Table, frozen=True):
+    """`[gateway.responses]`: the stored responses and conversations of the Responses API. `path`
+    None: beside the ledger. What was not used for `expire_days` is deleted, as is what was used
+    longest ago where a bound is reached: `max_responses` and `max_bytes` of all keys together,
+    `max_key_responses` and `max_key_bytes` of one. `max_background` responses run in the background
+    at a time.
+    """
+
+    store: Literal["allow", "never"] = "allow"
+    path: str | None = None
+    expire_days: Annotated[float, msgspec.Meta(gt=0, le=3650)] = 30.0
+    max_responses: Positive = 100_000
+    max_bytes: Bytes = 4 * 2**30
+    max_key_responses: Positive = 10_000
+    max_key_bytes: Bytes = 2**30
+    max_background: Positive = 64
 
 
 class GatewayConfig(_Table, frozen=True):
@@ -99,6 +118,7 @@ class GatewayConfig(_Table, frozen=True):
     curve_secret_file: str | None = None
     curve_worker_keys: dict[str, str] = {}
     signing_key_file: str | None = None
+    responses: ResponsesConfig = ResponsesConfig()
 
 
 class ParamsConfig(_Table, frozen=True):
@@ -205,13 +225,15 @@ class ProviderConfig(_Table, frozen=True):
 
 class KeyConfig(_Table, frozen=True):
     """`[[keys]]`: an API key by its hash (`herma keys new` prints both). `weight` is its share
-    under load; `cache = "private"` keeps its prefixes from the other keys.
+    under load; `cache = "private"` keeps its prefixes from the other keys; `store = "never"` keeps
+    its responses and conversations out of the store.
     """
 
     name: Name
     hash: str
     weight: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
     cache: Literal["shared", "private"] = "shared"
+    store: Literal["allow", "never"] = "allow"
     cloud: Literal["allow", "never"] = "allow"
     limits: LimitsConfig = LimitsConfig()
     admin: bool = False

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from config import Config, provider_api_key
+from config import Config, provider_api_key, responses_path
 from gateway import upstream
 from gateway.api import Signer
 from gateway.api.alias_params import check_aliases
@@ -23,6 +23,7 @@ from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.http import Edge, FleetGauges, edge_app, serve, write_batch
 from gateway.link.model_files import ModelFiles
 from gateway.link.worker_link import WorkerLink
+from gateway.responses import StoredResponses
 from gateway.routing.dispatch import Dispatch
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.worker_view import WorkerView
@@ -40,6 +41,7 @@ from gateway.turn import (
     known_text,
     preview_route,
 )
+from protocol.errors import ConfigError
 from protocol.ids import ID_BYTES
 from protocol.signals import graceful_stop
 from protocol.transport import load_curve_server
@@ -108,7 +110,20 @@ def build_services(
         retries=RetryBudget(feed, counters),
         open_turns=OpenTurns(feed, grace_s=gateway.disconnect_grace_s),
         signing_key=signing_key(config, environ),
+        stored=_stored_responses(config, environ, gateway_index),
     )
+
+
+def _stored_responses(
+    config: Config, environ: Mapping[str, str], gateway_index: GatewayIndex
+) -> StoredResponses:
+    path = None
+    try:
+        path = responses_path(config, environ)
+    except ConfigError as error:
+        _log.warning("responses are not stored: %s", error)
+    stored = config.gateway.responses
+    return StoredResponses(stored, path, time.time, gateway_index.index, gateway_index.count)
 
 
 def edge_of(services: Services, process: str | None = None) -> Edge:
@@ -132,6 +147,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         preview=functools.partial(preview_route, services),
         listen=services.feed.listen,
         signer=Signer(services.signing_key),
+        stored=services.stored,
         draw=services.draw,
         # `trio.current_time` gets there by three calls.
         now=trio.lowlevel.current_clock().current_time,
@@ -152,6 +168,7 @@ async def running(services: Services) -> AsyncIterator[str]:
             await nursery.start(services.files.run)
             await nursery.start(services.spending.run)
             await nursery.start(services.open_turns.run)
+            await nursery.start(services.stored.run)
             recovery_probes = HealthProbes(services.dispatcher, services.link, services.draw)
             await nursery.start(recovery_probes.run)
             yield address

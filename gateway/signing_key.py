@@ -33,13 +33,18 @@ def signing_key(config: Config, environ: Mapping[str, str]) -> bytes:
         return os.urandom(KEY_BYTES)
 
 
-def _read_or_create(path: Path) -> bytes:
-    if not path.exists():
-        _create(path)
+def read_key(path: Path) -> bytes:
+    """The key in an existing file. Raises `ConfigError` for a file of another length."""
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise ConfigError(f"{path} has {len(key)} bytes, not {KEY_BYTES}; delete it for a new one")
     return key
+
+
+def _read_or_create(path: Path) -> bytes:
+    if not path.exists():
+        _create(path)
+    return read_key(path)
 
 
 def _create(path: Path) -> None:

@@ -5,8 +5,9 @@ note, because the worker may run on another host. Must not write anything.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from config import Config, LedgerConfig, ledger_path
+from config import Config, ledger_path, responses_path, signing_key_path
 from herma.preflight import check_script, found, launch_problems, missing_models
 from protocol.errors import ConfigError
 
@@ -17,7 +18,10 @@ def look_at_files(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     Raises `ConfigError` for a missing file of the gateway and for any wrong file.
     """
     yield from _gateway_keys(config)
+    _check_signing_key(config, environ)
     yield from _ledger(config, environ)
+    if config.gateway.responses.path is not None:
+        _check_place(responses_path(config, environ), "[gateway.responses] path")
     yield from missing_models(config)
     yield from launch_problems(config, environ)
     yield from _worker_files(config)
@@ -37,26 +41,44 @@ def _gateway_keys(config: Config) -> Iterator[str]:
         yield "[gateway] curve_secret_file is set, but no curve_worker_keys: no worker can connect"
 
 
+def _check_signing_key(config: Config, environ: Mapping[str, str]) -> None:
+    """A missing file is made at the first start."""
+    if config.gateway.signing_key_file is None:
+        return
+    from gateway.signing_key import read_key
+
+    path, setting = signing_key_path(config, environ), "[gateway] signing_key_file"
+    _check_place(path, setting)
+    if not path.exists():
+        return
+    try:
+        read_key(path)
+    except OSError as error:
+        raise ConfigError(f"{setting} {path} cannot be read: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}") from error
+
+
 def _ledger(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
     try:
-        _check_ledger(config.ledger, environ)
+        _check_place(ledger_path(config.ledger, environ), "[ledger] path")
     except ConfigError as error:
         if config.providers:
             raise
         yield f"{error}; without providers the gateway still runs, and records no usage"
 
 
-def _check_ledger(ledger: LedgerConfig, environ: Mapping[str, str]) -> None:
+def _check_place(path: Path, setting: str) -> None:
+    """Raise `ConfigError` if no file can be at `path`."""
     try:
-        path = ledger_path(ledger, environ)
         is_folder = path.is_dir()
         above = next(folder for folder in path.absolute().parents if folder.exists())
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(f"[ledger] path {ledger.path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{setting} {path} cannot be read: {error}") from error
     if is_folder:
-        raise ConfigError(f"[ledger] path {path} is a directory; name a file in it")
+        raise ConfigError(f"{setting} {path} is a directory; name a file in it")
     if not above.is_dir():
-        raise ConfigError(f"[ledger] path {path} is impossible: {above} is a file, not a directory")
+        raise ConfigError(f"{setting} {path} is impossible: {above} is a file, not a directory")
 
 
 def _worker_files(config: Config) -> Iterator[str]:

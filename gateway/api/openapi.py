@@ -15,6 +15,14 @@ from gateway.api.completions_parser import CompletionBody
 from gateway.api.errors import ErrorBody
 from gateway.api.messages_formatter import MessageError, MessageObject, TokenCount
 from gateway.api.messages_parser import MessagesBody
+from gateway.api.response_items import (
+    Conversation,
+    ConversationBody,
+    Deleted,
+    ItemList,
+    ItemsBody,
+    MetadataBody,
+)
 from gateway.api.responses_formatter import ResponseObject
 from gateway.api.responses_parser import ResponsesBody
 from gateway.api.utility_bodies import (
@@ -54,8 +62,11 @@ _TAKING: Final = (400, *_READING, 408, 413, 415, 500, 503)
 _GENERATING: Final = (*_TAKING, 404, 422, 429, 502)
 
 
+_PAGED: Final = ("after", "limit", "order")
+
+
 class _Operation(NamedTuple):
-    """`answers` by media type; None for text."""
+    """`answers` by media type; None for text. `query`: the names of its parameters."""
 
     method: str
     summary: str
@@ -64,7 +75,58 @@ class _Operation(NamedTuple):
     takes: _Struct | None = None
     in_v1: bool = False
     error: _Struct = ErrorBody
+    query: tuple[str, ...] = ()
 
+
+def _about_stored(
+    method: str,
+    summary: str,
+    answer: _Struct | None,
+    takes: _Struct | None = None,
+    query: tuple[str, ...] = (),
+) -> _Operation:
+    """An operation on what is stored; a response may come as a stream."""
+    kinds: dict[str, _Struct | None] = {JSON: answer}
+    if "stream" in query:
+        kinds[EVENTS] = None
+    errors = (400, *_READING, 404, 503) if takes is None else (*_TAKING, 404)
+    return _Operation(method, summary, kinds, errors, takes, in_v1=True, query=query)
+
+
+_STORED: Final = {
+    "/responses/{name}": (
+        _about_stored(
+            "get",
+            "A stored response, or its stream.",
+            ResponseObject,
+            query=("stream", "starting_after"),
+        ),
+        _about_stored("delete", "Delete a stored response.", Deleted),
+    ),
+    "/responses/{name}/cancel": (
+        _about_stored("post", "End a response that runs in the background.", ResponseObject),
+    ),
+    "/responses/{name}/input_items": (
+        _about_stored("get", "What a response was made from.", ItemList, query=_PAGED),
+    ),
+    "/conversations": (
+        _about_stored("post", "A new conversation.", Conversation, ConversationBody),
+    ),
+    "/conversations/{name}": (
+        _about_stored("get", "A conversation.", Conversation),
+        _about_stored("post", "New metadata of a conversation.", Conversation, MetadataBody),
+        _about_stored("delete", "Delete a conversation and its items.", Deleted),
+    ),
+    "/conversations/{name}/items": (
+        _about_stored("get", "The items of a conversation.", ItemList, query=_PAGED),
+        _about_stored("post", "Add items to a conversation.", ItemList, ItemsBody),
+    ),
+    "/conversations/{name}/items/{item}": (
+        _about_stored("get", "An item.", None),
+        _about_stored("delete", "Delete an item.", Conversation),
+    ),
+}
+"""By path; one path takes several methods."""
 
 _OPERATIONS: Final = {
     "/chat/completions": _Operation(
@@ -147,7 +209,8 @@ _OPERATIONS: Final = {
 
 
 def openapi_document(version: str) -> dict[str, Any]:
-    kinds = {kind for one in _OPERATIONS.values() for kind in (one.takes, *one.answers.values())}
+    all_of_them = [one for operations in _by_path().values() for one in operations]
+    kinds = {kind for one in all_of_them for kind in (one.takes, *one.answers.values())}
     named = sorted((kind for kind in kinds if kind is not None), key=lambda kind: kind.__name__)
     _, schemas = msgspec.json.schema_components(
         [*named, ErrorBody, MessageError], ref_template=_REF
@@ -171,24 +234,34 @@ def _ref(kind: _Struct) -> dict[str, str]:
     return {"$ref": _REF.format(name=kind.__name__)}
 
 
+def _by_path() -> dict[str, tuple[_Operation, ...]]:
+    return {path: (one,) for path, one in _OPERATIONS.items()} | _STORED
+
+
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    for path, operation in _OPERATIONS.items():
-        described: dict[str, Any] = {operation.method: _described(operation)}
-        if "{name}" in path:
-            described["parameters"] = [_NAME]
-        for prefix in ("/v1", "") if operation.in_v1 else ("",):
+    for path, operations in _by_path().items():
+        described: dict[str, Any] = {one.method: _described(one) for one in operations}
+        names = [name for name in ("name", "item") if f"{{{name}}}" in path]
+        if names:
+            described["parameters"] = [_parameter(name, "path") for name in names]
+        for prefix in ("/v1", "") if operations[0].in_v1 else ("",):
             paths[prefix + path] = described
     return paths
 
 
-_NAME: Final = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "May hold slashes.",
-    "schema": {"type": "string", "minLength": 1},
+_QUERY: Final[dict[str, dict[str, Any]]] = {
+    "stream": {"type": "boolean"},
+    "starting_after": {"type": "integer", "minimum": 0},
+    "after": {"type": "string"},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+    "order": {"enum": ["asc", "desc"]},
 }
+
+
+def _parameter(name: str, place: str) -> dict[str, Any]:
+    schema = _QUERY.get(name, {"type": "string", "minLength": 1})
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}
 
 
 def _described(operation: _Operation) -> dict[str, Any]:
@@ -200,6 +273,8 @@ def _described(operation: _Operation) -> dict[str, Any]:
             **{str(one): _error(one, operation.error) for one in sorted(operation.errors)},
         },
     }
+    if operation.query:
+        described["parameters"] = [_parameter(name, "query") for name in operation.query]
     if operation.takes is not None:
         content = {JSON: {"schema": _ref(operation.takes)}}
         described["requestBody"] = {"required": True, "content": content}

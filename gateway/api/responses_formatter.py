@@ -5,8 +5,8 @@ are those that its stream would end with: both are made here by the same steps. 
 sockets or when to send.
 """
 
-from collections.abc import Iterable
-from typing import Any, Final, Literal, assert_never
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, Protocol, assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -31,7 +31,7 @@ from gateway.api.signatures import Signer
 
 ID_PREFIX: Final = "resp_"
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Fields = dict[str, Any]
 Event = tuple[str, Fields]
 
@@ -92,19 +92,25 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     id: str
     object: Literal["response"]
     created_at: int
+    completed_at: int | None
     status: Status
     model: str
     output: list[dict[str, Any]]
     usage: ResponseUsage | None
     error: dict[str, Any] | None
     incomplete_details: dict[str, str] | None
+    conversation: dict[str, str] | None
+    frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
+    max_tool_calls: int | None
     metadata: dict[str, Any]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: dict[str, Any]
+    safety_identifier: str | None
     service_tier: str
     store: bool
     background: bool
@@ -119,12 +125,44 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     herma: HermaObject | UnsetType = UNSET
 
 
-def responses_format(asked: Responses, signer: Signer) -> ApiFormat:
-    """The Responses API for one request."""
+class Recorder(Protocol):
+    """Keeps an answer while it is made."""
+
+    def state(self, response: Fields) -> None:
+        """What the response is now: `in_progress` (or `queued`) first, its end last."""
+        ...
+
+    def events(self, first: int, data: bytes) -> None:
+        """Events of its stream, the first with that number. The opening may come after others."""
+        ...
+
+
+class _Nothing:
+    """A `Recorder` that keeps nothing."""
+
+    def state(self, response: Fields) -> None:
+        pass
+
+    def events(self, first: int, data: bytes) -> None:
+        pass
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+def responses_format(
+    asked: Responses,
+    signer: Signer,
+    recorder: Recorder | None = None,
+    unix_time: Callable[[], float] = _no_time,
+) -> ApiFormat:
+    """The Responses API for one request, kept by `recorder`."""
+    kept = recorder or _Nothing()
     return ApiFormat(
         id_prefix=ID_PREFIX,
-        streamed=lambda head: ResponseStream(head, asked, signer),
-        whole=lambda head: ResponseBuilder(head, asked, signer),
+        streamed=lambda head: ResponseStream(_Response(head, asked, unix_time), signer, kept),
+        whole=lambda head: ResponseBuilder(_Response(head, asked, unix_time), signer, kept),
     )
 
 
@@ -287,7 +325,10 @@ def _custom_input(arguments: str) -> str:
 class _Response:
     """The response object as it is now."""
 
-    def __init__(self, head: AnswerHead, asked: Responses) -> None:
+    def __init__(self, head: AnswerHead, asked: Responses, unix_time: Callable[[], float]) -> None:
+        self.id = head.id
+        self.asked = asked
+        self._unix_time = unix_time
         self._fields: Fields = {
             "id": head.id,
             "object": "response",
@@ -308,6 +349,7 @@ class _Response:
         """The object in that state."""
         is_cut = status == "incomplete"
         rest: Fields = {
+            "completed_at": int(self._unix_time()) if status == "completed" else None,
             "status": status,
             "output": output,
             "usage": None if usage is None else ResponseUsage.of(usage),
@@ -328,33 +370,38 @@ def _error(error: ApiError) -> Fields:
 
 
 class ResponseStream:
-    """A `StreamFormatter`. Its only choice is the first."""
+    """A `StreamFormatter`. Its only choice is the first. A background response is queued first."""
 
-    def __init__(self, head: AnswerHead, asked: Responses, signer: Signer) -> None:
-        self._response = _Response(head, asked)
-        self._items = _Items(head.id, asked, signer)
+    def __init__(self, response: _Response, signer: Signer, recorder: Recorder) -> None:
+        self._response = response
+        self._recorder = recorder
+        self._items = _Items(response.id, response.asked, signer)
         self._started: Started | None = None
         self._usage: Usage | None = None
         self._is_cut = False
         # The first content is formatted before the head is written.
         self._num_events = _NUM_OPENING
+        self._status: Status = "queued" if response.asked.is_background else "in_progress"
+        self._recorder.state(self._state(self._status)["response"])
 
     def head(self, num_choices: int = 1) -> bytes:  # noqa: ARG002 - this API has one choice
         """The response without content."""
-        response = self._response.at("in_progress", [])
-        return _event("response.created", {"response": response}, 0) + _event(
-            "response.in_progress", {"response": response}, 1
-        )
+        status: Status = "queued" if self._response.asked.is_background else "in_progress"
+        opening = {"response": self._response.at(status, [])}
+        data = _event("response.created", opening, 0) + _event(f"response.{status}", opening, 1)
+        self._recorder.events(0, data)
+        return data
 
     def keep_alive(self) -> bytes:
         """The state once more: clients do not count comments as life."""
-        return self._written([("response.in_progress", self._state("in_progress"))])
+        return self._written([(f"response.{self._status}", self._state(self._status))])
 
     def format(self, event: ChoiceEvent) -> bytes:
         """See `StreamFormatter`. What is said of the end is written at the end."""
         match event:
             case Started():
                 self._started = event
+                return self._leave_queue()
             case Usage():
                 self._usage = event
             case Finished():
@@ -366,26 +413,49 @@ class ResponseStream:
     def error(self, error: ApiError) -> bytes:
         """See `StreamFormatter`."""
         output = self._items.done
-        response = self._response.at("failed", output, self._usage, error=error)
-        return self._written([("response.failed", {"response": response})])
+        return self._end([], self._response.at("failed", output, self._usage, error=error))
 
     def done(self) -> bytes:
         """The end of the open item, and of the response."""
         status: Status = "incomplete" if self._is_cut else "completed"
         closing = self._items.close(status)
-        return self._written([*closing, (f"response.{status}", self._state(status))])
+        return self._end(closing, self._state(status)["response"])
+
+    def cancel(self) -> bytes:
+        """The end of a response that its client has cancelled. No event has that name, so it is
+        that of an incomplete one.
+        """
+        closing = self._items.close("incomplete")
+        return self._end(closing, self._state("cancelled")["response"])
+
+    def _leave_queue(self) -> bytes:
+        if self._status != "queued":
+            return b""
+        self._status = "in_progress"
+        state = self._state("in_progress")
+        self._recorder.state(state["response"])
+        return self._written([("response.in_progress", state)])
+
+    def _end(self, closing: list[Event], response: Fields) -> bytes:
+        kind = "incomplete" if response["status"] == "cancelled" else response["status"]
+        data = self._written([*closing, (f"response.{kind}", {"response": response})])
+        self._recorder.state(response)
+        return data
 
     def _state(self, status: Status) -> Fields:
-        is_over = status != "in_progress"
+        is_over = status not in {"queued", "in_progress"}
         output, started = (self._items.done, self._started) if is_over else ([], None)
         return {"response": self._response.at(status, output, self._usage, started=started)}
 
     def _written(self, events: Iterable[Event]) -> bytes:
-        parts = []
+        parts, first = [], self._num_events
         for kind, fields in events:
             parts.append(_event(kind, fields, self._num_events))
             self._num_events += 1
-        return b"".join(parts)
+        data = b"".join(parts)
+        if data:
+            self._recorder.events(first, data)
+        return data
 
 
 def _event(kind: str, fields: Fields, number: int) -> bytes:
@@ -396,10 +466,12 @@ def _event(kind: str, fields: Fields, number: int) -> bytes:
 class ResponseBuilder:
     """A `BodyBuilder`: the response in one piece."""
 
-    def __init__(self, head: AnswerHead, asked: Responses, signer: Signer) -> None:
-        self._response = _Response(head, asked)
-        self._items = _Items(head.id, asked, signer)
+    def __init__(self, response: _Response, signer: Signer, recorder: Recorder) -> None:
+        self._response = response
+        self._recorder = recorder
+        self._items = _Items(response.id, response.asked, signer)
         self._is_cut = False
+        self._recorder.state(response.at("in_progress", []))
 
     def add(self, event: ContentEvent) -> None:
         """See `BodyBuilder`."""
@@ -411,4 +483,6 @@ class ResponseBuilder:
         """See `BodyBuilder`."""
         status: Status = "incomplete" if self._is_cut else "completed"
         self._items.close(status)
-        return _encode(self._response.at(status, self._items.done, usage, started=started))
+        response = self._response.at(status, self._items.done, usage, started=started)
+        self._recorder.state(response)
+        return _encode(response)

@@ -2,10 +2,11 @@
 
 Owns the shape of the body and its translation into a chat, which providers get too. Items, parts
 and tools that nothing here can serve are dropped, and no history makes a request fail, whatever
-arguments its calls have. Nothing is stored. Must not know HTTP.
+arguments its calls have. What a response goes on from is given as items. Must not know HTTP, nor
+where items are stored.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -13,7 +14,7 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_parser import Rewrite, chat_request
-from gateway.api.errors import ApiError, invalid
+from gateway.api.errors import invalid
 from gateway.api.request import (
     ChatRequest,
     OutputCap,
@@ -59,6 +60,12 @@ class TextParam(msgspec.Struct):
     format: dict[str, Any] | None = None
 
 
+class ConversationParam(msgspec.Struct):
+    """A conversation by its id."""
+
+    id: str
+
+
 class ResponsesBody(msgspec.Struct, kw_only=True):
     """The fields of the request that Herma reads; null counts as absent."""
 
@@ -77,7 +84,8 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     text: TextParam | None = None
     include: list[str] | None = None
     previous_response_id: str | None = None
-    conversation: Any = None
+    conversation: str | ConversationParam | None = None
+    store: bool | None = None
     background: bool | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
@@ -99,40 +107,103 @@ class Responses(msgspec.Struct, frozen=True):
     names: dict[str, ToolName]
     echo: dict[str, Any]
     sealed: bool = False
+    is_background: bool = False
 
 
-def parse_responses(body: bytes, signer: Signer, rewrite: Rewrite | None = None) -> Responses:
-    """The request in `body` (JSON in UTF-8) as a chat, some of whose fields `rewrite` replaces.
+class ResponsesDraft(msgspec.Struct, frozen=True):
+    """A request whose history is not known yet."""
+
+    body: bytes
+    raw: dict[str, Any]
+    typed: ResponsesBody
+
+    @property
+    def previous_id(self) -> str | None:
+        """The response to go on from."""
+        return self.typed.previous_response_id
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation to go on with."""
+        given = self.typed.conversation
+        return given.id if isinstance(given, ConversationParam) else given
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The input as items; a text is a message."""
+        return _given_items(self.typed)
+
+    @property
+    def wants_store(self) -> bool:
+        """Whether the client wants the response to be stored, which is the default."""
+        return self.typed.store is not False
+
+
+def read_responses(body: bytes) -> ResponsesDraft:
+    """The request in `body` (JSON in UTF-8). Raises `ApiError` 400 that names the field."""
+    raw = decode_object(body)
+    draft = ResponsesDraft(body, raw, typed_body(raw, ResponsesBody))
+    if draft.previous_id is not None and draft.conversation_id is not None:
+        text = "'previous_response_id' and 'conversation' cannot go together."
+        raise invalid("conversation", text)
+    if draft.typed.background and not draft.wants_store:
+        raise invalid("background", "'background' needs 'store': the answer is fetched later.")
+    return draft
+
+
+def parse_responses(
+    draft: ResponsesDraft | bytes,
+    signer: Signer,
+    rewrite: Rewrite | None = None,
+    *,
+    history: Iterable[Item] = (),
+    is_stored: bool = False,
+) -> Responses:
+    """The request (or a body) as a chat, some of whose fields `rewrite` replaces. `history` are
+    the items of what it goes on from; `is_stored`: the response will be.
 
     Reasoning in the history counts if `signer` has sealed it, or if it is plain text. Raises
-    `ApiError` 400 that names the field, and 404 for a response to go on from: none is kept.
+    `ApiError` 400 that names the field.
     """
-    raw = decode_object(body)
-    typed = typed_body(raw, ResponsesBody)
-    _refuse_the_unserved(typed)
+    if isinstance(draft, bytes):
+        draft = read_responses(draft)
+    typed, raw = draft.typed, draft.raw
     names: dict[str, ToolName] = {}
-    chat = _chat_of(typed, signer, names)
+    chat = _chat_of(typed, signer, names, history)
     if rewrite is not None:
         chat = rewrite(chat)
-    fingerprint = xxhash.xxh3_128_digest(body, seed=_FINGERPRINT_SEED)
-    request = chat_request(chat, fingerprint, len(body))
+    fingerprint = xxhash.xxh3_128_digest(draft.body, seed=_FINGERPRINT_SEED)
+    request = chat_request(chat, fingerprint, len(draft.body))
     return Responses(
-        request=msgspec.structs.replace(request, session=session_of(raw)),
+        request=msgspec.structs.replace(request, session=session_of(raw) or draft.conversation_id),
         names=names,
-        echo=_echo(typed, raw),
+        echo={**_echo(typed, raw), **_stored_fields(draft, is_stored=is_stored)},
         sealed=ENCRYPTED in (typed.include or ()),
+        is_background=bool(typed.background),
     )
 
 
-def _refuse_the_unserved(typed: ResponsesBody) -> None:
-    if typed.previous_response_id is not None:
-        text = f"Previous response with id '{typed.previous_response_id}' not found: none is kept."
-        code = "previous_response_not_found"
-        raise ApiError(404, text, code=code, param="previous_response_id")
-    if typed.conversation is not None:
-        raise invalid("conversation", "'conversation' is not served; send the items in 'input'.")
-    if typed.background:
-        raise invalid("background", "'background' is not served; stream the answer instead.")
+def check_items(items: Iterable[Item], signer: Signer) -> None:
+    """Raise `ApiError` 400 for an item that no request could hold."""
+    messages: list[dict[str, Any]] = []
+    for at, item in enumerate(items):
+        _add(item, f"items[{at}]", messages, signer)
+
+
+def _stored_fields(draft: ResponsesDraft, *, is_stored: bool) -> dict[str, Any]:
+    conversation = draft.conversation_id
+    return {
+        "background": bool(draft.typed.background),
+        "conversation": None if conversation is None else {"id": conversation},
+        "previous_response_id": draft.previous_id,
+        "store": is_stored,
+    }
+
+
+def _given_items(typed: ResponsesBody) -> Sequence[Item]:
+    if isinstance(typed.input, str):
+        return [{"type": "message", "role": "user", "content": typed.input}]
+    return typed.input or ()
 
 
 def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
@@ -140,16 +211,17 @@ def _echo(typed: ResponsesBody, raw: dict[str, Any]) -> dict[str, Any]:
     effort = typed.reasoning.effort if typed.reasoning is not None else None
     text = typed.text.format if typed.text is not None else None
     return {
-        "background": False,
+        "frequency_penalty": 0.0,
         "instructions": typed.instructions,
         "max_output_tokens": typed.max_output_tokens,
+        "max_tool_calls": None,
         "metadata": raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {},
         "parallel_tool_calls": typed.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "presence_penalty": 0.0,
         "prompt_cache_key": _text_or_none(raw.get("prompt_cache_key")),
         "reasoning": {"effort": effort, "summary": None},
+        "safety_identifier": _text_or_none(raw.get("safety_identifier")),
         "service_tier": "default",
-        "store": False,
         "temperature": typed.temperature,
         "text": {"format": text or {"type": "text"}},
         "tool_choice": "auto" if typed.tool_choice is None else typed.tool_choice,
@@ -165,9 +237,11 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _chat_of(typed: ResponsesBody, signer: Signer, names: dict[str, ToolName]) -> dict[str, Any]:
+def _chat_of(
+    typed: ResponsesBody, signer: Signer, names: dict[str, ToolName], history: Iterable[Item]
+) -> dict[str, Any]:
     """The chat; `names` gets the tools."""
-    messages = _messages(typed, signer)
+    messages = _messages(typed, signer, history)
     if all(message["role"] in {"system", "developer"} for message in messages):
         # A probe: nothing is asked.
         messages.append({"role": "user", "content": ""})
@@ -179,7 +253,8 @@ def _chat_of(typed: ResponsesBody, signer: Signer, names: dict[str, ToolName]) -
         "reasoning_effort": typed.reasoning.effort if typed.reasoning is not None else None,
     }
     chat = {name: value for name, value in given.items() if value is not None}
-    if typed.stream:
+    # What runs in the background can be streamed at any time.
+    if typed.stream or typed.background:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if typed.top_logprobs or LOGPROBS in (typed.include or ()):
         chat |= {"logprobs": True, "top_logprobs": typed.top_logprobs or 0}
@@ -294,25 +369,31 @@ def _tool_choice(
     return {"type": "function", "function": {"name": name}}, None
 
 
-def _messages(typed: ResponsesBody, signer: Signer) -> list[dict[str, Any]]:
+def _messages(
+    typed: ResponsesBody, signer: Signer, history: Iterable[Item]
+) -> list[dict[str, Any]]:
     """The messages of the chat. What the model wrote between two inputs is one message."""
     messages: list[dict[str, Any]] = []
     if typed.instructions:
         messages.append({"role": "system", "content": typed.instructions})
-    if isinstance(typed.input, str):
-        return [*messages, {"role": "user", "content": typed.input}]
-    for at, item in enumerate(typed.input or ()):
-        where = f"input[{at}]"
-        kind = item.get("type") or ("message" if "role" in item else None)
-        if kind == "message" and item.get("role") != "assistant":
-            messages.append(_message(item, where))
-        elif kind in _RESULTS:
-            messages += _result(item)
-        elif kind in _WRITTEN:
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": ""})
-            _WRITTEN[kind](item, messages[-1], signer)
+    for item in history:
+        _add(item, "history", messages, signer)
+    for at, item in enumerate(_given_items(typed)):
+        _add(item, f"input[{at}]", messages, signer)
     return messages
+
+
+def _add(item: Item, where: str, messages: list[dict[str, Any]], signer: Signer) -> None:
+    """Go on with `item`."""
+    kind = item.get("type") or ("message" if "role" in item else None)
+    if kind == "message" and item.get("role") != "assistant":
+        messages.append(_message(item, where))
+    elif kind in _RESULTS:
+        messages += _result(item)
+    elif kind in _WRITTEN:
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": ""})
+        _WRITTEN[kind](item, messages[-1], signer)
 
 
 def _message(item: Item, where: str) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import trio
 
-from config import GatewayConfig, KeyConfig, ParamsConfig, wildcard_of
+from config import GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
 from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, unavailable
+from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import SpendingFigures
 from gateway.telemetry import EventFeed, Listener
@@ -65,8 +66,8 @@ class Edge:
     `process` is the index of this process, if there are several. `alias_params` rewrite requests by
     the alias that they name. `text_of` gives the tokenizer of a model by any of its names;
     `preview` the worker that a request would go to. `listen` subscribes to events. `signer` proves
-    that reasoning came from here. `draw` gives random bytes, `unix_time` seconds, as does `now`, on
-    trio's clock.
+    that reasoning came from here. `stored` are responses and conversations. `draw` gives random
+    bytes, `unix_time` seconds, as does `now`, on trio's clock.
     """
 
     config: GatewayConfig
@@ -85,6 +86,9 @@ class Edge:
         default_factory=lambda: EventFeed().listen
     )
     signer: Signer = field(default_factory=lambda: Signer(os.urandom(KEY_BYTES)))
+    stored: StoredResponses = field(
+        default_factory=lambda: StoredResponses(ResponsesConfig(), None, time.time)
+    )
     draw: Callable[[int], bytes] = os.urandom
     unix_time: Callable[[], float] = time.time
     now: Callable[[], float] = trio.current_time

@@ -1,42 +1,167 @@
-"""POST /v1/responses.
+"""POST /v1/responses and what is asked of responses that are stored.
 
-Owns what a request becomes before its turn. Nothing is stored. Must not know how a turn runs, nor
-what a response says.
+Owns what a request becomes before its turn, and who may read what came of it: the API key that
+asked. Must not know how a turn runs, what a response says, nor how it is stored.
 """
 
 from dataclasses import replace
 from typing import Final
+from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.api import parse_responses, responses_format
+from gateway.api import (
+    PAGE,
+    ApiError,
+    Deleted,
+    ResponsesDraft,
+    invalid,
+    page_of,
+    parse_responses,
+    read_responses,
+    responses_format,
+)
+from gateway.http.auth import Gatekeeper
+from gateway.http.background_answer import BackgroundAnswer
 from gateway.http.edge import Edge
 from gateway.http.generation import Generation
 from gateway.http.messages_route import as_events, without_headers
 from gateway.http.metrics import Metrics
 from gateway.http.response_writer import EXTENSION
+from gateway.http.responses import SSE_HEADERS, send_json
 from gateway.http.sse_writer import StreamedAnswer
 from gateway.http.whole_answer import WholeAnswer
+from gateway.responses import Origin
+from gateway.turn import Caller
 
 _NOT_FORWARDED: Final = (b"x-codex-", b"x-stainless-", b"openai-beta")
 """Headers about this API, or about the client's installation, begin so."""
 
 
 class ResponsesRoute:
-    """That API's endpoint."""
+    """That API's endpoints."""
 
-    def __init__(self, edge: Edge, generation: Generation, metrics: Metrics) -> None:
+    def __init__(
+        self, edge: Edge, gate: Gatekeeper, generation: Generation, metrics: Metrics
+    ) -> None:
         self._edge = replace(edge, run_turn=as_events(edge.run_turn))
+        self._gate = gate
         self._generation = generation
         self._metrics = metrics
+        self._stored = edge.stored
         self._rewrite = edge.by_alias if edge.alias_params else None
 
-    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One conversation, one answer."""
         caller, body = await self._generation.take(scope, receive)
         caller = without_headers(caller, _NOT_FORWARDED)
-        asked = parse_responses(body, self._edge.signer, self._rewrite)
-        api = responses_format(asked, self._edge.signer)
+        draft = read_responses(body)
+        origin = self._origin_of(draft, caller)
+        asked = parse_responses(
+            draft,
+            self._edge.signer,
+            self._rewrite,
+            history=await self._stored.history(caller.key, draft),
+            is_stored=origin.is_stored,
+        )
+        record = self._stored.record(origin)
+        api = responses_format(asked, self._edge.signer, record, self._edge.unix_time)
+        rest = asked.request, caller, api, scope["extensions"][EXTENSION]
+        if record is not None and origin.is_background:
+            self._stored.background.check_room()
+            background = BackgroundAnswer(self._edge, self._metrics, *rest, record)
+            response_id = background.begin()
+            self._stored.background.start(response_id, record, background.run)
+            await self._show(caller.key, response_id, send, is_stream=bool(draft.typed.stream))
+            return
         answer = StreamedAnswer if asked.request.stream else WholeAnswer
-        writer = scope["extensions"][EXTENSION]
-        await answer(self._edge, self._metrics, asked.request, caller, api, writer).run()
+        try:
+            await answer(self._edge, self._metrics, *rest).run()
+        finally:
+            if record is not None:
+                record.close()
+
+    async def retrieve(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """A stored response, or its stream from any event on."""
+        owner, response_id = self._named(scope)
+        asked = query_of(scope)
+        is_stream = asked.get("stream", "").lower() in {"true", "1"}
+        after = asked.get("starting_after", "")
+        if after and not (is_stream and after.isascii() and after.isdigit()):
+            text = "'starting_after' must be the number of an event, and goes with 'stream'."
+            raise invalid("starting_after", text)
+        await self._show(
+            owner, response_id, send, is_stream=is_stream, after=int(after) if after else -1
+        )
+
+    async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Delete a stored response."""
+        owner, response_id = self._named(scope)
+        await self._stored.delete_response(owner, response_id)
+        await send_json(send, Deleted(response_id, "response.deleted"))
+
+    async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """End a response that runs in the background."""
+        owner, response_id = self._named(scope)
+        await send_json(send, (await self._stored.cancel(owner, response_id)).object)
+
+    async def input_items(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """What a response was made from."""
+        owner, response_id = self._named(scope)
+        await send_page(scope, send, await self._stored.input_items(owner, response_id))
+
+    def _origin_of(self, draft: ResponsesDraft, caller: Caller) -> Origin:
+        may_store = self._stored.may_store(may_store=caller.may_store)
+        is_background = bool(draft.typed.background)
+        if is_background and not may_store:
+            text = "'background' needs stored responses, which are switched off here."
+            raise invalid("background", text)
+        return Origin(
+            owner=caller.key,
+            items=draft.items,
+            previous_id=draft.previous_id,
+            conversation_id=draft.conversation_id if may_store else None,
+            is_background=is_background,
+            is_stored=may_store and draft.wants_store,
+        )
+
+    async def _show(
+        self, owner: str, response_id: str, send: Send, *, is_stream: bool, after: int = -1
+    ) -> None:
+        """Send the response as it is now, or its events with numbers above `after`."""
+        found = await self._stored.response(owner, response_id)
+        if not is_stream:
+            await send_json(send, found.object)
+            return
+        if not found.has_events:
+            text = "This response has no stream: it was created without stream=true."
+            raise invalid("stream", text)
+        head = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}
+        await send(head)
+
+        async def send_part(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        silence_s = self._edge.config.keep_alive_s
+        await self._stored.background.follow(owner, response_id, after, silence_s, send_part)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _named(self, scope: Scope) -> tuple[str, str]:
+        """Who asks, and for which response."""
+        return self._gate.identify(scope).key, scope["path_params"]["name"]
+
+
+def query_of(scope: Scope) -> dict[str, str]:
+    """The last value of each parameter. Raises `ApiError` 400."""
+    try:
+        text = scope["query_string"].decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "The query is not ASCII.") from error
+    return {name: values[-1] for name, values in parse_qs(text).items()}
+
+
+async def send_page(scope: Scope, send: Send, items: list[dict[str, object]]) -> None:
+    """Send the page of `items` that the query asks for."""
+    asked = query_of(scope)
+    order, limit = asked.get("order", "desc"), asked.get("limit", str(PAGE))
+    await send_json(send, page_of(items, order, limit, asked.get("after", "")))

@@ -6,6 +6,7 @@ and 17 us per chunk.
 """
 
 import functools
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, final
 
@@ -26,6 +27,7 @@ from gateway.api import (
 )
 from gateway.http.auth import Gatekeeper, header_of
 from gateway.http.body import read_body
+from gateway.http.conversations_route import Conversations
 from gateway.http.edge import Edge, model_named
 from gateway.http.events_route import Events
 from gateway.http.generation import Generation
@@ -52,14 +54,16 @@ def edge_app(edge: Edge) -> ASGIApp:
     metrics = Metrics(edge.models, edge.gauges, edge.spending, edge.process)
     generation, tokenizing = Generation(edge, gate, metrics), Tokenizing(edge, gate)
     messages = Messages(edge, generation, metrics)
-    responses = ResponsesRoute(edge, generation, metrics)
+    responses = ResponsesRoute(edge, gate, generation, metrics)
     models, debug_route = Models(edge, gate), functools.partial(_debug_route, edge, gate)
+    conversations = Conversations(edge, gate)
     fixed: dict[str, ASGIApp] = {
         **_with_and_without_v1("/chat/completions", Methods(POST=generation.chat)),
         **_with_and_without_v1("/completions", Methods(POST=generation.completions)),
         **_with_and_without_v1("/messages", Methods(POST=messages.create)),
         **_with_and_without_v1("/messages/count_tokens", Methods(POST=messages.count_tokens)),
         **_with_and_without_v1("/responses", Methods(POST=responses.create)),
+        **_with_and_without_v1("/conversations", Methods(POST=conversations.create)),
         **_with_and_without_v1("/tokenize", Methods(POST=tokenizing.tokenize)),
         **_with_and_without_v1("/detokenize", Methods(POST=tokenizing.detokenize)),
         **_with_and_without_v1("/models", Methods(GET=models.list)),
@@ -71,8 +75,36 @@ def edge_app(edge: Edge) -> ASGIApp:
         "/events": Methods(GET=Events(edge, gate)),
         "/debug/route": Methods(GET=debug_route, POST=debug_route),
     }
-    named = _with_and_without_v1("/models/", Methods(GET=models.one))
+    named = {
+        **_with_and_without_v1("/models/{name}", Methods(GET=models.one)),
+        **_responses_by_id(responses),
+        **_conversations_by_id(conversations),
+    }
     return EdgeApp(gate, fixed, named)
+
+
+def _responses_by_id(responses: ResponsesRoute) -> dict[str, ASGIApp]:
+    one = Methods(GET=responses.retrieve, DELETE=responses.delete)
+    path = "/responses/{name}"
+    return {
+        **_with_and_without_v1(f"{path}/cancel", Methods(POST=responses.cancel)),
+        **_with_and_without_v1(f"{path}/input_items", Methods(GET=responses.input_items)),
+        **_with_and_without_v1(path, one),
+    }
+
+
+def _conversations_by_id(conversations: Conversations) -> dict[str, ASGIApp]:
+    items = Methods(GET=conversations.list_items, POST=conversations.add_items)
+    item = Methods(GET=conversations.item, DELETE=conversations.delete_item)
+    one = Methods(
+        GET=conversations.retrieve, POST=conversations.update, DELETE=conversations.delete
+    )
+    path = "/conversations/{name}"
+    return {
+        **_with_and_without_v1(f"{path}/items/{{item}}", item),
+        **_with_and_without_v1(f"{path}/items", items),
+        **_with_and_without_v1(path, one),
+    }
 
 
 def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
@@ -82,8 +114,8 @@ def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
 
 @final
 class EdgeApp:
-    """Checks the origin of a request, then calls the endpoint of its path. Those of `named` are the
-    beginnings of paths; the rest is the name of a thing, `scope["path_params"]["name"]`.
+    """Checks the origin of a request, then calls the endpoint of its path. Those of `named` hold
+    names of things in braces, which `scope["path_params"]` gets; names of models hold slashes.
 
     Layers give the endpoint's coroutine back: one of their own for each would run again whenever
     the request is resumed.
@@ -95,6 +127,7 @@ class EdgeApp:
         self._gate = gate
         self.fixed = fixed
         self.named = named
+        self._patterns = [(_pattern(path), endpoint) for path, endpoint in named.items()]
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         origin = self._gate.check_origin(scope)
@@ -106,12 +139,16 @@ class EdgeApp:
         return endpoint(scope, receive, send)
 
     def _of_named(self, scope: Scope) -> ASGIApp:
-        path: str = scope["path"]
-        for beginning, endpoint in self.named.items():
-            if path.startswith(beginning):
-                scope["path_params"] = {"name": path.removeprefix(beginning)}
+        for pattern, endpoint in self._patterns:
+            if match := pattern.fullmatch(scope["path"]):
+                scope["path_params"] = match.groupdict()
                 return endpoint
         return _not_found
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    characters = ".*" if "/models/" in path else "[^/]+"
+    return re.compile(re.sub(r"\\{(\w+)\\}", rf"(?P<\1>{characters})", re.escape(path)))
 
 
 def _cors_headers(origin: str) -> tuple[tuple[bytes, bytes], ...]:
@@ -127,7 +164,7 @@ async def _allow_origin(scope: Scope, origin: str, send: Send) -> None:
     wanted = header_of(scope, b"access-control-request-headers") or ""
     headers = (
         header(b"access-control-allow-origin", origin),
-        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
         header(b"access-control-allow-headers", wanted),
         header(b"access-control-max-age", _PREFLIGHT_S),
         (b"vary", b"Origin"),

@@ -5,25 +5,23 @@ text (2026-11-21), amounts micro-units of the ledger's currency. Every call bloc
 a thread, one call at a time. Must not know limits or tasks.
 """
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.store.sqlite_file import FileKind, lock, open_file
 from protocol.errors import ConfigError, HermaError
 
 APPLICATION_ID: Final = 0x4845_524D
 """HERM, in the file's header: no other SQLite file is mistaken for a ledger."""
 SCHEMA_VERSION: Final = 1
-BUSY_S: Final = 5.0
-"""Only a backup or a reader's checkpoint can hold the file this long."""
 
-_TABLES: Final = f"""
+_TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE usage (
     day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, provider TEXT NOT NULL,
@@ -37,9 +35,8 @@ CREATE TABLE reservations (
     provider TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
     cost INTEGER NOT NULL, is_priced INTEGER NOT NULL
 ) STRICT;
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
 """
+LEDGER: Final = FileKind("ledger", "[ledger] path", APPLICATION_ID, SCHEMA_VERSION, _TABLES)
 _RESERVE: Final = """
 INSERT INTO reservations VALUES
 (:id, :day, :key, :model, :provider, :prompt_tokens, :completion_tokens, :cost, :is_priced)
@@ -116,13 +113,16 @@ class LedgerStore:
         with ExitStack() as stack:
             try:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._lock = _lock(path)
+                self._lock = lock(path, LEDGER)
                 stack.callback(os.close, self._lock)
-                self._connection = _open_for_writing(path, currency)
+                self._connection = open_file(path, LEDGER)
                 stack.callback(self._connection.close)
+                # What a bill rests on is on the disk when its commit returns.
+                self._connection.execute("PRAGMA synchronous = FULL")
+                _check_currency(self._connection, path, currency)
                 self._keep_left_open()
             except (OSError, sqlite3.Error) as error:
-                raise _cannot_open(path, error) from error
+                raise LEDGER.cannot_open(path, error) from error
             stack.pop_all()
 
     def totals(self, first_day: str) -> list[DayTotal]:
@@ -133,7 +133,7 @@ class LedgerStore:
         try:
             return [DayTotal(*row) for row in self._connection.execute(_TOTALS, (first_day,))]
         except sqlite3.Error as error:
-            raise _cannot_open(self._path, error) from error
+            raise LEDGER.cannot_open(self._path, error) from error
 
     def write(
         self,
@@ -173,64 +173,10 @@ class LedgerStore:
         self._connection.execute("COMMIT")
 
 
-def open_for_reading(path: Path) -> sqlite3.Connection:
-    """A read-only connection to the ledger at `path`.
-
-    Raises `ConfigError` if the file is not a ledger or has another version, `sqlite3.Error` if it
-    cannot be opened.
-    """
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    with ExitStack() as stack:
-        connection = stack.enter_context(
-            closing(sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True))
-        )
-        _check_is_ledger(connection, path)
-        stack.pop_all()
-        return connection
-
-
 def currency_of(connection: sqlite3.Connection) -> str:
     """The currency of all amounts in the ledger."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'currency'").fetchone()
     return str(row[0]) if row is not None else ""
-
-
-def _open_for_writing(path: Path, currency: str) -> sqlite3.Connection:
-    """The ledger at `path`, created with mode 0600 if it is missing.
-
-    Every commit is on the disk when it returns (`synchronous = FULL`). The connection may be used
-    from any thread, one at a time.
-    """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    with ExitStack() as stack:
-        connection = stack.enter_context(
-            closing(
-                sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            )
-        )
-        # A foreign file must be recognised before anything is written to it.
-        if not _is_empty(connection):
-            _check_is_ledger(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        if _is_empty(connection):
-            connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
-        _check_currency(connection, path, currency)
-        stack.pop_all()
-        return connection
-
-
-def _check_is_ledger(connection: sqlite3.Connection, path: Path) -> None:
-    if _pragma(connection, "application_id") != APPLICATION_ID:
-        raise ConfigError(
-            f"{path} is a database, but not a ledger of Herma; name another [ledger] path"
-        )
-    version = _pragma(connection, "user_version")
-    if version != SCHEMA_VERSION:
-        raise ConfigError(
-            f"the ledger {path} has version {version}, this Herma reads version {SCHEMA_VERSION}; "
-            "move it away, or run the Herma that wrote it"
-        )
 
 
 def _check_currency(connection: sqlite3.Connection, path: Path, currency: str) -> None:
@@ -241,30 +187,3 @@ def _check_currency(connection: sqlite3.Connection, path: Path, currency: str) -
             f"the ledger {path} counts in {known}, but [ledger] currency is {currency}; amounts of "
             "two currencies cannot be added, so take another path"
         )
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    return _pragma(connection, "schema_version") == 0
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _cannot_open(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"cannot open the ledger {path}: {error}; set [ledger] path to a writable place"
-    )
-
-
-def _lock(path: Path) -> int:
-    """The kernel releases the lock when the process ends, however it ends."""
-    file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(file)
-        raise ConfigError(
-            f"another gateway uses the ledger {path}; give each its own [ledger] path"
-        ) from error
-    return file

@@ -13,7 +13,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from gateway.store.ledger import DayTotal, currency_of, open_for_reading
+from gateway.store.ledger import LEDGER, DayTotal, currency_of
+from gateway.store.sqlite_file import open_for_reading
 from protocol.errors import ConfigError
 
 Column = Literal["day", "key", "model", "provider"]
@@ -99,7 +100,7 @@ def ledgers_beside(path: Path) -> list[Path]:
 
 def _read_file(path: Path, by: Sequence[Column], first_day: str) -> Report:
     try:
-        with closing(open_for_reading(path)) as connection:
+        with closing(open_for_reading(path, LEDGER)) as connection:
             # One transaction: groups and their sum are of the same moment.
             connection.execute("BEGIN")
             rows = _read(connection, by, first_day)

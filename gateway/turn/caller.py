@@ -13,13 +13,15 @@ Headers = tuple[tuple[bytes, bytes], ...]
 
 class Caller(msgspec.Struct, frozen=True):
     """The sender of one request. `key` is the configured name of its API key ("" without keys);
-    `private_cache` keeps its prefixes from other keys; `session` is from the headers.
+    `private_cache` keeps its prefixes from other keys; `may_store`: its responses may be stored;
+    `session` is from the headers.
     `headers` are all that it sent, unchanged.
     """
 
     key: str = ""
     weight: float = 1.0
     private_cache: bool = False
+    may_store: bool = True
     cloud: bool = True
     admin: bool = False
     session: str | None = None
@@ -36,6 +38,7 @@ class Caller(msgspec.Struct, frozen=True):
             key=key.name,
             weight=key.weight,
             private_cache=key.cache == "private",
+            may_store=key.store == "allow",
             cloud=key.cloud == "allow",
             admin=key.admin,
             session=session,

@@ -15,6 +15,7 @@ import trio
 from config import Config
 from gateway.link import ModelFiles, WorkerLink
 from gateway.prompt import DigestCache
+from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import Counters, EventFeed
@@ -42,6 +43,7 @@ class Services:
     retries: RetryBudget
     open_turns: OpenTurns
     signing_key: bytes
+    stored: StoredResponses
     digests: DigestCache = field(default_factory=DigestCache)
     draining: trio.Event = field(default_factory=trio.Event)
     draw: Callable[[int], bytes] = os.urandom

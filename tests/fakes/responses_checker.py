@@ -29,11 +29,13 @@ TEXTS: Final = {
     "custom_tool_call": ("custom_tool_call_input", "input"),
 }
 ENDS: Final = ("completed", "incomplete", "failed")
+CANCELLED: Final = ("incomplete", "cancelled")
+"""No event says that a response was cancelled, so the last one is that of an incomplete one."""
 
 
 class ResponsesChecker:
     """Takes a stream's bytes as they come; raises `StreamFault` at the first that is wrong.
-    `items` are those that are done, `response` the last state.
+    Comments are nothing. `items` are those that are done, `response` the last state.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,8 @@ class ResponsesChecker:
         """Check what `data` completes."""
         *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
-            self._take(event)
+            if not event.startswith(b":"):
+                self._take(event)
 
     def end(self) -> None:
         """The connection said that the answer is complete: is it?"""
@@ -94,7 +97,8 @@ class ResponsesChecker:
             self._check(response["status"] in {"in_progress", "queued"}, "a status")
             return
         self._is_over = True
-        self._check(response["status"] == name, f"{name} with status {response['status']}")
+        fits = response["status"] == name or (name, response["status"]) == CANCELLED
+        self._check(fits, f"{name} with status {response['status']}")
         self.error = response["error"]
         self._check((name == "failed") == bool(self.error), f"{name} with {self.error}")
         self._check(response["output"] == self.items, "an output that is not the items that came")

@@ -31,6 +31,7 @@ from gateway.api.events import (
     Usage,
 )
 from gateway.app import build_services, running
+from gateway.gateway_index import ALONE, GatewayIndex
 from gateway.turn.caller import Caller
 from gateway.turn.services import Services
 from gateway.turn.turn import answer_request
@@ -163,6 +164,7 @@ async def open_gateway(
     providers: dict[str, ProviderConfig] | None = None,
     keys: Sequence[KeyConfig] = (),
     ledger: Path | None = None,
+    gateway_index: GatewayIndex = ALONE,
     **gateway: Any,
 ) -> AsyncIterator[RunningGateway]:
     """A gateway's actors on a free port, for the length of the block. Without a path its ledger is
@@ -176,7 +178,7 @@ async def open_gateway(
             keys=tuple(keys),
             ledger=LedgerConfig(path=str(ledger or Path(folder) / "ledger.sqlite")),
         )
-        services = build_services(config, {"PROVIDER_KEY": KEY})
+        services = build_services(config, {"PROVIDER_KEY": KEY}, gateway_index)
         async with running(services) as address, trio.open_nursery() as nursery:
             yield RunningGateway(services, address, nursery)
             nursery.cancel_scope.cancel()

@@ -111,6 +111,29 @@ def test_the_gateways_keys_are_read(checked: Checked) -> None:
         checked.notes(text)
 
 
+def test_the_signing_key_is_read(checked: Checked) -> None:
+    """It may be missing, as the first start makes it; a wrong one stops every start."""
+    text = HEAD.replace("[gateway]\n", '[gateway]\nsigning_key_file = "{folder}/signing.key"\n')
+    checked.notes(text)
+    path = checked.folder / "signing.key"
+    path.write_bytes(bytes(31))
+    with pytest.raises(ConfigError, match=r"^\[gateway\] signing_key_file: .* has 31 bytes"):
+        checked.notes(text)
+    path.write_bytes(bytes(32))
+    checked.notes(text)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"signing_key_file .* is a directory"):
+        checked.notes(text)
+
+
+def test_the_place_of_stored_responses_is_looked_at(checked: Checked) -> None:
+    """If the file names one."""
+    text = HEAD.replace("[gateway]\n", '[gateway]\nresponses.path = "{folder}"\n')
+    with pytest.raises(ConfigError, match=r"^\[gateway.responses\] path .* is a directory"):
+        checked.notes(text)
+
+
 def test_a_workers_keys_are_read_where_they_are(checked: Checked) -> None:
     """As its script is."""
     public = write_curve_pair(checked.folder / "gateway.key")

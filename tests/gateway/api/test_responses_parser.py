@@ -190,13 +190,12 @@ def test_a_probe_without_input_is_a_request() -> None:
     ("fields", "status", "param", "code"),
     [
         (
-            {"previous_response_id": "resp_0"},
-            404,
-            "previous_response_id",
-            "previous_response_not_found",
+            {"previous_response_id": "resp_0", "conversation": {"id": "conv_0"}},
+            400,
+            "conversation",
+            "invalid_value",
         ),
-        ({"conversation": "conv_0"}, 400, "conversation", "invalid_value"),
-        ({"background": True}, 400, "background", "invalid_value"),
+        ({"background": True, "store": False}, 400, "background", "invalid_value"),
         ({"input": [{"role": "robot", "content": "x"}]}, 400, "input[0].role", "invalid_value"),
         ({"input": [{"role": "user", "content": 5}]}, 400, "input[0].content", "invalid_value"),
         ({"tools": [{"type": "function"}]}, 400, "tools[0].name", "invalid_value"),
@@ -204,7 +203,7 @@ def test_a_probe_without_input_is_a_request() -> None:
     ],
 )
 def test_mistakes_are_named(fields: dict[str, Any], status: int, param: str, code: str) -> None:
-    """One clear error; what is not kept cannot be gone on from."""
+    """One clear error."""
     with pytest.raises(ApiError) as caught:
         parsed(**fields)
     found = caught.value

@@ -36,7 +36,7 @@ async def streamed(whole: WholeGateway, **fields: Any) -> ResponsesChecker:
 
 
 async def test_a_response_is_the_same_whole_and_streamed() -> None:
-    """Reasoning, text and a call; the object repeats its request, and nothing is stored."""
+    """Reasoning, text and a call; the object repeats its request."""
     fields: dict[str, Any] = {"tools": [TOOL], "include": SEALED, "instructions": "Be kind."}
     async with whole_gateway(FakeWorker(text=CALL)) as whole:
         reply = await whole.post(PATH, model="alpha", input="Hi", **fields)
@@ -44,7 +44,7 @@ async def test_a_response_is_the_same_whole_and_streamed() -> None:
     body = reply.json
     assert [item["type"] for item in body["output"]] == ["reasoning", "message", "function_call"]
     assert body["output"][2]["arguments"] == '{"a": 1}'
-    assert (body["object"], body["status"], body["store"]) == ("response", "completed", False)
+    assert (body["object"], body["status"], body["store"]) == ("response", "completed", True)
     assert (body["instructions"], body["tools"]) == ("Be kind.", [TOOL])
     assert reply.headers["x-herma-worker"] == "w1"
     assert stream.response is not None

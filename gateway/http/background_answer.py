@@ -1,0 +1,105 @@
+"""An answer that no client waits for.
+
+Owns how the events of a turn become the record of a response that runs in the background, and how
+it ends: complete, failed, cancelled, or because the gateway stops. Must not know who reads it.
+"""
+
+from gateway.api import (
+    STOPPED,
+    ApiError,
+    ApiFormat,
+    ChatRequest,
+    Failed,
+    ResponseStream,
+    Started,
+    TurnEvent,
+    UpstreamBody,
+    UpstreamChunk,
+    UpstreamUsage,
+    Usage,
+    connection_lost,
+)
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.response_writer import ResponseWriter
+from gateway.http.responses import error_of
+from gateway.http.sse_writer import Answer
+from gateway.responses import Record, Running
+from gateway.turn import Caller
+
+
+class BackgroundAnswer(Answer):
+    """The stream of a response, which goes to its record alone."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        metrics: Metrics,
+        request: ChatRequest,
+        caller: Caller,
+        api: ApiFormat,
+        writer: ResponseWriter,
+        record: Record,
+    ) -> None:
+        super().__init__(edge, metrics, request, caller, api, writer)
+        self._record = record
+        formatter = api.streamed(self._head)
+        if not isinstance(formatter, ResponseStream):
+            raise TypeError("only responses run in the background")
+        self._formatter = formatter
+
+    def begin(self) -> str:
+        """Record that it is queued; its id."""
+        self._formatter.head()
+        return self._head.id
+
+    async def run(self, running: Running) -> None:
+        """Run the turn to its end, which the record gets also if this is cancelled."""
+        try:
+            error = await error_of(self._edge.run_turn, self.request, self.caller, self.emit)
+            self._error = self._error or error
+            if self._error is None and self.started is None and self.first_at is None:
+                self._error = connection_lost()
+            self._end()
+        finally:
+            if not self._record.has_ended:
+                self._break_off(running)
+            self._observe()
+
+    def emit(self, event: TurnEvent) -> None:
+        """Record an event of the turn. Never waits."""
+        match event:
+            case Failed():
+                self._error = self._error or event.error
+                return
+            case UpstreamUsage():
+                self.usage = event.usage
+                return
+            case UpstreamBody() | UpstreamChunk():
+                raise TypeError("a provider's bytes came where events are expected")
+            case Started():
+                self.started = event
+            case Usage():
+                self.usage = event
+            case _:
+                if self.first_at is None:
+                    self.first_at = self._edge.now()
+        if self._error is None:
+            self._formatter.format(event)
+
+    def _end(self) -> None:
+        if self._error is None:
+            self.status = 200
+            self._formatter.done()
+            return
+        # Of a gateway that stops, an answer is cut as if its connection were lost.
+        error = ApiError(503, STOPPED) if self._edge.draining() else self._error
+        self.status = error.status
+        self._formatter.error(error)
+
+    def _break_off(self, running: Running) -> None:
+        if running.is_cancelled:
+            self._formatter.cancel()
+        else:
+            self.status = 503
+            self._formatter.error(ApiError(503, STOPPED))

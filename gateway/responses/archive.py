@@ -1,0 +1,195 @@
+"""The one task that writes stored responses.
+
+Owns the queue before the disk, and the thread in which all calls of the store run, one at a time.
+Whoever writes an answer queues changes and never waits; a read waits for the changes that came
+before it, so a client finds what it was told. Must not know what a response says.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar, TypeVarTuple
+
+import msgspec
+import trio
+
+from gateway.api import ApiError, stopped
+from gateway.store import (
+    AddEvents,
+    AddItems,
+    Change,
+    ResponseStore,
+    ResponseStoreError,
+    SetObject,
+)
+from protocol.errors import ConfigError
+
+MAX_QUEUED_BYTES: Final = 64 * 2**20
+"""Of changes that wait for a slow disk; then responses are lost, with a line in the log."""
+SWEEP_S: Final = 60.0
+RETRY_S: Final = 0.5
+MAX_TRIES: Final = 5
+FIND_S: Final = 0.5
+LOOK_AGAIN_S: Final = 0.05
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+_log = logging.getLogger(__name__)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Archive:
+    """The store of one gateway process. `is_kept`: there is one; nothing is stored otherwise.
+
+    `open_store` opens the file, which `is_needed` if the configuration names it. `unix_time` is in
+    seconds; what was not used for `expire_s` is deleted.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], ResponseStore] | None,
+        unix_time: Callable[[], float],
+        *,
+        expire_s: float,
+        num_processes: int = 1,
+        is_needed: bool = False,
+    ) -> None:
+        self._open_store = open_store
+        self._unix_time = unix_time
+        self._expire_s = expire_s
+        self._num_processes = num_processes
+        self._is_needed = is_needed
+        self._store: ResponseStore | None = None
+        self._queue: list[Change] = []
+        self._queued_bytes = 0
+        self._is_writing = False
+        self._has_work = trio.Event()
+        self._written = trio.Event()
+        self._thread = trio.CapacityLimiter(1)
+
+    @property
+    def is_kept(self) -> bool:
+        return self._store is not None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes write the same file."""
+        return self._num_processes > 1
+
+    async def open(self) -> None:
+        """Open the file; what an earlier run left open has failed.
+
+        Raises `ConfigError` if the configuration names a file that cannot be opened; otherwise
+        nothing is stored then.
+        """
+        if self._open_store is None:
+            return
+        try:
+            self._store = store = await self._in_thread(self._open_store)
+        except ConfigError as error:
+            if self._is_needed:
+                raise
+            _log.warning("responses are not stored: %s", error)
+            return
+        left = await self._in_thread(store.left_open, self._num_processes)
+        for response_id, response, events in left:
+            failed, number, event = stopped(response, events)
+            self.put(AddEvents(response_id, number, number, event))
+            self.put(SetObject(response_id, _encode(failed), is_open=False))
+        await self._write()
+
+    async def write_on(self) -> None:
+        """Write what is queued until cancelled."""
+        while True:
+            if not self._queue:
+                await self._has_work.wait()
+            await self._write()
+
+    async def close(self) -> None:
+        """Write what is still queued, and close the file."""
+        with trio.CancelScope(shield=True):
+            await self._write()
+            store, self._store = self._store, None
+            if store is not None:
+                await self._in_thread(store.close)
+
+    async def sweep_at_times(self) -> None:
+        """Delete what has expired, and what is left of it and of older deletions in the log."""
+        while True:
+            try:
+                await self._in_thread(self.store.expire, self._unix_time() - self._expire_s)
+                await self._in_thread(self.store.scrub)
+            except ResponseStoreError as error:
+                _log.error("%s", error)
+            await trio.sleep(SWEEP_S)
+
+    def add_items(self, owner: str, conversation_id: str, items: list[tuple[str, bytes]]) -> None:
+        """Queue items for the end of a conversation."""
+        self.put(AddItems(conversation_id, owner, items))
+
+    def put(self, change: Change) -> None:
+        """Queue a change. Never waits; if the disk does not keep up it is lost."""
+        size = sum(len(part) for part in change if isinstance(part, bytes))
+        if self._queued_bytes + size > MAX_QUEUED_BYTES:
+            _log.error("a stored response is lost: the disk does not keep up")
+            return
+        self._queued_bytes += size
+        self._queue.append(change)
+        self._has_work.set()
+
+    async def ask(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """What the store's method says, after all changes so far. Raises `ApiError` 503."""
+        while self._queue or self._is_writing:
+            await self._written.wait()
+        try:
+            return await self._in_thread(call, *arguments)
+        except ResponseStoreError as error:
+            _log.error("%s", error)
+            text = "Stored responses cannot be read now; the gateway's log says why."
+            raise ApiError(503, text, code="unavailable", retry_after_s=1) from error
+
+    async def find(
+        self, call: Callable[[*Arguments], T | None], *arguments: *Arguments
+    ) -> T | None:
+        """As `ask`. What another process has told its client a moment ago may not be written yet,
+        so it is looked for again if there are others.
+        """
+        found = await self.ask(call, *arguments)
+        looks = round(FIND_S / LOOK_AGAIN_S) if self.is_shared else 0
+        while found is None and looks:
+            looks -= 1
+            await trio.sleep(LOOK_AGAIN_S)
+            found = await self.ask(call, *arguments)
+        return found
+
+    @property
+    def store(self) -> ResponseStore:
+        """The store, for `ask`. Raises `ApiError` 404 if there is none."""
+        if self._store is None:
+            raise ApiError(404, "Nothing is stored here.", code="not_stored")
+        return self._store
+
+    async def _write(self) -> None:
+        """Write what is queued. Shielded from cancellation, which would lose what was taken."""
+        changes, self._queue, self._queued_bytes = self._queue, [], 0
+        self._has_work = trio.Event()
+        store = self._store
+        if not changes or store is None:
+            return
+        self._is_writing = True
+        try:
+            with trio.CancelScope(shield=True):
+                for left in reversed(range(MAX_TRIES)):
+                    try:
+                        await self._in_thread(store.write, changes)
+                        break
+                    except ResponseStoreError as error:
+                        _log.error("%s%s", error, "" if left else "; these responses are lost")
+                        await trio.sleep(RETRY_S if left else 0)
+        finally:
+            self._is_writing = False
+            self._written.set()
+            self._written = trio.Event()
+
+    async def _in_thread(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        return await trio.to_thread.run_sync(call, *arguments, limiter=self._thread)

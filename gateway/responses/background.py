@@ -1,0 +1,157 @@
+"""Responses that are made while no client waits for them.
+
+Owns their tasks, their number, their cancellation, and how a client follows the stream of one, from
+any event on and by any gateway process: what the archive has comes from there, the rest as it is
+made. Must not know what an event says.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from gateway.api import ApiError, busy, events_after, number_of
+from gateway.responses.archive import Archive
+from gateway.responses.record import Record
+from gateway.store import StoredResponse
+
+TICK_S: Final = 0.5
+"""How much of a stream a killed process loses, and how soon it hears of a cancellation that came to
+another process.
+"""
+POLL_S: Final = 0.25
+CANCEL_S: Final = 5.0
+"""How long a cancellation waits for the process that runs the response, which may be gone."""
+RETRY_AFTER_S: Final = 5
+
+_SIGN_OF_LIFE: Final = b": still running\n\n"
+
+Send = Callable[[bytes], Awaitable[None]]
+
+
+class Running:
+    """A response that is being made. `is_cancelled`: because its client wants it no more."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.scope = trio.CancelScope()
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """End it; what it has so far is kept."""
+        self.is_cancelled = True
+        self.scope.cancel()
+
+
+class Background:
+    """All of one process, at most `most` at a time."""
+
+    def __init__(self, archive: Archive, most: int) -> None:
+        self._archive = archive
+        self._most = most
+        self._running: dict[str, Running] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Own the tasks until cancelled, which ends them all."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            while True:
+                await trio.sleep(TICK_S)
+                await self._tick()
+
+    def check_room(self) -> None:
+        """Raise `ApiError` 429 if no more may start."""
+        if len(self._running) >= self._most:
+            text = (
+                f"{self._most} responses run in the background, as many as may "
+                "([gateway.responses] max_background)."
+            )
+            raise busy(text, RETRY_AFTER_S)
+
+    def start(
+        self, response_id: str, record: Record, work: Callable[[Running], Awaitable[None]]
+    ) -> None:
+        """Do `work`, which brings the record to its end, however it is ended."""
+        if self._nursery is None:
+            raise RuntimeError("the background does not run")
+        running = self._running[response_id] = Running(record)
+        self._nursery.start_soon(self._run_one, response_id, running, work)
+
+    async def cancel(self, owner: str, response_id: str) -> StoredResponse | None:
+        """End the response, if it runs here or elsewhere; what it is then."""
+        store, archive = self._archive.store, self._archive
+        found = await archive.ask(store.cancel, owner, response_id)
+        with trio.move_on_after(CANCEL_S):
+            while found is not None and found.is_open and found.is_background:
+                mine = self._running.get(response_id)
+                if mine is not None:
+                    mine.cancel()
+                await trio.sleep(POLL_S if mine is None else 0)
+                found = await archive.ask(store.response, owner, response_id)
+        return found
+
+    async def follow(
+        self, owner: str, response_id: str, after: int, keep_alive_s: float, send: Send
+    ) -> None:
+        """Send the events with numbers above `after` until the stream's end."""
+        archive = self._archive
+        while True:
+            stored = await archive.ask(archive.store.response, owner, response_id)
+            if stored is None:
+                return  # deleted meanwhile
+            batches = await archive.ask(archive.store.events, owner, response_id, after)
+            for batch in batches or ():
+                after = await _send_after(batch, after, send)
+            if not stored.is_open:
+                return
+            running = self._running.get(response_id)
+            if running is None:
+                await trio.sleep(POLL_S)
+            else:
+                after = await _follow_live(running.record, after, keep_alive_s, send)
+
+    async def _run_one(
+        self, response_id: str, running: Running, work: Callable[[Running], Awaitable[None]]
+    ) -> None:
+        try:
+            with running.scope:
+                await work(running)
+        finally:
+            del self._running[response_id]
+
+    async def _tick(self) -> None:
+        for running in self._running.values():
+            running.record.flush()
+        if not (self._running and self._archive.is_shared):
+            return
+        try:
+            cancelled = await self._archive.ask(self._archive.store.cancelled)
+        except ApiError:
+            return  # the archive has said why; the next tick asks again
+        for response_id in cancelled:
+            if (mine := self._running.get(response_id)) is not None:
+                mine.cancel()
+
+
+async def _follow_live(record: Record, after: int, keep_alive_s: float, send: Send) -> int:
+    """Send what is made until the archive has more than was sent, or it is over; the last number
+    sent.
+    """
+    while record.last <= after and not record.has_ended:
+        if data := events_after(record.tail(), after):
+            after = await _send_after(data, after, send)
+            continue
+        with trio.move_on_after(keep_alive_s) as silence:
+            await record.news()
+        if silence.cancelled_caught:
+            await send(_SIGN_OF_LIFE)
+    return after
+
+
+async def _send_after(data: bytes, after: int, send: Send) -> int:
+    """Send the events in `data` above `after`; the last number sent."""
+    if rest := events_after(data, after):
+        await send(rest)
+        return number_of(rest[rest.rindex(b"\ndata: ") : -2])
+    return after

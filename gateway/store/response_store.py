@@ -1,0 +1,494 @@
+"""Stored responses and conversations: one SQLite file for all gateway processes of a host.
+
+Owns the tables, the statements, the bounds and the deletion: what is deleted is overwritten
+(`secure_delete`), and the write-ahead log that still held it is emptied. Each row has an owner, the
+name of an API key; another owner's rows do not exist for the caller. Times are Unix seconds. Every
+call blocks, so it belongs in a thread, one call at a time. Must not know what a response says.
+
+A response keeps the items that its own request added. What it went on from is found by
+`previous_id`, so a conversation of n turns costs n times a turn.
+"""
+
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.store.sqlite_file import FileKind, lock, open_file
+from protocol.errors import HermaError
+
+_TABLES: Final = """
+CREATE TABLE responses (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, process INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    used_at INTEGER NOT NULL, previous_id TEXT, is_background INTEGER NOT NULL,
+    is_open INTEGER NOT NULL, is_cancelled INTEGER NOT NULL, num_bytes INTEGER NOT NULL,
+    object BLOB NOT NULL, input BLOB NOT NULL
+) STRICT;
+CREATE INDEX responses_by_use ON responses (owner, used_at);
+CREATE INDEX responses_open ON responses (process) WHERE is_open;
+CREATE TABLE events (
+    response_id TEXT NOT NULL REFERENCES responses ON DELETE CASCADE, first INTEGER NOT NULL,
+    last INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (response_id, first)
+) STRICT;
+CREATE TABLE conversations (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, created_at INTEGER NOT NULL, used_at INTEGER NOT NULL,
+    num_bytes INTEGER NOT NULL, metadata BLOB NOT NULL
+) STRICT;
+CREATE INDEX conversations_by_use ON conversations (owner, used_at);
+CREATE TABLE items (
+    conversation_id TEXT NOT NULL REFERENCES conversations ON DELETE CASCADE,
+    position INTEGER NOT NULL, id TEXT NOT NULL, item BLOB NOT NULL,
+    PRIMARY KEY (conversation_id, position)
+) STRICT;
+CREATE INDEX items_by_id ON items (conversation_id, id);
+CREATE TABLE held (
+    owner TEXT PRIMARY KEY, num INTEGER NOT NULL, num_bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+_COUNTS: Final = """
+CREATE TRIGGER {table}_added AFTER INSERT ON {table} BEGIN
+    INSERT INTO held VALUES (new.owner, 1, new.num_bytes) ON CONFLICT DO UPDATE
+    SET num = num + 1, num_bytes = num_bytes + new.num_bytes;
+END;
+CREATE TRIGGER {table}_changed AFTER UPDATE OF num_bytes ON {table} BEGIN
+    UPDATE held SET num_bytes = num_bytes + new.num_bytes - old.num_bytes WHERE owner = new.owner;
+END;
+CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN
+    UPDATE held SET num = num - 1, num_bytes = num_bytes - old.num_bytes WHERE owner = old.owner;
+END;
+"""
+RESPONSES: Final = FileKind(
+    "file of stored responses",
+    "[gateway.responses] path",
+    0x4845_5253,
+    1,
+    _TABLES + "".join(_COUNTS.format(table=table) for table in ("responses", "conversations")),
+)
+"""HERS in the header."""
+
+_CHAIN: Final = """
+WITH RECURSIVE chain (id, previous_id, depth) AS (
+    SELECT id, previous_id, 0 FROM responses WHERE id = :id AND owner = :owner
+    UNION ALL
+    SELECT r.id, r.previous_id, depth + 1 FROM chain JOIN responses r ON r.id = chain.previous_id
+    WHERE r.owner = :owner AND depth < 10000
+)
+{rest}
+"""
+_CHAIN_USED: Final = _CHAIN.format(
+    rest="UPDATE responses SET used_at = max(used_at, :now) WHERE id IN (SELECT id FROM chain)"
+)
+_CHAIN_READ: Final = _CHAIN.format(
+    rest="SELECT r.input, r.object, r.previous_id FROM chain JOIN responses r USING (id) "
+    "ORDER BY depth DESC"
+)
+_DELETE: Final = "DELETE FROM {table} WHERE id = ? AND owner = ?"
+_REMOVE: Final = "DELETE FROM {table} WHERE id = ?"
+_EXPIRE: Final = "DELETE FROM {table} WHERE used_at < ? AND {rest}"
+_GROW: Final = "UPDATE {table} SET num_bytes = num_bytes + ? WHERE id = ?"
+_OLDEST: Final = """
+SELECT 'responses', id, num_bytes, used_at FROM responses WHERE {owner} NOT is_open
+UNION ALL SELECT 'conversations', id, num_bytes, used_at FROM conversations WHERE {owner} TRUE
+ORDER BY used_at LIMIT 64
+"""
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+
+Item = dict[str, Any]
+
+
+class Bounds(NamedTuple):
+    """How much is kept: of one owner, and of all together. What was used longest ago goes first."""
+
+    owner_num: int
+    owner_bytes: int
+    num: int
+    num_bytes: int
+
+
+class StoredResponse(NamedTuple):
+    """A response; `object` as the API shows it. `is_open`: it has not ended. `has_events`: its
+    stream is stored too, as far as it has come.
+    """
+
+    object: Item
+    is_background: bool
+    is_open: bool
+    has_events: bool
+
+
+class Insert(NamedTuple):
+    """A new response. `input` are the items that its request added."""
+
+    id: str
+    owner: str
+    created_at: int
+    previous_id: str | None
+    is_background: bool
+    is_open: bool
+    object: bytes
+    input: bytes
+
+
+class AddEvents(NamedTuple):
+    """The events `first` to `last` of a response's stream, as they were sent."""
+
+    id: str
+    first: int
+    last: int
+    data: bytes
+
+
+class SetObject(NamedTuple):
+    """What a response is now, in JSON."""
+
+    id: str
+    object: bytes
+    is_open: bool
+
+
+class Remove(NamedTuple):
+    """A response that shall not be kept."""
+
+    id: str
+
+
+class AddItems(NamedTuple):
+    """Items (JSON, with ids) at the end of a conversation; nothing if it has been deleted."""
+
+    conversation_id: str
+    owner: str
+    items: list[tuple[str, bytes]]
+
+
+Change = Insert | AddEvents | SetObject | Remove | AddItems
+
+
+class ResponseStoreError(HermaError):
+    """The file could not be read or written; the text is for the operator."""
+
+
+class ResponseStore:
+    """The file at `path`, used by the gateway process `process`. `now` is the time.
+
+    Raises `ConfigError` if the file cannot be opened, or if another gateway has the same process
+    number.
+    """
+
+    def __init__(
+        self, path: Path, bounds: Bounds, process: int = 0, now: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self._path = path
+        self._bounds = bounds
+        self._process = process
+        self._now = now
+        with ExitStack() as stack:
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._lock = lock(path, RESPONSES, f".{process}.lock")
+                stack.callback(os.close, self._lock)
+                self._connection = open_file(path, RESPONSES)
+                stack.callback(self._connection.close)
+                self._connection.execute("PRAGMA secure_delete = ON")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                # A crash of the machine may lose the last commits, never the file.
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+            except (OSError, sqlite3.Error) as error:
+                raise RESPONSES.cannot_open(path, error) from error
+            stack.pop_all()
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        self._connection.close()
+        os.close(self._lock)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Make the changes in one transaction, then let go of what is over the bounds."""
+        with self._transaction() as connection:
+            owners = {""}
+            for change in changes:
+                match change:
+                    case Insert():
+                        owners.add(change.owner)
+                        self._insert(change)
+                    case AddEvents(response_id, first, last, data):
+                        packed = zlib.compress(data, 1)
+                        row = (response_id, first, last, packed, response_id)
+                        done = connection.execute(
+                            "INSERT INTO events SELECT ?, ?, ?, ? "
+                            "WHERE EXISTS (SELECT 1 FROM responses WHERE id = ?)",
+                            row,
+                        )
+                        self._grow("responses", response_id, len(packed) * done.rowcount)
+                    case SetObject():
+                        self._set_object(change)
+                    case Remove(response_id):
+                        self._remove("responses", response_id)
+                    case AddItems():
+                        owners.add(change.owner)
+                        self._add_items(change)
+            for owner in owners:
+                self._make_room(owner)
+
+    def response(self, owner: str, response_id: str) -> StoredResponse | None:
+        """The response of that id, which counts as used now."""
+        with self._transaction() as connection:
+            found = connection.execute(
+                "UPDATE responses SET used_at = max(used_at, ?) WHERE id = ? AND owner = ? "
+                "RETURNING object, is_background, is_open, is_background OR EXISTS "
+                "(SELECT 1 FROM events WHERE response_id = responses.id)",
+                (int(self._now()), response_id, owner),
+            ).fetchone()
+        return found and StoredResponse(_unpack(found[0]), *map(bool, found[1:]))
+
+    def chain(self, owner: str, response_id: str) -> list[tuple[list[Item], Item]] | None:
+        """The items and the object of the response and of all that it went on from, oldest first,
+        which all count as used now; None if one of them is gone.
+        """
+        asked = {"id": response_id, "owner": owner, "now": int(self._now())}
+        with self._transaction() as connection:
+            connection.execute(_CHAIN_USED, asked)
+            rows = connection.execute(_CHAIN_READ, asked).fetchall()
+        if not rows or rows[0][2] is not None:
+            return None
+        return [(_unpack(given), _unpack(made)) for given, made, _ in rows]
+
+    def inputs(self, owner: str, response_id: str) -> list[tuple[list[Item], Item]]:
+        """As `chain`, of those that are left, and without an effect."""
+        rows = self._read(_CHAIN_READ, {"id": response_id, "owner": owner})
+        return [(_unpack(given), _unpack(made)) for given, made, _ in rows]
+
+    def events(self, owner: str, response_id: str, after: int) -> list[bytes] | None:
+        """The batches of events with numbers above `after`, the first of which may hold smaller
+        ones too; None if there is no such response.
+        """
+        asked = (response_id, owner)
+        if not self._read("SELECT 1 FROM responses WHERE id = ? AND owner = ?", asked):
+            return None
+        rows = self._read(
+            "SELECT data FROM events WHERE response_id = ? AND last > ? ORDER BY first",
+            (response_id, after),
+        )
+        return [zlib.decompress(data) for (data,) in rows]
+
+    def cancel(self, owner: str, response_id: str) -> StoredResponse | None:
+        """Mark a background response as cancelled, for the process that runs it."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE responses SET is_cancelled = 1 "
+                "WHERE id = ? AND owner = ? AND is_open AND is_background",
+                (response_id, owner),
+            )
+        return self.response(owner, response_id)
+
+    def cancelled(self) -> list[str]:
+        """Responses that this process runs, or has run, and should end."""
+        rows = self._read(
+            "SELECT id FROM responses WHERE is_open AND process = ? AND is_cancelled",
+            (self._process,),
+        )
+        return [response_id for (response_id,) in rows]
+
+    def delete_response(self, owner: str, response_id: str) -> bool:
+        """Delete the response; False if there is none."""
+        return self._delete("responses", owner, response_id)
+
+    def create_conversation(
+        self, owner: str, conversation_id: str, metadata: object, items: list[tuple[str, bytes]]
+    ) -> None:
+        """Create a conversation with items."""
+        now, packed = int(self._now()), _pack(_encode(metadata))
+        with self._transaction() as connection:
+            row = (conversation_id, owner, now, now, len(packed), packed)
+            connection.execute("INSERT INTO conversations VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._add_items(AddItems(conversation_id, owner, items))
+            self._make_room(owner)
+
+    def conversation(self, owner: str, conversation_id: str) -> tuple[int, Any] | None:
+        """When the conversation was created, and its metadata. It counts as used now."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "UPDATE conversations SET used_at = max(used_at, ?) WHERE id = ? AND owner = ? "
+                "RETURNING created_at, metadata",
+                (int(self._now()), conversation_id, owner),
+            ).fetchone()
+        return row and (row[0], _unpack(row[1]))
+
+    def set_metadata(self, owner: str, conversation_id: str, metadata: object) -> None:
+        """Replace the metadata of a conversation."""
+        packed = _pack(_encode(metadata))
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE conversations SET num_bytes = num_bytes - length(metadata) + ?, "
+                "metadata = ? WHERE id = ? AND owner = ?",
+                (len(packed), packed, conversation_id, owner),
+            )
+
+    def items(self, owner: str, conversation_id: str) -> list[Item] | None:
+        """All items of a conversation in their order; None if there is no such conversation."""
+        if self.conversation(owner, conversation_id) is None:
+            return None
+        rows = self._read(
+            "SELECT item FROM items WHERE conversation_id = ? ORDER BY position", (conversation_id,)
+        )
+        return [_unpack(item) for (item,) in rows]
+
+    def delete_item(self, owner: str, conversation_id: str, item_id: str) -> bool:
+        """Delete an item; False if there is none."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "DELETE FROM items WHERE conversation_id = ? AND id = ? AND EXISTS "
+                "(SELECT 1 FROM conversations WHERE id = ? AND owner = ?) RETURNING length(item)",
+                (conversation_id, item_id, conversation_id, owner),
+            ).fetchall()
+            self._grow("conversations", conversation_id, -sum(size for (size,) in rows))
+        self.scrub()
+        return bool(rows)
+
+    def delete_conversation(self, owner: str, conversation_id: str) -> bool:
+        """Delete a conversation and its items; False if there is none."""
+        return self._delete("conversations", owner, conversation_id)
+
+    def expire(self, used_before: float) -> int:
+        """Delete what was last used before that time; how much that was."""
+        with self._transaction() as connection:
+            expired = 0
+            for table, rest in (("responses", "NOT is_open"), ("conversations", "TRUE")):
+                statement = _EXPIRE.format(table=table, rest=rest)
+                expired += connection.execute(statement, (used_before,)).rowcount
+        return expired
+
+    def left_open(self, num_processes: int) -> list[tuple[str, Item, list[bytes]]]:
+        """Responses that did not end: of an earlier run of this process, and of processes that are
+        no more. Their ids, objects and batches of events.
+        """
+        first = num_processes if self._process == 0 else 2**31
+        rows = self._read(
+            "SELECT id, object FROM responses WHERE is_open AND (process = ? OR process >= ?)",
+            (self._process, first),
+        )
+        return [(row_id, _unpack(made), self._all_events(row_id)) for row_id, made in rows]
+
+    def scrub(self) -> None:
+        """Empty the write-ahead log: it holds the pages as they were before a deletion."""
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            raise self._failed("write", error) from error
+
+    def figures(self) -> tuple[int, int]:
+        """How many responses and conversations are stored, and their bytes."""
+        rows = self._read("SELECT total(num), total(num_bytes) FROM held", ())
+        return int(rows[0][0]), int(rows[0][1])
+
+    def _all_events(self, response_id: str) -> list[bytes]:
+        rows = self._read(
+            "SELECT data FROM events WHERE response_id = ? ORDER BY first", (response_id,)
+        )
+        return [zlib.decompress(data) for (data,) in rows]
+
+    def _insert(self, new: Insert) -> None:
+        made, given, now = _pack(new.object), _pack(new.input), int(self._now())
+        self._connection.execute(
+            "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+            (
+                *(new.id, new.owner, self._process, new.created_at, now, new.previous_id),
+                *(new.is_background, new.is_open, len(made) + len(given), made, given),
+            ),
+        )
+
+    def _set_object(self, change: SetObject) -> None:
+        packed = _pack(change.object)
+        self._connection.execute(
+            "UPDATE responses SET num_bytes = num_bytes - length(object) + ?, object = ?, "
+            "is_open = ? WHERE id = ?",
+            (len(packed), packed, change.is_open, change.id),
+        )
+
+    def _add_items(self, change: AddItems) -> None:
+        connection, parent = self._connection, change.conversation_id
+        if not connection.execute(
+            "UPDATE conversations SET used_at = max(used_at, ?) WHERE id = ? AND owner = ?",
+            (int(self._now()), parent, change.owner),
+        ).rowcount:
+            return
+        statement = "SELECT coalesce(max(position), -1) FROM items WHERE conversation_id = ?"
+        (last,) = connection.execute(statement, (parent,)).fetchone()
+        rows = [
+            (parent, last + 1 + at, item_id, _pack(item))
+            for at, (item_id, item) in enumerate(change.items)
+        ]
+        connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
+        self._grow("conversations", parent, sum(len(row[-1]) for row in rows))
+
+    def _grow(self, table: str, row_id: str, num_bytes: int) -> None:
+        if num_bytes:
+            self._connection.execute(_GROW.format(table=table), (num_bytes, row_id))
+
+    def _remove(self, table: str, row_id: str) -> None:
+        self._connection.execute(_REMOVE.format(table=table), (row_id,))
+
+    def _delete(self, table: str, owner: str, row_id: str) -> bool:
+        with self._transaction() as connection:
+            done = connection.execute(_DELETE.format(table=table), (row_id, owner))
+        self.scrub()
+        return bool(done.rowcount)
+
+    def _make_room(self, owner: str) -> None:
+        """Delete what was used longest ago, of this owner and then of all, until the rest fits."""
+        bounds = self._bounds
+        mine = "SELECT num, num_bytes FROM held WHERE owner = ?"
+        self._shrink(mine, (owner,), "owner = ? AND", bounds.owner_num, bounds.owner_bytes)
+        everything = "SELECT total(num), total(num_bytes) FROM held"
+        self._shrink(everything, (), "", bounds.num, bounds.num_bytes)
+
+    def _shrink(
+        self, statement: str, asked: tuple[str, ...], owner: str, num: int, num_bytes: int
+    ) -> None:
+        connection = self._connection
+        held, held_bytes = connection.execute(statement, asked).fetchone() or (0, 0)
+        while held > num or held_bytes > num_bytes:
+            oldest = connection.execute(_OLDEST.format(owner=owner), asked * 2).fetchall()
+            if not oldest:
+                return
+            for table, row_id, size, _ in oldest:
+                if held <= num and held_bytes <= num_bytes:
+                    return
+                self._remove(table, row_id)
+                held, held_bytes = held - 1, held_bytes - size
+
+    def _read(self, statement: str, asked: Sequence[object] | dict[str, object]) -> list[Any]:
+        try:
+            return self._connection.execute(statement, asked).fetchall()
+        except sqlite3.Error as error:
+            raise self._failed("read", error) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, or nothing of it. Raises `ResponseStoreError`."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._failed("write", error) from error
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _failed(self, verb: str, error: Exception) -> ResponseStoreError:
+        return ResponseStoreError(f"cannot {verb} the {RESPONSES.name} {self._path}: {error}")
+
+
+def _pack(data: bytes) -> bytes:
+    return zlib.compress(data, 1)
+
+
+def _unpack(data: bytes) -> Any:  # noqa: ANN401 (JSON of any shape)
+    return _decode(zlib.decompress(data))

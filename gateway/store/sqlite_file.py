@@ -1,0 +1,136 @@
+"""One SQLite file: how it is opened, recognised and locked.
+
+Owns what all stores of this package share. A file is ours by the application id in its header, and
+has mode 0600. Must not know tables.
+"""
+
+import fcntl
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import ConfigError
+
+BUSY_S: Final = 5.0
+"""Only a backup, a reader's checkpoint or another process's commit can hold a file this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What a file holds: its `name` in messages, the configuration key of its path, the id and
+    version in its header, and the statements that create its tables.
+    """
+
+    name: str
+    setting: str
+    application_id: int
+    version: int
+    tables: str
+
+    def cannot_open(self, path: Path, error: Exception) -> ConfigError:
+        """The error for the operator."""
+        return ConfigError(
+            f"cannot open the {self.name} {path}: {error}; set {self.setting} to a writable place"
+        )
+
+    def check(self, connection: sqlite3.Connection, path: Path) -> None:
+        """Raise `ConfigError` for a file of another kind or version."""
+        if _pragma(connection, "application_id") != self.application_id:
+            raise ConfigError(
+                f"{path} is a database, but not a {self.name} of Herma; name another {self.setting}"
+            )
+        version = _pragma(connection, "user_version")
+        if version != self.version:
+            raise ConfigError(
+                f"the {self.name} {path} has version {version}, this Herma reads version "
+                f"{self.version}; move it away, or run the Herma that wrote it"
+            )
+
+
+def open_file(path: Path, kind: FileKind) -> sqlite3.Connection:
+    """A connection that writes `path`, created with its tables if it is missing. The connection may
+    be used from any thread, one at a time.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with ExitStack() as stack:
+        connection = stack.enter_context(
+            closing(
+                sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            )
+        )
+        # A foreign file must be recognised before anything is written to it.
+        if not _is_empty(connection):
+            kind.check(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        _create(connection, kind)
+        stack.pop_all()
+        return connection
+
+
+def open_for_reading(path: Path, kind: FileKind) -> sqlite3.Connection:
+    """A read-only connection to the file at `path`.
+
+    Raises `ConfigError` for a file of another kind or version, `sqlite3.Error` if it cannot be
+    opened.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with ExitStack() as stack:
+        connection = stack.enter_context(
+            closing(sqlite3.connect(address, timeout=BUSY_S, isolation_level=None, uri=True))
+        )
+        kind.check(connection, path)
+        stack.pop_all()
+        return connection
+
+
+def lock(path: Path, kind: FileKind, suffix: str = ".lock") -> int:
+    """The descriptor of a lock beside `path`. The kernel releases the lock when the process ends,
+    however it ends. Raises `ConfigError` if another process holds it.
+    """
+    file = os.open(f"{path}{suffix}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(file)
+        raise ConfigError(
+            f"another gateway uses the {kind.name} {path}; give each its own {kind.setting}"
+        ) from error
+    return file
+
+
+def _create(connection: sqlite3.Connection, kind: FileKind) -> None:
+    """Create the tables, unless another process has just done so."""
+    if not _is_empty(connection):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    if not _is_empty(connection):
+        connection.execute("COMMIT")
+        return
+    header = f"PRAGMA application_id = {kind.application_id};PRAGMA user_version = {kind.version};"
+    for statement in _statements(kind.tables + header):
+        connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of `script`, whole: a trigger holds semicolons of its own. `executescript`
+    would commit the transaction first.
+    """
+    statements, begun = [], ""
+    for part in script.split(";"):
+        begun += part + ";"
+        if sqlite3.complete_statement(begun) and begun.strip(" \n;"):
+            statements.append(begun)
+            begun = ""
+    return statements
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return _pragma(connection, "schema_version") == 0
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

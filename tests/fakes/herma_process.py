@@ -97,9 +97,13 @@ class HermaProcess:
     def wait_ready(self) -> str:
         """The URL of the `ready` line, once it is printed."""
         deadline = time.monotonic() + READY_S
-        while (line := self._lines.get(timeout=deadline - time.monotonic())) is not None:
-            if match := re.match(r"ready (http://\S+)", line):
-                return match[1]
+        try:
+            while (line := self._lines.get(timeout=deadline - time.monotonic())) is not None:
+                if match := re.match(r"ready (http://\S+)", line):
+                    return match[1]
+        except (queue.Empty, ValueError) as late:
+            text = f"herma up was not ready after {READY_S:g} s:\n" + "".join(self.output[-100:])
+            raise AssertionError(text) from late
         raise AssertionError("herma up ended before it was ready:\n" + "".join(self.output))
 
 

@@ -1,17 +1,41 @@
-"""Triton's interpreter without two things that it does in vain; a kernel computes what it did.
+"""Triton's interpreter without what it does in vain; a kernel computes what it did.
 
-Of the time of an attention kernel 25 % goes into looking through `triton.language` for builtins at
-every call of a device function, though the launch has replaced them, and 23 % into overflow checks
-of integers whose outcome only a debug build looks at. Must not know kernels.
+At every operation it makes the types and shapes of blocks anew, of which a kernel has a few, and
+compares them element by element; at every call of a device function it looks through
+`triton.language` for builtins, though the launch has replaced them; and it checks integers for
+overflows whose outcome only a debug build looks at. Must not know kernels.
 """
 
 import inspect
+from types import ModuleType
 from typing import Any
 
+from triton.language import core
 from triton.language.core import is_builtin
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 _builtins: dict[Any, list[str]] = {}
+_shapes: dict[tuple[int, ...], "_Shape"] = {}
+_np_dtypes: dict[str, Any] = {}
+_languages: dict[Any, list[ModuleType]] = {}
+
+
+class _Shape:
+    """What blocks of one shape share: equal shapes are one object."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.numel = core.validate_block_shape(list(sizes)) if sizes else 1
+        self.of_type = core.tuple(sizes)
+        self.of_tensor = core.tuple([core.constexpr(size) for size in sizes])
+        self.numel_of_tensor = core.constexpr(self.numel)
+
+
+_NO_BLOCK = _Shape(())
+_broadcast = TritonSemantic.broadcast_impl_value
+_np_dtype_of = interpreter._get_np_dtype
+_patch_lang = interpreter._patch_lang
+_unpatched = {core: core.static_range, interpreter.tl: interpreter.tl.static_range}
 
 
 def quicken() -> None:
@@ -20,6 +44,61 @@ def quicken() -> None:
         sanitize_overflow=False
     )
     interpreter._patch_builtin = _patch_builtin
+    interpreter._patch_lang = _patch_once
+    interpreter._get_np_dtype = _np_dtype
+    core.block_type.__init__ = _init_block_type
+    core.block_type.__eq__ = _same_type
+    core.block_type.name = property(lambda self: f"<{self.shape}, {self.element_ty}>")
+    core.tensor.__init__ = _init_tensor
+    TritonSemantic.broadcast_impl_value = _broadcast_unless_equal
+
+
+def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    sizes = tuple([core._unwrap_if_constexpr(size) for size in shape])
+    if any(type(size) is not int for size in sizes):
+        raise TypeError(f"{shape} is not a shape of integers")
+    if not sizes:
+        raise TypeError("0d block_type is forbidden")
+    if (known := _shapes.get(sizes)) is None:
+        known = _shapes[sizes] = _Shape(sizes)
+    self.element_ty, self.known = element_ty, known
+    self.shape, self.numel = known.of_type, known.numel
+
+
+def _same_type(self: Any, other: Any) -> bool:
+    is_same = isinstance(other, core.block_type) and self.shape is other.shape
+    return is_same and bool(self.element_ty == other.element_ty)
+
+
+def _init_tensor(self: Any, handle: Any, type: Any) -> None:  # noqa: A002 - the interpreter's name
+    known = type.known if type.is_block() else _NO_BLOCK
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = known.of_tensor, known.numel_of_tensor
+
+
+def _broadcast_unless_equal(self: Any, lhs: Any, rhs: Any) -> Any:
+    one, other = lhs.type, rhs.type
+    if one.is_block() and other.is_block() and one.shape is other.shape:
+        return lhs, rhs
+    return _broadcast(self, lhs, rhs)
+
+
+def _np_dtype(tt_dtype: Any) -> Any:
+    name = tt_dtype.scalar.name
+    if name not in _np_dtypes:
+        _np_dtypes[name] = _np_dtype_of(tt_dtype)
+    return _np_dtypes[name]
+
+
+def _patch_once(fn: Any) -> Any:
+    """As the interpreter's own, unless the launch has replaced all that `fn` uses."""
+    if fn not in _languages:
+        named = [value for value in fn.__globals__.values() if inspect.ismodule(value)]
+        _languages[fn] = [module for module in named if module in _unpatched]
+    used = _languages[fn]
+    if used and all(module.static_range is not _unpatched[module] for module in used):
+        return interpreter._LangPatchScope()
+    return _patch_lang(fn)
 
 
 def _patch_builtin(owner: Any, builder: Any, scope: Any) -> None:

@@ -8,6 +8,7 @@ costs a row's length squared. Must not know the model.
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -71,8 +72,9 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
     """With `torch.nn.attention.varlen`; CUDA, 16 bits."""
     key, value = _for_all_heads(query, key, value)
     length = layout.row_length
-    out: Tensor = _varlen_attn(
-        query, key, value, layout.bounds, layout.bounds, length, length, **_CAUSAL
+    attend_varlen, causal = _find_varlen()
+    out: Tensor = attend_varlen(
+        query, key, value, layout.bounds, layout.bounds, length, length, **causal
     )
     return out
 
@@ -139,8 +141,11 @@ def _for_all_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, T
     return key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
 
 
+@cache
 def _find_varlen() -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The library's function (torch >= 2.10), and its version's keyword for causal attention."""
+    """The library's function (torch >= 2.10), and its version's keyword for causal attention. Its
+    import takes 2.5 s, so that only those pay it that call it.
+    """
     try:
         found: Callable[..., Any] = import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
@@ -152,6 +157,3 @@ def _find_varlen() -> tuple[Callable[..., Any], dict[str, Any]]:
 
 def _missing(*_: object, **__: object) -> Tensor:
     raise NotImplementedError("this torch has no torch.nn.attention.varlen")
-
-
-_varlen_attn, _CAUSAL = _find_varlen()

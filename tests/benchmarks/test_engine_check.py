@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.drive import fresh_runner
 from benchmarks.engine.check import check_answers
 from benchmarks.engine.client import Answer, Client, Request
 from benchmarks.engine.engine import Engine
@@ -49,6 +50,12 @@ def _runner(home: Path, **changes: Any) -> Runner:
         **changes,
     )
     return load_runner(config, lambda *_: None)
+
+
+@pytest.fixture(name="plain", scope="module")
+def _plain(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """The weights that the faults are tried on."""
+    return _runner(tmp_path_factory.mktemp("plain"))
 
 
 def _answers(runner: Runner) -> list[Answer]:
@@ -143,10 +150,10 @@ def test_a_right_engine_passes(quantization: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_kernel_is_found(
-    fault: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Wrong, plain: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fault is far below what one would see in a text."""
-    runner = _runner(tmp_path)
+    runner = fresh_runner(plain)
     fault(monkeypatch)
     found = failures(check_answers(runner, _answers(runner)))
     assert any("wrong tokens" in line or "together" in line for line in found), found

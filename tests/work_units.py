@@ -16,6 +16,7 @@ LONG: Final = (
     "tests/chaos/",
     "tests/workers/engine/compile/",
     "tests/workers/supervisor/",
+    "tests/workers/bridge/",
     "tests/training/",
     "tests/kernels/",
     "tests/benchmarks/",

@@ -36,6 +36,7 @@ serves = "alpha"
 [[workers]]
 name = "b1"
 model = "builtin:herma-tiny"
+engine = "synthetic"
 serves = "beta"
 context_length = {SMALL_WINDOW}
 """
@@ -43,7 +44,7 @@ context_length = {SMALL_WINDOW}
 
 @pytest.fixture(scope="package")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HermaProcess]:
-    """Two models on three workers; `beta` has a window of 512 tokens."""
+    """Two models on three workers; `beta` has a window of 512 tokens and a synthetic engine."""
     folder: Path = tmp_path_factory.mktemp("fleet")
     config = folder / "herma.toml"
     config.write_text(FLEET.format(folder=folder))

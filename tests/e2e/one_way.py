@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -234,12 +235,22 @@ class _TracedGateway:
             {"role": "assistant", "content": answer},
             {"role": "user", "content": THEN.replace("{}", subject)},
         ]
+        self._wait_idle()
         assert self._obeyed("record") == "recording\n"
         self._ask(messages)
         return split([(path, name) for path, name in json.loads(self._obeyed("report"))])
 
     def close(self) -> None:
         self._connection.close()
+
+    def _wait_idle(self) -> None:
+        """Return once the gateway waits for something: what it still does for the answer before is
+        no part of the next request's way.
+        """
+        deadline = time.monotonic() + READY_S
+        while _state_of(self._process.pid) != "S":
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
     def _obeyed(self, command: str) -> str:
         assert self._process.stdin is not None
@@ -264,6 +275,11 @@ class _TracedGateway:
         events = re.findall(rb"data: (\{.+\})\n", received)
         choices = [choice for event in events for choice in json.loads(event)["choices"]]
         return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def _state_of(pid: int) -> str:
+    """The state of a process's main thread: "R" while it computes or could, "S" while it waits."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager

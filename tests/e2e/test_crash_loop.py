@@ -1,6 +1,5 @@
 """A whole `herma up` whose engine cannot be started again, and the way out of it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -37,10 +36,7 @@ def test_a_crash_loop_is_shown_everywhere_and_healed(tmp_path: Path) -> None:
     stub = ROOT / "tests" / "fakes" / "stub_engine.py"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} {stub} {mood.path} "$@"\n')
     script.chmod(0o755)
-    environ = {
-        "HERMA_ENGINE_COMMAND": json.dumps([str(script)]),
-        "PYTHONPATH": str(ROOT),
-    }
+    environ = mood.environ([str(script)])
     with herma_up(config, **environ) as herma:
         fault = 'herma_worker_fault{kind="file_not_found",worker="w"}'
         down = 'herma_worker_state{state="down",worker="w"}'

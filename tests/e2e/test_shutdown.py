@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from tests.fakes.checked_http import checked_client
 from tests.fakes.herma_process import descendants, herma_up, title_of, wait_until
+from tests.fakes.moody import Mood
 
 CONFIG = """
 [gateway]
@@ -57,21 +58,23 @@ def test_a_stream_that_cannot_end_in_time_says_so(tmp_path: Path) -> None:
         assert not [pid for pid in family if "herma" in title_of(pid)]
 
 
-def test_what_a_killed_herma_up_leaves_is_removed_by_the_next_one() -> None:
+def test_what_a_killed_herma_up_leaves_is_removed_by_the_next_one(tmp_path: Path) -> None:
     """The folder of the built-in set-up's socket is named for its owner; a living one's stays."""
+    mood = Mood(tmp_path)
+    mood.set()
     with TemporaryDirectory(prefix="herma-test-") as folder:
 
         def sockets() -> set[Path]:
             return set(Path(folder).glob("herma-*/workers"))
 
-        with herma_up(None, TMPDIR=folder) as herma:
+        with herma_up(None, TMPDIR=folder, **mood.environ()) as herma:
             (left,) = sockets()
             family = descendants(herma.process.pid)
             for pid in (*herma.pids("herma worker"), herma.process.pid):
                 os.kill(pid, signal.SIGKILL)  # a worker that lives on would tidy up
             wait_until(lambda: not any("herma" in title_of(pid) for pid in family), "their end")
         assert left.parent.is_dir()
-        with herma_up(None, TMPDIR=folder) as herma:
+        with herma_up(None, TMPDIR=folder, **mood.environ()) as herma:
             wait_until(lambda: not left.parent.exists(), "its removal")
             assert len(sockets()) == 1
             assert herma.stop() == 0

@@ -23,6 +23,11 @@ class Mood:
         """As `stub_engine` describes; nothing makes a healthy one."""
         self.path.write_text(json.dumps({"model_dir": self._model_dir, **mood}))
 
+    def environ(self, command: list[str] | None = None) -> dict[str, str]:
+        """Of a supervisor whose engine is the stub, or whatever `command` starts."""
+        words = command or [sys.executable, str(Path(stub_engine.__file__)), str(self.path)]
+        return {"HERMA_ENGINE_COMMAND": json.dumps(words), "PYTHONPATH": str(ROOT)}
+
 
 @contextmanager
 def moody_worker(
@@ -36,11 +41,6 @@ def moody_worker(
     """A worker named `w` with the stub as its engine, or whatever `command` starts."""
     first = Mood(folder)
     first.set(**mood)
-    words = command or [sys.executable, str(Path(stub_engine.__file__)), str(first.path)]
-    variables = {
-        "HERMA_ENGINE_COMMAND": json.dumps(words),
-        "PYTHONPATH": str(ROOT),
-        **(environ or {}),
-    }
+    variables = {**first.environ(command), **(environ or {})}
     with worker_process(folder, *gateways, environ=variables, **(settings or {})) as worker:
         yield worker, first

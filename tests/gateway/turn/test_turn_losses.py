@@ -115,9 +115,11 @@ async def test_a_stream_is_held_until_the_only_worker_is_back() -> None:
 
 
 async def test_a_stream_whose_only_worker_gives_up_ends_at_once() -> None:
-    """With the words on which clients try again: nobody is coming who could go on with it."""
+    """With the words on which clients try again: nobody is coming who could go on with it. Just
+    after the gateway's start others may yet come, for `rejoin_wait_s`.
+    """
     fake = paused("w1", 4)
-    async with open_gateway() as gateway, open_worker(gateway.address, fake):
+    async with open_gateway(rejoin_wait_s=0.1) as gateway, open_worker(gateway.address, fake):
         asked = await begun(gateway)
         fake.fail_engine()
         await gateway.wait_state("starting")

@@ -15,9 +15,8 @@ from benchmarks.engine.trace import Trace
 from workers.engine.runner import Runner, largest_id
 from workers.ipc.framing import SUPERVISOR
 from workers.ipc.messages import Shutdown, encode_control
-from workers.loop.grammar_compiler import GrammarCompiler
 from workers.loop.heartbeat import EngineStatus
-from workers.loop.loop import EngineLoop, scheduler_for
+from workers.loop.loop import EngineLoop, GrammarCompiler, scheduler_for
 from workers.scheduler.scheduler import Scheduler
 
 

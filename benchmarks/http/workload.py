@@ -255,6 +255,6 @@ def _system(text: str) -> Message:
 
 
 def server_order(names: Sequence[str], round_index: int, cell_index: int) -> list[str]:
-    """Who goes first changes with every round and from cell to cell."""
+    """The first server changes with every round and from cell to cell."""
     turn = (round_index + cell_index) % len(names)
     return [*names[turn:], *names[:turn]]

@@ -267,7 +267,7 @@ class SimWorker:
         reserve = -(-self.num_running * ENGINE_BLOCK // size)
         if cache.num_free <= reserve:
             return None
-        # Those behind are in the engine's intake queue: who waits for a block holds a place.
+        # Those behind are in the engine's intake queue: one that waits for a block holds a place.
         num_places = self.spec.max_seqs - self.num_running
         for sequence in islice(self.waiting, num_places):
             if sequence.awaits in self.planned:

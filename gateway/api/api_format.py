@@ -76,7 +76,7 @@ class BodyBuilder(Protocol):
         ...
 
     def body(self, started: Started | None = None, usage: Usage | None = None) -> bytes:
-        """The JSON of what was added, with who answered and the usage, as far as they are known."""
+        """The JSON of what was added, with the server and the usage, as far as they are known."""
         ...
 
 
@@ -125,7 +125,7 @@ class UsageObject(msgspec.Struct):
 
 
 class HermaObject(msgspec.Struct):
-    """Who answered, from how much of its cache, and why it was chosen."""
+    """The worker or provider of an answer, its cached tokens, and why it was chosen."""
 
     worker: str
     cached_tokens: int
@@ -153,7 +153,7 @@ def error_chunk(error: ApiError) -> bytes:
 
 
 def with_herma(chunk: bytes, started: Started) -> bytes:
-    """`chunk`, an event of any format, with who answers in it; b"" stays b""."""
+    """`chunk`, an event of any format, with its `herma` object; b"" stays b""."""
     herma = _encode(HermaObject.of(started))
     return chunk and chunk[: -len(CHUNK_END)] + b',"herma":' + herma + CHUNK_END
 

@@ -161,7 +161,7 @@ class ChunkFormatter:
     """A `StreamFormatter`: the SSE bytes of one streamed answer.
 
     With `include_usage` a `Usage` event becomes the last chunk (`choices: []`, and a `herma` object
-    that says who answered), else it is dropped.
+    that names the worker or provider), else it is dropped.
     """
 
     __slots__ = (

@@ -156,7 +156,7 @@ def _chat_of(typed: MessagesBody, signer: Signer) -> dict[str, Any]:
 
 
 def _template_kwargs(typed: MessagesBody) -> dict[str, Any]:
-    """Only the template gets these: providers differ in how they are told to think. Clients that do
+    """Only the template gets these: providers differ in how thinking is requested. Clients that do
     not ask for thinking take the first block for the answer.
     """
     thinks = typed.thinking is not None and typed.thinking.type != "disabled"

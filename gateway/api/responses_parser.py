@@ -334,7 +334,7 @@ def _namespace(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any
 
 
 def _custom(tool: Item, where: str) -> Iterator[tuple[ToolName, dict[str, Any]]]:
-    """A tool that takes text: a function of one text. A grammar is told in words."""
+    """A tool that takes text: a function of one text. Its description states the grammar."""
     texts = [tool.get("description")]
     form = tool.get("format")
     if isinstance(form, dict) and isinstance(form.get("definition"), str):

@@ -1,4 +1,4 @@
-"""API keys, web origins and sessions: who sends a request, and what it may do.
+"""API keys, web origins and sessions: the sender of a request, and what it may do.
 
 Owns the rules for API keys, for web origins and for the operator's pages. Must not know routes.
 Keys are compared by hash, all of them, each in constant time.

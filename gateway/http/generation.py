@@ -1,6 +1,6 @@
 """POST /v1/chat/completions and POST /v1/completions.
 
-Owns what both do with a request before its turn: how many start at once, who asks, what the body
+Owns what both do with a request before its turn: how many start at once, the caller, what the body
 says. Must not know how a turn runs.
 """
 
@@ -82,7 +82,7 @@ class Generation:
         ).run()
 
     async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
-        """Who asks, and the body, once it is this request's turn to start."""
+        """The caller and the body, once it is this request's turn to start."""
         caller = self._gate.identify(scope)
         if self._edge.draining():
             raise unavailable("The gateway is stopping.", RESTART_S)
@@ -130,7 +130,7 @@ class AdmissionPacer:
         return True
 
     async def enter(self) -> None:
-        """Return in this turn of the loop or, behind all who came before, in a later one."""
+        """Return in this turn of the loop or, behind all that came before, in a later one."""
         if not self.may_pass():
             await self._waiting.park()
 

@@ -252,7 +252,7 @@ class StreamedAnswer(Answer):
         return (started.served_by, started.worker) != (announced.served_by, announced.worker)
 
     def _announce(self, started: Started) -> None:
-        """An empty delta tells who answers, as the head could not."""
+        """An empty delta names the worker or provider, as the head could not."""
         chunk = with_herma(self._formatter.keep_alive(), started)
         if (
             chunk

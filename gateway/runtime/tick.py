@@ -1,6 +1,6 @@
 """Coalesced ticks: periodic tasks wake together.
 
-Owns when the next tick of a period is. Must not know who waits for it.
+Owns when the next tick of a period is. Must not know what waits for it.
 
 Waking an idle process costs ten times what is done then, as all that it touches has left the
 caches. Tasks that wake together pay that once, so their periods are multiples of each other.

@@ -38,7 +38,7 @@ class TurnState(enum.Enum):
     """
 
     WAITING = enum.auto()
-    """A client is connected and has seen at most who answers."""
+    """A client is connected and has seen at most the name of the worker or provider."""
     STREAMING = enum.auto()
     """The client has seen content; its leaving cancels the turn."""
     DETACHED = enum.auto()

@@ -233,7 +233,7 @@ class Bridge:
             detail = str(refusal)
             self._outbox.put(link, Rejected(request_id, attempt, refusal.reason, detail))
         except (EngineError, HttpError) as error:
-            # The engine may be dying: then nobody's request is at fault.
+            # The engine may be dying: then no request is at fault.
             try:
                 await self._exchange.check()
             except EngineGone as gone:

@@ -1,6 +1,6 @@
 """The process of an engine that the worker starts.
 
-Owns its start in our own process group (so that whoever kills the group takes it along), its
+Owns its start in our own process group (so that a kill of the group takes it along), its
 output and its end. Must not know HTTP.
 """
 

@@ -212,7 +212,7 @@ class _Probe:
 
 
 def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:
-    """What gateways are told. Raises `ConfigError` if the window is not known."""
+    """The facts that gateways get. Raises `ConfigError` if the window is not known."""
     known = [size for size in (limits.context_length, config.max_context) if size is not None]
     window = config.context_length
     if window is None:

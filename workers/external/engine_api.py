@@ -20,7 +20,7 @@ from protocol.messages import Submit, TokenLogprobs
 from protocol.sampling import SamplingParams
 
 MAX_EVENT_BYTES: Final = 64 * 2**20
-"""SGLang repeats all ids of an answer in each event unless it is told otherwise."""
+"""SGLang repeats all ids of an answer in each event by default."""
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _LINE: Final = re.compile(rb"[^\r\n]+")

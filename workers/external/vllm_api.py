@@ -150,7 +150,7 @@ class VllmApi:
 
 @final
 class VllmReader:
-    """The finish is told with `[DONE]`, because the usage comes after the last tokens."""
+    """The finish is reported with `[DONE]`, because the usage comes after the last tokens."""
 
     def __init__(self, job: Job) -> None:
         self._num_tops = job.sampling.logprobs

@@ -1,9 +1,16 @@
 """The engine process around a runner: channel, heartbeat, scheduler, pipeline; no torch."""
 
 from workers.loop.channel import EngineChannel
-from workers.loop.grammar_compiler import Compiled, GrammarCompiler
 from workers.loop.heartbeat import EngineStatus, Reporter, start_heartbeats
-from workers.loop.loop import Channel, EngineBroken, EngineLoop, Runner, scheduler_for
+from workers.loop.loop import (
+    Channel,
+    Compiled,
+    EngineBroken,
+    EngineLoop,
+    GrammarCompiler,
+    Runner,
+    scheduler_for,
+)
 from workers.loop.start_table import DeviceUse, start_table
 
 __all__ = [

@@ -17,7 +17,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final, Generic, Protocol, assert_never, final
+from typing import Any, Final, Generic, NamedTuple, Protocol, assert_never, final
 
 from protocol import wire
 from protocol.errors import WireError
@@ -26,6 +26,7 @@ from protocol.messages import (
     Dismiss,
     Drain,
     GetFiles,
+    Grammar,
     Load,
     Ping,
     Rejected,
@@ -49,12 +50,11 @@ from workers.ipc import (
     encode_control,
     recover_request_id,
 )
-from workers.loop.grammar_compiler import GrammarCompiler
 from workers.loop.heartbeat import EngineStatus
 from workers.loop.pipeline import EngineBroken, InFlight, Pipeline, Runner
-from workers.scheduler import BlockManager, Outgoing, Scheduler, SchedulerLimits
+from workers.scheduler import BlockManager, Key, Outgoing, Scheduler, SchedulerLimits
 
-__all__ = ["Channel", "EngineBroken", "EngineLoop", "Runner"]
+__all__ = ["Channel", "Compiled", "EngineBroken", "EngineLoop", "GrammarCompiler", "Runner"]
 
 LOAD_EVERY_S: Final = 0.1
 
@@ -69,6 +69,28 @@ PREPARE_EVERY_S: Final = 2.0
 COMPILING_POLL_S: Final = 0.001
 """How soon an idle engine sees that a grammar is compiled, most of which takes as long."""
 _FIRST_CONTROL_TAG: Final = 64
+
+
+class Compiled(NamedTuple):
+    """The grammar of the sequence `key`, behind the outputs that it has so far; None if it cannot
+    be enforced because of the `error`, which is for the client.
+    """
+
+    key: Key
+    grammar: object | None
+    error: str = ""
+
+
+class GrammarCompiler(Protocol):
+    """Compiles grammars beside the steps; each is ready some turns later. Called by the thread of
+    the loop only.
+    """
+
+    def begin(self, key: Key, grammar: Grammar, outputs: array[int]) -> None:
+        """Compile it; `take_done` returns it once. `outputs` are those of earlier attempts."""
+
+    def take_done(self) -> list[Compiled]:
+        """Those that are ready now."""
 
 
 class Channel(Protocol):

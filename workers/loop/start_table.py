@@ -1,6 +1,6 @@
 """The table that an engine prints at the end of its start: what it holds, and what took how long.
 
-Owns its rows, their order and their words. Must not know torch, devices or who reads it: facts and
+Owns its rows, their order and their words. Must not know torch, devices or its readers: facts and
 numbers in, lines out.
 """
 

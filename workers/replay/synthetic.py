@@ -1,8 +1,8 @@
 """An engine without a model: hashed tokens at an exact pace, for load tests.
 
 Owns the answers of `engine = "synthetic"` and their pace: an output token is a hash of the seed and
-of its place in the answer, so a resumed sequence continues as the undisturbed one, and a reader who
-knows the seed can say what every token must be. It reads the model's text files and never its
+of its place in the answer, so a resumed sequence continues as the undisturbed one, and a reader
+that knows the seed can say what every token must be. It reads the model's text files and never its
 weights. Must not import torch.
 """
 

@@ -1,4 +1,4 @@
-"""Who holds which block of the key-value cache, and which blocks can be found by their content.
+"""The holders of each block of the key-value cache, and the blocks that can be found by content.
 
 Owns reference counts, the prefix cache, its eviction and the order in which free blocks are reused.
 Must not know sequences, scheduling or tensors: a block is a number.

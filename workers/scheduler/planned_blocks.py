@@ -1,12 +1,12 @@
-"""Blocks that running sequences will compute: nobody else needs to.
+"""Blocks that running sequences will compute, so that no other sequence needs to.
 
-Owns the digests that are under way, and by whom. Must not know what is computed already, nor who
-waits.
+Owns the digests that are under way, and the sequences that compute them. Must not know what is
+computed already, nor which sequences wait.
 
 A sequence announces the full blocks of its prompt when it starts. It is an announcement of work,
-not of content: a block can be read, and a gateway is told of it, when the step that computes it is
-committed. An announcement ends there, or when the sequence ends or loses its blocks, however that
-comes about; whoever waited then looks again.
+not of content: a block can be read, and is reported to the gateways, when the step that computes it
+is committed. An announcement ends there, or when the sequence ends or loses its blocks, however
+that comes about; the sequences that waited then look again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PlannedBlocks:
 
     def announce(self, table: BlockTable, num_blocks: int, cached: Container[BlockDigest]) -> None:
         """The holder of `table` will compute its blocks up to `num_blocks`. A block may be `cached`
-        behind one that is not only if digests have collided; nobody can rely on it.
+        behind one that is not only if digests have collided; no caller can rely on it.
         """
         table.num_announced = num_blocks
         by_digest = self._by_digest
@@ -45,7 +45,7 @@ class PlannedBlocks:
                 by_digest.setdefault(digest, table)
 
     def computed(self, digests: Iterable[BlockDigest]) -> None:
-        """They can be found now, whoever computed them."""
+        """They can be found now, whichever sequence computed them."""
         by_digest = self._by_digest
         if by_digest:
             for digest in digests:
@@ -74,7 +74,7 @@ class PlannedBlocks:
     def check_integrity(
         self, tables: Collection[BlockTable], cached: Container[BlockDigest]
     ) -> None:
-        """Raise `IntegrityError` unless who has announced a block runs and will compute it."""
+        """Raise `IntegrityError` unless the announcer of each block runs and will compute it."""
         held = {id(table): table for table in tables}
         for digest, table in self._by_digest.items():
             require(id(table) in held, f"{table!r} is gone and has announced a block")

@@ -1,6 +1,6 @@
 """What the prompts of one step may take: tokens, and seconds if decodes wait for the step.
 
-Owns the remainder of both. Must not know sequences or who gets how much.
+Owns the remainder of both. Must not know sequences or their shares.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PromptBudget:
         cls, num_decodes: int, token_budget: int, max_gap_s: float, cost: StepCost
     ) -> PromptBudget:
         """What is left beside `num_decodes`, which wait at most `max_gap_s` for their next token.
-        Without decodes nobody waits.
+        Without decodes nothing waits.
         """
         tokens = token_budget - num_decodes
         if num_decodes == 0 or max_gap_s == math.inf:

@@ -58,7 +58,7 @@ class _Shares:
                 self._go_on(sequence)
 
     def start_in_order(self) -> None:
-        """What nobody in progress can use is for those that wait."""
+        """What no sequence in progress can use is for those that wait."""
         starts, budget = self._starts, self._budget
         while not budget.is_spent and (candidate := starts.candidate()) is not None:
             # Somebody must go on, whatever it costs.

@@ -42,7 +42,8 @@ class Scheduler:
     With a `lookahead` of 1 a step is planned while the one before is computed. A sequence that ends
     in the earlier one may then be in the later one too, where its part is computed for nothing.
 
-    Whoever measures steps writes to `step_cost`, which says what prompts may take beside decodes.
+    The engine loop writes measured steps to `step_cost`, which says what prompts may take beside
+    decodes.
     """
 
     def __init__(

@@ -3,10 +3,10 @@
 Owns the way from the queue to the blocks of a sequence. Must not know how many tokens of a step it
 gets.
 
-Of several sequences with one prefix that nobody has computed, the first computes it. The others
-wait until its blocks can be read, and find them. Who waits for a block is passed by those behind
-it, and waits for one that runs: that one goes on, or gives up its blocks, and with them what it
-announced. So nobody waits in a circle or for ever.
+Of several sequences with one prefix that is not computed yet, the first computes it. The others
+wait until its blocks can be read, and find them. A sequence that waits for a block is passed by
+those behind it, and waits for one that runs: that one goes on, or gives up its blocks, and with
+them what it announced. So no sequence waits in a circle or for ever.
 
 A block can be read by the first plan that is made after the step that computes it was committed. A
 plan that is made while that step is computed could read it too, because steps take effect in order;
@@ -53,8 +53,8 @@ class Starts:
         self._is_over = False
 
     def candidate(self) -> Candidate | None:
-        """Who starts next, if anyone can. No blocks are freed while a plan is made, so after one
-        that does not fit nobody starts: none overtakes it (decision 0018).
+        """The next to start, if one can. No blocks are freed while a plan is made, so after one
+        that does not fit no other starts: none overtakes it (decision 0018).
         """
         if self._candidate is None and not self._is_over:
             self._candidate = self._find()
@@ -100,7 +100,7 @@ class Starts:
 
     def _waits(self, sequence: Sequence, num_found: int, num_left: int) -> bool:
         """Whether another computes enough of what follows the `num_found` blocks. One that was
-        preempted waits for nobody: it is older than all that would pass it.
+        preempted never waits: it is older than all that would pass it.
         """
         sequence.awaits = None
         if sequence.is_started:

@@ -1,4 +1,4 @@
-"""Who holds a GPU's memory: processes by number, name and container.
+"""The holders of a GPU's memory: processes by number, name and container.
 
 Owns the reading of nvidia-smi's table of processes and of /proc (status, cgroup, open devices), and
 the end of a holder where the configuration says that the GPU is the worker's own. Must not know

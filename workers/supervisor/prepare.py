@@ -137,8 +137,8 @@ def _remove_unused(
 
 
 def _lease(file: int) -> bool:
-    """Whether nobody else uses the file; until it is closed an opener has to wait. A file system
-    without leases cannot tell, so the file counts as used. Raises `PermissionError`.
+    """Whether no other process uses the file; until it is closed an opener has to wait. A file
+    system without leases cannot tell, so the file counts as used. Raises `PermissionError`.
     """
     try:
         fcntl.fcntl(file, fcntl.F_SETSIG, _HARMLESS)

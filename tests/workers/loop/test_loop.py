@@ -37,9 +37,8 @@ from workers.ipc.messages import (
     encode_control,
 )
 from workers.loop.channel import EngineChannel
-from workers.loop.grammar_compiler import GrammarCompiler
 from workers.loop.heartbeat import EngineStatus
-from workers.loop.loop import EngineBroken, EngineLoop
+from workers.loop.loop import EngineBroken, EngineLoop, GrammarCompiler
 from workers.loop.pipeline import MAX_FAULTS_IN_A_ROW
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Sampled, StepPlan, StepResult

@@ -137,6 +137,8 @@ class SimWorker:
         self._context = 0
         self._began_at = 0.0
         self._chunks: list[tuple[Running, int]] = []
+        self._num_single = 0
+        self._ended: list[Running] = []
         self._stretch = 0
         self._budget = 0
         self._may_start = False
@@ -187,8 +189,9 @@ class SimWorker:
         self._context += num_steps * len(self.decoding)
         for sequence, length in self._chunks:
             self._computed(sequence, length)
-        self._chunks, self._stretch = [], 0
         self._end_those_due()
+        self._release_ended()
+        self._chunks, self._stretch = [], 0
         self._begin(now)
         return self._report(now)
 
@@ -198,6 +201,7 @@ class SimWorker:
         self.num_preemptions += num_preempted
         # A sequence that needs one token gets it, as a decode does; the others share the rest.
         self._chunks = [(one, 1) for one in self.prefilling if one.num_left == 1]
+        self._num_single = len(self._chunks)
         longer = [one for one in self.prefilling if one.num_left > 1]
         self._budget = self.spec.token_budget - len(self.decoding) - len(self._chunks)
         self._may_start = num_preempted == 0
@@ -330,7 +334,7 @@ class SimWorker:
         sequence.num_tokens += 1
         self.prefilling.remove(sequence)
         if sequence.num_outputs_left == 0:
-            self._finish(sequence)
+            self._ended.append(sequence)
             return
         self.decoding[sequence.arrival] = sequence
         self._context += sequence.num_tokens
@@ -371,7 +375,7 @@ class SimWorker:
             if sequence.num_outputs_left == 0:
                 del self.decoding[sequence.arrival]
                 self._context -= sequence.num_tokens
-                self._finish(sequence)
+                self._ended.append(sequence)
             else:
                 self._expect(sequence)
 
@@ -412,9 +416,17 @@ class SimWorker:
             self.planned.pop(digest, None)
             sequence.stored.append(digest)
 
-    def _finish(self, sequence: Running) -> None:
-        self._release(sequence)
-        self._finished.append(sequence.turn.number)
+    def _release_ended(self) -> None:
+        """In the order of the engine's rows: those of one token by their starts, then the others.
+        Of blocks that are found again, those released first are evicted first.
+        """
+        others = enumerate(self._chunks[self._num_single :], 1)
+        places = {sequence.turn.number: place for place, (sequence, _) in others}
+        self._ended.sort(key=lambda one: (places.get(one.turn.number, 0), one.arrival))
+        for sequence in self._ended:
+            self._release(sequence)
+            self._finished.append(sequence.turn.number)
+        self._ended.clear()
 
     def _release(self, sequence: Running) -> None:
         for name in sequence.turn.digests[len(sequence.stored) :]:

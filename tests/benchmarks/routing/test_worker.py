@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from benchmarks.routing.cache import BlockCache
 from benchmarks.routing.cost_model import QWEN3_8B_H200, CostModel
@@ -58,6 +58,17 @@ asked = st.builds(
 )
 
 
+@example(
+    [
+        Asked(0.10087, 2, 87, 200, 2),
+        Asked(0.12838, 0, 128, 1, 1),
+        Asked(0.33929, 1, 7, 113, 10),
+        Asked(0.44016, 0, 128, 1, 1),
+    ],
+    17,
+    3,
+    128,
+)  # a decode and a prefill end in one step: whose blocks are evicted first?
 @given(
     st.lists(asked, min_size=1, max_size=10, unique_by=lambda one: one.arrival_s),
     st.integers(16, 40),

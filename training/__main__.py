@@ -8,7 +8,7 @@ import torch
 
 from training.app import DEFAULT_MAX_TOKENS, Job, run
 from training.data_loader import DataLoaderError
-from training.settings import FULL, SMOKE
+from training.settings import FULL, FURTHER, SMOKE
 
 
 def main(arguments: list[str]) -> int:
@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", help="cuda or cpu (default: cuda if there is one)")
     parser.add_argument("--json", type=Path, help="file for the log of the run")
     parser.add_argument("--plot", type=Path, help="file for the loss curve, PNG")
+    parser.add_argument("--start", type=Path, help="exported model to train further")
     parser.add_argument("--smoke", action="store_true", help="every stage, in miniature")
     given = parser.parse_args(arguments)
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -34,9 +35,10 @@ def main(arguments: list[str]) -> int:
         device=torch.device(device),
         json_path=given.json,
         plot_path=given.plot,
+        start=given.start,
     )
     try:
-        run(job, SMOKE if given.smoke else FULL)
+        run(job, SMOKE if given.smoke else FULL if given.start is None else FURTHER)
     except DataLoaderError as error:
         print(f"training: {error}", file=sys.stderr)
         return 1

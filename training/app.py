@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from tokenizers import Tokenizer
 
 from training.attention import choose_attention
 from training.data_loader import DataLoader
 from training.evaluate import Evaluation, evaluate
-from training.export import export, round_to_bfloat16
+from training.export import TOKENIZER_NAME, export, load_weights, round_to_bfloat16
 from training.loop import train
 from training.model import Qwen3
 from training.model_card import model_card
@@ -33,7 +34,9 @@ _SPARE_CORES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The arguments of the command line. `minutes` bounds all stages together."""
+    """The arguments of the command line. `minutes` bounds all stages together. `start` is an
+    exported model whose tokenizer and weights the run begins with, None for a new one.
+    """
 
     out: Path
     seed: int
@@ -42,6 +45,7 @@ class Job:
     device: torch.device
     json_path: Path | None
     plot_path: Path | None
+    start: Path | None = None
 
 
 def run(job: Job, settings: Settings) -> Evaluation:
@@ -53,11 +57,13 @@ def run(job: Job, settings: Settings) -> Evaluation:
     torch.manual_seed(job.seed)
     with DataLoader(settings, job.seed, num_streams, job.max_tokens) as loader:
         with stage("tokenizer"):
-            tokenizer = train_tokenizer(loader.sample(), settings.vocab_size)
+            tokenizer = _tokenizer(job, loader, settings)
             settings = replace(settings, vocab_size=tokenizer.get_vocab_size())
         loader.start(tokenizer.to_str())
         with stage("network"):
             network = _network(settings, job.device)
+            if job.start is not None:
+                load_weights(network, job.start)
         with stage("training"):
             deadline = began_at + job.minutes * 60 - settings.reserve_s
             log = train(network, loader, settings, deadline)
@@ -89,6 +95,12 @@ def run(job: Job, settings: Settings) -> Evaluation:
     _write_log(job, {"timings_s": timings, **facts}, log, evaluation)
     print(f"{job.out} is complete after {total_s:.1f} s; {facts}", flush=True)
     return evaluation
+
+
+def _tokenizer(job: Job, loader: DataLoader, settings: Settings) -> Tokenizer:
+    if job.start is not None:
+        return Tokenizer.from_file(str(job.start / TOKENIZER_NAME))
+    return train_tokenizer(loader.sample(), settings.vocab_size)
 
 
 def _network(settings: Settings, device: torch.device) -> Qwen3:

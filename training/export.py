@@ -1,4 +1,4 @@
-"""Writes the trained network in Hugging Face's layout.
+"""Writes the trained network in Hugging Face's layout, and reads its weights back.
 
 Owns the content of the files. Must not know how the network was trained; the model card is passed
 in as text.
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from training.model import Qwen3
@@ -18,6 +18,7 @@ from training.settings import Shape
 from training.tokenizer import END_OF_TEXT, END_OF_TURN, to_json, token_id, tokenizer_config
 
 WEIGHTS_NAME: Final = "model.safetensors"
+TOKENIZER_NAME: Final = "tokenizer.json"
 
 
 def round_to_bfloat16(network: Qwen3) -> None:
@@ -40,7 +41,7 @@ def export(network: Qwen3, tokenizer: Tokenizer, template: Template, out: Path) 
     texts = {
         "config.json": to_json(_config(shape, network.vocab_size, eos_id, pad_id)),
         "generation_config.json": to_json(generation),
-        "tokenizer.json": to_json(json.loads(tokenizer.to_str())),
+        TOKENIZER_NAME: to_json(json.loads(tokenizer.to_str())),
         "tokenizer_config.json": to_json(tokenizer_config(shape.context_length)),
         TEMPLATE_NAME: template.source,
     }
@@ -52,6 +53,11 @@ def export(network: Qwen3, tokenizer: Tokenizer, template: Template, out: Path) 
     }
     save_file(tensors, out / WEIGHTS_NAME, metadata={"format": "pt"})
     (out / WEIGHTS_NAME).chmod(0o644)  # The library makes it readable for its owner only.
+
+
+def load_weights(network: Qwen3, directory: Path) -> None:
+    """Take the weights of an exported model. Raises `RuntimeError` if its form is another."""
+    network.load_state_dict(load_file(directory / WEIGHTS_NAME))
 
 
 def _config(shape: Shape, vocab_size: int, eos_id: int, pad_id: int) -> dict[str, Any]:

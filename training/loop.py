@@ -109,9 +109,9 @@ class _Run:
     def step(self) -> None:
         """One batch: forward, backward, update."""
         settings = self._settings
-        self._factor = learning_rate_factor(
-            max(self.done(), 1.0 / 4096), settings.warm_up, settings.decay
-        )
+        share = max(self.done(), 1.0 / 4096)
+        factor = learning_rate_factor(share, settings.warm_up, settings.decay)
+        self._factor = settings.peak * factor
         if self.done() >= settings.long_from:
             self._loader.begin_long()
         entropy = self._learn(self._upload(self._loader.next()))

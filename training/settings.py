@@ -27,6 +27,8 @@ class Settings:
     """One run. A batch is `rows_per_batch` rows of `row_length` tokens; `reserve_s` of the given
     time is kept for evaluation and export; `max_steps` ends a smoke run.
 
+    `peak` scales the learning rates: below 1 where a run starts from trained weights.
+
     From the share `long_from` of the run on, one long row replaces `rows_per_long` rows of every
     `long_every`-th batch, with documents from `long_least` tokens to nearly the whole row.
     """
@@ -53,6 +55,7 @@ class Settings:
     warm_up: float = 0.01
     decay: float = 0.6
     z_loss: float = 1e-4
+    peak: float = 1.0
     skip_share: float = 0.15
     skip_most: int = 65_536
     reserve_s: float = 45.0
@@ -65,6 +68,9 @@ class Settings:
 
 
 FULL: Final = Settings()
+
+FURTHER: Final = Settings(peak=0.6, long_from=0.1)
+"""A shorter run that starts from trained weights."""
 
 SMOKE: Final = Settings(
     shape=Shape(hidden=64, inner=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16),

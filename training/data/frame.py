@@ -16,7 +16,7 @@ from training.data.world import World
 _ALONE: Final = frozenset({"memory", "facts"})
 """Skills whose answer depends on the whole conversation."""
 
-_WITHOUT_TOOLS: Final = frozenset({"tools", "tool_result", "no_tool"})
+_WITHOUT_TOOLS: Final = frozenset({"tools", "natural", "tool_result", "no_tool"})
 """Skills with a context of their own."""
 
 

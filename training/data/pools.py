@@ -3,6 +3,7 @@
 Reads words/*.txt and assigns each word to one side. Must not draw at random.
 """
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,29 @@ _WORDS: Final = Path(__file__).parent / "words"
 
 def is_mine(key: str, split: Split) -> bool:
     """Whether `key` (a word, a question) is on the side `split`. The same in every process."""
-    return (crc32(key.lower().encode()) % EVAL_SHARE == 0) is (split == "eval")
+    word = key.lower()
+    is_held_out = crc32(word.encode()) % EVAL_SHARE == 0 or word in family_words()
+    return is_held_out is (split == "eval")
+
+
+@lru_cache
+def family_lines() -> tuple[str, ...]:
+    """The lines of words/family.txt without its comment."""
+    text = (_WORDS / "family.txt").read_text(encoding="utf-8")
+    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+@lru_cache
+def family_words() -> frozenset[str]:
+    """The words of names and parameters of the held-out tools, with and without a last "s": they
+    occur on the side of evaluation only.
+    """
+    words: set[str] = set()
+    for line in family_lines():
+        head = line[1:].partition("]")[0] if line.startswith("[") else line.partition(":")[0]
+        if not line.startswith("ask:"):
+            words |= {part for part in re.split("[^a-z]", head) if part}
+    return frozenset(words | {word.removesuffix("s") for word in words})
 
 
 @lru_cache

@@ -51,6 +51,8 @@ ToolParserName = Literal[
     "deepseek_v4",
     "kimi_k2",
     "glm",
+    "phi4_mini",
+    "function_gemma",
 ]
 ReasoningParserName = Literal["auto", "none", "think", "seed", "mistral", "cohere", "kimi_vl"]
 

@@ -74,6 +74,10 @@ _CALLS: Final = {
     ),
     "qwen3_coder": "<tool_call>\n<function=write_file>\n"
     + _parameters("<parameter=", ">\n", "\n</parameter>\n", "</function>\n</tool_call>"),
+    "phi4_mini": '<|tool_call|>[{"name": "write_file", "arguments": '
+    f"{_ARGUMENTS}}}]<|/tool_call|>",
+    "function_gemma": "<start_function_call>call:write_file{"
+    + _parameters("", ":<escape>", "<escape>,", "}<end_function_call>"),
     "glm": "<tool_call>write_file\n"
     + _parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>"),
 }

@@ -258,6 +258,54 @@ def _mistral() -> list[Answer]:
     ]
 
 
+def _phi() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("phi4_mini", text, seen)
+
+    one, two = _json("f", NESTED), _json("g", "{}")
+    return [
+        answer(f"<|tool_call|>[{one}, {two}]<|/tool_call|>", ("f", NESTED), ("g", "{}")),
+        answer(f"Sure.\n<|tool_call|>{two}<|/tool_call|> ok", "Sure.", ("g", "{}"), "ok"),
+        answer(f"<|tool_call|>[{two}]", ("g", "{}")),
+        answer('<|tool_call|>[{"name": "f", "arguments": {"text": "ab', *_cut("ab")),
+        answer("<|tool_call|> is a tag", "<|tool_call|> is a tag"),
+        answer("<|tool_call|>[1]<|/tool_call|>", "<|tool_call|>[1]<|/tool_call|>"),
+    ]
+
+
+def _gemma() -> list[Answer]:
+    def answer(text: str, *seen: str | Call) -> Answer:
+        return Answer("function_gemma", text, seen)
+
+    def call(arguments: str, name: str = "f") -> str:
+        return f"<start_function_call>call:{name}{{{arguments}}}<end_function_call>"
+
+    all_kinds = (
+        "count:3,ratio:-1.5e3,flag:true,map:{a:[1,<escape>x, y}<escape>],b:{}},list:[1,2],"
+        f"text:<escape>{LINES}<escape>,maybe:null"
+    )
+    seen_all = (
+        '{"count": 3, "ratio": -1.5e3, "flag": true, "map": {"a": [1, "x, y}"], "b": {}}, '
+        f'"list": [1, 2], "text": {LINES_JSON}, "maybe": null}}'
+    )
+    return [
+        answer(call(all_kinds), ("f", seen_all)),
+        answer(
+            f"I do. {call('', 'g')}{call('count:1')} bye",
+            "I do.",
+            ("g", "{}"),
+            ("f", '{"count": 1}'),
+            "bye",
+        ),
+        answer(
+            call("count: 1 , <escape>flag<escape>: true")[:-5], ("f", '{"count": 1, "flag": true}')
+        ),
+        answer("<start_function_call>declare:f{}", "<start_function_call>declare:f{}"),
+        answer("<start_function_call>call:a b{", "<start_function_call>call:a b{"),
+        answer("the <start_function_call", "the <start_function_call"),
+    ]
+
+
 def _deepseek_v3() -> list[Answer]:
     def answer(text: str, *seen: str | Call) -> Answer:
         return Answer("deepseek_v3", text, seen)
@@ -343,6 +391,7 @@ def _kimi() -> list[Answer]:
 
 
 ANSWERS: Final = (
-    *(*_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral()),
+    *(*_hermes(), *_hermes_text(), *_qwen3_coder(), *_glm(), *_llama(), *_mistral(), *_phi()),
+    *_gemma(),
     *(*_deepseek_v3(), *_deepseek_v4(), *_kimi()),
 )

@@ -60,6 +60,20 @@ def read_call(calls: CallSink, stop: str, *, strict: bool = False) -> Read[str]:
     return ""
 
 
+def read_array(calls: CallSink, first: str) -> Read[None]:
+    """Call objects up to the closing bracket; the opening one, `first`, may be missing."""
+    char = first if first == "{" else (yield from skip_space())
+    while char == "{":
+        left = yield from read_call(calls, "")
+        if first == "{":
+            return
+        char = left or (yield from skip_space())
+        if char == ",":
+            char = yield from skip_space()
+    if char != "]":
+        raise NotACall
+
+
 def _name(calls: CallSink, first: str, *, strict: bool) -> Read[str]:
     if first != '"':
         raise NotACall

@@ -10,7 +10,7 @@ half a token. Must not know tokens.
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from gateway.output.tools import deepseek, dsml, glm, hermes, kimi, mistral, qwen_coder
+from gateway.output.tools import deepseek, dsml, gemma, glm, hermes, kimi, mistral, phi, qwen_coder
 from gateway.output.tools.grammar import is_name
 
 
@@ -80,6 +80,11 @@ def _qwen_coder(_template: str, _: int) -> _Beginning:
     return _Beginning(any_call, equals, ">\n")
 
 
+def _gemma(_template: str, _: int) -> _Beginning:
+    any_call, colon = _apart(f"{gemma.OPEN}{gemma.PREFIX}")
+    return _Beginning(any_call, colon)
+
+
 def _apart(before_name: str) -> tuple[str, str]:
     """The last character apart: between two words, tokenizers join it with the second."""
     return before_name[:-1], before_name[-1]
@@ -94,4 +99,6 @@ _BEGINNINGS: Final[Mapping[str, Callable[[str, int], _Beginning]]] = {
     "deepseek_v4": _dsml,
     "kimi_k2": _kimi,
     "glm": lambda _template, _calls: _Beginning(glm.OPEN),
+    "phi4_mini": lambda _template, _calls: _object(f"{phi.OPEN}["),
+    "function_gemma": _gemma,
 }

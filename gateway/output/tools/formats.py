@@ -9,7 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.output.tags import tag_overlap
-from gateway.output.tools import deepseek, dsml, glm, hermes, kimi, llama, mistral, qwen_coder
+from gateway.output.tools import (
+    deepseek,
+    dsml,
+    gemma,
+    glm,
+    hermes,
+    kimi,
+    llama,
+    mistral,
+    phi,
+    qwen_coder,
+)
 from gateway.output.tools.grammar import STRING_MARKS, CallSink, Read
 
 
@@ -120,6 +131,10 @@ _ALL: Final = (
         ends=(glm.CLOSE,),
         inner=(glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE),
     ),
+    ToolFormat("phi4_mini", phi.read, (phi.OPEN,), ends=(phi.CLOSE,)),
+    ToolFormat(
+        "function_gemma", gemma.read, (gemma.OPEN,), ends=(gemma.CLOSE,), inner=(gemma.ESCAPE,)
+    ),
 )
 TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {one.name: one for one in _ALL}
 
@@ -128,6 +143,9 @@ _SIGNS: Final = (
     ("<｜tool▁call", "deepseek_v3"),
     ("<|tool_call_argument_begin|>", "kimi_k2"),
     ("<arg_key>", "glm"),
+    (gemma.OPEN, "function_gemma"),
+    (phi.CLOSE, "phi4_mini"),
+    ("<|/tool|>", "phi4_mini"),
     ("<function=", "qwen3_coder"),
     ("[TOOL_CALLS]", "mistral"),
     ("<tool_call>", "hermes"),

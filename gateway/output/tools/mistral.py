@@ -7,7 +7,7 @@ that form.
 
 from typing import Final
 
-from gateway.output.tools.call_object import read_call
+from gateway.output.tools.call_object import read_array
 from gateway.output.tools.grammar import (
     CallSink,
     NotACall,
@@ -28,23 +28,9 @@ def read(calls: CallSink, _marker: str) -> Read[None]:
     """The calls behind the marker."""
     char = yield from skip_space()
     if char in "[{":
-        yield from _array(calls, char)
+        yield from read_array(calls, char)
     else:
         yield from _named(calls, char)
-
-
-def _array(calls: CallSink, first: str) -> Read[None]:
-    """Call objects up to the closing bracket; the opening one may be missing."""
-    char = first if first == "{" else (yield from skip_space())
-    while char == "{":
-        left = yield from read_call(calls, "")
-        if first == "{":
-            return
-        char = left or (yield from skip_space())
-        if char == ",":
-            char = yield from skip_space()
-    if char != "]":
-        raise NotACall
 
 
 def _named(calls: CallSink, first: str) -> Read[None]:

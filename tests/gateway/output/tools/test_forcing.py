@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from gateway.output.tools import deepseek, forced_opening, glm, hermes, kimi, mistral
+from gateway.output.tools import deepseek, forced_opening, gemma, glm, hermes, kimi, mistral, phi
 from tests.fakes.tokenizers import PATTERNS, designs, split_by
 from tests.fakes.tool_answers import Call
 from tests.gateway.output.tools.test_answers import joined, parser_of
@@ -21,12 +21,15 @@ RESTS = {
     "deepseek_v4": '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
     "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
     "kimi_k2": '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
+    "phi4_mini": ' {"a": 1}}]<|/tool_call|>',
+    "function_gemma": "{a:1}<end_function_call>",
     "glm": "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
 }
 TOKENS = (
     *(hermes.OPEN, hermes.CLOSE, glm.KEY, glm.END_KEY, glm.VALUE, glm.END_VALUE),
     *(mistral.MARKER, mistral.ARGS, *deepseek.V3, "｜DSML｜"),
     *(kimi.SECTION, kimi.END_SECTION, kimi.CALL, kimi.ARGUMENTS, kimi.END_CALL),
+    *(phi.OPEN, phi.CLOSE, gemma.OPEN, gemma.CLOSE, gemma.ESCAPE),
 )
 """The markup that the models of these formats have as tokens of their own."""
 CASES = [

@@ -19,6 +19,8 @@ TEMPLATES = {
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>",
     "deepseek_v4": "<｜DSML｜invoke name=",
     "kimi_k2": "<|tool_calls_section_begin|> <|tool_call_argument_begin|>",
+    "phi4_mini": "<|tool|>{{ tools }}<|/tool|>",
+    "function_gemma": "<start_function_declaration> <start_function_call>call:",
     "glm": "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>",
 }
 

@@ -1,0 +1,109 @@
+"""A conversation of two turns with a tool, in the format of every family that runs."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from gateway.api.chat_parser import parse_chat_request
+from gateway.api.errors import ApiError
+from gateway.output.answer_format import answer_format
+from gateway.prompt.model_text import ModelText
+from tests.fakes.family_templates import FAMILY_TEMPLATES, family_files
+from tests.gateway.output.tools.test_answers import events_of, joined
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "The weather",
+            "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
+        },
+    }
+]
+ARGUMENTS = '{"text": "Athens, \\"now\\"", "count": 3}'
+CALL = {"id": "abcDEF123", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}
+FIRST: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are brief."},
+    {"role": "user", "content": "weather?"},
+]
+SECOND: list[dict[str, Any]] = [
+    *FIRST,
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "name": "f", "content": "warm", "tool_call_id": "abcDEF123"},
+]
+CALLING = [name for name, family in FAMILY_TEMPLATES.items() if family.parser != "hermes"]
+
+
+def _ours(text: ModelText, messages: list[dict[str, Any]], tools: list[Any] | None) -> list[int]:
+    body = {"model": "m", "messages": messages} | ({"tools": tools} if tools else {})
+    asked = parse_chat_request(json.dumps(body).encode())
+    return list(text.encode_chat(asked.messages, asked.tools, asked.template_kwargs, NOW))
+
+
+def _theirs(folder: Path, messages: list[dict[str, Any]], tools: list[Any] | None) -> list[int]:
+    plain = json.loads(json.dumps(messages))
+    for message in plain:
+        for call in message.get("tool_calls", []):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    ids = PreTrainedTokenizerFast.from_pretrained(folder).apply_chat_template(
+        plain, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    assert isinstance(ids, list)
+    return ids
+
+
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+def test_both_turns_have_the_ids_of_transformers(name: str, tmp_path: Path) -> None:
+    """The question, and the question behind a call and its result; ends are those of the files."""
+    files, family = family_files(name), FAMILY_TEMPLATES[name]
+    for file_name, data in files.items():
+        (tmp_path / file_name).write_bytes(data)
+    text = ModelText(files)
+    calls = family.parser != "hermes"
+    turns = [FIRST, SECOND] if calls else [FIRST, [*FIRST, _answer("warm"), FIRST[1]]]
+    for messages in turns:
+        tools = TOOLS if calls else None
+        assert _ours(text, messages, tools) == _theirs(tmp_path, messages, tools)
+    tokenizer = text.encoder.tokenizer
+    assert set(text.eos_ids) == {tokenizer.token_to_id(token) for token in family.ends}
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_the_call_of_the_history_is_read_back(name: str) -> None:
+    """What the template shows of a call is what the parser of its format reads."""
+    text, family = ModelText(family_files(name)), FAMILY_TEMPLATES[name]
+    form = answer_format(family.template).tools
+    assert form is not None
+    assert form.name == family.parser
+    asked = _ours(text, FIRST, TOOLS)
+    whole = text.encoder.tokenizer.decode(_ours(text, SECOND, TOOLS), skip_special_tokens=False)
+    prompt = text.encoder.tokenizer.decode(asked, skip_special_tokens=False)
+    assert whole.startswith(prompt.rstrip() if name == "phi4_mini" else prompt)
+    answer = whole[len(prompt) :]
+    end = min(at for tag in family.ends if (at := answer.find(tag)) >= 0)
+    assert joined(events_of(form.name, [answer[:end]])) == [("f", ARGUMENTS)]
+
+
+def test_gemma_refuses_what_its_template_cannot_show() -> None:
+    """Turns of a tool, in one line."""
+    with pytest.raises(ApiError) as caught:
+        _ours(ModelText(family_files("gemma3")), SECOND, TOOLS)
+    assert caught.value.code == "template_refused"
+
+
+def test_phi_reasons_in_the_tags_of_its_template() -> None:
+    """Phi-4's reasoning models write what most do."""
+    form = answer_format(FAMILY_TEMPLATES["phi4_reasoning"].template)
+    assert form.is_reasoning_model
+    assert form.reasoning is not None
+    assert form.reasoning.close == "</think>"
+
+
+def _answer(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}

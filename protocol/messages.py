@@ -294,7 +294,10 @@ class Tokens(_Message, frozen=True, tag=36):
     items: tuple[TokenItem, ...]
 
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "abort", "error", "grammar"]
+"""`grammar`: no token can follow its grammar within the bounds. That lies in the request: another
+engine would stop at the same token.
+"""
 
 
 class Finished(_Message, frozen=True, tag=37):

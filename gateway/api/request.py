@@ -159,6 +159,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     intact, for a provider; it must not be changed. `fingerprint` is equal for equal bytes of the
     body, `num_bytes` their number.
 
+    `is_translated`: `raw` was written here from the body of another API.
+
     A raw completion has a `prompt` (text, or token ids) and no `messages`; `add_special_tokens`:
     the tokenizer adds its own around a text.
     """
@@ -195,6 +197,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     num_bytes: int | None = None
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
+    is_translated: bool = False
 
     @property
     def prompt_field(self) -> str:

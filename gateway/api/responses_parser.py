@@ -175,7 +175,9 @@ def parse_responses(
     fingerprint = xxhash.xxh3_128_digest(draft.body, seed=_FINGERPRINT_SEED)
     request = chat_request(chat, fingerprint, len(draft.body))
     return Responses(
-        request=msgspec.structs.replace(request, session=session_of(raw) or draft.conversation_id),
+        request=msgspec.structs.replace(
+            request, session=session_of(raw) or draft.conversation_id, is_translated=True
+        ),
         names=names,
         echo={**_echo(typed, raw), **_stored_fields(draft, is_stored=is_stored)},
         sealed=ENCRYPTED in (typed.include or ()),

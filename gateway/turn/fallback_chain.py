@@ -126,11 +126,13 @@ def _request_for(
     services: Services, request: ChatRequest, caller: Caller, target: FallbackConfig
 ) -> ProviderRequest:
     """The request as this provider gets it."""
+    table = services.config.providers[target.provider]
     return provider_request(
         request,
         forwarded_to_provider(caller.headers),
         params=target.params,
-        session_hint=services.config.providers[target.provider].session_hint,
+        session_hint=table.session_hint,
+        stream_usage=table.stream_usage,
         session=session_name(caller.key, caller.session or request.session, request),
     )
 

@@ -231,15 +231,15 @@ class SequenceRun:
             case Lost() | Finished(reason="abort"):
                 # Not aborted by us: the worker had lost this gateway.
                 return None
+            case Finished(reason="grammar"):
+                raise self._grammar_refused(outcome.detail)
             case Finished():
                 failed(ticket, "its engine failed on a request")
                 self._policy().note_error(outcome.detail)
             case Overdue():
                 failed(ticket, "no first token in time")
             case Crashed(error=error):
-                if isinstance(error, WireError):
-                    failed(ticket, "it broke the protocol")
-                raise self._error_of(error)
+                raise self._error_of(error, ticket)
             case Rejected(reason=reason) if reason in _BUSY:
                 return None  # it has lost this gateway since
             case Rejected():
@@ -337,18 +337,19 @@ class SequenceRun:
                     self.cached_tokens = min(num_cached, self._job.prompt_tokens)
                 self.output.num_unsent = int(finished.matched is not None)
                 self._emit_end(reason)
-            case "abort" | "error":
-                pass  # not its end: another worker may continue
+            case "abort" | "error" | "grammar":
+                pass  # not its end: another worker may continue, or it is an error
 
-    def _error_of(self, error: Exception) -> Exception:
+    def _error_of(self, error: Exception, ticket: int) -> Exception:
         """The error for a fault in taking tokens; a worker's fault is a lost connection."""
         if not isinstance(error, WireError):
             return error
+        self._services.dispatcher.failed(ticket, "it broke the protocol")
         _log.error("worker %s broke the protocol: %s", self._worker_name, error)
         return connection_lost()
 
     def _raise_rejected(self, rejected: Rejected) -> None:
-        if self.output.packed:
+        if self.output.packed and rejected.reason != "grammar":
             # Another worker had accepted it, so the request is not at fault.
             raise connection_lost()
         match rejected.reason:

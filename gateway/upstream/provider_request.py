@@ -42,11 +42,15 @@ def provider_request(
     params: ParamsConfig,
     session_hint: str | None,
     session: str,
+    stream_usage: bool = True,
 ) -> ProviderRequest:
     """`request` for a provider that identifies a conversation by `session_hint`: the name of a
     header if it contains a hyphen, else of a field. A value that the client set there is kept.
+    Without `stream_usage` only a client itself may ask for the usage of a stream.
     """
     raw = apply_params(request.raw, params)
+    if request.is_translated and not stream_usage:
+        raw = {name: value for name, value in raw.items() if name != "stream_options"}
     if session_hint is None:
         pass
     elif "-" not in session_hint:

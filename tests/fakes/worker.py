@@ -268,7 +268,12 @@ class FakeWorker:
         sequence.num_sent += len(ids)
         self.say(Tokens(self._step, (item,)))
 
-    def finish(self, sequence: FakeSequence, reason: Literal["stop", "length"]) -> None:
+    def finish(
+        self,
+        sequence: FakeSequence,
+        reason: Literal["stop", "length", "error", "grammar"],
+        detail: str = "",
+    ) -> None:
         """End it; a stop is by the end-of-text token."""
         submit = sequence.submit
         del self.running[submit.request_id]
@@ -282,6 +287,7 @@ class FakeWorker:
                 cached_tokens=0,
                 output_tokens=sequence.num_sent + (matched is not None),
                 matched=matched,
+                detail=detail,
             )
         )
 

@@ -120,14 +120,17 @@ class Runner:
             state = self._states.get(item.seq)
             if state is not None:
                 state.tokens.extend(item.ids)
-        failed = {**step.failed, **{seq: self._why_broken(seq) for seq in broken}}
-        return StepResult(step.step, tuple(sampled), tuple(failed.items()))
+        ungrammatical = {seq: error for seq in broken if (error := self._grammar_error(seq))}
+        not_numbers = dict.fromkeys(broken, "the model's output is not a number")
+        failed = {**step.failed, **not_numbers, **ungrammatical}
+        return StepResult(
+            step.step, tuple(sampled), tuple(failed.items()), frozenset(ungrammatical)
+        )
 
-    def _why_broken(self, seq: int) -> str:
+    def _grammar_error(self, seq: int) -> str:
         state = self._states.get(seq)
-        if state is not None and state.grammar is not None and state.grammar.error:
-            return state.grammar.error
-        return "the model's output is not a number"
+        grammar = None if state is None else state.grammar
+        return "" if grammar is None else grammar.error or ""
 
     @property
     def used_graph(self) -> bool:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from protocol.messages import Accepted, FromWorker, TokenItem, Tokens
+from protocol.messages import Accepted, FinishReason, FromWorker, TokenItem, Tokens
 from protocol.tokens import pack_token, pack_tokens
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.plan import Chunk, Sampled, StepPlan, StepResult
@@ -50,7 +50,8 @@ def apply(plan: StepPlan, result: StepResult, queues: Queues, blocks: BlockManag
         if not sequence.is_accepted:
             accepted.append(_accept(sequence))
         if seq in failed:
-            ended.append((sequence, Ending("error", detail=failed[seq])))
+            reason: FinishReason = "grammar" if seq in result.ungrammatical else "error"
+            ended.append((sequence, Ending(reason, detail=failed[seq])))
             continue
         table = sequence.table
         # Without a token the last position is computed again: its block is not final.

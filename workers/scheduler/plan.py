@@ -87,9 +87,11 @@ class StepResult(msgspec.Struct, frozen=True):
 
     Answers for sequences that have ended meanwhile are ignored, and may be missing.
 
-    `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error.
+    `failed` pairs a sequence with the reason (e.g. out of memory); it ends with an error. Those of
+    `ungrammatical` are among them: their grammar allows no token.
     """
 
     step: int
     sampled: tuple[Sampled, ...]
     failed: tuple[tuple[int, str], ...] = ()
+    ungrammatical: frozenset[int] = frozenset()

@@ -187,6 +187,20 @@ def test_a_probe_without_input_is_a_request() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "session"),
+    [
+        ({"prompt_cache_key": "thread-1"}, "thread-1"),
+        ({"prompt_cache_key": "pck_0123"}, None),
+        ({"prompt_cache_key": "k", "metadata": {"session_id": "s"}}, "s"),
+        ({"conversation": {"id": "conv_1"}}, "conv_1"),
+    ],
+)
+def test_the_conversation_has_a_name(fields: dict[str, Any], session: str | None) -> None:
+    """codex's thread; a hash of the prompt is none."""
+    assert parsed(**fields).request.session == session
+
+
+@pytest.mark.parametrize(
     ("fields", "status", "param", "code"),
     [
         (

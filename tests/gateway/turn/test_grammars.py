@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.routing.breaker import FAILURES
 from protocol.messages import ENFORCES_GRAMMARS, Grammar, Submit
-from tests.fakes.running_gateway import open_gateway
+from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.text_files import make_tokenizer
 from tests.fakes.tool_answers import OTHER, TOOL
 from tests.fakes.worker import FakeWorker, open_worker
@@ -94,3 +95,41 @@ async def test_a_refusal_of_the_engine_is_a_400_with_the_reason() -> None:
         assert refused.error is not None
         assert (refused.error.status, refused.error.code) == (400, "invalid_grammar")
         assert refused.error.param == "guided_regex"
+
+
+async def test_a_grammar_that_breaks_later_is_the_request_s_fault() -> None:
+    """One clear error with the text so far before it; no other engine is asked, and the worker's
+    breaker learns nothing.
+    """
+    worker = _able('{"a": 1, "b": 2}')
+    worker.pause_after = 4
+    why = "the grammar cannot be followed: no token can follow"
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        for num_asked in range(1, 1 + FAILURES):
+            asked = gateway.start(guided_regex="x+", stream=True)
+            await asked.wait_text(3)
+            (sequence,) = worker.running.values()
+            worker.finish(sequence, "grammar", why)
+            await wait_until(asked.over.is_set)
+            assert asked.error is not None
+            assert (asked.error.status, asked.error.code) == (400, "invalid_grammar")
+            assert why in asked.error.message
+            assert len(worker.all_of(Submit)) == num_asked
+        assert gateway.services.feed.counts["breaker open"] == 0
+
+
+async def test_a_grammar_that_breaks_on_a_resume_says_why() -> None:
+    """The next worker refuses the tokens so far; that is no lost connection."""
+    worker = _able('{"a": 1, "b": 2}')
+    worker.pause_after = 4
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        asked = gateway.start(guided_regex="x+", stream=True)
+        await asked.wait_text(3)
+        worker.rejections.append("grammar")
+        (sequence,) = worker.running.values()
+        worker.finish(sequence, "error", "out of memory")
+        await wait_until(asked.over.is_set)
+        assert asked.error is not None
+        assert asked.error.code == "invalid_grammar"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ParamsConfig
+from gateway.api import Signer, parse_messages, parse_responses
 from gateway.api.chat_parser import parse_chat_request
 from gateway.api.request import ChatRequest
 from gateway.upstream.provider_request import (
@@ -44,6 +45,30 @@ def test_fields_are_dropped_defaulted_and_set() -> None:
         "store": False,
     }
     assert raw["think"] is False
+
+
+def test_usage_is_asked_for_only_where_it_may_be() -> None:
+    """Responses and Messages ask for it on their own; a client of chats has written it."""
+    fields: dict[str, Any] = {"stream": True, "max_output_tokens": 5, "max_tokens": 5}
+    turns = [{"role": "user", "content": "U"}]
+    body = json.dumps({"model": "m", "input": "U", "messages": turns, **fields}).encode()
+    signer = Signer(bytes(32))
+    for asked in (parse_responses(body, signer).request, parse_messages(body, signer)):
+        for stream_usage in (True, False):
+            given = provider_request(
+                asked,
+                [],
+                params=ParamsConfig(),
+                session_hint=None,
+                session="",
+                stream_usage=stream_usage,
+            )
+            assert ("stream_options" in given.request.raw) == stream_usage
+    own = request(stream=True, stream_options={"include_usage": True})
+    asked_by_client = provider_request(
+        own, [], params=ParamsConfig(), session_hint=None, session="", stream_usage=False
+    )
+    assert asked_by_client.request is own
 
 
 NAMES = st.sampled_from("abcde")

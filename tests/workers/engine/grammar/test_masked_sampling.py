@@ -9,11 +9,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.drive import Drive, fresh_runner
-from protocol.messages import Grammar, Submit, Tokens
+from protocol.messages import Finished, Grammar, Submit, Tokens
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.tiny_models import load_tiny
 from workers.engine.grammar.compiler import LlGuidanceCompiler
+from workers.engine.grammar.sequence_grammar import GrammarBroken, SequenceGrammar
 from workers.engine.graphs.capture import run_again
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.runner import Runner
@@ -190,3 +191,44 @@ def test_raw_log_probabilities_are_reported(runner: Runner, compiler: LlGuidance
     (entry,) = messages[0].items[0].logprobs
     assert entry.logprob < entry.top[0][1]
     assert len(entry.top) == 5
+
+
+class _BreaksBehind:
+    """A sequence's grammar, which no token can follow behind so many outputs."""
+
+    def __init__(self, grammar: SequenceGrammar, num_outputs: int) -> None:
+        self._grammar = grammar
+        self._num_outputs = num_outputs
+        self.error = ""
+
+    def fill(self, outputs: "array[int]", row: Any) -> int | None:
+        if len(outputs) >= self._num_outputs:
+            self.error = "the grammar cannot be followed: no token can follow"
+            raise GrammarBroken(self.error)
+        return self._grammar.fill(outputs, row)
+
+
+def test_a_grammar_that_breaks_later_ends_its_sequence_alone(
+    runner: Runner, compiler: LlGuidanceCompiler
+) -> None:
+    """With its reason, behind its last token; its neighbour goes on."""
+    limits = SchedulerLimits(4, 256, 1024, 4, enforces_grammars=True)
+    scheduler = Scheduler(limits, BlockManager(64, 32), ("m",), runner.eos_ids)
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    for number in range(2):
+        request_id = bytes([number]) * 16
+        tokens = pack_tokens(PROMPT)
+        submit = Submit(request_id, 0, "m", tokens, b"", sampling, 1, grammar=DIGITS)
+        scheduler.submit(1, submit, 0.0)
+        follower: Any = compiler.compile(DIGITS, array("I"))
+        if number == 0:
+            follower = _BreaksBehind(follower, 3)
+        scheduler.compiled((1, request_id, 0), follower, "")
+    ends = []
+    while (plan := scheduler.plan()) is not None:
+        messages = [m for _, m in scheduler.commit(plan, runner.run(plan))]
+        ends += [message for message in messages if isinstance(message, Finished)]
+    broken, whole = sorted(ends, key=lambda one: one.request_id)
+    assert (broken.reason, broken.output_tokens) == ("grammar", 3)
+    assert "no token can follow" in broken.detail
+    assert (whole.reason, whole.output_tokens) == ("length", 8)

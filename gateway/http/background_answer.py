@@ -4,6 +4,8 @@ Owns how the events of a turn become the record of a response that runs in the b
 it ends: complete, failed, cancelled, or because the gateway stops. Must not know who reads it.
 """
 
+from typing import Any
+
 from gateway.api import (
     STOPPED,
     ApiError,
@@ -48,10 +50,10 @@ class BackgroundAnswer(Answer):
             raise TypeError("only responses run in the background")
         self._formatter = formatter
 
-    def begin(self) -> str:
-        """Record that it is queued; its id."""
+    def begin(self) -> dict[str, Any]:
+        """Record that it is queued; the response in that state."""
         self._formatter.head()
-        return self._head.id
+        return self._record.response
 
     async def run(self, running: Running) -> None:
         """Run the turn to its end, which the record gets also if this is cancelled."""

@@ -70,9 +70,14 @@ class ResponsesRoute:
         if record is not None and origin.is_background:
             self._stored.background.check_room()
             background = BackgroundAnswer(self._edge, self._metrics, *rest, record)
-            response_id = background.begin()
-            self._stored.background.start(response_id, record, background.run)
-            await self._show(caller.key, response_id, send, is_stream=bool(draft.typed.stream))
+            queued = background.begin()
+            self._stored.background.start(queued["id"], record, background.run)
+            if draft.typed.stream:
+                await self._show(caller.key, queued["id"], send, is_stream=True)
+                return
+            # Once it is on the disk.
+            await self._stored.response(caller.key, queued["id"])
+            await send_json(send, queued)
             return
         answer = StreamedAnswer if asked.request.stream else WholeAnswer
         try:

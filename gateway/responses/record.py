@@ -53,6 +53,11 @@ class Record:
     def has_ended(self) -> bool:
         return self._has_ended
 
+    @property
+    def response(self) -> Fields:
+        """The last state."""
+        return self._response
+
     def state(self, response: Fields) -> None:
         """See `Recorder`."""
         self._response = response

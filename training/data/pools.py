@@ -34,10 +34,12 @@ _WORDS: Final = Path(__file__).parent / "words"
 
 
 def is_mine(key: str, split: Split) -> bool:
-    """Whether `key` (a word, a question) is on the side `split`. The same in every process."""
+    """Whether `key` (a word, a question) is on the side `split`. The same in every process. The
+    family's words are on neither: only its own cases have them.
+    """
     word = key.lower()
-    is_held_out = crc32(word.encode()) % EVAL_SHARE == 0 or word in family_words()
-    return is_held_out is (split == "eval")
+    is_held_out = crc32(word.encode()) % EVAL_SHARE == 0
+    return is_held_out if split == "eval" else not is_held_out and word not in family_words()
 
 
 @lru_cache
@@ -49,9 +51,7 @@ def family_lines() -> tuple[str, ...]:
 
 @lru_cache
 def family_words() -> frozenset[str]:
-    """The words of names and parameters of the held-out tools, with and without a last "s": they
-    occur on the side of evaluation only.
-    """
+    """The words of names and parameters of the held-out tools, with and without a last "s"."""
     words: set[str] = set()
     for line in family_lines():
         head = line[1:].partition("]")[0] if line.startswith("[") else line.partition(":")[0]

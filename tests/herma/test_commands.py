@@ -160,15 +160,18 @@ def test_a_worker_port_already_taken_is_named() -> None:
     ],
 )
 def test_what_only_the_gateway_finds_is_one_line_of_up(tmp_path: Path, key: str, says: str) -> None:
-    """The worker started beside it prints nothing: it had nothing to finish."""
+    """The worker started beside it says nothing of its end: it had nothing to finish."""
     worker = '[[models]]\nname = "m"\n[[workers]]\nname = "w"\nmodel = "builtin:herma-tiny"\n'
     with socket.create_server(("127.0.0.1", 0)) as taken:
         line = key.format(port=taken.getsockname()[1], folder=tmp_path)
         config = _file(tmp_path, f"[gateway]\nport = 0\n{line}\n{worker}")
         done = _herma("up", "--config", config)
     assert done.returncode == 2
-    # Remains of other processes on this machine may be removed meanwhile.
-    (said,) = [each for each in done.stderr.splitlines() if "of dead processes" not in each]
+    # Remains of other processes on this machine may be removed meanwhile, and where the gateway is
+    # slow to fail, the worker has come far enough to dial it or to load its model.
+    early = "of dead processes", "the handshake broke off", "has not answered", "INFO engine w: "
+    lines = done.stderr.splitlines()
+    (said,) = [line for line in lines if not any(text in line for text in early)]
     assert said.startswith("herma: ")
     assert says in said
 

@@ -39,6 +39,7 @@ from gateway.turn import (
     Services,
     answer_request,
     known_text,
+    pass_through,
     preview_route,
 )
 from protocol.errors import ConfigError
@@ -145,6 +146,7 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         },
         text_of=functools.partial(known_text, services),
         preview=functools.partial(preview_route, services),
+        pass_through=functools.partial(pass_through, services),
         listen=services.feed.listen,
         signer=Signer(services.signing_key),
         stored=services.stored,

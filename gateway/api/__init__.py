@@ -50,9 +50,17 @@ from gateway.api.events import (
 )
 from gateway.api.messages_formatter import TokenCount, message_error, messages_format
 from gateway.api.messages_parser import parse_messages
+from gateway.api.named_body import NamedBody, missing_model, named_body
 from gateway.api.output_grammar import OutputGrammar, schema_text
 from gateway.api.output_grammar import too_large as grammar_too_large
-from gateway.api.request import MAX_SESSION_CHARS, ChatRequest, Message, decode_object, typed_body
+from gateway.api.request import (
+    MAX_SESSION_CHARS,
+    ChatRequest,
+    Message,
+    decode_object,
+    session_of,
+    typed_body,
+)
 from gateway.api.response_items import (
     PAGE,
     STOPPED,
@@ -124,6 +132,7 @@ __all__ = [
     "ModelList",
     "ModelObject",
     "ModelState",
+    "NamedBody",
     "OutputGrammar",
     "ReasoningDelta",
     "Recorder",
@@ -164,7 +173,9 @@ __all__ = [
     "message_error",
     "message_models",
     "messages_format",
+    "missing_model",
     "model_not_found",
+    "named_body",
     "number_of",
     "output_cap_required",
     "page_of",
@@ -177,6 +188,7 @@ __all__ = [
     "request_too_costly",
     "responses_format",
     "schema_text",
+    "session_of",
     "spending_limit_reached",
     "stopped",
     "typed_body",

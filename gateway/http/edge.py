@@ -14,17 +14,18 @@ from typing import Any
 import trio
 
 from config import GatewayConfig, KeyConfig, ParamsConfig, ResponsesConfig, wildcard_of
-from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, unavailable
+from gateway.api import KEY_BYTES, ChatRequest, Signer, TurnEvent, model_not_found, unavailable
 from gateway.responses import StoredResponses
 from gateway.routing import ModelView, RoutePreview, WorkerView
 from gateway.spending import SpendingFigures
 from gateway.telemetry import EventFeed, Listener
-from gateway.turn import Caller, KnownText
+from gateway.turn import Caller, KnownText, PathRequest, Respond
 from gateway.upstream import apply_params
 
 Emit = Callable[[TurnEvent], None]
 RunTurn = Callable[[ChatRequest, Caller, Emit], Awaitable[None]]
 TextOf = Callable[[str], Awaitable[KnownText]]
+PassThrough = Callable[[PathRequest, Caller, Respond], Awaitable[None]]
 Preview = Callable[[ChatRequest, Caller], Awaitable[RoutePreview]]
 
 
@@ -36,6 +37,11 @@ async def no_text(name: str) -> KnownText:
 async def no_preview(request: ChatRequest, caller: Caller) -> RoutePreview:  # noqa: ARG001
     """The `Preview` of a gateway without workers."""
     raise unavailable(f"No worker serves {request.model} here.", 1)
+
+
+async def no_pass_through(request: PathRequest, caller: Caller, respond: Respond) -> None:  # noqa: ARG001
+    """The `PassThrough` of a gateway without workers."""
+    raise model_not_found(request.body.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,10 @@ class Edge:
     """The gateway as HTTP sees it. `draining`: it is about to stop and takes no new turns.
     `process` is the index of this process, if there are several. `alias_params` rewrite requests by
     the alias that they name. `text_of` gives the tokenizer of a model by any of its names;
-    `preview` the worker that a request would go to. `listen` subscribes to events. `signer` proves
-    that reasoning came from here. `stored` are responses and conversations. `draw` gives random
-    bytes, `unix_time` seconds, as does `now`, on trio's clock.
+    `preview` the worker that a request would go to; `pass_through` answers what is no chat.
+    `listen` subscribes to events. `signer` proves that reasoning came from here. `stored` are
+    responses and conversations. `draw` gives random bytes, `unix_time` seconds, as does `now`, on
+    trio's clock.
     """
 
     config: GatewayConfig
@@ -82,6 +89,7 @@ class Edge:
     alias_params: Mapping[str, ParamsConfig] = field(default_factory=dict)
     text_of: TextOf = no_text
     preview: Preview = no_preview
+    pass_through: PassThrough = no_pass_through
     listen: Callable[[], AbstractContextManager[Listener]] = field(
         default_factory=lambda: EventFeed().listen
     )

@@ -15,6 +15,7 @@ from gateway.api import (
     CHAT_FORMAT,
     Completions,
     completions_format,
+    named_body,
     parse_chat_request,
     parse_completions,
     unavailable,
@@ -22,8 +23,9 @@ from gateway.api import (
 )
 from gateway.http.auth import Gatekeeper
 from gateway.http.body import read_body
-from gateway.http.edge import Edge
+from gateway.http.edge import Edge, model_named
 from gateway.http.metrics import Metrics
+from gateway.http.pass_through_route import PassThroughRoute
 from gateway.http.prompts import EachPrompt
 from gateway.http.response_writer import EXTENSION
 from gateway.http.sse_writer import StreamedAnswer
@@ -49,6 +51,7 @@ class Generation:
         self._metrics = metrics
         self._rewrite = edge.by_alias if edge.alias_params else None
         self._admission_pacer = AdmissionPacer()
+        self.pass_through = PassThroughRoute(edge, metrics).answer
 
     async def chat(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """One conversation, one answer."""
@@ -63,9 +66,13 @@ class Generation:
         writer = scope["extensions"][EXTENSION]
         await answer(self._edge, self._metrics, request, caller, api, writer).run()
 
-    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def completions(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raw prompts, each with its choices. Workers answer; providers are not asked."""
         caller, body = await self.take(scope, receive)
+        if self._relays_of(body):
+            given = msgspec.structs.replace(caller, cloud=False)
+            await self.pass_through(scope, send, given, body)
+            return
         asked = parse_completions(body, self._rewrite)
         api = completions_format(await self._echoes(asked) if asked.echo else ())
         whole = msgspec.structs.replace(asked.requests[0], n=asked.num_choices)
@@ -81,6 +88,15 @@ class Generation:
             scope["extensions"][EXTENSION],
         ).run()
 
+    def _relays_of(self, body: bytes) -> bool:
+        """Whether engines that take text serve the model: they get the body as it is."""
+        models = self._edge.models()
+        if not any(model.relays for model in models):
+            return False
+        named = named_body("", body)
+        found = None if named is None else model_named(models, named.model)
+        return found is not None and found.relays
+
     async def take(self, scope: Scope, receive: Receive) -> tuple[Caller, bytes]:
         """The caller and the body, once it is this request's turn to start."""
         caller = self._gate.identify(scope)
@@ -93,6 +109,11 @@ class Generation:
         if not self._admission_pacer.may_pass():
             await self._admission_pacer.enter()
         return caller, body
+
+    async def other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Any other path: the engine or provider of the model may serve it."""
+        caller, body = await self.take(scope, receive)
+        await self.pass_through(scope, send, caller, body)
 
     async def _echoes(self, asked: Completions) -> list[str]:
         """The beginning of each choice: its prompt as text."""

@@ -44,6 +44,7 @@ Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 _EXPOSED_HEADERS: Final = (
     b"x-herma-worker, x-herma-cached-tokens, x-herma-route, x-herma-served-by, retry-after"
 )
+_PASSED_ON: Final = ("/v1/", "/embeddings", "/rerank", "/images/", "/audio/")
 _PREFLIGHT_S: Final = 600
 """How long a browser may remember that an origin is allowed."""
 
@@ -80,7 +81,7 @@ def edge_app(edge: Edge) -> ASGIApp:
         **_responses_by_id(responses),
         **_conversations_by_id(conversations),
     }
-    return EdgeApp(gate, fixed, named)
+    return EdgeApp(gate, fixed, named, functools.partial(_other, generation))
 
 
 def _responses_by_id(responses: ResponsesRoute) -> dict[str, ASGIApp]:
@@ -116,18 +117,24 @@ def _with_and_without_v1(path: str, endpoint: ASGIApp) -> dict[str, ASGIApp]:
 class EdgeApp:
     """Checks the origin of a request, then calls the endpoint of its path. Those of `named` hold
     names of things in braces, which `scope["path_params"]` gets; names of models hold slashes.
+    `other` is for paths of the API that an engine or provider may serve.
 
     Layers give the endpoint's coroutine back: one of their own for each would run again whenever
     the request is resumed.
     """
 
     def __init__(
-        self, gate: Gatekeeper, fixed: Mapping[str, ASGIApp], named: Mapping[str, ASGIApp]
+        self,
+        gate: Gatekeeper,
+        fixed: Mapping[str, ASGIApp],
+        named: Mapping[str, ASGIApp],
+        other: ASGIApp,
     ) -> None:
         self._gate = gate
         self.fixed = fixed
         self.named = named
         self._patterns = [(_pattern(path), endpoint) for path, endpoint in named.items()]
+        self._other = other
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         origin = self._gate.check_origin(scope)
@@ -143,7 +150,8 @@ class EdgeApp:
             if match := pattern.fullmatch(scope["path"]):
                 scope["path_params"] = match.groupdict()
                 return endpoint
-        return _not_found
+        is_passed_on = scope["path"].startswith(_PASSED_ON)
+        return self._other if is_passed_on else _not_found
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -276,6 +284,14 @@ async def _metrics(
 ) -> None:
     gate.check_admin(scope)
     await send_body(send, 200, metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def _other(generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
+    """A path that an engine or provider may serve."""
+    if scope["method"] == "POST":
+        await generation.other(scope, receive, send)
+    else:
+        await _not_found(scope, receive, send)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001

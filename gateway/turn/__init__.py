@@ -7,6 +7,7 @@ from gateway.turn.caller import Caller
 from gateway.turn.health_probes import HealthProbes
 from gateway.turn.model_texts import KnownText, known_text, off_the_loop
 from gateway.turn.open_turns import OpenTurns
+from gateway.turn.pass_through import PathRequest, Respond, pass_through
 from gateway.turn.preview import preview_route
 from gateway.turn.provider_health import ProviderHealth
 from gateway.turn.retry_policy import RetryBudget
@@ -18,11 +19,14 @@ __all__ = [
     "HealthProbes",
     "KnownText",
     "OpenTurns",
+    "PathRequest",
     "ProviderHealth",
+    "Respond",
     "RetryBudget",
     "Services",
     "answer_request",
     "known_text",
     "off_the_loop",
+    "pass_through",
     "preview_route",
 ]

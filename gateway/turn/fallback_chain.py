@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -49,6 +49,8 @@ COOL_S: Final = 1
 """Pause of a provider at its limit that names none."""
 
 Emit = Callable[[TurnEvent], None]
+Exchange = Callable[[Provider, FallbackConfig, ProviderRequest, Bill], Awaitable[None]]
+"""Asks one provider, whose cost goes to the bill. Raises `ProviderFailed` or `ProviderCut`."""
 
 
 async def answer_by_chain(
@@ -60,11 +62,40 @@ async def answer_by_chain(
     caller: Caller,
     model: str,
 ) -> ApiError | None:
+    """Have a provider of the chain answer a chat: see `ask_chain`."""
+
+    async def exchange(
+        provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
+    ) -> None:
+        started = Started(
+            served_by=f"cloud:{provider.name}",
+            worker="",
+            cached_tokens=0,
+            route=route.reason,
+            model=target.model,
+        )
+        answer = await _ask(provider, sent, target.model, started, emit, bill)
+        if answer is not None:
+            emit(msgspec.structs.replace(started, headers=answer.headers))
+            emit(UpstreamBody(answer.status, answer.body))
+
+    return await ask_chain(services, request, route, exchange, caller=caller, model=model)
+
+
+async def ask_chain(
+    services: Services,
+    request: ChatRequest,
+    route: UseProvider,
+    exchange: Exchange,
+    *,
+    caller: Caller,
+    model: str,
+) -> ApiError | None:
     """Ask the providers of the chain in order until one answers; the caller's key and `model` are
     charged.
 
-    Returns the client's error if none did; nothing was emitted then. Raises `ApiError` when
-    an answer was cut after its beginning.
+    Returns the client's error if none did. Raises `ApiError` when an answer was cut after its
+    beginning.
     """
     failures: list[ProviderFailed] = []
     refusals: list[ApiError] = []
@@ -82,17 +113,10 @@ async def answer_by_chain(
         if isinstance(bill, ApiError):
             refusals.append(bill)
             continue
-        started = Started(
-            served_by=f"cloud:{provider.name}",
-            worker="",
-            cached_tokens=0,
-            route=route.reason,
-            model=target.model,
-        )
         services.health.asked(provider.name)
         try:
             with bill:
-                answer = await _ask(provider, sent, target.model, started, emit, bill)
+                await exchange(provider, target, sent, bill)
         except ProviderFailed as error:
             _note_failure(services, provider.name, target.model, error)
             if error.was_kept and not any(failure.was_kept for failure in failures):
@@ -105,9 +129,6 @@ async def answer_by_chain(
             services.health.failed(provider.name, "it broke an answer off")
             raise connection_lost() from error
         services.health.succeeded(provider.name)
-        if answer is not None:
-            emit(msgspec.structs.replace(started, headers=answer.headers))
-            emit(UpstreamBody(answer.status, answer.body))
         services.counters.cloud_answers += 1
         return None
     return _none_answered(failures, refusals)

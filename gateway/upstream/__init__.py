@@ -14,6 +14,7 @@ from gateway.upstream.provider_request import (
     provider_request,
     session_name,
 )
+from gateway.upstream.usage import UsageTail
 
 __all__ = [
     "Answer",
@@ -23,6 +24,7 @@ __all__ = [
     "ProviderCut",
     "ProviderFailed",
     "ProviderRequest",
+    "UsageTail",
     "apply_params",
     "forwarded_to_provider",
     "provider_request",

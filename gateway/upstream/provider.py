@@ -75,6 +75,7 @@ stopped waiting while the model went on.
 _TARGET: Final = "/%!$&'()*+,;=:@~?"
 """Characters of a request target that are not percent-encoded."""
 
+_DONE: Final = b"data: [DONE]\n\n"
 _CHAT: Final = "/chat/completions"
 _JSON: Final = "application/json"
 
@@ -226,7 +227,10 @@ class Provider:
         if events := splitter.flush():
             relay.take(events)
         if not splitter.is_done:
-            raise ProviderFailed(f"{self.name} ended its stream early")
+            if self._given_client is None or not relay.is_finished:
+                raise ProviderFailed(f"{self.name} ended its stream early")
+            # Its response is whole, by its length or its last chunk.
+            relay.take(_DONE)
         return None
 
     async def forward(

@@ -5,12 +5,15 @@ so another provider can be asked. Errors and garbage are never passed on. Must n
 or deadlines.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final
 
 from gateway.upstream.sse import Kind, is_plain, kind_of, kind_within, split_events
 from gateway.upstream.usage import StreamUsage, may_contain_usage
 from protocol.errors import HermaError
+
+_FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 
 MAX_HELD_BYTES: Final = 2**16
 """Roles and keep-alives before the first content; with more, the answer has begun."""
@@ -35,7 +38,13 @@ class StreamRelay:
         self._usage = usage
         self._may_begin = may_begin
         self._held = b""
+        self._latest = (b"", b"")
         self.has_begun = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a choice has said why it ended: some servers send no `[DONE]` after that."""
+        return any(_FINISH.search(events) for events in self._latest)
 
     def pass_single(self, data: bytes) -> bool:
         """Pass `data` on, and return True, if it is one event within an answer and has no usage.
@@ -47,6 +56,7 @@ class StreamRelay:
             or (b'"usage"' in data and may_contain_usage(data))
         ):
             return False
+        self._latest = self._latest[1], data
         self._on_events(data)
         return True
 
@@ -84,6 +94,7 @@ class StreamRelay:
                 return None
 
     def _pass_on(self, events: bytes) -> None:
+        self._latest = self._latest[1], events
         events = self._usage.take(events)
         if not self.has_begun:
             self._held += events

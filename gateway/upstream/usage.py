@@ -7,7 +7,7 @@ for clients that did not: many index `choices[0]` of every chunk. Must not know 
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, final
 
 import msgspec
 
@@ -15,6 +15,8 @@ from gateway.api import Usage
 from gateway.upstream.sse import data_of, split_events
 
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+
+MAX_TAIL_BYTES: Final = 2**18
 
 T = TypeVar("T")
 
@@ -102,6 +104,32 @@ class StreamUsage:
         # A chunk whose usage cannot be read is there because of our request all the same.
         chunk = _read(_decode_chunk, data) if self._is_ours else None
         return chunk is None or chunk.usage is None or chunk.choices != []
+
+
+@final
+class UsageTail:
+    """Finds the usage at the end of a response of any kind, of which it keeps the last bytes."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._is_whole = True
+
+    def add(self, data: bytes) -> None:
+        """More of the response."""
+        self._kept += data
+        if len(self._kept) > 2 * MAX_TAIL_BYTES:
+            self._is_whole = False
+            del self._kept[:-MAX_TAIL_BYTES]
+
+    def usage(self, *, is_stream: bool) -> Usage | None:
+        """The last one in it, if there is one; a long answer in one piece is not searched."""
+        data = bytes(self._kept)
+        if not is_stream:
+            return usage_of(data) if self._is_whole else None
+        found: list[Usage] = []
+        if may_contain_usage(data):
+            StreamUsage(found.append, is_ours=False).take(data[data.find(b"data:") :])
+        return found[-1] if found else None
 
 
 def _read(decode: Callable[[bytes], T], data: bytes) -> T | None:

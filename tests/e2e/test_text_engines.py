@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from tests.fakes.checked_http import checked_client
 from tests.fakes.foreign_process import pids_of, stub_argv
 from tests.fakes.herma_process import HermaProcess, herma_up
 from tests.fakes.ports import free_ports
-from tests.fakes.text_engine import answer_to
+from tests.fakes.text_engine import SPEECH_BYTES, answer_to
 
 BOUND_S = 60.0
 
@@ -155,6 +156,80 @@ def test_a_streamed_chat_with_and_without_usage(fleet: Fleet) -> None:
             assert events[-1] == "[DONE]"
             assert events[2]["choices"][0]["x_own"] == 1
             assert any(event != "[DONE]" and event.get("usage") for event in events) is asked
+
+
+def test_a_stream_that_ends_without_done(fleet: Fleet) -> None:
+    """Its last chunk said why it ended, and its response is whole: the client gets a `[DONE]`."""
+    for name in fleet.ports:
+        fleet.change(name, no_done=True)
+    with fleet.client() as client:
+        body = _body(max_tokens=5, stream=True)
+        with client.stream("POST", "/chat/completions", json=body) as reply:
+            events = _events(reply)
+    assert _text(events) == answer_to("hello", 5)
+    assert events[-1] == "[DONE]"
+    for name in fleet.ports:
+        fleet.change(name, no_done=False)
+
+
+def test_other_paths_go_to_the_engine(fleet: Fleet) -> None:
+    """Embeddings, raw completions, a form of 25 MB whose model is renamed, and an answer that is no
+    text; a path that the engine lacks, or that the model's engine cannot have, is a clear 404.
+    """
+    with fleet.client() as client:
+        reply = client.post("/embeddings", json={"model": "also-m", "input": "x"})
+        assert reply.json()["data"][0]["embedding"] == [0.5, -1.0]
+        assert reply.json()["model"] == "there"
+        assert reply.headers["x-herma-worker"] in fleet.ports
+        raw = {"model": "m", "prompt": "hello", "max_tokens": 9, "x_refused": 1}
+        answer = client.post("/completions", json=raw).json()
+        assert answer["choices"][0]["text"] == answer_to("hello", 9)
+        with client.stream("POST", "/completions", json={**raw, "stream": True}) as reply:
+            events = _events(reply)
+        words = [choice["text"] for event in events[:-1] for choice in event["choices"]]
+        assert "".join(words) == answer_to("hello", 9)
+        sound = os.urandom(25 * 2**20)
+        form = {"data": {"model": "m", "language": "de"}, "files": {"file": ("a.wav", sound)}}
+        heard = client.post("/audio/transcriptions", **form).json()
+        assert heard["is_there"]
+        assert heard["num_bytes"] > len(sound)
+        speech = client.post("/audio/speech", json={"model": "m", "input": "x", "voice": "y"})
+        assert speech.headers["content-type"] == "audio/mpeg"
+        assert len(speech.content) == SPEECH_BYTES
+        for path, model in (("/rerank", "m"), ("/embeddings", "tiny")):
+            refused = client.post(path, json={"model": model, "query": "x"})
+            assert refused.status_code == 404
+            error = refused.json()["error"]
+            assert error["code"] == "path_not_served"
+            assert f"/v1{path}" in error["message"]
+        assert client.post("/nothing", json={}).status_code == 404
+
+
+def test_an_upload_leaves_room_for_streams(fleet: Fleet) -> None:
+    """While 25 MB go to an engine that takes its time, its link carries a stream, and little of the
+    upload waits there.
+    """
+    for name in fleet.ports:
+        fleet.change(name, slow_upload=True)
+    sound = {"file": ("a.wav", os.urandom(25 * 2**20))}
+
+    def upload() -> int:
+        with fleet.client() as client:
+            form = {"data": {"model": "m"}, "files": sound}
+            return client.post("/audio/transcriptions", **form).status_code
+
+    with ThreadPoolExecutor(4) as pool, fleet.client() as client:
+        uploads = [pool.submit(upload) for _ in range(4)]
+        num_during = 0
+        while not all(one.done() for one in uploads):
+            body = _body(max_tokens=10, stream=True)
+            with client.stream("POST", "/chat/completions", json=body) as reply:
+                assert _text(_events(reply)) == answer_to("hello", 10)
+            num_during += 1
+        assert [one.result() for one in uploads] == [200] * 4
+        assert num_during > 1
+    for name in fleet.ports:
+        fleet.change(name, slow_upload=False)
 
 
 def test_responses_and_messages(fleet: Fleet) -> None:

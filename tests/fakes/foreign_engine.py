@@ -40,8 +40,8 @@ class Settings:
     itself, the connection ends, the connection ends within an event. `fails`: generating answers
     500. `refuses`: it answers 503. `ignores_ids`: it answers in text only. `mixes_prompt`: SGLang's
     old mistake. `partial`: SGLang sends new ids only. `skips`: llama-server's streams leave out
-    every third token. `slow_upload`: it takes its time with bodies. `start_s` passes before it is
-    healthy, with a line each 0.1 s.
+    every third token. `slow_upload`: it takes its time with bodies. `no_done`: no `[DONE]` ends
+    its streams. `start_s` passes before it is healthy, with a line each 0.1 s.
     """
 
     kind: str = "vllm"
@@ -63,6 +63,7 @@ class Settings:
     start_s: float = 0.0
     silent: bool = False
     slow_upload: bool = False
+    no_done: bool = False
     die_at: int | None = None
     """Dies at a prompt of more ids than this: out of memory at the first large one."""
 

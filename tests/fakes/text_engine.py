@@ -140,9 +140,13 @@ class TextHandler(Handler):
             choice = {"index": 0, "delta": delta, "finish_reason": None, "x_own": number}
             yield {**head, "choices": [choice]}
         last = {"index": 0, "delta": {}, "finish_reason": "length"}
+        usage = self._usage(num)
+        if self.settings.no_done:
+            yield {**head, "choices": [last], "usage": usage}
+            return
         yield {**head, "choices": [last]}
         if (body.get("stream_options") or {}).get("include_usage"):
-            yield {**head, "choices": [], "usage": self._usage(num)}
+            yield {**head, "choices": [], "usage": usage}
         yield "[DONE]"
 
     def _completion(self, body: dict[str, Any]) -> None:

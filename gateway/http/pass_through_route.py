@@ -1,0 +1,113 @@
+"""POST to any other path of OpenAI's API: images, audio, embeddings, rerank, raw completions of
+engines that take text.
+
+Owns how a response is passed on to the client, and what is read of it for counting. Must not know
+what the path means, nor who answers.
+"""
+
+from collections.abc import Callable
+from typing import Final, final
+
+from starlette.types import Scope, Send
+
+from gateway.api import ApiError, Started, Usage, missing_model, named_body
+from gateway.http.auth import header_of
+from gateway.http.edge import Edge
+from gateway.http.metrics import Metrics
+from gateway.http.responses import Header, header
+from gateway.http.sse_writer import CLIENT_LEFT
+from gateway.turn import Caller, PathRequest
+from gateway.upstream import UsageTail
+from protocol.transport import HttpResponse
+
+_STREAM: Final = b"text/event-stream"
+
+
+class PassThroughRoute:
+    """Passes requests on."""
+
+    def __init__(self, edge: Edge, metrics: Metrics) -> None:
+        self._edge = edge
+        self._metrics = metrics
+
+    async def answer(self, scope: Scope, send: Send, caller: Caller, body: bytes) -> None:
+        """Pass the request on, and the response back."""
+        path: str = scope["path"].removeprefix("/v1")
+        named = named_body(header_of(scope, b"content-type") or "", body)
+        if named is None:
+            raise missing_model(scope["path"])
+        if named.raw is not None:
+            named = named.with_fields(self._edge.by_alias(named.raw))
+        response = _Response(send)
+        started_at, status = self._edge.now(), CLIENT_LEFT
+        try:
+            await self._edge.pass_through(PathRequest(path, named), caller, response.pass_on)
+            status = response.status
+        except ApiError as error:
+            status = error.status
+            if not response.has_begun:
+                raise
+            await response.fail(error)
+        finally:
+            if response.usage is not None:
+                self._metrics.clients.count(caller.headers, response.usage)
+            self._metrics.turns.observe(
+                model=self._edge.public_name(named.model) or "unknown",
+                status=status,
+                served_by=response.served_by,
+                usage=response.usage,
+                first_token_s=None,
+                duration_s=self._edge.now() - started_at,
+            )
+
+
+@final
+class _Response:
+    """One response on its way to the client, which is waited for: what it does not take stays with
+    the engine.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._is_stream = False
+        self.has_begun = False
+        self.status = 0
+        self.served_by = "none"
+        self.usage: Usage | None = None
+
+    async def pass_on(
+        self, response: HttpResponse, started: Started, note_usage: Callable[[Usage], None]
+    ) -> None:
+        """Send the response as it comes."""
+        received = dict(response.headers)
+        content_type = received.get(b"content-type", b"application/octet-stream")
+        self._is_stream = content_type.startswith(_STREAM)
+        self.has_begun, self.status, self.served_by = True, response.status, started.served_by
+        head = [(b"content-type", content_type), *_headers(started)]
+        await self._send(
+            {"type": "http.response.start", "status": response.status, "headers": head}
+        )
+        tail = UsageTail()
+        async for data in response.body:
+            tail.add(data)
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        if (usage := tail.usage(is_stream=self._is_stream)) is not None:
+            self.usage = usage
+            note_usage(usage)
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def fail(self, error: ApiError) -> None:
+        """A stream ends with an error, other responses in their middle: clients notice both."""
+        if self._is_stream:
+            event = b"data: " + error.body() + b"\n\n"
+            await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+
+def _headers(started: Started) -> list[Header]:
+    ours = [
+        header(b"x-herma-served-by", started.served_by),
+        header(b"x-herma-route", started.route),
+    ]
+    if started.worker:
+        return [header(b"x-herma-worker", started.worker), *ours]
+    return [*ours, *(header(name.encode(), value) for name, value in started.headers)]

@@ -1,0 +1,179 @@
+"""A request that is no chat: its bytes go to the engine or provider that serves the model.
+
+Owns who is asked. The response is the client's from its first byte on. Must not know what the path
+means, nor HTTP servers.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+
+from config import FallbackConfig
+from gateway.api import ChatRequest, NamedBody, Started, Usage, model_not_found, session_of
+from gateway.routing import Lease, ModelView, UseProvider
+from gateway.spending import Bill
+from gateway.turn.caller import Caller
+from gateway.turn.fallback_chain import ask_chain
+from gateway.turn.relay_job import other_job
+from gateway.turn.relay_run import RelayRun, no_such_path
+from gateway.turn.services import Services
+from gateway.upstream import (
+    Header,
+    Provider,
+    ProviderFailed,
+    ProviderRequest,
+    apply_params,
+    forwarded_to_provider,
+)
+from protocol.transport import HttpResponse
+
+Respond = Callable[[HttpResponse, Started, Callable[[Usage], None]], Awaitable[None]]
+"""Passes a response on, with who gave it; calls back with the usage in it."""
+
+
+class PathRequest(msgspec.Struct, frozen=True):
+    """`path` is below the API's root, as `/embeddings`."""
+
+    path: str
+    body: NamedBody
+
+
+async def pass_through(
+    services: Services, request: PathRequest, caller: Caller, respond: Respond
+) -> None:
+    """Have it answered. Raises `ApiError`; `connection_lost` once `respond` was called."""
+    counters, task = services.counters, services.open_turns.open()
+    counters.turns_started += 1
+    is_answered = False
+    try:
+        await _PassThrough(services, request, caller, respond).run()
+        is_answered = True
+    finally:
+        services.open_turns.close(task)
+        counters.turns_finished += is_answered
+        counters.turns_failed += not is_answered
+
+
+class _PassThrough:
+    def __init__(
+        self, services: Services, request: PathRequest, caller: Caller, respond: Respond
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._caller = caller
+        self._respond = respond
+        self._headers = tuple(forwarded_to_provider(caller.headers))
+
+    async def run(self) -> None:
+        """By a text-level engine, else by a provider."""
+        view = self._view()
+        route: UseProvider | None
+        if view.block_size is not None and not view.relays:
+            route = self._instead_of_tokens(view)
+        else:
+            route = await self._by_engine(view)
+        if route is None:
+            return
+        with self._services.open_turns.interruptible():
+            error = await ask_chain(
+                self._services,
+                self._as_chat(),
+                route,
+                self._by_provider,
+                caller=self._caller,
+                model=view.name,
+            )
+        if error is not None:
+            raise error
+
+    def _view(self) -> ModelView:
+        view = self._services.dispatcher.model(self._request.body.model)
+        if view is None:
+            raise model_not_found(self._request.body.model)
+        return view
+
+    def _instead_of_tokens(self, view: ModelView) -> UseProvider:
+        """Engines that take tokens generate, and nothing else."""
+        path = f"/v1{self._request.path}"
+        chain = view.fallback if view.cloud and self._caller.cloud else ()
+        if not chain:
+            raise no_such_path(view.name, path)
+        reason = f"the workers of {view.name} do not serve {path}"
+        return UseProvider(self._services.dispatcher.next_ticket(), chain, reason)
+
+    async def _by_engine(self, view: ModelView) -> UseProvider | None:
+        request, services = self._request, self._services
+        session = None if request.body.raw is None else session_of(request.body.raw)
+        job = other_job(view.name, session, self._caller, request.body.body)
+        run: RelayRun
+
+        async def exchange(provider: Provider, target: FallbackConfig, lease: Lease) -> None:
+            started = Started(
+                served_by="worker",
+                worker=provider.name,
+                cached_tokens=0,
+                route=lease.reason,
+                model=view.name,
+            )
+            begin = partial(run.begin, lease)
+            await self._forward(provider, target, started, run.note_usage, begin)
+
+        run = RelayRun(services, job, f"/v1{request.path}", exchange)
+        try:
+            return await run.run(cloud=True)
+        finally:
+            if run.has_begun:
+                usage = run.usage or Usage(0, 0, 0)
+                services.spending.record_local(self._caller.key, view.name, usage)
+                services.counters.count(usage)
+
+    async def _by_provider(
+        self, provider: Provider, target: FallbackConfig, sent: ProviderRequest, bill: Bill
+    ) -> None:
+        del sent  # a chat's form; these bytes are passed on as they are
+        started = Started(
+            served_by=f"cloud:{provider.name}",
+            worker="",
+            cached_tokens=0,
+            route=f"{target.provider} serves it",
+            model=target.model,
+        )
+        try:
+            await self._forward(provider, target, started, bill.note_usage, lambda: None)
+        except ProviderFailed as error:
+            if not error.may_be_charged:
+                bill.waive()
+            raise
+        bill.complete()
+
+    async def _forward(
+        self,
+        provider: Provider,
+        target: FallbackConfig,
+        started: Started,
+        note_usage: Callable[[Usage], None],
+        begin: Callable[[], None],
+    ) -> None:
+        body = self._request.body
+        if body.raw is not None:
+            body = body.with_fields(apply_params(body.raw, target.params))
+
+        async def respond(response: HttpResponse, headers: tuple[Header, ...]) -> None:
+            begin()
+            named = msgspec.structs.replace(started, headers=headers)
+            await self._respond(response, named, note_usage)
+
+        await provider.forward(
+            self._request.path,
+            body.content_type,
+            body.renamed(target.model),
+            respond,
+            headers=self._headers,
+        )
+
+    def _as_chat(self) -> ChatRequest:
+        """What bounds its cost: a byte of anything is a token at the most."""
+        body = self._request.body
+        raw = {**(body.raw or {"prompt": " " * len(body.body)}), "messages": []}
+        return ChatRequest(model=body.model, messages=(), raw=raw, num_bytes=len(body.body))

@@ -1,0 +1,73 @@
+"""Which model a body names, in JSON and in forms, and how it is called elsewhere."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.api import ApiError, named_body
+
+BOUNDARY = "x--y"
+KIND = f'multipart/form-data; boundary="{BOUNDARY}"'
+NAMES = st.sampled_from(["file", "language", "models", "mode", "prompt"])
+BYTES = st.binary(max_size=80).filter(lambda data: f"--{BOUNDARY}".encode() not in data)
+
+
+def part(name: str, data: bytes, filename: str = "") -> bytes:
+    named = f'; filename="{filename}"' if filename else ""
+    head = f'Content-Disposition: form-data; name="{name}"{named}\r\nContent-Type: a/b\r\n\r\n'
+    return b"--" + BOUNDARY.encode() + b"\r\n" + head.encode() + data + b"\r\n"
+
+
+def form(parts: list[bytes]) -> bytes:
+    return b"".join(parts) + b"--" + BOUNDARY.encode() + b"--\r\n"
+
+
+@given(before=st.lists(st.tuples(NAMES, BYTES), max_size=3), after=BYTES)
+def test_the_model_of_a_form_is_renamed_and_nothing_else(
+    before: list[tuple[str, bytes]], after: bytes
+) -> None:
+    """Wherever its part stands, and whatever the files contain."""
+    first = [part(name, data, "a.wav") for name, data in before]
+    body = form([*first, part("model", b"mine"), part("file", after)])
+    found = named_body(KIND, body)
+    assert found is not None
+    assert found.model == "mine"
+    assert found.renamed("theirs") == form([*first, part("model", b"theirs"), part("file", after)])
+
+
+@given(st.binary(max_size=200))
+def test_garbage_names_nothing(data: bytes) -> None:
+    """A form that is none is never a crash."""
+    assert named_body(KIND, b"--" + data) is None
+
+
+def test_json_keeps_its_fields() -> None:
+    """Only the name changes."""
+    body = msgspec.json.encode({"model": "mine", "x": {"deep": [1, None]}, "input": "y"})
+    found = named_body("application/json; charset=utf-8", body)
+    assert found is not None
+    told = msgspec.json.decode(found.renamed("theirs"))
+    assert told == {"model": "theirs", "x": {"deep": [1, None]}, "input": "y"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", b'{"input": "x"}'),
+        ("application/json", b'{"model": 7}'),
+        ("application/octet-stream", b'{"model": "m"}'),
+        (KIND, form([part("file", b"x")])),
+    ],
+)
+def test_a_body_without_a_model(kind: str, body: bytes) -> None:
+    """Nothing tells who should answer."""
+    assert named_body(kind, body) is None
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    """With what is wrong."""
+    with pytest.raises(ApiError, match="not valid JSON"):
+        named_body("application/json", b"{")
+    with pytest.raises(ApiError, match="no boundary"):
+        named_body("multipart/form-data", b"--x")

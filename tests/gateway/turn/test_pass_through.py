@@ -1,0 +1,68 @@
+"""Requests that are no chat, for models that providers serve."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from gateway.api import ApiError, Started, Usage, named_body
+from gateway.turn import Caller, PathRequest, pass_through
+from protocol.transport import HttpResponse
+from tests.fakes.provider import FakeProvider, open_provider
+from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway
+
+USAGE = {"prompt_tokens": 5, "total_tokens": 5}
+
+
+class Answered:
+    """What a client would get."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+        self.served_by = ""
+
+    async def respond(
+        self, response: HttpResponse, started: Started, note_usage: Callable[[Usage], None]
+    ) -> None:
+        self.status, self.served_by = response.status, started.served_by
+        async for data in response.body:
+            self.body += data
+        note_usage(Usage(5, 0, 0))
+
+
+async def ask(gateway: RunningGateway, caller: Caller | None = None) -> Answered:
+    body = named_body("application/json", b'{"model": "alpha", "input": "x"}')
+    assert body is not None
+    answered = Answered()
+    request = PathRequest("/embeddings", body)
+    with trio.fail_after(10):
+        await pass_through(gateway.services, request, caller or Caller(), answered.respond)
+    return answered
+
+
+async def test_a_provider_serves_the_path() -> None:
+    """At its own path, under its own name of the model; the next one if the first fails."""
+    broken = FakeProvider(status=500)
+    async with open_provider(broken), open_provider(FakeProvider(usage=USAGE)) as provider:
+        model, tables = chain_of({"p0": broken, "p1": provider})
+        async with open_gateway(models=[model], providers=tables) as gateway:
+            answered = await ask(gateway)
+    assert (answered.status, answered.served_by) == (200, "cloud:p1")
+    (asked,) = provider.requests
+    assert asked.path == "/v1/embeddings"
+    assert asked.body["input"] == "x"
+    assert asked.body["model"] == "p1-large"
+    assert len(broken.requests) == 1
+
+
+async def test_a_key_without_cloud_and_a_provider_that_cuts() -> None:
+    """The one is refused; the other's client notices that its answer is not whole."""
+    async with open_provider(FakeProvider(cut_after=0)) as provider:
+        model, tables = chain_of({"p": provider})
+        async with open_gateway(models=[model], providers=tables, rejoin_wait_s=0.0) as gateway:
+            with pytest.raises(ApiError, match="upstream connection lost"):
+                await ask(gateway)
+            with pytest.raises(ApiError, match="No worker"):
+                await ask(gateway, Caller(cloud=False))
+            assert len(provider.requests) == 1

@@ -16,6 +16,7 @@ _URL: Final = r"^https?://"
 _DEVICE: Final = r"^(auto|cpu|cuda(:\d+)?)$"
 _CURRENCY: Final = r"^[A-Z]{3}$"
 _FIELD_NAME: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+_ZMQ_URL: Final = r"^(tcp|ipc)://.+$"
 _ENGINE_URL: Final = r"^(https?://[^/?#]+/?|unix:/.+)$"
 NAME_IN_WORDS: Final = "letters, digits and . _ : / @ - only"
 PATTERNS: Final = {
@@ -25,6 +26,7 @@ PATTERNS: Final = {
     _DEVICE: "auto, cpu, cuda or cuda:N",
     _CURRENCY: "three capital letters, as USD or EUR",
     _FIELD_NAME: "letters, digits, _ and - only, a letter first",
+    _ZMQ_URL: "tcp://HOST:PORT or ipc://PATH",
     _ENGINE_URL: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
 }
 """The patterns of this module in words."""
@@ -267,11 +269,24 @@ class LaunchConfig(_Table, frozen=True):
     stop: tuple[str, ...] = ()
 
 
+class KvEventsConfig(_Table, frozen=True):
+    """`kv_events = { ... }`: where an engine publishes what enters and leaves its prefix cache, and
+    where it replays what was missed. `topic` is the beginning of those that count; "" is any.
+    """
+
+    url: Annotated[str, msgspec.Meta(pattern=_ZMQ_URL)]
+    replay: Annotated[str, msgspec.Meta(pattern=_ZMQ_URL)] | None = None
+    topic: str = ""
+
+
 TEXT_ENGINE: Final = "openai"
 """Any server with OpenAI's API: it takes and gives text."""
 
 EXTERNAL_ENGINES: Final = frozenset(("vllm", "sglang", "llama-cpp", TEXT_ENGINE))
 """Other people's engines. All but `TEXT_ENGINE` take and give token ids."""
+
+_PUBLISHERS: Final = ("vllm", "sglang")
+"""Engines that publish KV events."""
 
 EngineKind = Literal["native", "synthetic", "scripted", "vllm", "sglang", "llama-cpp", "openai"]
 ENGINE_KINDS: Final[tuple[str, ...]] = get_args(EngineKind)
@@ -328,6 +343,7 @@ class WorkerConfig(_Table, frozen=True):
     launch: LaunchConfig | None = None
     api_key_env: str | None = None
     refused_fields: tuple[str, ...] = ()
+    kv_events: KvEventsConfig | None = None
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
     prepare: tuple[Literal["drop-page-cache", "clear-shm"], ...] = ()
     owns_gpu: bool = False
@@ -348,6 +364,9 @@ class WorkerConfig(_Table, frozen=True):
             if key := next((key for key, value in given.items() if value is not None), None):
                 known = ", ".join(f'"{name}"' for name in sorted(EXTERNAL_ENGINES))
                 raise ValueError(f"`{key}` is only for engine = {known}")
+        if self.kv_events is not None and self.engine not in _PUBLISHERS:
+            known = " or ".join(f'"{name}"' for name in _PUBLISHERS)
+            raise ValueError(f"`kv_events` is only for engine = {known}")
         if self.refused_fields and self.engine != TEXT_ENGINE:
             raise ValueError(f'`refused_fields` is only for engine = "{TEXT_ENGINE}"')
 

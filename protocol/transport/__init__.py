@@ -22,6 +22,7 @@ from protocol.transport.local_dealer import LocalDealer
 from protocol.transport.local_router import LocalRouter
 from protocol.transport.local_socket import is_local
 from protocol.transport.router import RouterSocket, RouterStatistics
+from protocol.transport.subscriber import Subscriber
 
 __all__ = [
     "MAX_BACKLOG_BYTES",
@@ -36,6 +37,7 @@ __all__ = [
     "LocalRouter",
     "RouterSocket",
     "RouterStatistics",
+    "Subscriber",
     "enable_inline_reads",
     "is_local",
     "load_curve_client",

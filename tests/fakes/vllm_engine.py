@@ -80,13 +80,13 @@ class VllmEngine:
         self.events = []
         return payload
 
-    def truth(self, our_block_size: int) -> set[BlockDigest]:
+    def truth(self, our_block_size: int, model: str = MODEL) -> set[BlockDigest]:
         """Our digests of all prompts whose every block is cached."""
         held = {copy.name for copy in self.copies}
         digests = set[BlockDigest]()
         for copy in self.copies:
             if held.issuperset(copy.before):
-                root = root_digest(MODEL, copy.adapter)
+                root = root_digest(model, copy.adapter)
                 digests.update(block_digests(root, pack_tokens(copy.tokens), our_block_size))
         return digests
 

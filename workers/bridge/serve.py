@@ -17,6 +17,7 @@ from protocol.errors import ConfigError, ConnectError, HttpError
 from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
 from workers.bridge.exchange import EngineGone, Exchange, api_key_of
+from workers.bridge.kv_feed import KvFeed
 from workers.bridge.launched import LaunchedEngine, end_with, launch
 from workers.bridge.outbox import Outbox
 from workers.bridge.readiness import (
@@ -106,7 +107,7 @@ class _Service:
                 nursery.start_soon(self._end_with_engine, self._engine)
                 nursery.start_soon(self._reports.watch_cpu)
             try:
-                await self._serve()
+                await self._serve(nursery)
             except (ConfigError, EngineGone, HttpError) as error:
                 self._trouble = error
                 if self._engine is not None:
@@ -141,17 +142,13 @@ class _Service:
         print(f"the launched engine has ended with exit code {code}")
         end_with(code)
 
-    async def _serve(self) -> None:
+    async def _serve(self, nursery: trio.Nursery) -> None:
         is_launched = self._engine is not None
         await wait_answering(self._exchange, self._reports, is_launched=is_launched)
         limits = await self._exchange.limits()
         facts = facts_of(self._config, limits)
         outbox = Outbox(self._channel, self._status)
-        holdings = ApproximateBlocks(
-            block_size=facts.block_size,
-            capacity_blocks=facts.kv_tokens // facts.block_size,
-            slack_blocks=2,
-        )
+        holdings = self._holdings(facts, outbox)
         work, warnings = await self._proven_work(facts, outbox, holdings)
         self._reports.is_over = True
         self._status.phase = ""
@@ -168,10 +165,22 @@ class _Service:
         )
         model_dir = "" if self._text is None else str(self._text.model_dir)
         outbox.send_control(EngineReady(facts, model_dir, warnings))
+        if isinstance(holdings, KvFeed):
+            nursery.start_soon(holdings.run)
         await bridge.run()
         if self._engine is not None:
             # Its end is asked for, so its exit code is of no interest.
             await self._engine.end(_END_S)
+
+    def _holdings(self, facts: EngineFacts, outbox: Outbox) -> ApproximateBlocks | KvFeed:
+        """What the engine says that it holds, else a guess."""
+        if self._config.kv_events is not None:
+            return KvFeed(self._config, self._config.kv_events, facts, outbox)
+        return ApproximateBlocks(
+            block_size=facts.block_size,
+            capacity_blocks=facts.kv_tokens // facts.block_size,
+            slack_blocks=2,
+        )
 
     async def _proven_work(
         self, facts: EngineFacts, outbox: Outbox, holdings: Holdings

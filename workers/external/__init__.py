@@ -13,15 +13,18 @@ from workers.external.engine_api import (
     Job,
     Reader,
 )
+from workers.external.held_blocks import Copies, HeldBlocks, model_roots
 from workers.external.llama_cpp_api import LlamaCppApi
 from workers.external.openai_api import OpenAiApi, Proof
 from workers.external.sglang_api import SglangApi
 from workers.external.start_lines import phase_of
 from workers.external.vllm_api import VllmApi
+from workers.external.vllm_feed import Heard, VllmFeed
 
 __all__ = [
     "Answer",
     "ApproximateBlocks",
+    "Copies",
     "EngineApi",
     "EngineError",
     "EngineLimits",
@@ -29,6 +32,8 @@ __all__ = [
     "Event",
     "EventSplitter",
     "Expectation",
+    "Heard",
+    "HeldBlocks",
     "HttpRequest",
     "Job",
     "LlamaCppApi",
@@ -38,5 +43,7 @@ __all__ = [
     "Reader",
     "SglangApi",
     "VllmApi",
+    "VllmFeed",
+    "model_roots",
     "phase_of",
 ]

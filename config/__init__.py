@@ -7,6 +7,7 @@ from config.defaults import (
     builtin_models,
     is_hub_id,
     no_builtin,
+    profiles,
 )
 from config.environment import (
     hash_api_key,
@@ -72,6 +73,7 @@ __all__ = [
     "load_config",
     "no_builtin",
     "parse_config",
+    "profiles",
     "provider_api_key",
     "responses_path",
     "signing_key_path",

@@ -6,7 +6,8 @@ config check` does not load torch. A `HermaError` is printed as one line with ex
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -42,26 +43,9 @@ def _run(arguments: argparse.Namespace) -> int:
         from protocol.signals import die_with_parent
 
         die_with_parent(arguments.parent, signal.SIGTERM)
-    match arguments.command:
-        case "up":
-            from herma.up_command import run
-        case "gateway":
-            from herma.gateway_command import run
-        case "worker":
-            from herma.worker_command import run
-        case "config":
-            from herma.config_command import run
-        case "usage":
-            from herma.usage_command import run
-        case "hermes":
-            from herma.hermes_command import run
-        case "doctor":
-            from herma.doctor_command import run
-        case "bench":
-            from herma.bench_command import run
-        case _:
-            from herma.keys_command import run
-    return run(arguments)
+    command: Callable[[argparse.Namespace], int]
+    command = import_module(f"herma.{arguments.command}_command").run
+    return command(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_servers(commands)
     _add_config(commands)
     _add_doctor(commands)
+    _add_plan(commands)
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
@@ -153,6 +138,21 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     doctor.add_argument("--config", type=Path, metavar="FILE", help="also check what it names")
     doctor.add_argument("--json", action="store_true", help="findings as one JSON array")
     doctor.add_argument("--fix", action="store_true", help="make the repairs that are safe")
+
+
+def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    plan = commands.add_parser("plan", help="what a model takes on a card, before it is loaded")
+    plan.add_argument("model", metavar="MODEL", help="a directory with config.json, or dummy:SHAPE")
+    plan.add_argument("--card", default="24GB", metavar="SIZE", help="24GB or 22.4GiB of memory")
+    plan.add_argument(
+        "--window", type=_positive, metavar="N", help="tokens; default: the profile's"
+    )
+
+
+def _positive(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens")
 
 
 def _port(text: str) -> int:

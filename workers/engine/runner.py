@@ -51,13 +51,15 @@ class Runner:
         facts: EngineFacts,
         model_dir: Path,
         steps: Steps | None = None,
+        step_bytes: int = 0,
     ) -> None:
-        """`steps` None takes `steps_on` the model's device."""
+        """`steps` None takes `steps_on` the model's device. `step_bytes`: see `DeviceUse`."""
         self.facts = facts
         self.eos_ids: frozenset[int] = model.config.eos_ids
         self.model_dir = model_dir
         self.model = model
         self.cache = cache
+        self._step_bytes = step_bytes
         self._steps = steps or steps_on(model, cache, facts)
         self._vocab_size = model.config.vocab_size
         self._states: dict[int, SequenceState] = {}
@@ -79,7 +81,8 @@ class Runner:
         steps = self._steps
         captured, wanted = steps.num_graphs if isinstance(steps, DeviceSteps) else (0, 0)
         kv_bytes = self.cache.num_bytes()
-        return DeviceUse(self.model.weights.num_bytes(), kv_bytes, captured, wanted)
+        weights_bytes = self.model.weights.num_bytes()
+        return DeviceUse(weights_bytes, kv_bytes, captured, wanted, self._step_bytes)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch and collect."""

@@ -74,7 +74,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
             torch.set_num_threads(1)
         model = Network(shape, weights, window(config, shape), invariant=config.invariant)
         with _phase(report, "memory", "measuring room for keys and values"):
-            num_blocks, spare_bytes = _num_blocks(config, model, model_dir)
+            num_blocks, spare_bytes, step_bytes = _num_blocks(config, model, model_dir)
             cache = KvCache(shape, num_blocks, config.block_size, device, kv_dtype(config, dtype))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -87,7 +87,7 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     with _phase(report, "warm-up", f"first steps, {tokens} tokens of keys and values"):
         facts = engine_facts(config, model, window(config, shape), num_blocks)
         steps = steps_on(model, cache, facts, spare_bytes)
-        runner = Runner(model, cache, facts, model_dir, steps)
+        runner = Runner(model, cache, facts, model_dir, steps, step_bytes)
         warm_up(runner)
     if kernels is not None:
         texts = [kernels.summary()] + ([] if ahead is None else [ahead.summary()])
@@ -95,9 +95,9 @@ def load_runner(config: WorkerConfig, report: Report, ahead: CompileAhead | None
     return runner
 
 
-def _num_blocks(config: WorkerConfig, model: Network, model_dir: Path) -> tuple[int, int]:
-    """How many blocks fit beside weights and the largest step, which is found out on a card, and
-    how many bytes that step takes beside what its runner keeps.
+def _num_blocks(config: WorkerConfig, model: Network, model_dir: Path) -> tuple[int, int, int]:
+    """How many blocks fit beside weights and the largest step, which is found out on a card; how
+    many bytes that step takes beside what its runner keeps, and how many in all.
     """
     shape, embedding = model.config, model.weights.embedding
     device, dtype = embedding.device, kv_dtype(config, embedding.dtype)
@@ -120,7 +120,8 @@ def _num_blocks(config: WorkerConfig, model: Network, model_dir: Path) -> tuple[
         needs_context=config.context_length is not None,
         wanted_tokens=config.kv_tokens,
     )
-    return choose_blocks(before, demand, is_card=device.type == "cuda"), meter.passing_bytes
+    num_blocks = choose_blocks(before, demand, is_card=device.type == "cuda")
+    return num_blocks, meter.passing_bytes, meter.peak_bytes
 
 
 @contextmanager

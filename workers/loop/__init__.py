@@ -11,7 +11,7 @@ from workers.loop.loop import (
     Runner,
     scheduler_for,
 )
-from workers.loop.start_table import DeviceUse, start_table
+from workers.loop.start_table import DeviceUse, aligned, bytes_text, start_table
 
 __all__ = [
     "Channel",
@@ -24,6 +24,8 @@ __all__ = [
     "GrammarCompiler",
     "Reporter",
     "Runner",
+    "aligned",
+    "bytes_text",
     "scheduler_for",
     "start_heartbeats",
     "start_table",

@@ -13,19 +13,22 @@ from protocol.messages import INVARIANT, EngineFacts
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
+_KIB: Final = 2**10
 _SHORT_S: Final = 0.05
 """Phases that took less are left out of the row."""
 
 
 class DeviceUse(NamedTuple):
     """What only a native engine knows: bytes, and how many graphs of how many it has captured
-    already (0 of 0 on a device without graphs).
+    already (0 of 0 on a device without graphs). `step_bytes` is what the largest step took in a
+    probe, 0 where there was none.
     """
 
     weights_bytes: int
     kv_bytes: int
     num_captured: int
     num_graphs: int
+    step_bytes: int = 0
 
 
 def start_table(
@@ -39,9 +42,9 @@ def start_table(
     mode = ", invariant" if INVARIANT in facts.capabilities else ""
     rows = [("engine", f"{serves}: {facts.kind} on {facts.device}, {facts.dtype}{mode}")]
     if use is not None:
-        rows.append(("weights", _bytes(use.weights_bytes)))
+        rows.append(("weights", bytes_text(use.weights_bytes)))
     kv = f"{facts.kv_tokens:,} tokens in blocks of {facts.block_size}"
-    rows.append(("keys, values", kv if use is None else f"{kv}, {_bytes(use.kv_bytes)}"))
+    rows.append(("keys, values", kv if use is None else f"{kv}, {bytes_text(use.kv_bytes)}"))
     each = facts.kv_tokens // facts.max_seqs
     sequences = f"up to {facts.max_seqs:,} at once ({each:,} tokens each, if all run)"
     rows.append(("sequences", sequences))
@@ -50,7 +53,14 @@ def start_table(
     rows.append(("budget", f"{facts.token_budget:,} tokens a step{gap}"))
     if use is not None:
         rows.append(("graphs", _graphs(use)))
+        if use.step_bytes:
+            rows.append(("largest step", f"{bytes_text(use.step_bytes)}, as measured"))
     rows.append(("seconds", _seconds(seconds)))
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each row, the texts below one another."""
     width = max(len(name) for name, _ in rows)
     return [f"{name.ljust(width)}  {text}" for name, text in rows]
 
@@ -68,7 +78,10 @@ def _seconds(seconds: Sequence[tuple[str, float]]) -> str:
     return f"{', '.join(parts)}; {total}" if parts else total
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: int) -> str:
+    """As 1.25 GiB, 3.1 MiB or 144 KiB."""
+    if count < _MIB:
+        return f"{count / _KIB:.0f} KiB"
     if count < _GIB:
         return f"{count / _MIB:.1f} MiB"
     return f"{count / _GIB:.2f} GiB"

@@ -1,0 +1,123 @@
+"""`herma plan MODEL`: what a model takes on a card, and what fits beside it, before it is loaded.
+
+Owns the table. Reads config.json alone: no weights, no card.
+"""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from config import builtin_config, profiles
+from protocol.errors import ConfigError
+from workers.engine.load.quantize import Stored
+from workers.engine.memory.forecast import CONTEXT_BYTES, Choice, Forecast, forecast
+from workers.engine.models.description import ModelConfig
+from workers.engine.models.model_config import read_model_config
+from workers.loop import aligned, bytes_text
+from workers.model_dir import local_dir
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(gb|gib|)", re.IGNORECASE)
+_UNITS: Final = {"gb": 10**9, "gib": 2**30, "": 10**9}
+_BLOCK_SIZE: Final = builtin_config().workers[0].block_size
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
+    directory = local_dir(arguments.model)
+    if directory is None:
+        raise ConfigError(
+            f"{arguments.model} is not on this host: download its config.json and name the "
+            "directory, or start a worker, which fetches it"
+        )
+    config = read_model_config(directory)
+    lines, fits = report(config, card_bytes(arguments.card), arguments.window)
+    print("\n".join(lines))
+    return 0 if fits else 1
+
+
+def card_bytes(text: str) -> int:
+    """24GB as the makers of cards count, or 22.4GiB. Raises `ConfigError`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"--card {text!r} is no size: write 24GB or 22.4GiB")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def report(config: ModelConfig, card: int, window: int | None) -> tuple[list[str], bool]:
+    """The lines, and whether anything fits. Raises `ConfigError` for a window over the model's."""
+    if window is not None and window > config.max_position_embeddings:
+        raise ConfigError(
+            f"--window {window} is over the model's: at most {config.max_position_embeddings}"
+        )
+    plans = list(_plans(config, card, window))
+    lines = [*_facts(config, card, plans), "", *_table(plans)]
+    return lines, any(found.whole_windows for _, _, found in plans)
+
+
+def _plans(
+    config: ModelConfig, card: int, window: int | None
+) -> Iterator[tuple[str, Choice, Forecast]]:
+    for name, profile in profiles().items():
+        for fp8, fp8_kv in ((False, False), (True, False), (True, True)):
+            if not fp8 and config.stored is not Stored.DENSE:
+                continue
+            choice = Choice(fp8, fp8_kv, profile.token_budget, profile.max_context, window)
+            yield name, choice, forecast(config, card, choice, _BLOCK_SIZE)
+
+
+def _facts(config: ModelConfig, card: int, plans: list[tuple[str, Choice, Forecast]]) -> list[str]:
+    mixer = config.attention
+    heads = f"{mixer.num_heads} heads on {mixer.num_kv_heads} of {mixer.head_dim}"
+    shape = f"{config.family}: {config.num_layers} layers of {config.hidden_size}, {heads}"
+    weights = {("fp8" if c.fp8 else "bfloat16"): f.weights_bytes for _, c, f in plans}
+    tokens = {("fp8" if c.fp8_kv else "bfloat16"): f.token_bytes for _, c, f in plans}
+    steps = {name: f.step_bytes for name, _, f in plans}
+    first = plans[0][2]
+    rows = [
+        ("model", f"{shape}, window {config.max_position_embeddings:,}"),
+        ("card", f"{bytes_text(card)}, {bytes_text(CONTEXT_BYTES)} of them for CUDA"),
+        ("weights", _by(weights)),
+        ("keys, values", f"{_by(tokens)} a token{_windows(config)}"),
+        ("states", "none: no recurrent layers"),
+        ("snapshots", "none: no recurrent layers"),
+        ("graphs", f"about {bytes_text(first.graphs_bytes)}"),
+        ("largest step", f"about {_by(steps)}"),
+    ]
+    return aligned(rows)
+
+
+def _windows(config: ModelConfig) -> str:
+    count = sum(layer.mixer.window > 0 for layer in config.layers)
+    if not count:
+        return ""
+    return f" (the {count} layers with a window keep all tokens too)"
+
+
+def _by(found: dict[str, int]) -> str:
+    return ", ".join(f"{bytes_text(count)} ({name})" for name, count in found.items())
+
+
+def _table(plans: Iterable[tuple[str, Choice, Forecast]]) -> list[str]:
+    """A line for each profile and dtype; its setting, and what fits."""
+    head = ("profile", "quantization", "kv_dtype", "tokens", "window", "whole windows", "max_seqs")
+    rows: list[tuple[str, ...]] = [head]
+    for name, choice, found in plans:
+        setting = name, "fp8" if choice.fp8 else "-", "fp8" if choice.fp8_kv else "-"
+        if not found.whole_windows and not found.kv_tokens:
+            rows.append((*setting, "does not fit", f"{bytes_text(found.missing_bytes)} missing"))
+            continue
+        window = f"{found.window:,}"
+        if not found.whole_windows:
+            window += f", {bytes_text(found.missing_bytes)} missing"
+        rows.append(
+            (
+                *setting,
+                f"{found.kv_tokens:,}",
+                window,
+                str(found.whole_windows),
+                str(found.max_seqs),
+            )
+        )
+    widths = [max(len(row[at]) for row in rows if at < len(row)) for at in range(len(head))]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,86 @@
+"""`herma plan`: what a model takes on a card, from its config.json alone."""
+
+from pathlib import Path
+
+import pytest
+
+from herma.cli import main
+from tests.fakes.tiny_families import FAMILIES, write_family
+from tests.fakes.tiny_models import load_tiny
+from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
+from workers.engine.models.model_config import read_model_config
+from workers.model_dir import dummy_dir
+
+PLAIN = Choice(fp8=False, fp8_kv=False, token_budget=4096, max_context=131_072)
+GB = 10**9
+
+
+def _printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(["plan", *arguments])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_the_table_names_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    """8.19 billion numbers in 16 bits, 36 layers x 8 heads x 128 x 2 a token; 8 bits fit."""
+    status, out, _ = _printed(capsys, "dummy:qwen3-8b", "--card", "24GB")
+    assert status == 0
+    names = [line.split("  ")[0] for line in out.splitlines()[:8]]
+    expected = ["model", "card", "weights", "keys, values", "states", "snapshots", "graphs"]
+    assert names == [*expected, "largest step"]
+    assert "15.26 GiB (bfloat16), 8.79 GiB (fp8)" in out
+    assert "144 KiB (bfloat16), 72 KiB (fp8) a token" in out
+    assert [line.split()[0] for line in out.splitlines()[10:]] == [
+        name for name in ("latency", "balanced", "throughput") for _ in range(3)
+    ]
+
+
+def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the command fails if nothing fits."""
+    status, out, _ = _printed(capsys, "dummy:qwen3-32b", "--card", "24GB", "--window", "4096")
+    assert status == 1
+    assert out.count("does not fit") == 9
+    assert "GiB missing" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("dummy:qwen3-8b", "--card", "large"), "24GB"),
+        (("dummy:qwen3-8b", "--window", "99999"), "at most 40960"),
+        (("Some/Model",), "not on this host"),
+        (("dummy:none",), "dummy:none"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], named: str
+) -> None:
+    """Sizes, windows and models."""
+    status, _, error = _printed(capsys, *arguments)
+    assert status == 2
+    assert named in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3", "phi4-mini"])
+def test_weights_and_tokens_are_those_of_a_start(family: str, tmp_path: Path) -> None:
+    """But for norms and biases, which are a few percent of a model so small."""
+    assert family in FAMILIES
+    runner = load_tiny(write_family(tmp_path, family), kv_tokens=1024, context_length=512)
+    config = read_model_config(tmp_path)
+    taken = runner.model.weights.num_bytes() / 2  # float32
+    assert 0.95 * taken < weights_bytes(config, fp8=False) <= taken
+    tokens = (runner.cache.num_blocks + 1) * runner.cache.block_size
+    assert runner.cache.num_bytes() / 2 == tokens * kv_token_bytes(config, PLAIN)
+
+
+def test_more_memory_holds_more_and_longer_windows_fewer() -> None:
+    """Tokens grow with the card; a window that does not fit is cut to what does."""
+    config = read_model_config(dummy_dir("dummy:qwen3-4b"))
+    small, large = (forecast(config, size * GB, PLAIN, 32) for size in (16, 80))
+    assert small.kv_tokens < large.kv_tokens
+    assert large.window == config.max_position_embeddings
+    assert large.whole_windows == large.kv_tokens // large.window
+    tight = forecast(config, 11 * GB, PLAIN, 32)
+    assert 0 < tight.window == tight.kv_tokens < config.max_position_embeddings
+    assert tight.missing_bytes > 0

@@ -1,0 +1,111 @@
+"""What a model will take on a card, before anything is loaded: from its description alone.
+
+Owns the sums, over plain numbers, and what of them is an estimate. Weights, keys and values are
+exact; the largest step and the graphs are measured at a start (`peak_probe.py`), and here bounded
+by what their tensors take. Must not know files, devices nor how it is shown.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from workers.engine.memory.kv_size import CARD_SHARE
+from workers.engine.models.description import ModelConfig
+from workers.scheduler import CARD_SEQS, most_sequences
+
+CONTEXT_BYTES: Final = 600 * 2**20
+"""What a CUDA context and its libraries take; 520 MiB on an H200."""
+
+_GRAPHS_BYTES: Final = 256 * 2**20
+"""Some 30 graphs take a few MiB each of the driver's memory, the library's workspace 32 MiB."""
+
+_HALF: Final = 2
+_SCALE_BYTES: Final = 4
+_SAMPLER_COPIES: Final = 4
+"""Logits of one row in float32 with what filters sort: probabilities, order and cumulated sums."""
+
+_RESIDUALS: Final = 3
+"""Hidden states of a row at once: those before a layer, behind its mixer, and a normed copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a worker's configuration decides; `token_budget` and `max_context` are a profile's."""
+
+    fp8: bool
+    fp8_kv: bool
+    token_budget: int
+    max_context: int
+    context_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Bytes, and what fits into the rest of the card: tokens of keys and values, the window, and
+    how many sequences of a whole window at once. `missing_bytes`: what one window lacks.
+    """
+
+    weights_bytes: int
+    token_bytes: int
+    step_bytes: int
+    graphs_bytes: int
+    kv_tokens: int
+    window: int
+    whole_windows: int
+    max_seqs: int
+    missing_bytes: int
+
+
+def forecast(config: ModelConfig, card_bytes: int, choice: Choice, block_size: int) -> Forecast:
+    """What an engine on a card of so many bytes would find."""
+    weights, token = weights_bytes(config, fp8=choice.fp8), kv_token_bytes(config, choice)
+    step, graphs = step_bytes(config, choice.token_budget), graphs_bytes(config)
+    room = card_bytes - CONTEXT_BYTES - weights - step
+    block = token * block_size
+    # A start keeps a share of the rest for graphs and the driver; they may need more.
+    usable = min(int(CARD_SHARE * room), room - graphs)
+    num_blocks = max(0, usable // block)
+    kv_tokens = num_blocks * block_size
+    wanted = choice.context_length or min(config.max_position_embeddings, choice.max_context)
+    window = min(wanted, kv_tokens)
+    missing = -(-wanted // block_size) * block - usable if wanted > kv_tokens else 0
+    return Forecast(
+        weights_bytes=weights,
+        token_bytes=token,
+        step_bytes=step,
+        graphs_bytes=graphs,
+        kv_tokens=kv_tokens,
+        window=window,
+        whole_windows=kv_tokens // wanted,
+        max_seqs=most_sequences(None, kv_tokens, CARD_SEQS),
+        missing_bytes=max(0, missing),
+    )
+
+
+def weights_bytes(config: ModelConfig, *, fp8: bool) -> int:
+    """All weights in 16 bits, or with the layers' products in 8 bits and a scale for each row."""
+    vocabulary = config.vocab_size * config.hidden_size * (1 if config.tied else 2)
+    layers = config.layer_weights * (1 if fp8 else _HALF)
+    if fp8:
+        rows = sum(rows for layer in config.layers for rows, _ in config.matrices(layer))
+        layers += rows * _SCALE_BYTES
+    return layers + _HALF * vocabulary
+
+
+def kv_token_bytes(config: ModelConfig, choice: Choice) -> int:
+    """Keys and values of one token in all layers."""
+    return config.token_numbers * (1 if choice.fp8_kv else _HALF)
+
+
+def step_bytes(config: ModelConfig, token_budget: int) -> int:
+    """The tensors of the widest layer for a full step, and a full batch of draws with filters."""
+    widest = max(
+        sum(rows for rows, _ in config.matrices(layer)) + layer.mlp.width for layer in config.layers
+    )
+    row = _HALF * (widest + _RESIDUALS * config.hidden_size)
+    draws = min(CARD_SEQS, token_budget) * config.vocab_size * 4 * _SAMPLER_COPIES
+    return max(token_budget * row, draws)
+
+
+def graphs_bytes(config: ModelConfig) -> int:
+    """Graphs, and the result that they share: logits of a full batch."""
+    return _GRAPHS_BYTES + CARD_SEQS * config.vocab_size * _HALF

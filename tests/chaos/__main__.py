@@ -22,7 +22,7 @@ from tests.chaos.fleet import open_fleet
 from tests.chaos.others import OTHERS, line_of_other
 from tests.chaos.report import HEAD, line_of, row_of
 from tests.chaos.scenario import Scenario
-from tests.chaos.traffic import Answers, Prompt, learn, make_prompts
+from tests.chaos.traffic import CHAT, MESSAGES, RESPONSES, Answers, Prompt, learn, make_prompts
 
 NAMES = (*FAULTS, *OTHERS)
 NUM_PROMPTS = 24
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 async def _run_all(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    prompts = make_prompts(NUM_PROMPTS, arguments.seed)
+    prompts = make_prompts(NUM_PROMPTS, arguments.seed, paths=(CHAT, RESPONSES, MESSAGES))
     expected = await _undisturbed(folder / "reference", prompts)
     names = arguments.fault or [*FAULTS, *OTHERS]
     rows = []

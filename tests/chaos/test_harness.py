@@ -28,7 +28,7 @@ def stream_of(*times: float, worker: str = "w1", text: str = "abc") -> Stream:
         ({"text": "ab"}, "WRONG BYTES from character 2: ''"),
         ({"text": "abcc"}, "WRONG BYTES from character 3: 'c'"),
         ({"thought": "hm"}, "WRONG BYTES from character 0: 'hm'"),
-        ({"is_done": False}, "ended without [DONE]"),
+        ({"is_done": False}, "ended without its last event"),
         ({"finish": "stop"}, "finish_reason 'stop'"),
         ({"completion_tokens": 2}, "2 tokens in usage"),
         ({"error": "503"}, "503"),
@@ -39,7 +39,7 @@ def test_whatever_a_client_must_not_see_is_named(spoil: dict[str, object], verdi
     stream = stream_of(1.0)
     for name, value in spoil.items():
         setattr(stream, name, value)
-    assert Traffic("", [PROMPT], {0: ("abc", "")})._judge(stream) == verdict
+    assert Traffic("", [PROMPT], {0: ("abc", "", "length")})._judge(stream) == verdict
 
 
 def test_times_of_an_injection() -> None:

@@ -11,10 +11,10 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.fleet import open_fleet
 from tests.chaos.leaks import cancel_upstream_streams, disconnect_clients
 from tests.chaos.scenario import Scenario
-from tests.chaos.traffic import learn, make_prompts
+from tests.chaos.traffic import CHAT, MESSAGES, RESPONSES, learn, make_prompts
 
 SEED = 7
-PROMPTS = make_prompts(12, SEED, (50, 130))
+PROMPTS = make_prompts(12, SEED, (50, 130), (CHAT, RESPONSES, MESSAGES))
 PEACE_S = 0.5
 
 

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import msgspec
@@ -24,8 +24,12 @@ TOKENS = (80, 240)
 SILENCE_S = 90.0
 """Longer than any restart; a stream that says nothing for so long has failed."""
 
-Answers = dict[int, tuple[str, str]]
-"""What an undisturbed answer shows, text and thought, by the prompt's number."""
+Answers = dict[int, tuple[str, str, str]]
+"""What an undisturbed answer shows, text, thought and finish, by the prompt's number."""
+
+CHAT: Final = "/chat/completions"
+RESPONSES: Final = "/responses"
+MESSAGES: Final = "/messages"
 
 _WORDS = ("stone", "river", "gate", "lamp", "ship", "market", "winter", "letter", "bridge", "song")
 
@@ -36,12 +40,18 @@ class Prompt:
 
     number: int
     body: dict[str, Any]
+    path: str = CHAT
 
 
-def make_prompts(count: int, seed: int, tokens: tuple[int, int] = TOKENS) -> list[Prompt]:
-    """Prompts of many lengths, half of them with one long prefix in common. Two of three are
-    greedy; every third is sampled, because a random model's greedy text repeats itself and would
-    hide an error of position.
+def make_prompts(
+    count: int,
+    seed: int,
+    tokens: tuple[int, int] = TOKENS,
+    paths: tuple[str, ...] = (CHAT,),
+) -> list[Prompt]:
+    """Prompts of many lengths, half of them with one long prefix in common, for the APIs at `paths`
+    by turns. Two of three are greedy; every third is sampled, because a random model's greedy text
+    repeats itself and would hide an error of position.
     """
     rng = random.Random(seed)
     shared = " ".join(rng.choices(_WORDS, k=60))
@@ -50,21 +60,19 @@ def make_prompts(count: int, seed: int, tokens: tuple[int, int] = TOKENS) -> lis
         own = " ".join(rng.choices(_WORDS, k=rng.randint(5, 80)))
         content = f"{shared if number % 2 else ''} {number}: {own}"
         drawn = {"temperature": 1.0, "seed": number} if number % 3 == 2 else {"temperature": 0}
-        prompts.append(
-            Prompt(
-                number,
-                {
-                    "model": "m",
-                    "messages": [{"role": "user", "content": content}],
-                    "max_tokens": rng.randint(*tokens),
-                    "ignore_eos": True,
-                    "stream": True,
-                    "stream_options": {"include_usage": True},
-                    **drawn,
-                },
-            )
-        )
+        path = paths[number // 2 % len(paths)]
+        body = _body(path, content, rng.randint(*tokens))
+        prompts.append(Prompt(number, {"model": "m", "stream": True, **body, **drawn}, path))
     return prompts
+
+
+def _body(path: str, content: str, max_tokens: int) -> dict[str, Any]:
+    if path == RESPONSES:
+        return {"input": content, "max_output_tokens": max_tokens}
+    said = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
+    if path == MESSAGES:
+        return said
+    return {**said, "ignore_eos": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +95,9 @@ class Stream:
     error: str = ""
 
     @property
-    def answer(self) -> tuple[str, str]:
+    def answer(self) -> tuple[str, str, str]:
         """All that the client was shown."""
-        return self.text, self.thought
+        return self.text, self.thought, self.finish
 
 
 class Traffic:
@@ -151,11 +159,13 @@ class Traffic:
         if stream.error:
             return stream.error
         if not stream.is_done:
-            return "ended without [DONE]"
-        if stream.finish != "length":
-            return f"finish_reason {stream.finish!r}"
-        if stream.completion_tokens != stream.prompt.body["max_tokens"]:
-            return f"{stream.completion_tokens} tokens in usage"
+            return "ended without its last event"
+        # Only a chat can ask for all its tokens; the others may end by themselves.
+        if stream.prompt.path == CHAT:
+            if stream.finish != "length":
+                return f"finish_reason {stream.finish!r}"
+            if stream.completion_tokens != stream.prompt.body["max_tokens"]:
+                return f"{stream.completion_tokens} tokens in usage"
         for came, due in zip(stream.answer, wanted or stream.answer, strict=True):
             if came != due:
                 at = _first_difference(came, due)
@@ -181,8 +191,9 @@ async def learn(base_url: str, prompts: Iterable[Prompt], *, concurrency: int) -
 
 
 async def _receive(client: httpx.AsyncClient, stream: Stream) -> None:
-    body = stream.prompt.body
-    async with client.stream("POST", "/chat/completions", json=body) as reply:
+    body, path = stream.prompt.body, stream.prompt.path
+    take = _TAKE[path]
+    async with client.stream("POST", path, json=body) as reply:
         stream.head_at = time.time()
         stream.worker = reply.headers.get("x-herma-worker", "")
         stream.served_by = reply.headers.get("x-herma-served-by", "")
@@ -193,10 +204,10 @@ async def _receive(client: httpx.AsyncClient, stream: Stream) -> None:
             if line == "data: [DONE]":
                 stream.is_done = True
             elif line.startswith("data: "):
-                _take(stream, msgspec.json.decode(line[6:]))
+                take(stream, msgspec.json.decode(line[6:]))
 
 
-def _take(stream: Stream, event: dict[str, Any]) -> None:
+def _take_chunk(stream: Stream, event: dict[str, Any]) -> None:
     if "error" in event:
         stream.error = f"SSE error: {event['error']}"
         return
@@ -205,12 +216,49 @@ def _take(stream: Stream, event: dict[str, Any]) -> None:
         stream.completion_tokens = usage["completion_tokens"]
     for choice in event["choices"]:
         delta = choice["delta"]
-        text, thought = delta.get("content") or "", delta.get("reasoning_content") or ""
-        stream.text += text
-        stream.thought += thought  # a random model may open one
-        if text or thought:
-            stream.times.append(time.time())
+        _add(stream, delta.get("content") or "", delta.get("reasoning_content") or "")
         stream.finish = choice.get("finish_reason") or stream.finish
+
+
+def _take_response(stream: Stream, event: dict[str, Any]) -> None:
+    """The numbers and ids of the events are the checker's."""
+    match event["type"]:
+        case "response.output_text.delta":
+            _add(stream, event["delta"], "")
+        case "response.reasoning_text.delta":
+            _add(stream, "", event["delta"])
+        case "response.completed" | "response.incomplete":
+            response = event["response"]
+            stream.is_done, stream.finish = True, response["status"]
+            stream.prompt_tokens = response["usage"]["input_tokens"]
+            stream.completion_tokens = response["usage"]["output_tokens"]
+        case "response.failed":
+            stream.error = f"failed: {event['response']['error']}"
+
+
+def _take_message(stream: Stream, event: dict[str, Any]) -> None:
+    match event["type"]:
+        case "content_block_delta":
+            delta = event["delta"]
+            _add(stream, delta.get("text", ""), delta.get("thinking", ""))
+        case "message_delta":
+            stream.finish = event["delta"]["stop_reason"]
+            stream.completion_tokens = event["usage"]["output_tokens"]
+        case "message_stop":
+            stream.is_done = True
+        case "error":
+            stream.error = f"error event: {event['error']}"
+
+
+def _add(stream: Stream, text: str, thought: str) -> None:
+    """More of the answer; a random model may open a thought."""
+    stream.text += text
+    stream.thought += thought
+    if text or thought:
+        stream.times.append(time.time())
+
+
+_TAKE: Final = {CHAT: _take_chunk, RESPONSES: _take_response, MESSAGES: _take_message}
 
 
 def _first_difference(one: str, other: str) -> int:

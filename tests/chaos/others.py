@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tests.chaos.bad_clouds import run_bad_clouds
 from tests.chaos.cloud_cover import AWAY_BAR_S, RETURN_BAR_S, run_cover
+from tests.chaos.foreign import Seen, run_foreign
 from tests.chaos.leaks import Flood, cancel_upstream_streams, disconnect_clients
 from tests.chaos.report import missed, spread
 from tests.chaos.traffic import Answers, Prompt
@@ -57,11 +58,35 @@ def _of_flood(flood: Flood) -> dict[str, Any]:
     }
 
 
+async def _foreign_tokens(
+    folder: Path, _prompts: list[Prompt], _expected: Answers, injections: int, _seed: int
+) -> dict[str, Any]:
+    return _of_foreign(await run_foreign(folder, "tokens", injections))
+
+
+async def _foreign_text(
+    folder: Path, _prompts: list[Prompt], _expected: Answers, injections: int, _seed: int
+) -> dict[str, Any]:
+    return _of_foreign(await run_foreign(folder, "text", injections))
+
+
+def _of_foreign(seen: Seen) -> dict[str, Any]:
+    return {
+        "faults": seen.num_faults,
+        "answers": seen.num_answers,
+        "cut": seen.num_cut,
+        "missed": [],
+        "problems": seen.problems,
+    }
+
+
 OTHERS: Final[dict[str, Run]] = {
     "cloud-cover": _cover,
     "bad-clouds": _bad_clouds,
     "upstream-cancels": _upstream,
     "disconnects": _disconnects,
+    "foreign-tokens": _foreign_tokens,
+    "foreign-text": _foreign_text,
 }
 
 

@@ -205,6 +205,7 @@ def test_other_paths_go_to_the_engine(fleet: Fleet) -> None:
         assert client.post("/nothing", json={}).status_code == 404
 
 
+@pytest.mark.slow
 def test_an_upload_leaves_room_for_streams(fleet: Fleet) -> None:
     """While 25 MB go to an engine that takes its time, its link carries a stream, and little of the
     upload waits there.

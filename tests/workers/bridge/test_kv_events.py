@@ -41,7 +41,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await trio.sleep(0.02)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("kind", ["vllm", pytest.param("sglang", marks=pytest.mark.slow)])
 async def test_what_is_published_is_held(tmp_path: Path, kind: str) -> None:
     """Stored, removed, lost and replayed, and a new engine behind the same address."""
     first = free_ports(2)

@@ -1,10 +1,12 @@
 """Real workers in front of a server that takes and gives text, against a real gateway end."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
 from protocol.messages import (
@@ -46,12 +48,12 @@ def relay(target: str, body: bytes, **fields: Any) -> Relay:
     return Relay(A, 1, "echo", target, JSON, len(body), first, **fields)
 
 
-async def body_of(gateway: GatewayEnd) -> bytes:
+async def body_of(gateway: GatewayEnd, attempt: int = 1) -> bytes:
     """The whole body of the response to `A`, in the order of its offsets."""
-    end = await gateway.wait(RelayEnd)
+    end = await gateway.wait(RelayEnd, lambda m: m.attempt == attempt)
     assert end.error is None, end
     data = b""
-    for piece in gateway.all_of(RelayData):
+    for piece in (m for m in gateway.all_of(RelayData) if m.attempt == attempt):
         assert piece.offset == len(data)
         data += piece.data
     assert len(data) == end.num_bytes
@@ -94,51 +96,59 @@ async def test_a_chat_passes_unchanged(tmp_path: Path) -> None:
             await gateway.wait(Fault)
 
 
-async def test_an_upload_waits_for_the_engine(tmp_path: Path) -> None:
-    """No more than the window is under way, however much there is; what comes is what was sent."""
+async def test_each_side_waits_for_the_other(tmp_path: Path) -> None:
+    """No more of an upload than the window is under way, however much there is, and what comes is
+    what was sent. Without credit a window of an answer comes, and the engine is not read further.
+    """
     body = bytes(range(256)) * (12 * RELAY_WINDOW_BYTES // 256)
     with foreign_process(kind="openai", slow_upload=True) as engine:
         async with open_gateway_end() as gateway:
             with worker_process(tmp_path, gateway.address, url=engine.url, **KEYS):
                 await gateway.wait_ready()
-                gateway.send(relay("/v1/audio/transcriptions", body))
-                num_sent = RELAY_CHUNK_BYTES
-                while num_sent < len(body):
-                    least = num_sent + RELAY_CHUNK_BYTES - RELAY_WINDOW_BYTES
-                    await gateway.wait(RelayTaken, lambda m, least=least: m.num_taken >= least)  # type: ignore[misc]
-                    piece = body[num_sent : num_sent + RELAY_CHUNK_BYTES]
-                    gateway.send(RelayChunk(A, 1, num_sent, piece))
-                    num_sent += len(piece)
-                answer = msgspec.json.decode(await body_of(gateway))
+                await upload(gateway, body)
+                answer = msgspec.json.decode(await body_of(gateway, 1))
                 assert answer["digest"] == hashlib.sha256(body).hexdigest()
                 assert max(m.num_taken for m in gateway.all_of(RelayTaken)) == len(body)
+                speech = relay("/v1/audio/speech", chat())
+                gateway.send(msgspec.structs.replace(speech, attempt=2))
+                await download(gateway)
 
 
-async def test_a_download_waits_for_its_credit(tmp_path: Path) -> None:
-    """Without credit a window of the answer comes, and the engine is not read further; with it
-    the rest.
-    """
-    with foreign_process(kind="openai") as engine:
-        async with open_gateway_end() as gateway:
-            with worker_process(tmp_path, gateway.address, url=engine.url, **KEYS):
-                await gateway.wait_ready()
-                gateway.send(relay("/v1/audio/speech", chat()))
-                due = RELAY_WINDOW_BYTES - RELAY_CHUNK_BYTES
-                await gateway.wait(RelayData, lambda m: m.offset + len(m.data) >= due)
-                await trio.sleep(0.3)
-                came = sum(len(m.data) for m in gateway.all_of(RelayData))
-                assert came <= RELAY_WINDOW_BYTES
-                num_read = 0
-                while num_read < SPEECH_BYTES:
-                    gateway.send(RelayCredit(A, 1, num_read := num_read + RELAY_WINDOW_BYTES // 2))
-                    most = min(SPEECH_BYTES, num_read)
-                    await gateway.wait(
-                        RelayData,
-                        lambda m, most=most: m.offset + len(m.data) >= most,  # type: ignore[misc]
-                    )
-                assert len(await body_of(gateway)) == SPEECH_BYTES
+async def upload(gateway: GatewayEnd, body: bytes) -> None:
+    """Send it within the window."""
+    gateway.send(relay("/v1/audio/transcriptions", body))
+    num_sent = RELAY_CHUNK_BYTES
+    while num_sent < len(body):
+        least = num_sent + RELAY_CHUNK_BYTES - RELAY_WINDOW_BYTES
+        await gateway.wait(RelayTaken, partial(_has_taken, least))
+        piece = body[num_sent : num_sent + RELAY_CHUNK_BYTES]
+        gateway.send(RelayChunk(A, 1, num_sent, piece))
+        num_sent += len(piece)
 
 
+def _has_taken(least: int, message: RelayTaken) -> bool:
+    return message.num_taken >= least
+
+
+async def download(gateway: GatewayEnd) -> None:
+    """First without credit, then with as much as is read."""
+    await gateway.wait(RelayData, partial(_reaches, RELAY_WINDOW_BYTES - RELAY_CHUNK_BYTES))
+    await trio.sleep(0.3)
+    came = [m for m in gateway.all_of(RelayData) if m.attempt == 2]
+    assert sum(len(m.data) for m in came) <= RELAY_WINDOW_BYTES
+    num_read = 0
+    while num_read < SPEECH_BYTES:
+        num_read += RELAY_WINDOW_BYTES // 2
+        gateway.send(RelayCredit(A, 2, num_read))
+        await gateway.wait(RelayData, partial(_reaches, min(SPEECH_BYTES, num_read)))
+    assert len(await body_of(gateway, 2)) == SPEECH_BYTES
+
+
+def _reaches(least: int, message: RelayData) -> bool:
+    return message.attempt == 2 and message.offset + len(message.data) >= least
+
+
+@pytest.mark.slow
 async def test_an_abort_and_an_engine_that_breaks(tmp_path: Path) -> None:
     """An abort closes the engine's stream; a cut one ends as broken, and the worker lives."""
     with foreign_process(kind="openai", token_ms=5, cut_after=40) as engine:

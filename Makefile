@@ -106,12 +106,17 @@ test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
 # outside the checkout; cmake and a C++ compiler are needed.
 ENGINES_DIR ?= $(HOME)/.cache/herma-engines
 GGUF_PY     := 0.19.0
+SERVING     := fastapi==0.165.0 uvicorn==0.54.0 accelerate==1.15.0 annotated-doc==0.0.7 click==8.5.1 \
+               h11==0.16.0 importlib-metadata==10.2.0 opentelemetry-api==1.45.2 psutil==7.2.2 \
+               python-multipart==0.0.34 rich==15.0.0 typing-inspection==0.4.5 zipp==4.1.2
 
 test-engines: export LLAMA_SERVER := $(ENGINES_DIR)/llama-server
 test-engines: export TINY_GGUF := $(ENGINES_DIR)/herma-tiny.gguf
+test-engines: export SERVING_PATH := $(ENGINES_DIR)/serving
 test-engines: $(DEV)
 	PYTHON=$(BIN)/python tests/engines/build_llama_server.sh $(ENGINES_DIR)
 	$(BIN)/python -m pip install -q --no-deps --target $(ENGINES_DIR)/python gguf==$(GGUF_PY)
+	$(BIN)/python -m pip install -q --no-deps --upgrade --target $(SERVING_PATH) $(SERVING)
 	PYTHONPATH=.:$(ENGINES_DIR)/python $(BIN)/python -m tests.engines.gguf_of config/builtin/herma-tiny $(TINY_GGUF)
 	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/engines $(ARGS)
 

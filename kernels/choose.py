@@ -18,6 +18,14 @@ _PDL_CAPABILITY: Final = (9, 0)
 """Programmatic dependent launch came with Hopper."""
 
 
+_FP8_CAPABILITY: Final = (8, 9)
+
+_SHARED_KIB: Final = {
+    (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227,
+    (12, 0): 99, (12, 1): 99,
+}  # fmt: skip
+
+
 def uses_triton(x: Tensor) -> bool:
     """Whether operations on `x` run in Triton: CUDA tensors, unless the environment forbids it."""
     return (x.is_cuda or x.is_meta) and not _REFERENCE_ONLY
@@ -34,6 +42,20 @@ def has_pdl(device: torch.device) -> bool:
     Pass it as the kernel's `PDL` and as `launch_pdl`. False on a CPU, so in the interpreter.
     """
     return is_card(device) and capability(device) >= _PDL_CAPABILITY
+
+
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """What a program on a card may take of shared memory, by NVIDIA's tables of capabilities. A
+    capability that they do not have counts as the smallest.
+    """
+    return _SHARED_KIB.get(capability(device), min(_SHARED_KIB.values())) * 1024
+
+
+@cache
+def has_fp8(device: torch.device) -> bool:
+    """Whether kernels on a card know e4m3: since Ada."""
+    return capability(device) >= _FP8_CAPABILITY
 
 
 @cache

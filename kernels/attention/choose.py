@@ -18,9 +18,11 @@ from kernels.attention.config import (
     PrefillConfig,
     WriteConfig,
 )
-from kernels.choose import is_card
+from kernels.choose import is_card, shared_bytes
 
 _ROW_CAPACITIES: Final = (16, 256, 1024, 4096)
+
+_LARGE_TILE_BYTES: Final = 104 * 1024
 
 
 @cache
@@ -90,6 +92,8 @@ def _prefill_config(
     if torch.float32 in (dtype, cache_dtype):
         return PrefillConfig(rows=32, tile=16, warps=8, stages=2, target=MULTIPROCESSORS)
     if shape[-1] > 128:
-        return PrefillConfig(rows=128, tile=32, warps=8, stages=2, target=MULTIPROCESSORS)
+        # 104 KiB of shared memory; with half the rows 72.
+        rows = 128 if not is_card(device) or shared_bytes(device) >= _LARGE_TILE_BYTES else 64
+        return PrefillConfig(rows=rows, tile=32, warps=8, stages=2, target=MULTIPROCESSORS)
     # The best for segments of 32 and 110 rows behind 2k to 32k too: they read the past once.
     return PrefillConfig(rows=128, tile=64, warps=8, stages=3, target=MULTIPROCESSORS)

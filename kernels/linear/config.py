@@ -13,6 +13,12 @@ MAX_WIDE_ROWS: Final = 256
 """The same of `Wide`, by its widest instruction: sums in 128 registers of each thread."""
 
 
+_LEAST_STAGES: Final = 2
+_LEAST_COLUMNS: Final = 32
+_OTHER_BYTES: Final = 4096
+"""Of shared memory, for sums across warps."""
+
+
 class Gemv(NamedTuple):
     """`block_n` weight rows per program (two per output of a SwiGLU), in chunks of `block_k`."""
 
@@ -42,6 +48,20 @@ class Skinny(NamedTuple):
     quantises: bool = False
     block_rows: int = 0
     pads_rows: bool = False
+
+
+def fitted(config: Skinny, tile_bytes: int, shared_bytes: int) -> Skinny:
+    """`config` for a card with so much shared memory, where a stage takes `tile_bytes`: with fewer
+    stages, down to two, then with fewer columns at once. Sums keep the order of their columns.
+    """
+    while config.num_stages * tile_bytes + _OTHER_BYTES > shared_bytes:
+        if config.num_stages > _LEAST_STAGES:
+            config = config._replace(num_stages=config.num_stages - 1)
+        elif config.block_k > _LEAST_COLUMNS:
+            config, tile_bytes = config._replace(block_k=config.block_k // 2), tile_bytes // 2
+        else:
+            break
+    return config
 
 
 class Wide(NamedTuple):

@@ -24,12 +24,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.choose import has_pdl
+from kernels.choose import has_pdl, is_card, shared_bytes
 from kernels.fp8 import Weight, parts_of
 from kernels.launch import Launch, scratch
-from kernels.linear.config import MAX_TILE_ROWS, Skinny
+from kernels.linear.config import MAX_TILE_ROWS, Skinny, fitted
 from kernels.linear.parts import weight_rows
 from kernels.silu_mul.kernel import opened
+
+_MEASURED_BYTES: Final = 227 * 1024
+"""Shared memory of Hopper, where configurations are measured."""
 
 _MAX_TILES: Final = 16384
 """How many tiles one product may cut along K: counters of 64 KB."""
@@ -264,7 +267,8 @@ def skinny(
     num_rows, depth = x.shape
     values, scales, scale_block = parts_of(weight)
     ready = _ready(
-        config, x.device, num_rows, weight.shape[0], depth, eps, scale_block,
+        config, x.device, num_rows, weight.shape[0], depth, values.itemsize, x.itemsize, eps,
+        scale_block,
         x_scales is not None, norm is not None, bias is not None, residual is not None, swiglu,
         is_gelu,
     )  # fmt: skip
@@ -292,6 +296,8 @@ def _ready(
     num_rows: int,
     num_weight_rows: int,
     depth: int,
+    weight_bytes: int,
+    row_bytes: int,
     eps: float,
     scale_block: int,
     is_scaled: bool,
@@ -304,6 +310,7 @@ def _ready(
     tile_rows = config.block_rows
     if not config.pads_rows:
         tile_rows = min(tile_rows or MAX_TILE_ROWS, max(16, triton.next_power_of_2(num_rows)))
+    config = _on_card(config, device, tile_rows, weight_bytes, row_bytes)
     row_tiles = triton.cdiv(num_rows, tile_rows)
     tiles = triton.cdiv(num_weight_rows, config.block_n) * row_tiles
     parts = tiles * config.splits if config.splits > 1 else 0
@@ -318,6 +325,16 @@ def _ready(
         scratch(device, parts * (config.block_n + 1) * tile_rows),
         _counters(device),
     )  # fmt: skip
+
+
+def _on_card(
+    config: Skinny, device: torch.device, tile_rows: int, weight_bytes: int, row_bytes: int
+) -> Skinny:
+    """Configurations are those of Hopper; a card with less shared memory gets what fits."""
+    if not is_card(device) or (limit := shared_bytes(device)) >= _MEASURED_BYTES:
+        return config
+    tile_bytes = config.block_k * (config.block_n * weight_bytes + tile_rows * row_bytes)
+    return fitted(config, tile_bytes, limit)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from config import WorkerConfig
+from kernels.choose import has_fp8, is_card
 from kernels.fp8 import FP8
 from protocol.errors import ConfigError
 from protocol.messages import ENFORCES_GRAMMARS, INVARIANT, EngineFacts
@@ -38,6 +39,12 @@ def compute_dtype(config: WorkerConfig, shape: ModelConfig, device: torch.device
     name: str = config.dtype
     if name == "auto":
         name = "float32" if device.type == "cpu" else shape.dtype
+    uses_fp8 = is_fp8(config, shape) or config.kv_dtype == "fp8"
+    if uses_fp8 and is_card(device) and not has_fp8(device):
+        raise ConfigError(
+            f"{config.model} would need 8-bit floats, which no card before Ada (8.9) has: take the "
+            'model in 16 bits, without quantization and kv_dtype = "fp8"'
+        )
     if name not in _DTYPES:
         raise ConfigError(f"dtype {name!r} is not supported: set dtype to one of {list(_DTYPES)}")
     return _DTYPES[name]

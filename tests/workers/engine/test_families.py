@@ -17,7 +17,17 @@ FEW_BLOCKS = 26
 GREEDY = SamplingParams(max_tokens=NUM_OUTPUTS, temperature=0.0, ignore_eos=True)
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES), name="pair")
+OFTEN = ("qwen2-yarn", "llama3", "mistral", "gemma3", "phi4-mini")
+"""These have each feature once; the others come with the slow tests."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in FAMILIES
+    ],
+    name="pair",
+)
 def _pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     def write(seed: int) -> Path:
         return write_family(tmp_path_factory.mktemp("model"), request.param, seed=seed)

@@ -78,25 +78,35 @@ else
 	$(BIN)/python -m pytest -q $(LONG_TESTS)
 endif
 
-# The official clients and Hermes Agent as they come from PyPI and npm, each in an environment of its
-# own, against scripted engines on loopback. ARGS='-k node' picks some.
-CLIENTS_DIR  ?= .clients
+# The official clients, agents and frameworks as they come from PyPI and npm, each in an environment
+# of its own outside of the checkout, made once; on loopback. ARGS='-k node' picks some.
+CLIENTS_DIR  ?= $(HOME)/.cache/herma-clients
 OPENAI_2     := 2.24.0
-OPENAI_3     := 3.52.0
+OPENAI_3     := 3.54.0
 ANTHROPIC_0  := 0.87.0
 ANTHROPIC_2  := 2.12.0
-OPENAI_NODE  := 7.55.0
+OPENAI_NODE  := 7.57.0
+OPENAI_NODE6 := 6.49.0
 CODEX        := 0.169.0
-CLAUDE_CODE  := 2.1.197
+CLAUDE_CODE  := 2.1.330
+OPENCODE     := 1.18.33
+LANGCHAIN    := 1.7.3
+PYDANTIC_AI  := 2.66.0
+INSTRUCTOR   := 1.17.0
+LITELLM      := 1.106.2
 HERMES_AGENT := 0.19.0
 SCHEMATHESIS := 4.32.5
 
 test-clients: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-clients: $(DEV) $(CLIENTS_DIR)/openai-2/.$(OPENAI_2) $(CLIENTS_DIR)/openai-3/.$(OPENAI_3)
-test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE)
+test-clients: $(CLIENTS_DIR)/node/.$(OPENAI_NODE) $(CLIENTS_DIR)/node-6/.$(OPENAI_NODE6)
 test-clients: $(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0) $(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2)
 test-clients: $(CLIENTS_DIR)/codex/.$(CODEX) $(CLIENTS_DIR)/claude/.$(CLAUDE_CODE)
-	$(BIN)/python -m pytest -q -m 'slow or not slow' tests/clients $(ARGS)
+test-clients: $(CLIENTS_DIR)/opencode/.$(OPENCODE) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
+test-clients: $(CLIENTS_DIR)/langchain/.$(LANGCHAIN) $(CLIENTS_DIR)/pydantic-ai/.$(PYDANTIC_AI)
+test-clients: $(CLIENTS_DIR)/instructor/.$(INSTRUCTOR) $(CLIENTS_DIR)/litellm/.$(LITELLM)
+	$(BIN)/python -m pytest -q -m 'slow or not slow' -o faulthandler_timeout=0 tests/clients \
+		tests/hermes/test_hermes.py::test_a_tool_is_run_and_its_result_answered $(ARGS)
 
 test-hermes: export CLIENTS_DIR := $(abspath $(CLIENTS_DIR))
 test-hermes: $(DEV) $(CLIENTS_DIR)/hermes/.$(HERMES_AGENT)
@@ -139,6 +149,19 @@ $(CLIENTS_DIR)/anthropic-0/.$(ANTHROPIC_0): | $(DEV)
 $(CLIENTS_DIR)/anthropic-2/.$(ANTHROPIC_2): | $(DEV)
 	$(FRESH_CLIENT) anthropic==$(ANTHROPIC_2) && touch $@
 
+$(CLIENTS_DIR)/langchain/.$(LANGCHAIN): | $(DEV)
+	$(FRESH_CLIENT) langchain-openai==$(LANGCHAIN) && touch $@
+
+$(CLIENTS_DIR)/pydantic-ai/.$(PYDANTIC_AI): | $(DEV)
+	$(FRESH_CLIENT) 'pydantic-ai-slim[openai]==$(PYDANTIC_AI)' && touch $@
+
+$(CLIENTS_DIR)/instructor/.$(INSTRUCTOR): | $(DEV)
+	$(FRESH_CLIENT) instructor==$(INSTRUCTOR) && touch $@
+
+# It imports mcp where it has tools.
+$(CLIENTS_DIR)/litellm/.$(LITELLM): | $(DEV)
+	$(FRESH_CLIENT) litellm==$(LITELLM) mcp==2.3.0 && touch $@
+
 $(CLIENTS_DIR)/schemathesis/.$(SCHEMATHESIS): | $(DEV)
 	$(FRESH_CLIENT) schemathesis==$(SCHEMATHESIS) && touch $@
 
@@ -153,6 +176,12 @@ endef
 
 $(CLIENTS_DIR)/node/.$(OPENAI_NODE):
 	$(FRESH_NODE) openai@$(OPENAI_NODE) && touch $@
+
+$(CLIENTS_DIR)/node-6/.$(OPENAI_NODE6):
+	$(FRESH_NODE) openai@$(OPENAI_NODE6) && touch $@
+
+$(CLIENTS_DIR)/opencode/.$(OPENCODE):
+	$(FRESH_NODE) opencode-ai@$(OPENCODE) && touch $@
 
 $(CLIENTS_DIR)/codex/.$(CODEX):
 	$(FRESH_NODE) @openai/codex@$(CODEX) && touch $@
@@ -195,4 +224,4 @@ eval-speed: $(DEV)
 	$(BIN)/python -m benchmarks.tiny_speed --json $(RESULTS)/tiny_speed_cpu.json
 
 clean:
-	rm -rf $(VENV_DIR) $(CLIENTS_DIR) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV_DIR) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

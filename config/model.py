@@ -149,7 +149,8 @@ class ModelConfig(_Table, frozen=True):
     """`[[models]]`: a public name, its aliases, and the providers for when no worker can serve it.
     `context_length` is only for models that no worker has reported yet. `max_gap_ms` is for its
     workers, in place of the profile's. `alias_params` rewrite the requests by an alias. An alias
-    that ends in `*` stands for all names that begin so.
+    that ends in `*` stands for all names that begin so. `owned_by` is for lists of models: opencode
+    reads windows from those of "vllm" only.
     """
 
     name: Name
@@ -162,6 +163,7 @@ class ModelConfig(_Table, frozen=True):
     max_gap_ms: Gap | None = None
     tool_parser: ToolParserName = "auto"
     reasoning_parser: ReasoningParserName = "auto"
+    owned_by: Name = "herma"
 
 
 def wildcard_of(name: str, aliases: Iterable[str]) -> str | None:

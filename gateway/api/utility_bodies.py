@@ -55,7 +55,9 @@ class Detokenized(msgspec.Struct):
 
 
 class ModelObject(msgspec.Struct):
-    """A model by one of its names; `root` is its own, `max_model_len` its window, if known."""
+    """A model by one of its names; `root` is its own, the numbers are its window, if known: vLLM's
+    name for it and that of OpenRouter.
+    """
 
     id: str
     object: Literal["model"]
@@ -63,6 +65,7 @@ class ModelObject(msgspec.Struct):
     owned_by: str
     root: str
     max_model_len: int | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
 
 
 class ModelList(msgspec.Struct):

@@ -246,11 +246,11 @@ def model_entry(models: tuple[ModelView, ...], name: str, created: int) -> Model
 
 
 def _model_entry(name: str, model: ModelView, created: int) -> ModelObject:
-    """Holds exactly one number that could be a context length: clients take the first that they
+    """All numbers that could be a context length are the same: clients take the first that they
     find, also inside nested objects.
     """
     window = UNSET if model.context_length is None else model.context_length
-    return ModelObject(name, "model", created, "herma", model.name, window)
+    return ModelObject(name, "model", created, model.owned_by, model.name, window, window)
 
 
 async def _health(edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001

@@ -50,6 +50,7 @@ class ModelView(msgspec.Struct, frozen=True):
     is_fallback_on: bool = False
     enforces_grammars: bool = False
     relays: bool = False
+    owned_by: str = "herma"
 
     @property
     def is_away(self) -> bool:
@@ -373,6 +374,7 @@ class Fleet:
         return ModelView(
             name=model.name,
             aliases=model.config.aliases,
+            owned_by=model.config.owned_by,
             context_length=model.context_length,
             state=self._state(model, ready),
             files_digest=model.files_digest,

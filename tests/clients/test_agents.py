@@ -1,13 +1,16 @@
-"""codex and Claude Code, headless, as they come from npm, against a scripted engine.
+"""codex, Claude Code and opencode, headless, as they come from npm, against a scripted engine.
 
 Each makes one turn with a tool of its own: the model calls it, the agent runs it and sends the
 result back. They know no other address than the gateway's: all else goes to a closed port.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +36,18 @@ serves = "alpha"
 engine = "scripted"
 script = "{script}"
 """
+OPENCODE: dict[str, Any] = {
+    "model": "herma/alpha",
+    "small_model": "herma/alpha",
+    "autoupdate": False,
+    "provider": {
+        "herma": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"apiKey": "dummy"},
+            "models": {"alpha": {"limit": {"context": 65_536, "output": 8_192}}},
+        }
+    },
+}
 CODEX = """
 model = "alpha"
 model_provider = "herma"
@@ -119,3 +134,17 @@ def test_claude_code_reads_a_file(herma: HermaProcess, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "It is done."
     assert _num_answers(herma) >= 2  # it also asks for things of its own
+
+
+def test_opencode_runs_a_command(herma: HermaProcess, tmp_path: Path) -> None:
+    """By chat completions; it asks for a title beside."""
+    config = deepcopy(OPENCODE)
+    config["provider"]["herma"]["options"]["baseURL"] = herma.base_url
+    path = tmp_path / "opencode.json"
+    path.write_text(json.dumps(config))
+    program = ENVIRONMENTS / "opencode/node_modules/.bin/opencode"
+    done = _run(tmp_path, [program, "run", "Print the note"], OPENCODE_CONFIG=str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "It is done."
+    assert "cat note.txt" in done.stderr
+    assert _num_answers(herma) >= 2

@@ -32,6 +32,7 @@ CLIENTS = {
     "python-2": [ENVIRONMENTS / "openai-2/bin/python", HERE / "check_openai.py"],
     "python-3": [ENVIRONMENTS / "openai-3/bin/python", HERE / "check_openai.py"],
     "node": ["node", HERE / "check_openai.mjs", ENVIRONMENTS / "node"],
+    "node-6": ["node", HERE / "check_openai.mjs", ENVIRONMENTS / "node-6"],
 }
 
 

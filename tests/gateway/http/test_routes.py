@@ -39,19 +39,29 @@ async def _get(app: ASGIApp, path: str) -> Exchange:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
-async def test_models_are_listed_with_one_number_each(path: str) -> None:
-    """Each name has exactly one number that a client may take for its window, or none. Aliases are
-    behind the models, and tell theirs.
+async def test_models_are_listed_with_their_window(path: str) -> None:
+    """Every number that a client may take for the window of a name is the same, or there is none.
+    Aliases are behind the models, and tell theirs.
     """
     listing = (await _get(edge_app(scripted_edge(Script(), models=MODELS)), path)).json
     assert listing["object"] == "list"
     alpha, beta, default = listing["data"]
     assert (alpha["id"], alpha["owned_by"], alpha["created"]) == ("alpha", "herma", 1_800_000_000)
-    assert [key for key in NUMBERS if key in alpha] == ["max_model_len"]
-    assert alpha["max_model_len"] == 65_536
+    assert {key: alpha[key] for key in NUMBERS if key in alpha} == {
+        "max_model_len": 65_536,
+        "context_length": 65_536,
+    }
     assert not [key for key in NUMBERS if key in beta]
     assert [one["root"] for one in (alpha, beta, default)] == ["alpha", "org/beta", "alpha"]
     assert default == {**alpha, "id": "default"}
+
+
+async def test_a_model_may_be_owned_by_another_name() -> None:
+    """Some clients read windows only from servers that they know by it."""
+    models = (model_view("alpha", owned_by="vllm"),)
+    listing = (await _get(edge_app(scripted_edge(Script(), models=models)), "/v1/models")).json
+    assert [one["owned_by"] for one in listing["data"]] == ["vllm"]
+    assert listing["models"] == []
 
 
 async def test_a_model_is_found_by_name_alias_and_with_slashes() -> None:

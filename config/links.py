@@ -31,6 +31,7 @@ def link_mistakes(config: Config) -> Iterator[Mistake]:
         _port_mistakes(config.gateway),
         _worker_key_mistakes(config.gateway),
         *(_dial_mistakes(config, at, worker) for at, worker in enumerate(config.workers)),
+        *(_group_mistakes(at, worker) for at, worker in enumerate(config.workers)),
     )
 
 
@@ -112,7 +113,8 @@ def _worker_key_mistakes(gateway: GatewayConfig) -> Iterator[Mistake]:
 
 def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mistake]:
     place: Place = ("workers", at)
-    if (worker.curve_secret_file is None) != (worker.curve_server_key is None):
+    is_half = (worker.curve_secret_file is None) != (worker.curve_server_key is None)
+    if is_half and worker.group is None:
         text = f"worker `{worker.name}`: curve_secret_file and curve_server_key belong together"
         yield Mistake(place, text)
     if worker.curve_server_key is not None and not is_curve_key(worker.curve_server_key):
@@ -137,3 +139,26 @@ def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mi
 def _takes_keys(gateway: GatewayConfig, address: str) -> bool:
     is_ours = address == gateway.worker_bind and gateway.curve_secret_file is not None
     return is_ours or not is_local_address(address)
+
+
+def _group_mistakes(at: int, worker: WorkerConfig) -> Iterator[Mistake]:
+    """A group's head takes the word of those that dial it, so strangers must not."""
+    address, place = worker.group_address, ("workers", at, "group_address")
+    if address is None:
+        return
+    if not address.startswith("tcp://") or not is_well_formed(address, allows_wildcard=True):
+        text = f"worker `{worker.name}`: group_address `{address}` must be tcp://HOST:PORT"
+        yield Mistake(place, text)
+        return
+    for key in (*worker.group_keys.values(), worker.group_server_key):
+        if key is not None and not is_curve_key(key):
+            text = f"worker `{worker.name}`: a key of the group must be {CURVE_KEY_FORM}"
+            yield Mistake(place, text)
+    has_keys = worker.group_keys if worker.rank == 0 else worker.group_server_key is not None
+    if not is_local_address(address) and not (has_keys and worker.curve_secret_file is not None):
+        needed = "group_keys" if worker.rank == 0 else "group_server_key"
+        yield Mistake(
+            place,
+            f"worker `{worker.name}`: group_address {address} is public: make a pair with "
+            f"`herma keys curve FILE`, set curve_secret_file and {needed}",
+        )

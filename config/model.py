@@ -309,6 +309,9 @@ class WorkerConfig(_Table, frozen=True):
     `stall_s`: a start without progress for this time has failed. `prepare` is cleared before each
     start: the page cache, and segments in /dev/shm that no process uses. `owns_gpu`: what still
     holds memory of `device` between two starts is a leftover, and is ended.
+    Workers of one `group` on several hosts are the `ranks` of one engine, each started by its own
+    `launch`: rank 0 has the API and listens for the others at `group_address`, which they dial.
+    Off loopback `group_keys` are the others' public keys by name, `group_server_key` is the head's.
     `engine = "synthetic"` makes up a token every `step_ms` without weights, for load tests;
     "scripted" gives the answers in the file `script`, for tests of clients.
     "vllm", "sglang" and "llama-cpp" are other people's engines: the one at `url`, started by
@@ -349,6 +352,12 @@ class WorkerConfig(_Table, frozen=True):
     probe_context: Annotated[int, msgspec.Meta(ge=0, le=2**24)] = 8192
     prepare: tuple[Literal["drop-page-cache", "clear-shm"], ...] = ()
     owns_gpu: bool = False
+    group: Name | None = None
+    rank: Annotated[int, msgspec.Meta(ge=0, le=1023)] = 0
+    ranks: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 2
+    group_address: str | None = None
+    group_keys: dict[str, str] = {}
+    group_server_key: str | None = None
     stall_s: Seconds = 120.0
     drain_s: Seconds = 10.0
     curve_secret_file: str | None = None
@@ -359,7 +368,8 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError('engine = "scripted" and `script` belong together')
         if self.invariant and self.engine != "native":
             raise ValueError(f'`invariant` is for engine = "native", not "{self.engine}"')
-        if self.engine in EXTERNAL_ENGINES and self.url is None:
+        self._check_group()
+        if self.engine in EXTERNAL_ENGINES and self.url is None and not self.rank:
             raise ValueError(f'engine = "{self.engine}" needs `url`, where that engine listens')
         if self.engine not in EXTERNAL_ENGINES:
             given = {"url": self.url, "launch": self.launch, "api_key_env": self.api_key_env}
@@ -371,6 +381,18 @@ class WorkerConfig(_Table, frozen=True):
             raise ValueError(f"`kv_events` is only for engine = {known}")
         if self.refused_fields and self.engine != TEXT_ENGINE:
             raise ValueError(f'`refused_fields` is only for engine = "{TEXT_ENGINE}"')
+
+    def _check_group(self) -> None:
+        if self.group is None:
+            if self.rank or self.group_address is not None:
+                raise ValueError("`rank` and `group_address` are only for workers of a `group`")
+            return
+        if self.engine not in EXTERNAL_ENGINES or self.launch is None:
+            raise ValueError("a `group` is of other people's engines that are started by `launch`")
+        if self.group_address is None:
+            raise ValueError("`group` needs `group_address`, where rank 0 listens for the others")
+        if self.rank >= self.ranks:
+            raise ValueError(f"rank {self.rank} is none of {self.ranks} ranks: they count from 0")
 
 
 class Config(_Table, frozen=True):

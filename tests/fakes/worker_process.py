@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,12 +39,12 @@ class WorkerProcess:
     a folder of its own, so that no other worker of the machine is met.
     """
 
-    def __init__(self, config: Path, **environ: str) -> None:
+    def __init__(self, config: Path, prefix: Sequence[str] = (), **environ: str) -> None:
         self.lines: list[str] = []
         # Short, because the address of a unix socket has 107 bytes at the most.
         self.runtime_dir = tempfile.mkdtemp(prefix="herma-test-")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "workers", "--config", str(config), "--name", "w"],
+            [*prefix, sys.executable, "-m", "workers", "--config", str(config), "--name", "w"],
             stderr=subprocess.PIPE,
             text=True,
             env={
@@ -108,10 +108,14 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    folder: Path, *gateways: str, environ: Mapping[str, str] | None = None, **settings: object
+    folder: Path,
+    *gateways: str,
+    environ: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    **settings: object,
 ) -> Iterator[WorkerProcess]:
     """A worker named `w` that serves `echo`; `settings` are keys of its table, `environ` is added
-    to its environment.
+    to its environment, `prefix` are words before its command line.
     """
     model = settings.pop("model", None) or str(write_model_dir(folder / "model"))
     table = {
@@ -127,7 +131,7 @@ def worker_process(
     lines = [f"{key} = {_toml(value)}" for key, value in table.items()]
     config = folder / "herma.toml"
     config.write_text("\n".join(["[[models]]", 'name = "echo"', "[[workers]]", *lines]))
-    worker = WorkerProcess(config, **(environ or {}))
+    worker = WorkerProcess(config, prefix, **(environ or {}))
     try:
         yield worker
     finally:

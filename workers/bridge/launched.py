@@ -104,6 +104,12 @@ async def launch(
     return LaunchedEngine(process, on_line)
 
 
+def pass_on(report: Callable[[str], None], line: str) -> None:
+    """A line of the engine: to the supervisor's log, and to the reports of its start."""
+    print(line, flush=True)
+    report(line)
+
+
 def end_with(code: int) -> NoReturn:
     """End this process now; its exit code is the engine's, which the supervisor explains."""
     sys.stdout.flush()

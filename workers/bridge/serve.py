@@ -18,7 +18,7 @@ from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
 from workers.bridge.exchange import EngineGone, Exchange, api_key_of
 from workers.bridge.kv_feed import KvFeed
-from workers.bridge.launched import LaunchedEngine, end_with, launch
+from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
 from workers.bridge.outbox import Outbox
 from workers.bridge.readiness import (
     ModelText,
@@ -129,7 +129,7 @@ class _Service:
             raise EngineBroken(self._in_use(f"something there: {error}")) from error
         else:
             raise EngineBroken(self._in_use("another server answers there"))
-        on_line = partial(_pass_on, self._reports)
+        on_line = partial(pass_on, self._reports.line)
         self._engine = await launch(self._config.launch, os.environ, on_line)
         self._reports.say("launch", 0.0, f"pid {self._engine.pid}")
 
@@ -195,9 +195,3 @@ class _Service:
         warnings = await trio.to_thread.run_sync(judged, config.name, os.environ, speed)
         work = Sequences(config, facts, self._text, exchange, api, outbox, holdings)
         return work, tuple(warnings)
-
-
-def _pass_on(reports: StartReports, line: str) -> None:
-    """A line of the engine: to the supervisor's log, and to the reports of its start."""
-    print(line, flush=True)
-    reports.line(line)

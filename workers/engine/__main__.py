@@ -86,8 +86,11 @@ def _serve(channel: EngineChannel) -> None:
     start_heartbeats(channel, status)
     report = Reporter(channel, status)
     if config.engine in EXTERNAL_ENGINES:
-        from workers.bridge import serve_external
+        from workers.bridge import serve_external, serve_rank
 
+        if config.rank:
+            serve_rank(config, channel, report)
+            return
         serve_external(config, channel, status, report, epoch=start.epoch)
         return
     runner, inbox, largest, use = _load(config, report, channel, start.epoch)

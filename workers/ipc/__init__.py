@@ -11,6 +11,15 @@ from workers.ipc.framing import (
     encode_frames,
     recover_request_id,
 )
+from workers.ipc.group_messages import (
+    HeadState,
+    HostFacts,
+    LinkFacts,
+    RankState,
+    decode_head_state,
+    decode_rank_state,
+    encode_state,
+)
 from workers.ipc.health_probe import PROBE_PROMPT, PROBE_TOKENS, HealthProbe
 from workers.ipc.messages import (
     FIRST_CONTROL_TAG,
@@ -69,9 +78,13 @@ __all__ = [
     "EngineReady",
     "EngineStart",
     "FrameDecoder",
+    "HeadState",
     "HealthProbe",
     "Heartbeat",
+    "HostFacts",
     "LastFault",
+    "LinkFacts",
+    "RankState",
     "Refused",
     "Shutdown",
     "StartProgress",
@@ -80,10 +93,13 @@ __all__ = [
     "decode_answer",
     "decode_ask",
     "decode_from_engine",
+    "decode_head_state",
+    "decode_rank_state",
     "decode_to_engine",
     "encode_control",
     "encode_frame",
     "encode_frames",
     "encode_line",
+    "encode_state",
     "recover_request_id",
 ]

@@ -25,6 +25,7 @@ from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.engine_supervisor import EngineSupervisor
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gateway_link import GatewayLink
+from workers.supervisor.group import open_group
 from workers.supervisor.identity import changed_keys, worker_identity
 from workers.supervisor.log import Log
 
@@ -58,7 +59,8 @@ class Worker:
         self._nursery: trio.Nursery | None = None
         self._drain_s = config.drain_s
         self._drain_wanted = trio.Event()
-        self._engine = EngineSupervisor(config, log, command=engine_command)
+        self._group = open_group(config, log)
+        self._engine = EngineSupervisor(config, log, command=engine_command, group=self._group)
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
             log,
@@ -75,7 +77,8 @@ class Worker:
 
     def dial(self) -> None:
         """Start dialling every gateway. Raises `ConfigError` for a bad address."""
-        for address in self._config.gateways:
+        # A rank without an API is known to its head alone.
+        for address in self._config.gateways if self._config.rank == 0 else ():
             self._add_link(address)
 
     async def run(self) -> None:
@@ -84,6 +87,8 @@ class Worker:
             self._nursery = nursery
             for link in self._links.values():
                 nursery.start_soon(link.run)
+            if self._group is not None:
+                nursery.start_soon(self._group.run)
             nursery.start_soon(self._engine.run, self._relay)
             if (control := self._open_control()) is not None:
                 nursery.start_soon(control.run)
@@ -209,7 +214,7 @@ def serve(
 
 
 def _curve_keys(config: WorkerConfig) -> CurveClient | None:
-    if config.curve_secret_file is None and config.curve_server_key is None:
+    if config.curve_server_key is None and (config.curve_secret_file is None or config.group):
         return None
     if config.curve_secret_file is None or config.curve_server_key is None:
         raise ConfigError(

@@ -280,7 +280,8 @@ def _of_verdict(verdict: str) -> Diagnosis:
         return Diagnosis("bad_answer", verdict)
     if (sign := _find(verdict)) is not None:
         return Diagnosis(sign.kind, verdict, sign.remedy)
-    return Diagnosis("error", verdict)
+    is_of_group = verdict.startswith(("rank ", "the group "))
+    return Diagnosis("ranks" if is_of_group else "error", verdict)
 
 
 def _of_report(ending: Ending, reported: str) -> Diagnosis:

@@ -67,6 +67,7 @@ class EngineLife:
         self.facts: EngineFacts | None = None
         self.warnings: tuple[str, ...] = ()
         self.progress = StartProgress("start", 0.0)
+        self.on_progress: Callable[[str, float, str], None] = _ignore
         self.starting = trio.CancelScope()
         self.drained = trio.Event()
         self.ended = trio.Event()
@@ -123,6 +124,14 @@ class EngineLife:
         if not self.is_ready:
             self._progressed(StartProgress(self.progress.phase, self.progress.fraction, detail))
 
+    def group_serves(self) -> None:
+        """The engine that this rank is a part of answers."""
+        if not self.is_ready:
+            self.ready_at = trio.current_time()
+            self.starting.cancel()
+            self._on_ready()
+            self._log.info(f"ready: rank {self._config.rank} of group {self._config.group}")
+
     async def leave(self) -> None:
         """Ask the engine to end, then its group by SIGTERM, then kill it."""
         if self.ended.is_set():
@@ -157,7 +166,8 @@ class EngineLife:
             watch = self.hang_watch if self.is_ready else self._start_watch
             if self.process.is_held:
                 watch.not_read(now)
-            if (verdict := watch.verdict(now)) is not None:
+            # A rank without an API is judged by its head's answers.
+            if (verdict := watch.verdict(now)) is not None and not self._config.rank:
                 self.process.kill(verdict)
 
     def _take(self, frames: list[tuple[int, bytes]]) -> None:
@@ -207,6 +217,7 @@ class EngineLife:
         phase, fraction, detail = progress.phase, progress.fraction, progress.detail
         self._start_watch.progress(phase, fraction, detail, trio.current_time())
         self._relay.engine_progress(phase, fraction, detail)
+        self.on_progress(phase, fraction, detail)
 
     async def _prove(self, ready: EngineReady) -> None:
         """Read the text files, then ask for the health probe's tokens."""
@@ -243,3 +254,7 @@ class EngineLife:
                 f"ready: serves {self._config.serves} ({self.facts.kind} engine)"
             )
             self._relay.engine_ready(self.facts, self._files)
+
+
+def _ignore(_phase: str, _fraction: float, _detail: str) -> None:
+    """Most workers have no group."""

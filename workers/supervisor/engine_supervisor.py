@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -22,6 +23,7 @@ from workers.supervisor.engine_life import EngineLife
 from workers.supervisor.engine_process import NATIVE_ENGINE
 from workers.supervisor.frame_relay import FrameRelay
 from workers.supervisor.gpu_memory import GpuMemory
+from workers.supervisor.group import Group, Run
 from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.supervisor.log import Log
 from workers.supervisor.prepare import prepare
@@ -59,11 +61,14 @@ class EngineSupervisor:
         *,
         command: Sequence[str] = NATIVE_ENGINE,
         policy: RestartPolicy | None = None,
+        group: Group | None = None,
     ) -> None:
         self._config = self._next_config = config
         self._log = log
         self._command = command
         self._policy = RestartPolicy() if policy is None else policy
+        self._group = group
+        self._waits_for = ""
         self._memory = _memory_of(config)
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None
@@ -95,6 +100,10 @@ class EngineSupervisor:
             while not self._is_leaving:
                 self._state = "starting"
                 self._wake = trio.Event()
+                if self._group is not None:
+                    self._state = "waiting"
+                    await self._group.wait_start(partial(self._wait_for_group, relay))
+                    self._state, self._waits_for = "starting", ""
                 await self._one_life(relay)
                 self._num_restarts += 1
 
@@ -156,9 +165,9 @@ class EngineSupervisor:
             state="leaving" if self._is_leaving else state,
             epoch=self._relay.epoch,
             restarts=self._num_restarts,
-            phase=progress.phase if progress is not None else "",
+            phase=progress.phase if progress is not None else "ranks" * bool(self._waits_for),
             fraction=progress.fraction if progress is not None else 0.0,
-            detail=progress.detail if progress is not None else "",
+            detail=progress.detail if progress is not None else self._waits_for,
             engine_pid=life.process.pid if life is not None else None,
             uptime_s=now - life.ready_at if life is not None and life.ready_at else 0.0,
             device="" if facts is None else facts.device,
@@ -177,6 +186,20 @@ class EngineSupervisor:
             self._log.info(f"removed {what} of dead processes: {names}")
         if self._memory is not None:
             await self._memory.remember()
+
+    def _wait_for_group(self, relay: FrameRelay, what: str) -> None:
+        """Waiting for ranks is no failure, however long it takes."""
+        self._waits_for = what
+        relay.engine_progress("ranks", 0.0, f"waits: {what}")
+
+    def _run_of(self, life: EngineLife) -> Run:
+        """What the group may do to the engine."""
+        return Run(life.process.kill, life.seems_alive, life.group_serves)
+
+    def _tell_group(self, ending: Ending) -> None:
+        """At once: the other ranks wait for a dead one, mostly without an end."""
+        if self._group is not None:
+            self._group.ended(diagnose(ending).cause)
 
     async def _prepare(self) -> None:
         """Clear what `prepare` names before a start."""
@@ -197,6 +220,7 @@ class EngineSupervisor:
             except OSError as error:
                 code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
                 ending = Ending(exit_code=code, spawn_error=str(error))
+                self._tell_group(ending)
             else:
                 exit_code = await self._live(relay, life)
                 ending = life.ending(exit_code, count_oom_kills() - oom_kills)
@@ -219,6 +243,8 @@ class EngineSupervisor:
         diagnosis = diagnose(ending)
         now = trio.current_time()
         delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
+        if self._config.rank:
+            delay_s = 0.0  # its head counts the tries of all
         if delay_s is None and self._wake.is_set():
             delay_s = 0.0  # a restart that was requested meanwhile overrides the end
         self._report_death(relay, ending, is_final=delay_s is None)
@@ -262,6 +288,8 @@ class EngineSupervisor:
         life = EngineLife(
             self._config, relay, self._log, self._ready, command=self._command, environ=environ
         )
+        if self._group is not None:
+            life.on_progress = self._group.progress
         self._life = life
         self._log.info_unless_shared(f"engine start {relay.epoch} (pid {life.process.pid})")
         return life
@@ -273,8 +301,11 @@ class EngineSupervisor:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_gpu, life)
+                if self._group is not None:
+                    self._group.began(self._run_of(life))
                 known_code = await life.run()
                 nursery.cancel_scope.cancel()
+            self._tell_group(life.ending(known_code, 0))
             self._state = "ending"
             if known_code is None and not self._is_leaving and life is not self._replaced:
                 self._report_death(relay, life.ending(None, 0), is_final=False)
@@ -323,6 +354,8 @@ class EngineSupervisor:
 
     def _ready(self) -> None:
         self._policy.ready(trio.current_time())
+        if self._group is not None:
+            self._group.ready()
 
     def _report_death(self, relay: FrameRelay, ending: Ending, *, is_final: bool) -> None:
         """Report why the engine is gone: to the log, to the gateways and to later status requests.

@@ -84,6 +84,13 @@ def left_names(folder: Path = _SHM) -> list[str]:
     return []
 
 
+def unused_names(folder: Path = _SHM) -> list[str]:
+    """Those that `clear_shm` would remove."""
+    names = left_names(folder)
+    used = _used_inodes(_PROC) if names else frozenset[tuple[int, int]]()
+    return [name for name in names if _is_unused(folder / name, used)]
+
+
 def mapped_inodes(maps: str) -> set[tuple[int, int]]:
     """(device, inode) of the files in a /proc/PID/maps."""
     return {
@@ -134,6 +141,17 @@ def _remove_unused(
     finally:
         os.close(file)
     return found.st_blocks * 512
+
+
+def _is_unused(path: Path, used: frozenset[tuple[int, int]]) -> bool:
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(file)
+            return (found.st_dev, found.st_ino) not in used and _lease(file)
+        finally:
+            os.close(file)
+    return False
 
 
 def _lease(file: int) -> bool:

@@ -1,0 +1,128 @@
+"""When the ranks of a group start and end: the two sides against each other, without sockets."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import WireError
+from workers.ipc import (
+    HeadState,
+    HostFacts,
+    LinkFacts,
+    RankState,
+    decode_head_state,
+    decode_rank_state,
+    encode_state,
+)
+from workers.supervisor.group_state import LOST_S, GroupHead, GroupRank, host_mistakes
+
+CLEAN = RankState("ds4", 1, "b", "s1", is_clean=True)
+
+
+def test_all_start_together_and_one_death_ends_all() -> None:
+    """The run has a name of its own; a rank begins it once."""
+    head, rank = GroupHead("ds4", 2), GroupRank("s1", 0.0)
+    assert head.waits_for(HostFacts()) == ["rank 1 has not dialled yet"]
+    assert head.heard(b"p", CLEAN, 0.0) == ""
+    assert head.waits_for(HostFacts()) == []
+    rank.heard(head.state(), 0.0)
+    assert rank.run_to_begin() is None
+    head.begin("r1")
+    rank.heard(head.state(), 0.1)
+    assert rank.run_to_begin() == "r1"
+    rank.begun = "r1"
+    assert rank.run_to_begin() is None
+    assert rank.verdict(0.2) is None
+    # The old state is on its way still.
+    assert head.heard(b"p", CLEAN, 0.2) == ""
+    assert head.verdict(0.2) is None
+    running = msgspec.structs.replace(CLEAN, run="r1", is_clean=False)
+    head.heard(b"p", running, 0.3)
+    head.serves()
+    rank.heard(head.state(), 0.3)
+    assert rank.serves
+    head.heard(b"p", msgspec.structs.replace(running, cause="exit code 137"), 0.4)
+    assert head.verdict(0.4) == "rank 1 (b) has ended: exit code 137"
+    head.end("rank 1 is dead")
+    rank.heard(head.state(), 0.5)
+    assert rank.verdict(0.5) == "the group ends this run: rank 1 is dead"
+    assert head.waits_for(HostFacts()) == ["rank 1 (b) cleans up"]
+    head.heard(b"p", msgspec.structs.replace(CLEAN, run="r1", cause="exit code 137"), 0.6)
+    assert head.waits_for(HostFacts()) == []
+
+
+def test_a_lost_host_is_named() -> None:
+    """By silence or by its connection; a supervisor that starts anew has no part in the run."""
+    for way in ("silence", "connection", "session"):
+        head = GroupHead("ds4", 2)
+        head.heard(b"p", CLEAN, 0.0)
+        head.begin("r1")
+        if way == "silence":
+            assert head.verdict(LOST_S - 0.1) is None
+            assert "rank 1 (b) is lost: its host has not answered" in str(head.verdict(LOST_S))
+        if way == "connection":
+            head.lost(b"p")
+            assert head.verdict(0.1) == "rank 1 (b) is lost: its connection is gone"
+        if way == "session":
+            head.heard(b"q", msgspec.structs.replace(CLEAN, session="s2"), 0.1)
+            assert head.verdict(0.1) == "rank 1 (b) was started anew"
+            rank = GroupRank("s2", 0.0)
+            rank.heard(head.state(), 0.1)
+            assert rank.run_to_begin() is None
+
+
+def test_a_rank_without_its_head_ends() -> None:
+    """After a silence, or with the connection."""
+    rank = GroupRank("s1", 0.0)
+    rank.heard(HeadState("r1", ("s1",)), 0.0)
+    rank.begun = "r1"
+    assert rank.verdict(LOST_S - 0.1) is None
+    assert "rank 0 is lost" in str(rank.verdict(LOST_S))
+    rank.heard(HeadState("r1", ("s1",)), LOST_S)
+    rank.lost()
+    assert "the connection to the head is gone" in str(rank.verdict(LOST_S))
+
+
+def test_strangers_are_refused() -> None:
+    """Another group, a rank that it has not, the place of a living one."""
+    head = GroupHead("ds4", 2)
+    assert "not rank 1 of `x`" in head.heard(b"p", msgspec.structs.replace(CLEAN, group="x"), 0.0)
+    assert "not rank 2" in head.heard(b"p", msgspec.structs.replace(CLEAN, rank=2), 0.0)
+    head.heard(b"p", CLEAN, 0.0)
+    other = msgspec.structs.replace(CLEAN, name="c", session="s3")
+    assert head.heard(b"q", other, 1.0) == "rank 1 is `b` already"
+    assert head.heard(b"q", other, LOST_S) == ""
+
+
+GOOD = HostFacts("1", "580.142", {"eth0": LinkFacts(True, 9000)})
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (GOOD, None),
+        (HostFacts("1", "", {}), None),
+        (HostFacts("1", "580.126", {}), "the driver differs: a 580.142, b 580.126"),
+        (HostFacts("2", "580.142", {}), "Herma differs: a 1, b 2"),
+        (HostFacts("1", "", {"eth1": LinkFacts(True, 1500)}), "the MTU differs: a eth0 9000, b "),
+        (HostFacts("1", "", {"eth1": LinkFacts(False, 9000)}), "b: the link eth1 is down"),
+        (HostFacts("1", "", {}, (29501,)), "b: port 29501 is in use"),
+        (HostFacts("1", "", {}, (), ("psm_1",)), "b: /dev/shm holds psm_1"),
+    ],
+)  # fmt: skip
+def test_hosts_are_compared_before_a_start(facts: HostFacts, says: str | None) -> None:
+    """In words, with the remedy."""
+    found = list(host_mistakes({"a": GOOD, "b": facts}))
+    assert (not found) if says is None else found[0].startswith(says)
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_refused(frame: bytes) -> None:
+    """Of either side."""
+    for decode in (decode_rank_state, decode_head_state):
+        try:
+            state = decode(frame)
+        except WireError:
+            continue
+        assert decode(encode_state(state)) == state

@@ -1,0 +1,56 @@
+"""The engine process of a rank without an API: it starts its part of an engine and waits.
+
+Owns the launch and its end. Whether the rank is well shows in the head's answers alone, so nothing
+is asked here. Must not know HTTP.
+"""
+
+import os
+from functools import partial
+from typing import Final
+
+import trio
+
+from config import WorkerConfig
+from protocol.errors import WireError
+from workers.bridge.launched import LaunchedEngine, end_with, launch, pass_on
+from workers.bridge.readiness import Report, StartReports
+from workers.ipc import SUPERVISOR, Shutdown, decode_to_engine
+from workers.loop import Channel
+
+_END_S: Final = 1.5
+
+
+def serve_rank(config: WorkerConfig, channel: Channel, report: Report) -> None:
+    """Run the rank's part until `Shutdown`. Its end is ours, and so is its exit code. Raises
+    `ConfigError`.
+    """
+    trio.run(_serve, config, channel, StartReports(report))
+
+
+async def _serve(config: WorkerConfig, channel: Channel, reports: StartReports) -> None:
+    assert config.launch is not None
+    engine = await launch(config.launch, os.environ, partial(pass_on, reports.line))
+    reports.say("launch", 0.0, f"pid {engine.pid}")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_with, engine)
+        nursery.start_soon(reports.watch_cpu)
+        await _wait_shutdown(channel)
+        await engine.end(_END_S)
+        nursery.cancel_scope.cancel()
+
+
+async def _end_with(engine: LaunchedEngine) -> None:
+    code = await engine.run()
+    print(f"the launched rank has ended with exit code {code}")
+    end_with(code)
+
+
+async def _wait_shutdown(channel: Channel) -> None:
+    take = partial(channel.take, None)
+    while True:
+        for link, payload in await trio.to_thread.run_sync(take, abandon_on_cancel=True):
+            try:
+                if link == SUPERVISOR and isinstance(decode_to_engine(payload), Shutdown):
+                    return
+            except WireError as error:
+                print(f"bad frame for a rank: {error}")

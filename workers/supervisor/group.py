@@ -1,0 +1,291 @@
+"""A rank's place in its group: the link between the supervisors of several hosts.
+
+Owns the sockets, the repetition of states and who is called when one changes. The head (rank 0)
+listens, the others dial it. No command line travels: each rank starts what its own file says. Must
+not know processes, nor how an engine is judged (`engine_life.py`); when a run begins and ends is
+decided in `group_state.py`.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from config import WorkerConfig
+from protocol.errors import ConfigError, LinkError, WireError
+from protocol.ids import ID_BYTES, WorkerId
+from protocol.transport import DealerSocket, RouterSocket, load_curve_client, load_curve_server
+from workers.ipc import (
+    HostFacts,
+    RankState,
+    decode_head_state,
+    decode_rank_state,
+    encode_state,
+)
+from workers.supervisor.group_state import GroupHead, GroupRank
+from workers.supervisor.host_facts import host_facts
+from workers.supervisor.log import Log, LogDeduper
+
+REPEAT_S: Final = 0.5
+_LOOK_S: Final = 1.0
+"""How often the host is looked at while something keeps a run from starting."""
+
+
+class Run:
+    """What a group does to the engine of a run: `kill` ends it for a reason, `says` is a sign of
+    life from another rank, `serves` tells that the whole group answers.
+    """
+
+    def __init__(
+        self, kill: Callable[[str], None], says: Callable[[str], None], serves: Callable[[], None]
+    ) -> None:
+        self.kill = kill
+        self.says = says
+        self.serves = serves
+
+
+@final
+class HeadGroup:
+    """Rank 0. Its answers decide the health of all."""
+
+    def __init__(self, config: WorkerConfig, log: Log) -> None:
+        """Listen. Raises `ConfigError`."""
+        assert config.group is not None
+        assert config.group_address is not None
+        self._config = config
+        self._log = log
+        self._head = GroupHead(config.group, config.ranks)
+        self._own: Run | None = None
+        self._news = trio.Event()
+        self._causes = LogDeduper()
+        self._said: dict[int, str] = {}
+        keys = None
+        if config.curve_secret_file is not None and config.group_keys:
+            keys = load_curve_server(config.curve_secret_file, config.group_keys)
+        self._socket = RouterSocket(self._on_frame, self._on_lost, keys=keys)
+        try:
+            self.address = self._socket.bind(config.group_address)
+        except ConfigError:
+            self._socket.close()
+            raise
+
+    async def run(self) -> None:
+        """Carry states until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._socket.run)
+            while True:
+                self._judge()
+                self._tell_all()
+                await trio.sleep(REPEAT_S)
+
+    async def wait_start(self, on_wait: Callable[[str], None]) -> None:
+        """Return once all ranks stand by and nothing on their hosts is in the way: then they start
+        too. `on_wait` gets what it waits for.
+        """
+        while True:
+            own = await trio.to_thread.run_sync(host_facts, self._config)
+            self._judge()
+            if not (waits := self._head.waits_for(own)):
+                break
+            text = "; ".join(waits)
+            on_wait(text)
+            if self._causes.is_news(text, trio.current_time()):
+                self._log.info(f"group `{self._config.group}` waits: {text}")
+            with trio.move_on_after(_LOOK_S):
+                await self._news.wait()
+            self._news = trio.Event()
+        self._causes.clear()
+        self._head.begin(os.urandom(ID_BYTES).hex())
+        self._tell_all()
+
+    def began(self, run: Run) -> None:
+        """The own engine of the run is there."""
+        self._own = run
+
+    def progress(self, phase: str, fraction: float, detail: str) -> None:
+        """Of the own engine: nobody else has to know."""
+
+    def ready(self) -> None:
+        """The own engine has generated tokens."""
+        self._head.serves()
+        self._tell_all()
+
+    def ended(self, cause: str) -> None:
+        """The own engine of the run is gone: all ranks end theirs."""
+        self._own = None
+        self._head.end(cause)
+        self._tell_all()
+
+    def _on_frame(self, peer: WorkerId, frame: bytes) -> None:
+        try:
+            state = decode_rank_state(frame)
+        except WireError as error:
+            self._refuse(peer, str(error))
+            return
+        if refusal := self._head.heard(peer, state, trio.current_time()):
+            self._refuse(peer, refusal)
+            return
+        self._news.set()
+        self._judge()
+        who = f"rank {state.rank} ({state.name})"
+        said = f"{who}: {state.phase} {state.fraction:.0%} {state.detail}"
+        if state.run == self._head.run and self._said.get(state.rank) != said:
+            self._said[state.rank] = said
+            if self._own is not None and state.phase:
+                self._own.says(said.rstrip())
+
+    def _on_lost(self, peer: WorkerId) -> None:
+        self._head.lost(peer)
+        self._judge()
+
+    def _judge(self) -> None:
+        if (verdict := self._head.verdict(trio.current_time())) is not None and self._own:
+            self._own.kill(verdict)
+
+    def _refuse(self, peer: WorkerId, refusal: str) -> None:
+        if self._causes.is_news(refusal, trio.current_time()):
+            self._log.info(f"group `{self._config.group}` refuses a rank: {refusal}")
+        self._send(peer, encode_state(self._head.state(refusal)))
+
+    def _tell_all(self) -> None:
+        frame = encode_state(self._head.state())
+        for peer in self._head.peers():
+            self._send(WorkerId(peer), frame)
+
+    def _send(self, peer: WorkerId, frame: bytes) -> None:
+        try:
+            self._socket.send(peer, frame)
+        except LinkError:
+            self._head.lost(peer)
+
+
+@final
+class RankGroup:
+    """A rank without an API: its engine starts and ends with the head's."""
+
+    def __init__(self, config: WorkerConfig, log: Log) -> None:
+        """Start dialling. Raises `ConfigError`."""
+        assert config.group_address is not None
+        self._config = config
+        self._log = log
+        self._session = os.urandom(ID_BYTES).hex()
+        self._rank = GroupRank(self._session, trio.current_time())
+        self._own: Run | None = None
+        self._news = trio.Event()
+        self._causes = LogDeduper()
+        self._cause = ""
+        self._is_clean = False
+        self._facts = HostFacts()
+        self._progress = ("", 0.0, "")
+        keys = None
+        if config.curve_secret_file is not None and config.group_server_key is not None:
+            keys = load_curve_client(config.curve_secret_file, config.group_server_key)
+        self._socket = DealerSocket(
+            WorkerId(os.urandom(ID_BYTES)), self._on_frame, keys=keys, on_link=self._link_changed
+        )
+        try:
+            self._socket.connect(config.group_address)
+        except ConfigError:
+            self._socket.close()
+            raise
+
+    async def run(self) -> None:
+        """Carry states until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._socket.run)
+            while True:
+                self._tell()
+                self._judge()
+                await trio.sleep(REPEAT_S)
+
+    async def wait_start(self, on_wait: Callable[[str], None]) -> None:
+        """Stand by, clean; return when the head has all ranks start."""
+        while True:
+            self._facts = await trio.to_thread.run_sync(host_facts, self._config)
+            self._is_clean = True
+            self._tell()
+            if (run := self._rank.run_to_begin()) is not None:
+                break
+            on_wait(self._rank.refusal or f"the head at {self._config.group_address}")
+            with trio.move_on_after(_LOOK_S):
+                await self._news.wait()
+            self._news = trio.Event()
+        self._rank.begun, self._cause, self._is_clean = run, "", False
+        self._tell()
+
+    def began(self, run: Run) -> None:
+        """The own engine of the run is there."""
+        self._own = run
+
+    def progress(self, phase: str, fraction: float, detail: str) -> None:
+        """The own engine's, for the head's table."""
+        self._progress = (phase, min(max(fraction, 0.0), 1.0), detail)
+
+    def ready(self) -> None:
+        """Only the head's engine answers."""
+
+    def ended(self, cause: str) -> None:
+        """The own engine of the run is gone."""
+        self._own, self._cause, self._progress = None, cause or "unknown", ("", 0.0, "")
+        self._tell()
+
+    def _on_frame(self, frame: bytes) -> None:
+        try:
+            self._rank.heard(decode_head_state(frame), trio.current_time())
+        except WireError as error:
+            if self._causes.is_news(str(error), trio.current_time()):
+                self._log.info(f"group `{self._config.group}`: {error}")
+            return
+        refusal = self._rank.refusal
+        if refusal and self._causes.is_news(refusal, trio.current_time()):
+            self._log.info(f"group `{self._config.group}`: the head refuses this rank: {refusal}")
+        self._news.set()
+        self._judge()
+
+    def _link_changed(self, is_up: bool) -> None:
+        if is_up:
+            self._socket.drop_waiting()
+            self._tell()
+        else:
+            self._rank.lost()
+            self._judge()
+
+    def _judge(self) -> None:
+        if self._own is None:
+            return
+        if (verdict := self._rank.verdict(trio.current_time())) is not None:
+            self._own.kill(verdict)
+        elif self._rank.serves:
+            self._own.serves()
+
+    def _tell(self) -> None:
+        assert self._config.group is not None
+        phase, fraction, detail = self._progress
+        state = RankState(
+            group=self._config.group,
+            rank=self._config.rank,
+            name=self._config.name,
+            session=self._session,
+            run=self._rank.begun,
+            is_clean=self._is_clean,
+            cause=self._cause[:1000],
+            phase=phase,
+            fraction=fraction,
+            detail=detail[:200],
+            facts=self._facts,
+        )
+        try:
+            self._socket.send(encode_state(state))
+        except LinkError:
+            self._socket.drop_waiting()  # the newest state is worth all before it
+
+
+Group = HeadGroup | RankGroup
+
+
+def open_group(config: WorkerConfig, log: Log) -> Group | None:
+    """The worker's place in its group, if it has one. Raises `ConfigError`."""
+    if config.group is None:
+        return None
+    return HeadGroup(config, log) if config.rank == 0 else RankGroup(config, log)

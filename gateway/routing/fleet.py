@@ -18,8 +18,9 @@ from gateway.routing.effects import RouteRequest
 from gateway.routing.fair_shares import FairShares
 from gateway.routing.fallback import Fallback
 from gateway.routing.worker_view import Worker
+from protocol.grammars import GrammarForm, forms_of
 from protocol.ids import WorkerId
-from protocol.messages import ENFORCES_GRAMMARS, PROTOCOL_VERSION, Fault, Register
+from protocol.messages import PROTOCOL_VERSION, Fault, Register
 
 _NAMES_AT_MOST: Final = 64
 _RECORDS_AT_MOST: Final = 1024
@@ -33,8 +34,9 @@ ModelState = Literal["ready", "starting", "down"]
 class ModelView(msgspec.Struct, frozen=True):
     """A model as clients and turns see it. `context_length` (tokens) is the least of the ready
     workers, else the last known, else the configured one. `files_digest` and `block_size` are
-    None until a worker was ready once. `enforces_grammars`: so do all its ready workers, or did
-    when one was. `relays`: its workers are text-level engines, without a tokenizer.
+    None until a worker was ready once. `grammar_forms` are those that all its ready workers
+    enforce, or did when one was ready. `relays`: its workers are text-level engines, without a
+    tokenizer.
     """
 
     name: str
@@ -48,7 +50,7 @@ class ModelView(msgspec.Struct, frozen=True):
     ready_workers: int = 0
     queued: int = 0
     is_fallback_on: bool = False
-    enforces_grammars: bool = False
+    grammar_forms: frozenset[GrammarForm] = frozenset()
     relays: bool = False
     owned_by: str = "herma"
 
@@ -94,7 +96,7 @@ class Model:
         self.name = config.name
         self.context_length = config.context_length
         self.files_digest: bytes | None = None
-        self.enforces_grammars = False
+        self.grammar_forms = frozenset[GrammarForm]()
         self.relays = False
         self.block_size: int | None = None
         self.queue = AdmissionQueue()
@@ -335,7 +337,9 @@ class Fleet:
             model.block_size = engines[0].block_size
             # Engines refuse what their whole cache cannot hold.
             model.context_length = min(min(e.context_length, e.kv_tokens) for e in engines)
-            model.enforces_grammars = all(ENFORCES_GRAMMARS in e.capabilities for e in engines)
+            model.grammar_forms = frozenset.intersection(
+                *(forms_of(engine.capabilities) for engine in engines)
+            )
             self._views.pop(model.name, None)
 
     def forget_models(self, now: float, after_s: float) -> None:
@@ -384,7 +388,7 @@ class Fleet:
             ready_workers=len(ready),
             queued=len(model.queue),
             is_fallback_on=model.fallback.is_on,
-            enforces_grammars=model.enforces_grammars,
+            grammar_forms=model.grammar_forms,
             relays=model.relays,
         )
 

@@ -37,6 +37,7 @@ from gateway.turn.grammars import (
 )
 from gateway.turn.model_texts import coming_text
 from gateway.turn.services import Services
+from protocol.grammars import ALL_FORMS, form_of
 from protocol.hashing import root_digest
 from protocol.ids import BlockDigest
 from protocol.messages import Grammar
@@ -201,11 +202,12 @@ def _grammar(
     """The grammar of the answer, and what the prompt needs beside it: the end of reasoning that
     could not be told from the answer.
     """
-    if not view.enforces_grammars:
+    grammar = grammar_of(request, text, form, given) if view.grammar_forms else None
+    is_served = grammar is not None and form_of(grammar.kind, grammar.text) in view.grammar_forms
+    if not is_served and view.grammar_forms != ALL_FORMS:
         if request.grammar is not None and request.grammar.is_required:
             raise not_served(request.grammar)
         return None, b""
-    grammar = grammar_of(request, text, form, given)
     if grammar is None or given.opening or not skips_reasoning(text, form):
         return grammar, b""
     past = form.past_reasoning(given.end)

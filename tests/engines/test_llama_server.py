@@ -128,6 +128,24 @@ def test_a_tool_call(client: httpx.Client) -> None:
     assert call["function"] == own["function"]
 
 
+def test_schemas_and_choices_are_enforced(client: httpx.Client) -> None:
+    """By the engine itself, streamed or not; what it has no field for is refused by name."""
+    properties = {"city": {"type": "string", "maxLength": 20}, "large": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["city", "large"]}
+    wanted = {"name": "x", "schema": schema, "strict": True}
+    fields = {"response_format": {"type": "json_schema", "json_schema": wanted}, "max_tokens": 100}
+    for question in QUESTIONS[:5]:
+        answer = json.loads(_text(_ask(client, "theirs", question, **fields)))
+        assert set(answer) == {"city", "large"}
+    for question in QUESTIONS[:5]:
+        text = _text(_ask(client, "theirs", question, guided_choice=["yes", "no"]))
+        assert text in {"yes", "no"}
+    body = {"model": "theirs", "messages": [{"role": "user", "content": "Hello"}]}
+    reply = client.post("/chat/completions", json=body | {"guided_regex": "a+"})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "grammar_not_served"
+
+
 def test_a_thousand_requests(client: httpx.Client) -> None:
     """At 32 at once, without an error."""
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -40,14 +40,16 @@ class Settings:
     itself, the connection ends, the connection ends within an event. `fails`: generating answers
     500. `refuses`: it answers 503. `ignores_ids`: it answers in text only. `mixes_prompt`: SGLang's
     old mistake. `partial`: SGLang sends new ids only. `skips`: llama-server's streams leave out
-    every third token. `slow_upload`: it takes its time with bodies. `no_done`: no `[DONE]` ends
-    its streams. `start_s` passes before it is healthy, with a line each 0.1 s.
+    every third token. `enforced`: what any grammar lets through. `slow_upload`: it takes its time
+    with bodies. `no_done`: no `[DONE]` ends its streams. `start_s` passes before it is healthy,
+    with a line each 0.1 s.
     """
 
     kind: str = "vllm"
     key: str | None = None
     token_ms: float = 1.0
     answer: list[int] = field(default_factory=list)
+    enforced: list[int] = field(default_factory=list)
     cached: int = 0
     die_after: int | None = None
     cut_after: int | None = None
@@ -226,9 +228,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def outputs(settings: Settings, ids: list[int], most: int, stops: set[int]) -> Iterator[int]:
-    """New ids, up to one of `stops`."""
+def outputs(
+    settings: Settings, ids: list[int], most: int, stops: set[int], *, enforced: bool = False
+) -> Iterator[int]:
+    """New ids, up to one of `stops`; those that a grammar lets through if one is enforced."""
     ids = list(ids)
+    if enforced:
+        yield from [*settings.enforced, EOS][:most]
+        return
     for _ in range(most):
         token_id = next_id(ids, settings.answer)
         ids.append(token_id)
@@ -242,7 +249,7 @@ def vllm_events(settings: Settings, body: dict[str, Any], ids: list[int]) -> Ite
     eos = set() if body["ignore_eos"] else {EOS}
     stops = {*body["stop_token_ids"], *eos}
     count, most = 0, body["max_tokens"]
-    for token_id in outputs(settings, ids, most, stops):
+    for token_id in outputs(settings, ids, most, stops, enforced="structured_outputs" in body):
         count += 1
         choice: dict[str, Any] = {"index": 0, "text": "x", "logprobs": None}
         if body.get("return_token_ids") and not settings.ignores_ids:
@@ -274,8 +281,9 @@ def sglang_events(settings: Settings, body: dict[str, Any], ids: list[int]) -> I
     """`/generate`: all ids so far in each event, or the new ones."""
     params = body["sampling_params"]
     stops = {*params["stop_token_ids"], *(() if params["ignore_eos"] else (EOS,))}
+    is_ruled = bool({"json_schema", "regex", "ebnf"} & set(params))
     most, made, logprobs, tops = params["max_new_tokens"], list[int](), list[Any](), list[Any]()
-    for token_id in outputs(settings, ids, most, stops):
+    for token_id in outputs(settings, ids, most, stops, enforced=is_ruled):
         made.append(token_id)
         logprobs.append([-0.5, token_id, None])
         tops.append([[-0.5, token_id, None], [-1.5, 7, None]])
@@ -309,7 +317,8 @@ def llama_cpp_events(settings: Settings, body: dict[str, Any], ids: list[int]) -
         event = {"content": "", "tokens": [0], "tokens_predicted": 0, "tokens_evaluated": len(ids)}
         yield event | {"stop": False, "prompt_progress": progress}
     stop_type = "limit"
-    for token_id in outputs(settings, ids, most, stops):
+    is_ruled = bool({"json_schema", "grammar"} & set(body))
+    for token_id in outputs(settings, ids, most, stops, enforced=is_ruled):
         made.append(token_id)
         stop_type = "eos" if token_id in stops else "limit"
         is_left_out = settings.skips and (len(ids) + len(made)) % 3 == 0 and token_id not in stops

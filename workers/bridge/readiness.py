@@ -19,6 +19,7 @@ import trio
 
 from config import TEXT_ENGINE, WorkerConfig
 from protocol.errors import ConfigError, HttpError
+from protocol.grammars import GrammarForm, capabilities_of
 from protocol.messages import EngineFacts, RelayFacts
 from protocol.sampling import SamplingParams
 from workers.bridge.exchange import EngineRefusal, Exchange
@@ -211,8 +212,12 @@ class _Probe:
             self._num_later += len(piece.ids)
 
 
-def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:
-    """The facts that gateways get. Raises `ConfigError` if the window is not known."""
+def facts_of(
+    config: WorkerConfig, limits: EngineLimits, forms: frozenset[GrammarForm] = frozenset()
+) -> EngineFacts:
+    """The facts that gateways get; it enforces grammars of these `forms`. Raises `ConfigError` if
+    the window is not known.
+    """
     known = [size for size in (limits.context_length, config.max_context) if size is not None]
     window = config.context_length
     if window is None:
@@ -240,6 +245,7 @@ def facts_of(config: WorkerConfig, limits: EngineLimits) -> EngineFacts:
         kv_tokens=num_blocks * config.block_size,
         max_seqs=max_seqs,
         token_budget=config.token_budget,
+        capabilities=capabilities_of(forms),
         files_digest=bytes(16),  # filled in by the supervisor, which reads the files
         relay=RelayFacts(config.model, config.refused_fields)
         if config.engine == TEXT_ENGINE

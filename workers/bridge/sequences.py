@@ -11,6 +11,7 @@ from typing import final
 
 from config import WorkerConfig
 from protocol.errors import WireError
+from protocol.grammars import form_of
 from protocol.hashing import block_digests, root_digest
 from protocol.messages import (
     Accepted,
@@ -24,11 +25,11 @@ from protocol.messages import (
     TokenItem,
 )
 from protocol.tokens import pack_tokens, unpack_tokens
-from workers.bridge.exchange import Exchange
+from workers.bridge.exchange import EngineRefusal, Exchange
 from workers.bridge.outbox import Outbox
 from workers.bridge.readiness import ModelText
 from workers.bridge.work import Holdings, Key, Progress, Refused, Running, note_answered
-from workers.external import Answer, EngineApi, Piece
+from workers.external import Answer, EngineApi, Piece, is_lenient
 
 
 @final
@@ -51,9 +52,21 @@ class Sequence(Running):
 
     async def run(self) -> None:
         """See `Running`."""
-        await self._work.exchange.answer(self._work.api, self._answer, self._take_event)
+        try:
+            await self._answer_it()
+        except EngineRefusal as refusal:
+            grammar = self._answer.grammar
+            if grammar is None or refusal.reason != "invalid":
+                raise
+            if not is_lenient(grammar):
+                raise EngineRefusal("grammar", str(refusal)) from refusal
+            self._answer.drop_grammar()
+            await self._answer_it()
         self._accept()
         self._finish(self._answer.finish_reason)
+
+    async def _answer_it(self) -> None:
+        await self._work.exchange.answer(self._work.api, self._answer, self._take_event)
 
     def take(self, message: RelayChunk | RelayCredit) -> None:
         """See `Running`."""
@@ -134,8 +147,11 @@ class Sequences:
         return Sequence(key, message, self._answer_of(message), on_progress, self)
 
     def _answer_of(self, submit: Submit) -> Answer:
-        if submit.grammar is not None:
-            raise Refused("grammar", "this engine enforces no grammars")
+        if (grammar := submit.grammar) is not None:
+            form = form_of(grammar.kind, grammar.text)
+            if form not in self.api.grammar_forms:
+                name = self._config.engine
+                raise Refused("grammar", f"the {name} engine enforces no grammars of form `{form}`")
         if (what := self.api.refusal(submit)) is not None:
             raise Refused("invalid", f"the {self._config.engine} engine cannot do {what}")
         prompt, outputs = _ids_of(submit.prompt_ids), _ids_of(submit.output_ids)
@@ -156,6 +172,7 @@ class Sequences:
             max_outputs=min(submit.sampling.max_tokens, window - len(prompt)),
             eos_ids=self._text.eos_ids,
             vocab_size=size,
+            grammar=submit.grammar,
         )
 
 

@@ -14,6 +14,7 @@ import trio
 
 from config import TEXT_ENGINE, WorkerConfig
 from protocol.errors import ConfigError, ConnectError, HttpError
+from protocol.grammars import GrammarForm
 from protocol.messages import EngineFacts
 from workers.bridge.bridge import Bridge
 from workers.bridge.exchange import EngineGone, Exchange, api_key_of
@@ -146,7 +147,9 @@ class _Service:
         is_launched = self._engine is not None
         await wait_answering(self._exchange, self._reports, is_launched=is_launched)
         limits = await self._exchange.limits()
-        facts = facts_of(self._config, limits)
+        api = self._api
+        forms = frozenset[GrammarForm]() if isinstance(api, OpenAiApi) else api.grammar_forms
+        facts = facts_of(self._config, limits, forms)
         outbox = Outbox(self._channel, self._status)
         holdings = self._holdings(facts, outbox)
         work, warnings = await self._proven_work(facts, outbox, holdings)

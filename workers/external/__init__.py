@@ -13,6 +13,7 @@ from workers.external.engine_api import (
     Job,
     Reader,
 )
+from workers.external.grammar_fields import is_lenient
 from workers.external.held_blocks import Copies, HeldBlocks, model_roots
 from workers.external.llama_cpp_api import LlamaCppApi
 from workers.external.openai_api import OpenAiApi, Proof
@@ -44,6 +45,7 @@ __all__ = [
     "SglangApi",
     "VllmApi",
     "VllmFeed",
+    "is_lenient",
     "model_roots",
     "phase_of",
 ]

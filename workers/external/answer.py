@@ -8,15 +8,16 @@ HTTP, links or clocks.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, cast, final
 
-from protocol.messages import FinishReason, TokenLogprobs
+from protocol.messages import FinishReason, Grammar, TokenLogprobs
 from protocol.sampling import SamplingParams
 from workers.external.engine_api import EngineError, Event, Job
 
 _FINISHES: Final = frozenset({"stop", "length"})
 _SEEDS: Final = 2**63
+_OTHERWISE: Final = "the engine begins its answer otherwise than before, inside its grammar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Answer:
         max_outputs: int,
         eos_ids: frozenset[int],
         vocab_size: int | None,
+        grammar: Grammar | None = None,
     ) -> None:
         self.num_prompt = len(prompt)
         self.num_outputs = len(outputs)
@@ -62,6 +64,11 @@ class Answer:
         self._eos_ids = frozenset() if sampling.ignore_eos else eos_ids
         self._stop_ids = self._eos_ids.union(sampling.stop_token_ids)
         self._vocab_size = vocab_size
+        self._grammar = grammar
+        self._grammar_at = None if grammar is None else grammar_start(grammar, outputs)
+        self._is_enforced = False
+        self._switches = False
+        self._again: list[int] = []
         self._gap: int | None = None
         self._num_sent = 0
         self._is_streamed = True
@@ -79,23 +86,42 @@ class Answer:
         """Those of all attempts, with the stop token."""
         return self.num_outputs + (self.matched is not None)
 
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the engine is asked to enforce."""
+        return self._grammar
+
+    def drop_grammar(self) -> None:
+        """Go on without: the engine does not take it."""
+        self._grammar = self._grammar_at = None
+
     def next_job(self) -> Job:
-        """The prompt and the outputs so far; in one piece if the engine left tokens out."""
-        left = self._max_outputs - self.num_outputs
-        limit = left if self._gap is None else min(left, self._gap)
+        """The prompt and the outputs so far; in one piece if the engine left tokens out.
+
+        A grammar begins with the first token of a job, so a job with one begins where the grammar
+        does: what it has given before must come again.
+        """
+        is_whole = self._gap is None
+        begin = self.num_outputs if self._grammar_at is None else self._grammar_at
+        self._is_enforced = self._grammar_at is not None
+        self._again = self._ids[self.num_prompt + begin :].tolist()
+        left = self._max_outputs - begin
+        limit = left if self._gap is None or self._is_enforced else min(left, self._gap)
         # Noise that was drawn once must not be drawn again.
-        seed = (self._seed + self.num_outputs) % _SEEDS
-        self._num_sent = len(self._ids)
-        self._is_streamed = self._gap is None
+        seed = (self._seed + begin) % _SEEDS
+        self._num_sent = self.num_prompt + begin
+        self._is_streamed = is_whole
         self._gap = None
+        self._switches = False
         return Job(
-            ids=self._ids,
+            ids=self._ids[: self._num_sent],
             limit=limit,
             sampling=self._sampling,
             seed=seed,
             salt=self._salt,
             eos_ids=self._eos_ids,
             streamed=self._is_streamed,
+            grammar=self._grammar if self._is_enforced else None,
         )
 
     def take(self, event: Event) -> Piece | None:
@@ -110,14 +136,16 @@ class Answer:
             self.is_over = event.finish is not None or bool(event.ids)
             return None
         piece = self._new_tokens(event)
-        if event.finish is not None:
+        if event.finish is not None and not self._switches:
             self._end_of_job(event.finish)
         return piece
 
     @property
     def has_gap(self) -> bool:
-        """Whether the rest of the stream is of no use: `next_job` asks for what is missing."""
-        return self._gap is not None
+        """Whether the rest of the stream is of no use: `next_job` asks for what is missing, or for
+        what a grammar begins to rule.
+        """
+        return self._gap is not None or self._switches
 
     def stream_ended(self) -> bool:
         """The engine has closed the stream; whether that was its end."""
@@ -128,7 +156,10 @@ class Answer:
     def _end_of_job(self, finish: str) -> None:
         if finish not in _FINISHES:
             raise EngineError(f"the engine ended it: {finish}")
-        if self.reason is None and finish == "length" and not self._is_streamed:
+        if self._again:
+            raise EngineError(_OTHERWISE)
+        is_part = not self._is_streamed and not self._is_enforced
+        if self.reason is None and finish == "length" and is_part:
             if len(self._ids) == self._num_sent:
                 raise EngineError("the engine left tokens out, and gave none when asked again")
             return  # the missing tokens are here; the stream goes on
@@ -137,7 +168,11 @@ class Answer:
         self.is_over = True
 
     def _new_tokens(self, event: Event) -> Piece | None:
+        if self._again:
+            event = self._past_again(event)
         ids = event.ids[: self._max_outputs - self.num_outputs]
+        if self._grammar is not None and self._grammar_at is None:
+            ids = self._until_grammar(self._grammar, ids)
         self._check_ids(ids)
         end = next((at for at, token_id in enumerate(ids) if token_id in self._stop_ids), None)
         if end is None and event.matched is not None and ids and ids[-1] == event.matched:
@@ -156,6 +191,25 @@ class Answer:
             self.reason = "length"
         return piece
 
+    def _past_again(self, event: Event) -> Event:
+        """Without the tokens that were given before."""
+        num = min(len(self._again), len(event.ids))
+        if event.ids[:num] != self._again[:num]:
+            raise EngineError(_OTHERWISE)
+        del self._again[:num]
+        return replace(event, ids=event.ids[num:], logprobs=event.logprobs[num:])
+
+    def _until_grammar(self, grammar: Grammar, ids: list[int]) -> list[int]:
+        """Those in front of the grammar: reasoning, if there is some."""
+        is_first = self.num_outputs == 0 and bool(ids)
+        if is_first and grammar.opening_id is not None and ids[0] != grammar.opening_id:
+            self._grammar_at, self._switches = 0, True
+            return []
+        if grammar.closing_id in ids:
+            ids = ids[: ids.index(grammar.closing_id) + 1]
+            self._grammar_at, self._switches = self.num_outputs + len(ids), True
+        return ids
+
     def _check_counts(self, event: Event) -> None:
         """An engine that does not take ids counts something else."""
         if event.prompt_tokens is not None and event.prompt_tokens != self._num_sent:
@@ -171,3 +225,12 @@ class Answer:
                 f"token id {max(ids)} is outside the vocabulary of {size}: the worker's `model` "
                 "names the tokenizer of another model"
             )
+
+
+def grammar_start(grammar: Grammar, outputs: array[int]) -> int | None:
+    """The index of the output with which it begins; None while that is to come."""
+    if grammar.closing_id is None:
+        return 0
+    if grammar.opening_id is not None and outputs and outputs[0] != grammar.opening_id:
+        return 0
+    return outputs.index(grammar.closing_id) + 1 if grammar.closing_id in outputs else None

@@ -16,7 +16,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from protocol.errors import WireError
-from protocol.messages import Submit, TokenLogprobs
+from protocol.grammars import GrammarForm
+from protocol.messages import Grammar, Submit, TokenLogprobs
 from protocol.sampling import SamplingParams
 
 MAX_EVENT_BYTES: Final = 64 * 2**20
@@ -34,7 +35,8 @@ HEALTH_TARGETS: Final = ("/health",)
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to generate: `ids` are the prompt and all outputs so far, `limit` the outputs that may
-    still come. Without `streamed` the answer comes in one piece.
+    still come. Without `streamed` the answer comes in one piece. The `grammar` begins with the
+    first of them.
     """
 
     ids: array[int]
@@ -44,6 +46,7 @@ class Job:
     salt: bytes
     eos_ids: frozenset[int]
     streamed: bool = True
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +118,10 @@ class EngineQuestions(Protocol):
 
 class EngineApi(EngineQuestions, Protocol):
     """The HTTP API of one kind of engine that takes token ids: bodies for it, and its answers."""
+
+    @property
+    def grammar_forms(self) -> frozenset[GrammarForm]:
+        """The forms of grammars that it enforces; final after `limits`."""
 
     def refusal(self, submit: Submit) -> str | None:
         """What of a submission this engine cannot do, by name; None if it can do all."""

@@ -31,6 +31,7 @@ from workers.external.engine_api import (
     load_of,
     positive,
 )
+from workers.external.grammar_fields import LLAMA_CPP_FORMS, llama_cpp_fields
 
 _PROPS: Final = "/props"
 _SEEDS: Final = 2**32 - 1
@@ -74,6 +75,7 @@ class LlamaCppApi:
     """One llama-server."""
 
     health_targets = HEALTH_TARGETS
+    grammar_forms = LLAMA_CPP_FORMS
     fact_targets = (_PROPS,)
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
@@ -119,6 +121,8 @@ class LlamaCppApi:
         }
         if sampling.logprobs is not None:
             body["n_probs"] = max(1, sampling.logprobs)
+        if job.grammar is not None:
+            body |= llama_cpp_fields(job.grammar)
         return HttpRequest("/completion", msgspec.json.encode(body))
 
     def reader(self, job: Job) -> LlamaCppReader:

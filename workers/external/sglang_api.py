@@ -28,6 +28,7 @@ from workers.external.engine_api import (
     load_of,
     positive,
 )
+from workers.external.grammar_fields import SGLANG_FORMS, sglang_fields
 
 _SERVER: Final = "/server_info"
 _OLD_SERVER: Final = "/get_server_info"
@@ -74,6 +75,7 @@ class SglangApi:
     """One SGLang server."""
 
     health_targets = HEALTH_TARGETS
+    grammar_forms = SGLANG_FORMS
     fact_targets = (_SERVER, _OLD_SERVER, _MODELS)
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
@@ -123,6 +125,8 @@ class SglangApi:
         }
         if not is_greedy:
             params["sampling_seed"] = job.seed % _SEEDS
+        if job.grammar is not None:
+            params |= sglang_fields(job.grammar)
         body: dict[str, Any] = {
             "input_ids": job.ids.tolist(),
             "sampling_params": params,

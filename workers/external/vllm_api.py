@@ -7,6 +7,7 @@ sockets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -28,11 +29,14 @@ from workers.external.engine_api import (
     positive,
     samples,
 )
+from workers.external.grammar_fields import VLLM_FORMS, vllm_fields
 
 _MODELS: Final = "/v1/models"
 _VERSION: Final = "/version"
 _METRICS: Final = "/metrics"
 _ID_MARK: Final = "token_id:"
+_FIRST_GRAMMARS: Final = (0, 11)
+"""The first version with `structured_outputs`."""
 
 
 class _Logprobs(msgspec.Struct):
@@ -75,6 +79,7 @@ class VllmApi:
 
     def __init__(self) -> None:
         self._model: str | None = None
+        self.grammar_forms = VLLM_FORMS
 
     def limits(self, answers: Mapping[str, bytes]) -> EngineLimits:
         """From `/v1/models`, `/version` and the metric `vllm:cache_config_info`."""
@@ -93,10 +98,14 @@ class VllmApi:
             )
             if block.isdecimal() and count.isdecimal():
                 kv_tokens = int(block) * int(count) or None
+        version = str(json_object(answers, _VERSION).get("version", ""))
+        number = re.match(r"(\d+)\.(\d+)", version)
+        if number is not None and (int(number[1]), int(number[2])) < _FIRST_GRAMMARS:
+            self.grammar_forms = frozenset()
         return EngineLimits(
             context_length=positive(model.get("max_model_len")),
             kv_tokens=kv_tokens,
-            version=str(json_object(answers, _VERSION).get("version", "")),
+            version=version,
         )
 
     def refusal(self, submit: Submit) -> str | None:
@@ -137,6 +146,8 @@ class VllmApi:
             body["return_tokens_as_token_ids"] = True
         if job.salt:
             body["cache_salt"] = job.salt.hex()
+        if job.grammar is not None:
+            body |= vllm_fields(job.grammar)
         return HttpRequest("/v1/completions", msgspec.json.encode(body))
 
     def reader(self, job: Job) -> VllmReader:

@@ -72,6 +72,26 @@ async def test_strict_tools_are_enforced_in_the_models_format(fields: Any, start
     assert (grammar.closing_id is None) == ("tool_choice" in fields)
 
 
+async def test_an_engine_may_enforce_some_forms() -> None:
+    """A schema goes there, calls of strict tools are left to the model, the rest is refused."""
+    worker = FakeWorker(text='{"a": 1}')
+    able = (f"{ENFORCES_GRAMMARS}:json_schema", f"{ENFORCES_GRAMMARS}:choice")
+    worker.facts = msgspec.structs.replace(worker.facts, capabilities=able)
+    async with open_gateway() as gateway, open_worker(gateway.address, worker):
+        await gateway.wait_state("ready")
+        await gateway.ask(response_format=STRICT)
+        grammar = (await worker.wait(Submit)).grammar
+        assert grammar is not None
+        assert grammar.kind == "json_schema"
+        await gateway.ask(guided_choice=["a", "b"])
+        await gateway.ask(tools=[STRICT_TOOL])
+        kinds = [submit.grammar and submit.grammar.kind for submit in worker.all_of(Submit)]
+        assert kinds == ["json_schema", "lark", None]
+        refused = await gateway.ask(guided_regex="a+")
+        assert refused.error is not None
+        assert (refused.error.status, refused.error.code) == (400, "grammar_not_served")
+
+
 async def test_without_the_capability_words_must_do() -> None:
     """What only asks for JSON goes on as before; what demands it is refused by name."""
     worker = FakeWorker(text='{"a": 1}')

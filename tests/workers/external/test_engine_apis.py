@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import ConfigError
-from protocol.messages import Submit, TokenLogprobs
+from protocol.grammars import form_of
+from protocol.messages import Grammar, Submit, TokenLogprobs
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens
 from tests.fakes.foreign_engine import EOS, EVENTS, Settings, next_id
@@ -45,7 +46,9 @@ def sampling(**fields: Any) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 16, "temperature": 0.0, **fields})
 
 
-def answer_to(params: SamplingParams, outputs: list[int] | None = None) -> Answer:
+def answer_to(
+    params: SamplingParams, outputs: list[int] | None = None, grammar: Grammar | None = None
+) -> Answer:
     return Answer(
         array("I", PROMPT),
         array("I", outputs or []),
@@ -55,6 +58,7 @@ def answer_to(params: SamplingParams, outputs: list[int] | None = None) -> Answe
         max_outputs=params.max_tokens,
         eos_ids=frozenset({EOS}),
         vocab_size=None,
+        grammar=grammar,
     )
 
 
@@ -368,3 +372,80 @@ def test_load_and_limits_come_from_the_engine() -> None:
     slots = {"default_generation_settings": {"n_ctx": 512}, "total_slots": 4}
     llama = LlamaCppApi().limits({"/props": msgspec.json.encode(slots)})
     assert (llama.context_length, llama.max_seqs, llama.kv_tokens) == (512, 4, 2048)
+
+
+OPEN, CLOSE = 91, 92
+ENFORCED = [41, 42, 43, 44]
+SCHEMA = '{"type": "object", "x-guidance": {"lenient": true}}'
+PLAIN = {"type": "object"}
+CHOICE = Grammar("lark", 'start: "a" | "b."\n')
+EBNF = Grammar("lark", 'root ::= "a"')
+
+
+@pytest.mark.parametrize(
+    ("kind", "grammar", "field", "value"),
+    [
+        ("vllm", Grammar("json_schema", SCHEMA), "structured_outputs", {"json": PLAIN}),
+        ("vllm", Grammar("regex", "a+"), "structured_outputs", {"regex": "a+"}),
+        ("vllm", CHOICE, "structured_outputs", {"choice": ["a", "b."]}),
+        ("vllm", EBNF, "structured_outputs", {"grammar": EBNF.text}),
+        ("sglang", Grammar("json_schema", SCHEMA), "json_schema", json.dumps(PLAIN)),
+        ("sglang", Grammar("regex", "a+"), "regex", "a+"),
+        ("sglang", CHOICE, "regex", r"(a|b\.)"),
+        ("sglang", EBNF, "ebnf", EBNF.text),
+        ("llama-cpp", Grammar("json_schema", SCHEMA), "json_schema", PLAIN),
+        ("llama-cpp", CHOICE, "grammar", 'root ::= "a" | "b."'),
+        ("llama-cpp", EBNF, "grammar", EBNF.text),
+    ],
+)  # fmt: skip
+def test_a_grammar_is_in_the_engines_own_fields(
+    kind: str, grammar: Grammar, field: str, value: Any
+) -> None:
+    """vLLM's StructuredOutputsParams, SGLang's SamplingParams, llama-server's README."""
+    api = api_of(kind)
+    assert form_of(grammar.kind, grammar.text) in api.grammar_forms
+    body = json.loads(api.request(answer_to(sampling(), grammar=grammar).next_job()).body)
+    assert body.get("sampling_params", body)[field] == value
+
+
+def test_what_an_engine_has_no_field_for_is_not_among_its_forms() -> None:
+    """Lark beyond a choice; regular expressions on llama-server; all before vLLM 0.11."""
+    assert not any("lark" in api_of(kind).grammar_forms for kind in KINDS)
+    assert "regex" not in LlamaCppApi().grammar_forms
+    old = VllmApi()
+    old.limits({"/version": b'{"version": "0.10.2"}'})
+    assert not old.grammar_forms
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    thinks=st.booleans(),
+    has_opening=st.booleans(),
+    num_before=st.integers(0, 9),
+    skips=st.booleans(),
+    most=st.integers(1, 12),
+)
+def test_a_grammar_begins_behind_the_reasoning(
+    *, kind: str, thinks: bool, has_opening: bool, num_before: int, skips: bool, most: int
+) -> None:
+    """Whether the model thinks or not, at any point of resumption, also where the engine leaves
+    tokens out: reasoning is free, what follows is ruled, no token comes twice.
+    """
+    free = [OPEN, 31, 32, CLOSE] if has_opening else [31, 32, CLOSE]
+    free = free if thinks or not has_opening else []
+    whole = [*free, *ENFORCED]
+    engine = Settings(kind=kind, answer=[*free, 33, 34], enforced=ENFORCED, skips=skips)
+    grammar = Grammar("json_schema", SCHEMA, CLOSE, OPEN if has_opening else None)
+    before = whole[:num_before]
+    answer = answer_to(sampling(max_tokens=most), before[:most], grammar)
+    pieces = play(api_of(kind), engine, answer)
+    assert [*before[:most], *ids_of(pieces)] == whole[:most]
+    assert answer.reason == ("length" if most <= len(whole) else "stop")
+
+
+def test_another_answer_inside_a_grammar_is_no_continuation() -> None:
+    """What was sent cannot be taken back, and no engine goes on in the middle of a grammar."""
+    engine = Settings(kind="vllm", enforced=ENFORCED)
+    answer = answer_to(sampling(), [41, 50], Grammar("regex", "a+"))
+    with pytest.raises(EngineError, match="otherwise than before"):
+        play(VllmApi(), engine, answer)

@@ -1,0 +1,86 @@
+"""Plain torch gated delta rule, row by row and in chunks; what kernels must agree with.
+
+All of it is computed in float32. Exponents are sums of gates, none above 0: a product of two
+exponentials would overflow where their quotient does not.
+"""
+
+from typing import Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that torch's own documentation uses
+from torch import Tensor
+
+CHUNK: Final = 64
+
+_EPS: Final = 1e-6
+"""Beside the sum of squares, not their mean."""
+
+
+def recurrent(
+    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.delta_rule.recurrent`."""
+    q, k, v = _prepared(queries, keys, values)
+    state = state.clone()
+    out = torch.empty_like(v)
+    for row in range(v.shape[1]):
+        state *= gates[row].exp()[:, None, None]
+        held = torch.einsum("hkv,hk->hv", state, k[:, row])
+        update = betas[row][:, None] * (v[:, row] - held)
+        state += k[:, row, :, None] * update[:, None, :]
+        out[:, row] = torch.einsum("hkv,hk->hv", state, q[:, row])
+    return out.transpose(0, 1).to(values.dtype), state
+
+
+def chunked(
+    queries: Tensor, keys: Tensor, values: Tensor, gates: Tensor, betas: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See `kernels.delta_rule.chunked`. The updates u of a chunk depend on each other through a
+    unit lower triangular system, which is solved for all of them at once.
+    """
+    q, k, v = _prepared(queries, keys, values)
+    parts = []
+    for at in range(0, v.shape[1], CHUNK):
+        rows = slice(at, at + CHUNK)
+        out, state = _chunk(q[:, rows], k[:, rows], v[:, rows], gates[rows].T, betas[rows].T, state)
+        parts.append(out)
+    whole = torch.cat(parts, dim=1) if parts else v
+    return whole.transpose(0, 1).to(values.dtype), state.clone()
+
+
+def _chunk(
+    q: Tensor, k: Tensor, v: Tensor, gates: Tensor, betas: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """q and k [HV, C, K], v [HV, C, V], gates and betas [HV, C]."""
+    total = gates.cumsum(1)
+    before = torch.ones(v.shape[1], v.shape[1], dtype=torch.bool, device=v.device).tril()
+    between = (total[:, :, None] - total[:, None, :]).masked_fill(~before, -torch.inf).exp()
+    beta = betas[:, :, None]
+    system = (beta * (k @ k.mT) * between).tril(-1)
+    system.diagonal(dim1=1, dim2=2).fill_(1.0)
+    past = k @ state * total.exp()[:, :, None]
+    updates = torch.linalg.solve_triangular(
+        system, beta * (v - past), upper=False, unitriangular=True
+    )
+    out = q @ state * total.exp()[:, :, None] + (q @ k.mT * between) @ updates
+    left = (total[:, -1:] - total).exp()[:, :, None]
+    return out, state * total[:, -1].exp()[:, None, None] + (k * left).mT @ updates
+
+
+def short_conv(rows: Tensor, weight: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kernels.delta_rule.short_conv`."""
+    whole = torch.cat((tail.to(rows.dtype), rows))
+    mixed = F.conv1d(whole.T.unsqueeze(0), weight.unsqueeze(1), groups=weight.shape[0])[0].T
+    return F.silu(mixed), whole[rows.shape[0] :].to(tail.dtype)
+
+
+def _prepared(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Float32 [HV, T, ...]: queries and keys of length 1, queries scaled, as many as values."""
+    group = values.shape[1] // keys.shape[1]
+    q, k = (_unit(x.float()).repeat_interleave(group, 1) for x in (queries, keys))
+    scaled = q * keys.shape[2] ** -0.5
+    return scaled.transpose(0, 1), k.transpose(0, 1), values.float().transpose(0, 1)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * (x.square().sum(-1, keepdim=True) + _EPS).rsqrt()

@@ -12,7 +12,7 @@ from protocol.messages import Accepted, Finished, Grammar, Rejected, Submit, Tok
 from protocol.sampling import SamplingParams
 from protocol.tokens import pack_tokens, unpack_tokens
 from workers.engine.grammar.compiler import LlGuidanceCompiler
-from workers.engine.runner import Runner
+from workers.engine.runner import InFlight, Runner
 from workers.scheduler.block_manager import BlockManager
 from workers.scheduler.committing import Outgoing
 from workers.scheduler.plan import StepPlan
@@ -46,14 +46,19 @@ class Drive:
         num_blocks: int | None = None,
         max_seqs: int | None = None,
         compiler: LlGuidanceCompiler | None = None,
+        looks_ahead: bool = False,
     ) -> None:
-        """`compiler` is needed for requests with a grammar; it compiles at once."""
+        """`compiler` is needed for requests with a grammar; it compiles at once. `looks_ahead`: a
+        step is launched before the one in flight is collected, as the engine does on a card.
+        """
         facts = runner.facts
         self.num_blocks = num_blocks or facts.kv_tokens // facts.block_size
         self.answers: dict[int, Answer] = {}
         self.num_steps = 0
         self._runner = runner
         self._compiler = compiler
+        self._looks_ahead = looks_ahead
+        self._in_flight: tuple[StepPlan, InFlight] | None = None
         limits = SchedulerLimits(
             max_seqs or facts.max_seqs,
             token_budget or facts.token_budget,
@@ -62,7 +67,9 @@ class Drive:
             enforces_grammars=compiler is not None,
         )
         blocks = BlockManager(self.num_blocks, facts.block_size)
-        self._scheduler = Scheduler(limits, blocks, (MODEL,), runner.eos_ids)
+        self._scheduler = Scheduler(
+            limits, blocks, (MODEL,), runner.eos_ids, lookahead=int(looks_ahead)
+        )
         self._scheduler.expects_growth = False
 
     @property
@@ -105,12 +112,19 @@ class Drive:
         self._apply(self._scheduler.abort(_LINK, number.to_bytes(16, "little"), 0))
 
     def step(self) -> StepPlan | None:
-        """Run one step. Returns None if there is no work."""
-        plan = self._scheduler.plan()
+        """Run one step, or launch it and collect the one before. None if there is no work."""
+        plan, done = self._scheduler.plan(), self._in_flight
+        self._in_flight = None
         if plan is not None:
             self.num_steps += 1
-            self._apply(self._scheduler.commit(plan, self._runner.run(plan)))
-        return plan
+            launched = plan, self._runner.launch(plan)
+            if self._looks_ahead:
+                self._in_flight = launched
+            else:
+                done = launched
+        if done is not None:
+            self._apply(self._scheduler.commit(done[0], self._runner.collect(done[1])))
+        return plan if plan is not None or done is None else done[0]
 
     def finish(self) -> None:
         """Step until there is no work. Raises `RuntimeError` if that does not happen."""

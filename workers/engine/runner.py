@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protocol.errors import HermaError
 from protocol.messages import EngineFacts
 from workers.engine.graphs.device_steps import DeviceSteps
 from workers.engine.memory.out_of_memory import is_out_of_memory
@@ -23,17 +24,19 @@ from workers.engine.models.network import Network
 from workers.engine.step.batch import SequenceState
 from workers.engine.step.host_steps import HostSteps
 from workers.engine.step.sampler import read
-from workers.engine.step.steps import Launched, Steps
+from workers.engine.step.steps import Launched, Steps, Unsampled
 from workers.loop import DeviceUse
 from workers.scheduler import Chunk, SequenceStart, StepPlan, StepResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InFlight:
-    """A started step: what is to be read, and which sequences have failed already."""
+    """A started step: what is to be read or, after an error of its draw, raised, and which
+    sequences have failed already.
+    """
 
     step: int
-    launched: Launched | None
+    launched: Launched | Unsampled | Exception | None
     failed: dict[int, str]
 
 
@@ -64,6 +67,7 @@ class Runner:
         self._vocab_size = model.config.vocab_size
         self._states: dict[int, SequenceState] = {}
         self._lost: dict[int, str] = {}
+        self._unsampled: InFlight | None = None
 
     @property
     def lookahead(self) -> int:
@@ -99,7 +103,7 @@ class Runner:
         lost = self._lost
         lost.update(self._invalid(plan.started))
         chunks = [chunk for chunk in plan.chunks if chunk.seq not in lost]
-        launched: Launched | None = None
+        launched: Launched | Unsampled | None = None
         while chunks:
             launched, fits = self._try(chunks)
             if fits:
@@ -108,16 +112,28 @@ class Runner:
             chunks.remove(culprit)
             lost[culprit.seq] = _out_of_memory_text(culprit)
         failed = {chunk.seq: lost[chunk.seq] for chunk in plan.chunks if chunk.seq in lost}
-        return InFlight(plan.step, launched, failed)
+        step = InFlight(plan.step, launched, failed)
+        if isinstance(launched, Unsampled):
+            self._unsampled = step
+        return step
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the tokens of a step and append them to the sequences that still live.
 
         A sequence whose logits are not numbers, or whose grammar allows none of the tokens, is in
-        `failed`.
+        `failed`. With these tokens the next step is sampled, if that waits for them.
         """
+        try:
+            return self._collect(step)
+        finally:
+            self._sample_next()
+
+    def _collect(self, step: InFlight) -> StepResult:
         if step.launched is None:
             return StepResult(step.step, (), tuple(step.failed.items()))
+        if isinstance(step.launched, Exception):
+            raise step.launched
+        assert isinstance(step.launched, Launched)  # the step before it was collected
         sampled, broken = read(step.launched.wait())
         for item in sampled:
             state = self._states.get(item.seq)
@@ -129,6 +145,26 @@ class Runner:
         return StepResult(
             step.step, tuple(sampled), tuple(failed.items()), frozenset(ungrammatical)
         )
+
+    def _sample_next(self) -> None:
+        """Launch the draw of the step in flight that waits for tokens. Its error is its own: it is
+        raised when that step is collected. A draw may be repeated: it changes nothing before its
+        end.
+        """
+        step, self._unsampled = self._unsampled, None
+        if step is None or not isinstance(step.launched, Unsampled):
+            return
+        sample = step.launched.sample
+        for is_last in (False, True):
+            try:
+                step.launched = sample()
+            except (RuntimeError, MemoryError, HermaError) as error:
+                step.launched = error
+                if is_last or not is_out_of_memory(error):
+                    return
+            else:
+                return
+            torch.cuda.empty_cache()
 
     def _grammar_error(self, seq: int) -> str:
         state = self._states.get(seq)
@@ -164,7 +200,7 @@ class Runner:
         self._states.update({state.seq: state for state in started})
         self._steps.start(started)
 
-    def _try(self, chunks: Sequence[Chunk]) -> tuple[Launched | None, bool]:
+    def _try(self, chunks: Sequence[Chunk]) -> tuple[Launched | Unsampled | None, bool]:
         """Whether memory sufficed. A step may be repeated: it writes the same keys and values."""
         for is_last in (False, True):
             try:

@@ -41,9 +41,7 @@ class Sequence:
     `turn` is its place among the first starts, 0 before. While the block `awaits` is under way it
     does not start, because another sequence computes a good part of its prompt.
 
-    With a `grammar` (whatever was made of it; the runner knows) the next token cannot be sampled
-    before the last one is known, so no position is due that is not: `max_due` grows with the
-    tokens. While it `is_compiling` there is none yet.
+    What a `grammar` is, the runner knows. While it `is_compiling` there is none yet.
     """
 
     __slots__ = (
@@ -58,7 +56,6 @@ class Sequence:
         "link",
         "max_due",
         "max_outputs",
-        "num_ahead",
         "num_cached",
         "num_due",
         "num_outputs",
@@ -101,8 +98,7 @@ class Sequence:
         self.table = table
         self.is_compiling = submit.grammar is not None
         self.grammar: object | None = None
-        self.max_due = len(token_ids) if self.is_compiling else num_prompt + max_outputs - 1
-        self.num_ahead = 0 if self.is_compiling else 1
+        self.max_due = num_prompt + max_outputs - 1
         self.num_due = len(token_ids)
         self.num_planned = 0
         self.num_cached = 0
@@ -134,10 +130,8 @@ class Sequence:
             self.token_ids.append(token_id)
             if num_outputs >= self.max_outputs:
                 return Ending("length")
-        if len(ids) > self.num_ahead:  # so many were due already
+        if len(ids) > 1:  # one was due already
             self.num_due = len(self.token_ids)
-            if not self.num_ahead:
-                self.max_due = self.num_due
         return None
 
     def wait_for_token(self) -> None:

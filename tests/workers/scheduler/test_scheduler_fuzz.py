@@ -261,7 +261,7 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     """Thousands of random steps: no leak, no double use, no hole, no gap, and everything ends."""
     seen.clear()
     # Which lives are drawn depends on the loaded modules, whose constants hypothesis uses: the
-    # bounds are a third of what one run saw.
+    # bounds are a third of what one run saw, those of steps ahead a third of the poorest run.
     num_lives = max(50, settings().max_examples // 20)
     run_state_machine_as_test(
         life, settings=settings(max_examples=num_lives, stateful_step_count=STEPS_PER_LIFE)
@@ -271,9 +271,9 @@ def test_scheduler_survives_random_lives(life: type[SchedulerLife]) -> None:
     assert seen["hits"] > 12
     assert seen["finished"] > 150
     if life.lookahead:
-        assert seen["planned ahead"] > 350
-        assert seen["stray"] > 9
-        assert seen["preempted in flight"] > 3
+        assert seen["planned ahead"] > 115
+        assert seen["stray"] > 2
+        assert seen["preempted in flight"] > 1
 
 
 @settings(max_examples=max(25, settings().max_examples // 10))  # each is many steps

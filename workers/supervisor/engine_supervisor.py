@@ -7,10 +7,11 @@ not know gateways, nor how a running engine is judged (`engine_life.py`).
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, final
+from urllib.parse import urlsplit
 
 import trio
 
@@ -26,6 +27,7 @@ from workers.supervisor.gpu_memory import GpuMemory
 from workers.supervisor.group import Group, Run
 from workers.supervisor.leftovers import engine_folders, make_scratch, remove, sweep
 from workers.supervisor.log import Log
+from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
 from workers.supervisor.stop_command import run_stop
@@ -241,6 +243,9 @@ class EngineSupervisor:
 
     async def _after_death(self, relay: FrameRelay, ending: Ending, own: frozenset[int]) -> None:
         diagnosis = diagnose(ending)
+        if diagnosis.kind == "port_taken" and (port := _port_of(self._config)) is not None:
+            holder = await trio.to_thread.run_sync(port_holder, port)
+            ending = replace(ending, port_holder=holder)
         now = trio.current_time()
         delay_s = self._policy.exited(now, is_permanent=diagnosis.is_permanent)
         if self._config.rank:
@@ -398,6 +403,11 @@ def _memory_of(config: WorkerConfig) -> GpuMemory | None:
     if config.launch is not None:
         may_hold_gpu = config.device.startswith("cuda")  # only if the file says which card
     return GpuMemory(config.device, is_own=config.owns_gpu) if may_hold_gpu else None
+
+
+def _port_of(config: WorkerConfig) -> int | None:
+    """Where its engine listens, if that is a port."""
+    return None if config.url is None else urlsplit(config.url).port
 
 
 def _clean_up(scratch: Path | None) -> None:

@@ -329,6 +329,7 @@ async def test_a_taken_address_and_a_missing_program_are_named(tmp_path: Path) -
             with foreign_worker(tmp_path, gateway, "vllm", other.url, **keys):
                 fault = await gateway.wait(Fault)
                 assert (fault.kind, "in use" in fault.cause) == ("port_taken", True)
+                assert f"pid {other.process.pid} (" in fault.cause
     async with open_gateway_end() as gateway:
         url = f"http://127.0.0.1:{free_ports(1)}"
         keys = {"launch": {"argv": ["/no/such/program"]}}

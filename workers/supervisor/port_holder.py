@@ -1,0 +1,66 @@
+"""Who listens on a port that an engine wants: often a rank of an earlier run, in a container.
+
+Owns the reading of the kernel's table of sockets and of /proc. Must not know engines. Blocks: call
+it in a thread.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from workers.supervisor.gpu_holders import parse_container, parse_nspids
+
+_PROC: Final = Path("/proc")
+_LISTEN: Final = "0A"
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+_SHOWN_ID: Final = 12
+
+
+def listening_inodes(table: str, port: int) -> set[int]:
+    """The sockets that listen on `port` in a /proc/net/tcp or tcp6."""
+    found: set[int] = set()
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == _LISTEN and fields[9].isdecimal():
+            local = fields[1].rpartition(":")[2]
+            if re.fullmatch("[0-9A-F]{4}", local) and int(local, 16) == port:
+                found.add(int(fields[9]))
+    return found
+
+
+def port_holder(port: int, proc: Path = _PROC) -> str:
+    """The process that listens there, in words; "" if nothing listens."""
+    tables = (_text(proc / "net" / name) for name in ("tcp", "tcp6"))
+    inodes = set[int]().union(*(listening_inodes(table, port) for table in tables))
+    if not inodes:
+        return ""
+    for folder in sorted(proc.iterdir()):
+        if folder.name.isdecimal() and inodes & set(_sockets_of(folder)):
+            return _described(folder)
+    return "a process that cannot be seen from here: of another user, or of another PID namespace"
+
+
+def _described(folder: Path) -> str:
+    parts = [_text(folder / "comm").strip()]
+    if (container := parse_container(_text(folder / "cgroup"))) is not None:
+        parts.append(f"container {container[:_SHOWN_ID]}")
+    nspids = parse_nspids(_text(folder / "status"))
+    if len(nspids) > 1:
+        parts.append(f"pid {nspids[-1]} there")
+    return f"pid {folder.name} ({', '.join(parts)})"
+
+
+def _sockets_of(folder: Path) -> Iterator[int]:
+    with suppress(OSError):
+        for link in (folder / "fd").iterdir():
+            with suppress(OSError):
+                if (match := _SOCKET.fullmatch(str(link.readlink()))) is not None:
+                    yield int(match[1])
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""

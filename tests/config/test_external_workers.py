@@ -2,7 +2,8 @@
 
 import pytest
 
-from config import LaunchConfig, parse_config
+import herma.cli
+from config import ENGINE_KINDS, LaunchConfig, parse_config
 from protocol.errors import ConfigError
 
 WORKER = """
@@ -35,6 +36,18 @@ stop = ["docker", "rm", "-f", "v"]
     )
 
 
+def test_a_text_engine_names_the_model_as_it_likes() -> None:
+    """The name is the server's own: neither a directory nor a hub id."""
+    text = WORKER.replace("/models/m", "qwen3:8b") + 'engine = "openai"\nurl = "http://h:1"\n'
+    (worker,) = parse_config(text + 'refused_fields = ["user"]', "f").workers
+    assert (worker.model, worker.refused_fields) == ("qwen3:8b", ("user",))
+
+
+def test_the_command_names_all_kinds() -> None:
+    """Its help is written without the configuration's types."""
+    assert herma.cli.ENGINE_KINDS == ENGINE_KINDS
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -43,6 +56,10 @@ stop = ["docker", "rm", "-f", "v"]
         ('engine = "sglang"\nurl = "127.0.0.1:30000"', "http://HOST:PORT"),
         ('engine = "sglang"\nurl = "http://127.0.0.1:30000/v1"', "http://HOST:PORT"),
         ('url = "http://127.0.0.1:8000"', "`url` is only for engine"),
+        ('engine = "openai"', "needs `url`"),
+        ('engine = "vllm"\nurl = "unix:/v"\nrefused_fields = ["x"]', "`refused_fields` is only"),
+        ('engine = "openai"\nurl = "unix:/v"\nkv_events = { url = "tcp://h:1" }', "`kv_events` is"),
+        ('engine = "vllm"\nurl = "unix:/v"\nkv_events = { url = "h:1" }', "tcp://HOST:PORT"),
         ('launch = { argv = ["x"] }', "`launch` is only for engine"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = "llama-server -m x" }', "list"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = [] }', "argv"),

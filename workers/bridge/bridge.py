@@ -34,7 +34,7 @@ from protocol.messages import (
     Welcome,
 )
 from workers.bridge.exchange import EngineGone, EngineRefusal, Exchange
-from workers.bridge.outbox import Outbox
+from workers.bridge.outbox import MANY_STREAMS, Outbox
 from workers.bridge.work import Holdings, Key, Refused, Running, Work
 from workers.external import EngineError
 from workers.ipc import (
@@ -261,6 +261,7 @@ class Bridge:
     def _mark_busy(self) -> None:
         self._status.busy = bool(self._running)
         self._status.phase = _ANSWERING if self._running else ""
+        self._outbox.is_crowded = len(self._running) >= MANY_STREAMS
         self._report_load()
 
     def _report_drained(self) -> None:

@@ -6,9 +6,11 @@ for each gateway, as our own engine sends them. Must not know HTTP or what a seq
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final, final
 
+import outcome
 import trio
 
 from protocol import wire
@@ -16,29 +18,33 @@ from protocol.messages import FromWorker, TokenItem, Tokens
 from workers.ipc import SUPERVISOR, Drained, EngineReady, encode_control
 from workers.loop import Channel, EngineStatus
 
-GATHER_S: Final = 0.003
-"""What comes so soon after a frame goes out with the next: the streams of one step arrive one by
-one. A lone stream waits only if its tokens come faster than that.
+PAUSE_S: Final = 0.004
+MANY_STREAMS: Final = 8
+"""With so many the loop pauses between two looks at their sockets: what came meanwhile is read in
+one turn and leaves in one frame. At 64 streams of 50 tokens/s that is a quarter of the CPU here,
+and a tenth of the gateway's (docs/decisions/0021-external-engines.md).
 """
 
 
 @final
-class Outbox:
-    """`put` what happens; `run` sends it, at once after a pause.
+class Outbox(trio.abc.Instrument):
+    """`put` what happens; it leaves at the end of the turn of trio's loop, while `run` runs.
 
     Sending blocks while the supervisor does not read: then the engine's streams wait as well.
+    `is_crowded`: there are many streams.
     """
 
     def __init__(self, channel: Channel, status: EngineStatus) -> None:
         self._channel = channel
         self._status = status
         self._messages: dict[int, list[FromWorker | TokenItem]] = {}
-        self._wakeup = trio.Event()
+        self._failure: outcome.Error | None = None
+        self._has_failed = trio.Event()
+        self.is_crowded = False
 
     def put(self, link: int, message: FromWorker | TokenItem) -> None:
         """Queue it behind what is queued for the link."""
         self._messages.setdefault(link, []).append(message)
-        self._wakeup.set()
 
     def send_control(self, message: Drained | EngineReady) -> None:
         """Send a control message, behind all that is queued."""
@@ -57,12 +63,25 @@ class Outbox:
         self._channel.send(frames)
 
     async def run(self) -> None:
-        """Send, until cancelled."""
-        while True:
-            await self._wakeup.wait()
-            self._wakeup = trio.Event()
-            self.flush()
-            await trio.sleep(GATHER_S)
+        """Send what is put, until cancelled. Raises what sending raises."""
+        trio.lowlevel.add_instrument(self)
+        try:
+            await self._has_failed.wait()
+            assert self._failure is not None
+            self._failure.unwrap()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+
+    def before_io_wait(self, timeout: float) -> None:
+        """All tasks of a turn of the loop have run."""
+        if self._messages and self._failure is None:
+            # trio would log what an instrument raises, and never call it again.
+            result = outcome.capture(self.flush)
+            if isinstance(result, outcome.Error):
+                self._failure = result
+                trio.lowlevel.current_trio_token().run_sync_soon(self._has_failed.set)
+        if self.is_crowded and timeout > 0:
+            time.sleep(PAUSE_S)
 
 
 def _joined(messages: Sequence[FromWorker | TokenItem], step: int) -> list[FromWorker]:

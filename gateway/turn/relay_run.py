@@ -26,6 +26,8 @@ _BUSY: Final = frozenset({"busy", "draining", "not_ready"})
 _LOADED: Final = frozenset({429, 503})
 """An engine that answers so has no room now; its worker would have reported its death."""
 _ABSENT: Final = 404
+_REFUSED: Final = frozenset({400, 413, 415, 422})
+"""About the request, in words that are no JSON."""
 
 _log = logging.getLogger("herma.turn")
 
@@ -133,6 +135,9 @@ class RelayRun:
                 return "busy"
             if error.status == _ABSENT:
                 raise no_such_path(self._job.model, self._what)
+            if error.status in _REFUSED:
+                text = f"The engine of {self._job.model} refuses this request."
+                raise ApiError(error.status or _ABSENT, text)
             if isinstance(outcome, Overdue):
                 dispatcher.failed(lease.ticket, "it did not take the request in time")
             else:

@@ -211,7 +211,8 @@ class RankGroup:
             with trio.move_on_after(_LOOK_S):
                 await self._news.wait()
             self._news = trio.Event()
-        self._rank.begun, self._cause, self._is_clean = run, "", False
+        self._rank.begin(run)
+        self._cause, self._is_clean = "", False
         self._tell()
 
     def began(self, run: Run) -> None:

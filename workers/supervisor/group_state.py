@@ -128,6 +128,7 @@ class GroupRank:
         self._heard_at = now
         self._head = HeadState(reason="the head has not answered yet")
         self.begun = ""
+        self._all_begun: set[str] = set()
 
     def heard(self, head: HeadState, now: float) -> None:
         """Take the head's state."""
@@ -149,8 +150,14 @@ class GroupRank:
 
     def run_to_begin(self) -> str | None:
         """The run that this rank has to begin now."""
+        run = self._head.run
         is_ours = self._session in self._head.sessions
-        return self._head.run if is_ours and self._head.run not in ("", self.begun) else None
+        return run if is_ours and run and run not in self._all_begun else None
+
+    def begin(self, run: str) -> None:
+        """The rank begins it now."""
+        self.begun = run
+        self._all_begun.add(run)
 
     def verdict(self, now: float) -> str | None:
         """Why the begun run must end, or None."""

@@ -31,7 +31,7 @@ def test_all_start_together_and_one_death_ends_all() -> None:
     head.begin("r1")
     rank.heard(head.state(), 0.1)
     assert rank.run_to_begin() == "r1"
-    rank.begun = "r1"
+    rank.begin("r1")
     assert rank.run_to_begin() is None
     assert rank.verdict(0.2) is None
     # The old state is on its way still.
@@ -76,12 +76,23 @@ def test_a_rank_without_its_head_ends() -> None:
     """After a silence, or with the connection."""
     rank = GroupRank("s1", 0.0)
     rank.heard(HeadState("r1", ("s1",)), 0.0)
-    rank.begun = "r1"
+    rank.begin("r1")
     assert rank.verdict(LOST_S - 0.1) is None
     assert "rank 0 is lost" in str(rank.verdict(LOST_S))
     rank.heard(HeadState("r1", ("s1",)), LOST_S)
     rank.lost()
     assert "the connection to the head is gone" in str(rank.verdict(LOST_S))
+
+
+def test_a_late_state_starts_no_rank_again() -> None:
+    """Nor does one of a run that is over."""
+    rank = GroupRank("s1", 0.0)
+    for run in ("r1", "r2"):
+        rank.heard(HeadState(run, ("s1",)), 0.0)
+        assert rank.run_to_begin() == run
+        rank.begin(run)
+    rank.heard(HeadState("r1", ("s1",)), 0.0)
+    assert rank.run_to_begin() is None
 
 
 def test_strangers_are_refused() -> None:
@@ -126,3 +137,127 @@ def test_garbage_is_refused(frame: bytes) -> None:
         except WireError:
             continue
         assert decode(encode_state(state)) == state
+
+
+class Rank:
+    """A rank's supervisor, without sockets: its engine runs, or is being cleaned up after."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.num_starts = 0
+        self.begun: list[str] = []
+        self.restart(0.0)
+
+    def restart(self, now: float) -> None:
+        """A new supervisor process."""
+        self.num_starts += 1
+        self.session = f"{self.number}.{self.num_starts}"
+        self.view = GroupRank(self.session, now)
+        self.runs, self.is_clean, self.cause = False, True, ""
+
+    def state(self) -> RankState:
+        return RankState(
+            "g",
+            self.number,
+            f"r{self.number}",
+            self.session,
+            run=self.view.begun,
+            is_clean=self.is_clean,
+            cause=self.cause,
+        )
+
+    def step(self, now: float) -> None:
+        """What `RankGroup` does after a state of the head."""
+        if self.runs and self.view.verdict(now) is not None:
+            self.die("the group ends it")
+        elif not self.runs and self.is_clean and (run := self.view.run_to_begin()) is not None:
+            assert run not in self.begun
+            self.begun.append(run)
+            self.view.begin(run)
+            self.runs, self.is_clean, self.cause = True, False, ""
+
+    def die(self, cause: str) -> None:
+        self.runs, self.cause = False, cause
+
+
+class Group:
+    """One head and its ranks; states may be lost, late or twice."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.head = GroupHead("g", num_ranks)
+        self.ranks = [Rank(number) for number in range(1, num_ranks)]
+        self.late: list[tuple[Rank, RankState, HeadState]] = []
+        self.now = 0.0
+        self.num_runs = 0
+
+    def exchange(self, rank: Rank) -> None:
+        """A state each way."""
+        self.head.heard(rank.session.encode(), rank.state(), self.now)
+        rank.view.heard(self.head.state(), self.now)
+        rank.step(self.now)
+
+    def judge(self) -> None:
+        """What the head's supervisor does in its loop."""
+        verdict = self.head.verdict(self.now)
+        if self.head.run and verdict is not None:
+            self.head.end(verdict)
+        elif not self.head.run and not self.head.waits_for(HostFacts()):
+            self.num_runs += 1
+            self.head.begin(f"run {self.num_runs}")
+
+    def peace(self) -> None:
+        """Everything arrives, and is cleaned up."""
+        for _ in range(8):
+            self.now += 0.5
+            for rank in self.ranks:
+                rank.is_clean = rank.is_clean or not rank.runs
+                self.exchange(rank)
+            self.judge()
+
+    def trouble(self, what: int, rank: Rank, pause_s: float) -> None:
+        """One thing that happens, good or bad."""
+        match what:
+            case 0 | 1 | 2:
+                self.exchange(rank)
+            case 3:
+                self.judge()
+            case 4 if rank.runs:
+                rank.die("exit code 137")
+            case 5:
+                rank.is_clean = rank.is_clean or not rank.runs
+            case 6:
+                rank.restart(self.now)
+            case 7:
+                self.late.append((rank, rank.state(), self.head.state()))
+                self.now += pause_s
+            case 8 if self.late:
+                rank, state, head = self.late.pop(0)
+                self.head.heard(b"late", state, self.now)
+                rank.view.heard(head, self.now)
+                rank.step(self.now)
+            case 9:
+                self.head.lost(rank.session.encode())
+                rank.view.lost()
+
+
+@given(
+    st.integers(2, 4),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 2), st.sampled_from([0.5, LOST_S])), max_size=40
+    ),
+)
+def test_after_any_trouble_all_ranks_are_in_one_run(
+    num_ranks: int, troubles: list[tuple[int, int, float]]
+) -> None:
+    """Deaths, restarted supervisors, lost links, late states and pauses in any order: no rank
+    begins a run twice, and once there is peace all are in the head's run.
+    """
+    group = Group(num_ranks)
+    group.peace()
+    for what, number, pause_s in troubles:
+        group.trouble(what, group.ranks[number % len(group.ranks)], pause_s)
+    group.peace()
+    assert group.head.run
+    for rank in group.ranks:
+        assert rank.runs
+        assert rank.view.begun == group.head.run

@@ -10,7 +10,15 @@ from typing import Final
 from config.defaults import names_nothing, profiles
 from config.links import link_mistakes
 from config.mistakes import Mistake, Place
-from config.model import DUMMY_PREFIX, TEXT_ENGINE, Config, ParamsConfig, TariffConfig
+from config.model import (
+    DUMMY_PREFIX,
+    EXTERNAL_ENGINES,
+    TEXT_ENGINE,
+    Config,
+    ParamsConfig,
+    TariffConfig,
+    WorkerConfig,
+)
 from protocol.addresses import MAX_PORT, nth_address
 from protocol.errors import ConfigError
 
@@ -117,6 +125,25 @@ def _worker_mistakes(config: Config) -> Iterator[Mistake]:
                 f"worker `{worker.name}` serves `{worker.serves}`, "
                 f"which is not a [[models]] name; known: {', '.join(sorted(models))}",
             )
+        other = next((one for one in config.workers if _shares_gpu(worker, one)), None)
+        if worker.owns_gpu and other is not None:
+            yield Mistake(
+                ("workers", at, "owns_gpu"),
+                f"worker `{worker.name}` owns {worker.device}, which `{other.name}` uses too: it "
+                "would end that engine; leave owns_gpu out",
+            )
+
+
+def _shares_gpu(worker: WorkerConfig, other: WorkerConfig) -> bool:
+    """Whether both use one card. Ranks of a group are on hosts of their own."""
+    if worker is other or other.device == "cpu":
+        return False
+    is_one_group = worker.group is not None and worker.group == other.group
+    if other.engine in EXTERNAL_ENGINES and other.launch is None:
+        return False
+    first = ("auto", "cuda", "cuda:0")
+    is_same = worker.device == other.device or {worker.device, other.device} <= set(first)
+    return is_same and not is_one_group
 
 
 def _params_mistakes(config: Config) -> Iterator[Mistake]:

@@ -13,6 +13,7 @@ name = "m"
 name = "w"
 model = "/models/m"
 """
+GROUP = 'engine = "vllm"\nlaunch = { argv = ["x"] }\ngroup = "g"\n'
 
 
 def test_a_launched_engine_is_read_word_by_word() -> None:
@@ -64,6 +65,14 @@ def test_the_command_names_all_kinds() -> None:
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = "llama-server -m x" }', "list"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = [] }', "argv"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { cmd = ["x"] }', "unknown key `cmd`"),
+        ('prepare = ["clear-sm"]', 'did you mean "clear-shm"'),
+        ("rank = 1", "only for workers of a `group`"),
+        ('group = "g"', "started by `launch`"),
+        (GROUP + 'url = "unix:/l"', "needs `group_address`"),
+        (GROUP + 'rank = 2\ngroup_address = "tcp://127.0.0.1:8095"', "rank 2 is none of 2 ranks"),
+        (GROUP + 'rank = 1\ngroup_address = "ipc:///g"', "must be tcp://HOST:PORT"),
+        (GROUP + 'rank = 1\ngroup_address = "tcp://10.0.0.1:8095"', "and group_server_key"),
+        (GROUP + 'url = "unix:/l"\ngroup_address = "tcp://10.0.0.1:8095"', "group_keys"),
     ],
 )
 def test_a_mistake_is_one_line(keys: str, said: str) -> None:
@@ -72,3 +81,24 @@ def test_a_mistake_is_one_line(keys: str, said: str) -> None:
         parse_config(WORKER + keys, "f")
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_mistake"),
+    [
+        ('device = "cuda:0"\nowns_gpu = true', 'device = "cuda:1"\nowns_gpu = true', False),
+        ('device = "cuda:0"\nowns_gpu = true', 'device = "cuda:0"', True),
+        ("owns_gpu = true", 'device = "cuda"', True),
+        ("owns_gpu = true", 'device = "cpu"', False),
+        ("owns_gpu = true", 'engine = "vllm"\nurl = "unix:/l"', False),
+    ],
+)
+def test_a_card_of_ones_own_is_no_other_workers(first: str, second: str, is_mistake: bool) -> None:
+    """Between two starts all that holds its memory is ended."""
+    other = '\n[[workers]]\nname = "v"\nmodel = "/models/m"\n'
+    text = f"{WORKER}{first}{other}{second}"
+    if not is_mistake:
+        assert len(parse_config(text, "f").workers) == 2
+        return
+    with pytest.raises(ConfigError, match="which `v` uses too"):
+        parse_config(text, "f")

@@ -222,6 +222,7 @@ def test_either_rank_killed_brings_both_back(pair: Pair, victim: int) -> None:
 READY = 'herma_workers{model="m",state="ready"}'
 
 
+@pytest.mark.slow
 def test_a_lost_supervisor_is_reported_as_such(pair: Pair) -> None:
     """A rank whose supervisor is silent is lost, and named; it comes back by itself."""
     os.kill(pair.rank.pid, signal.SIGSTOP)

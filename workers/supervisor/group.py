@@ -96,6 +96,8 @@ class HeadGroup:
                 await self._news.wait()
             self._news = trio.Event()
         self._causes.clear()
+        for warning in self._head.warnings(own):
+            self._log.info(f"group `{self._config.group}`: warning: {warning}")
         self._head.begin(os.urandom(ID_BYTES).hex())
         self._tell_all()
 

@@ -85,12 +85,16 @@ class GroupHead:
                 waits.append(f"rank {rank}{self._lost.get(rank, ' has not dialled yet')}")
             elif not member.state.is_clean:
                 waits.append(f"rank {rank} ({member.state.name}) cleans up")
-        if waits:
-            return waits
-        hosts = {"rank 0": own}
-        for rank, member in sorted(self._members.items()):
-            hosts[f"rank {rank} ({member.state.name})"] = member.state.facts
-        return list(host_mistakes(hosts))
+        return waits or list(host_mistakes(self._hosts(own)))
+
+    def warnings(self, own: HostFacts) -> list[str]:
+        """What on the hosts may disturb a run, and need not."""
+        return [
+            f"{host}: /dev/shm holds {', '.join(facts.segments[:3])}, which no process uses: set "
+            'prepare = ["clear-shm"]'
+            for host, facts in self._hosts(own).items()
+            if facts.segments
+        ]
 
     def begin(self, run: str) -> None:
         """All ranks start now."""
@@ -113,6 +117,12 @@ class GroupHead:
     def peers(self) -> list[bytes]:
         """The ranks that are there."""
         return [member.peer for member in self._members.values()]
+
+    def _hosts(self, own: HostFacts) -> dict[str, HostFacts]:
+        hosts = {"rank 0": own}
+        for rank, member in sorted(self._members.items()):
+            hosts[f"rank {rank} ({member.state.name})"] = member.state.facts
+        return hosts
 
     def _forget(self, rank: int, why: str) -> None:
         name = self._members.pop(rank).state.name
@@ -169,18 +179,13 @@ class GroupRank:
 
 
 def host_mistakes(hosts: Mapping[str, HostFacts]) -> Iterator[str]:
-    """What must not differ between hosts before their ranks start, and what must not be there."""
+    """What must not differ between hosts before their ranks start, and what must be free."""
     for host, facts in hosts.items():
         for name, link in facts.links.items():
             if not link.is_up:
                 yield f"{host}: the link {name} is down"
         for port in facts.taken_ports:
             yield f"{host}: port {port} is in use: end the program that holds it (ss -ltnp)"
-        if facts.segments:
-            yield (
-                f"{host}: /dev/shm holds {', '.join(facts.segments[:3])} of earlier ranks: set "
-                'prepare = ["clear-shm"] or remove them'
-            )
     mtus = {
         f"{host} {name}": str(link.mtu)
         for host, facts in hosts.items()

@@ -119,13 +119,23 @@ GOOD = HostFacts("1", "580.142", {"eth0": LinkFacts(True, 9000)})
         (HostFacts("1", "", {"eth1": LinkFacts(True, 1500)}), "the MTU differs: a eth0 9000, b "),
         (HostFacts("1", "", {"eth1": LinkFacts(False, 9000)}), "b: the link eth1 is down"),
         (HostFacts("1", "", {}, (29501,)), "b: port 29501 is in use"),
-        (HostFacts("1", "", {}, (), ("psm_1",)), "b: /dev/shm holds psm_1"),
+        (HostFacts("1", "", {}, (), ("psm_1",)), None),
     ],
 )  # fmt: skip
 def test_hosts_are_compared_before_a_start(facts: HostFacts, says: str | None) -> None:
     """In words, with the remedy."""
     found = list(host_mistakes({"a": GOOD, "b": facts}))
     assert (not found) if says is None else found[0].startswith(says)
+
+
+def test_segments_that_nobody_uses_are_a_warning() -> None:
+    """They may be another program's, so nothing waits for their removal."""
+    head = GroupHead("ds4", 2)
+    left = HostFacts(segments=("psm_1",))
+    head.heard(b"p", msgspec.structs.replace(CLEAN, facts=left), 0.0)
+    assert head.waits_for(HostFacts()) == []
+    (warning,) = head.warnings(HostFacts())
+    assert warning.startswith("rank 1 (b): /dev/shm holds psm_1")
 
 
 @given(st.binary(max_size=60))

@@ -1,0 +1,141 @@
+"""The pool of snapshots against a model of it: no hit is ever wrong, no slot has two owners."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from workers.scheduler.snapshots import EVERY, GRAIN, SnapshotPool, positions_to_save
+
+SLOTS = 4
+PREFIXES = st.lists(st.integers(0, 1), min_size=1, max_size=5).map(tuple)
+Prefix = tuple[int, ...]
+
+
+def _digests(prefix: Prefix) -> list[bytes]:
+    """One for each block, which says all that came before."""
+    return [bytes(prefix[: at + 1]) for at in range(len(prefix))]
+
+
+class Pool(RuleBasedStateMachine):
+    """`contents` is what was written to each slot, `saved` what may be hit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = SnapshotPool(SLOTS)
+        self.contents: dict[int, bytes] = {}
+        self.writing: dict[int, bytes] = {}
+        self.reading: list[tuple[int, bytes]] = []
+        self.gone: set[bytes] = set()
+
+    @rule(prefix=PREFIXES)
+    def reserve(self, prefix: Prefix) -> None:
+        digests = _digests(prefix)
+        slot = self.pool.reserve(digests)
+        if slot is not None:
+            assert slot not in self.writing
+            assert slot not in [read for read, _ in self.reading]
+            self.writing[slot] = digests[-1]
+            self.contents[slot] = b"half written"
+            self.gone.discard(digests[-1])
+
+    @precondition(lambda self: self.writing)
+    @rule(data=st.data(), is_kept=st.booleans())
+    def write(self, data: st.DataObject, *, is_kept: bool) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.writing)))
+        digest = self.writing.pop(slot)
+        if is_kept:
+            self.contents[slot] = digest
+            self.pool.save(slot)
+        else:
+            self.pool.drop(slot)
+
+    @rule(prefix=PREFIXES)
+    def hit(self, prefix: Prefix) -> None:
+        digests = _digests(prefix)
+        depths = self.pool.depths(digests)
+        found = self.pool.hit(digests)
+        assert (found.num_blocks if found else 0) == max(depths, default=0)
+        if found is not None:
+            digest = digests[found.num_blocks - 1]
+            assert self.contents[found.slot] == digest
+            assert digest not in self.gone
+            self.reading.append((found.slot, digest))
+
+    @precondition(lambda self: self.reading)
+    @rule()
+    def finish_reading(self) -> None:
+        slot, digest = self.reading.pop(0)
+        assert self.contents[slot] == digest
+        self.pool.unpin(slot)
+
+    @rule(prefix=PREFIXES)
+    def forget(self, prefix: Prefix) -> None:
+        digest = _digests(prefix)[-1]
+        self.pool.forget(digest)
+        self.gone.add(digest)
+
+    @invariant()
+    def slots_add_up(self) -> None:
+        busy = {*self.writing, *(slot for slot, _ in self.reading)}
+        assert 0 <= self.pool.num_free <= SLOTS - len(busy)
+
+
+TestPool = Pool.TestCase
+
+
+def _saved(pool: SnapshotPool, prefix: Prefix) -> int:
+    slot = pool.reserve(_digests(prefix))
+    assert slot is not None
+    pool.save(slot)
+    return slot
+
+
+def test_the_one_that_spares_least_goes() -> None:
+    """Short and unused before long and used; a hit in between keeps one."""
+    pool = SnapshotPool(2)
+    _saved(pool, (0, 0, 0))
+    _saved(pool, (1,))
+    _saved(pool, (0, 1))
+    assert pool.depths(_digests((1,))) == []
+    assert pool.depths(_digests((0, 0, 0))) == [3]
+
+
+def test_a_junction_outlives_what_is_longer() -> None:
+    """Two prefixes go on behind it, and the third fork will."""
+    pool = SnapshotPool(3)
+    for prefix in ((0,), (0, 0, 0), (0, 1, 1, 1)):
+        _saved(pool, prefix)
+    _saved(pool, (1, 1, 1, 1, 1))
+    assert pool.depths(_digests((0, 0, 0))) == [1]
+
+
+def test_nothing_is_taken_from_those_who_read() -> None:
+    """All pinned: nothing is saved, and it is no error; what is forgotten is freed when read."""
+    pool = SnapshotPool(1)
+    _saved(pool, (0,))
+    found = pool.hit(_digests((0, 1)))
+    assert found is not None
+    assert pool.reserve(_digests((1,))) is None
+    pool.forget(_digests((0,))[-1])
+    assert (pool.num_free, pool.hit(_digests((0,)))) == (0, None)
+    pool.unpin(found.slot)
+    assert pool.num_free == 1
+
+
+@given(st.integers(1, 40_000), st.data())
+def test_a_divergence_computes_little_again(num_prompt: int, data: st.DataObject) -> None:
+    """Wherever the next prompt parts from this one, a saved state is at most 4,096 tokens before,
+    or where this one itself began; the end of the prompt is saved.
+    """
+    num_matched = data.draw(st.integers(0, num_prompt - 1))
+    num_hit = data.draw(st.integers(0, num_matched // GRAIN)) * GRAIN
+    saved = positions_to_save(num_prompt, num_hit, num_matched)
+    end = (num_prompt - 1) // GRAIN * GRAIN
+    assert all(position % GRAIN == 0 and num_hit < position < num_prompt for position in saved)
+    assert saved == sorted(set(saved))
+    if end > num_hit:
+        assert saved[-1] == end
+    places = [max(num_hit, num_matched // GRAIN * GRAIN), *saved]
+    for parts_at in range(num_matched + GRAIN, num_prompt, 997):
+        before = max(place for place in places if place <= parts_at)
+        assert parts_at - before < EVERY + GRAIN

@@ -34,6 +34,7 @@ from kernels.linear import linear_add, norm_linear, norm_swiglu, wide  # noqa: E
 from kernels.recorder import RecordedKernel, pretend_device, record_launches  # noqa: E402
 from kernels.sample import kernel as drawing  # noqa: E402
 from protocol.sampling import SamplingParams  # noqa: E402
+from tests.fakes.tiny_families import write_family  # noqa: E402
 from tests.fakes.tiny_models import write_tiny_model  # noqa: E402
 from tests.fakes.uninterpreted import run_checks  # noqa: E402
 from tests.kernels.attention_cases import Shape  # noqa: E402
@@ -141,6 +142,7 @@ def _models(room: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     yield write_tiny_model(room / "exact"), {"dtype": "float32", "context_length": 96}
     yield write_tiny_model(room / "eight", **wide), {"quantization": "fp8"}
     yield write_tiny_model(room / "invariant", **wide), {"invariant": True}
+    yield write_family(room / "windows", "gemma3"), {}
     yield quantised_twins(room / "rows", BY_ROW)[0], {}
     yield quantised_twins(room / "blocks", BY_BLOCK)[0], {}
 

@@ -47,6 +47,10 @@ _PROBE_TURNS: Final = (
 )
 
 
+_TOOLS_IN_SYSTEM: Final = "'tools' in message"
+"""In the template of Phi-4-mini, which looks for tools in a field of the system turn only."""
+
+
 class ChatTemplate:
     """A compiled template (4.5 ms; keep it).
 
@@ -59,6 +63,7 @@ class ChatTemplate:
     ) -> None:
         self._control = control
         self._knows_developer = "developer" in source
+        self._finds_tools_in_system = _TOOLS_IN_SYSTEM in source
         try:
             self._template = compile_template(control.mark(source))
             self._variables = {k: control.mark(v) for k, v in (variables or {}).items()}
@@ -122,6 +127,8 @@ class ChatTemplate:
             for message in messages
         ]
         given["tools"] = tools_without_mark(tools) if tools else None
+        if tools and self._finds_tools_in_system:
+            given["messages"] = _with_tools(given["messages"], given["tools"])
         return given
 
     def _message(self, message: Message) -> dict[str, Any]:
@@ -201,6 +208,16 @@ class _Environment(ImmutableSandboxedEnvironment):
         if type(obj) in _IMMUTABLE_TYPES:
             return not attr.startswith("_")
         return super().is_safe_attribute(obj, attr, value)
+
+
+def _with_tools(
+    messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The messages, the first one a system turn that has the functions as JSON."""
+    has_system = messages[0]["role"] == "system"
+    system = messages[0] if has_system else {"role": "system", "content": ""}
+    functions = [tool.get("function", tool) for tool in tools]
+    return [{**system, "tools": json_text(functions)}, *messages[has_system:]]
 
 
 def _may_be_marked(message: Message) -> bool:

@@ -12,6 +12,7 @@ from gateway.api.chat_parser import parse_chat_request
 from gateway.api.errors import ApiError
 from gateway.output.answer_format import answer_format
 from gateway.prompt.model_text import ModelText
+from tests.fakes import family_templates
 from tests.fakes.family_templates import FAMILY_TEMPLATES, family_files
 from tests.gateway.output.tools.test_answers import events_of, joined
 
@@ -103,6 +104,21 @@ def test_phi_reasons_in_the_tags_of_its_template() -> None:
     assert form.is_reasoning_model
     assert form.reasoning is not None
     assert form.reasoning.close == "</think>"
+
+
+@pytest.mark.parametrize("has_system", [True, False])
+def test_tools_are_shown_where_the_template_looks_for_them(*, has_system: bool) -> None:
+    """Phi-4-mini's has them as JSON in the system turn, which is made if there is none."""
+    source = Path(family_templates.__file__).with_name("templates") / "phi4_mini_published.jinja"
+    files = family_files("phi4_mini") | {"chat_template.jinja": source.read_bytes()}
+    text = ModelText(files)
+    ids = _ours(text, FIRST if has_system else FIRST[1:], TOOLS)
+    shown = text.encoder.tokenizer.decode(ids, skip_special_tokens=False)
+    system = "You are brief." if has_system else ""
+    functions = json.dumps([TOOLS[0]["function"]])
+    assert shown == (
+        f"<|system|>{system}<|tool|>{functions}<|/tool|><|end|><|user|>weather?<|end|><|assistant|>"
+    )
 
 
 def _answer(text: str) -> dict[str, Any]:

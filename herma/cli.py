@@ -142,7 +142,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     plan = commands.add_parser("plan", help="what a model takes on a card, before it is loaded")
-    plan.add_argument("model", metavar="MODEL", help="a directory with config.json, or dummy:SHAPE")
+    plan.add_argument("model", metavar="MODEL", help="a directory, hub id, or dummy:SHAPE")
     plan.add_argument("--card", default="24GB", metavar="SIZE", help="24GB or 22.4GiB of memory")
     plan.add_argument(
         "--window", type=_positive, metavar="N", help="tokens; default: the profile's"

@@ -1,6 +1,7 @@
 """`herma plan MODEL`: what a model takes on a card, and what fits beside it, before it is loaded.
 
-Owns the table. Reads config.json alone: no weights, no card.
+Owns the table. Reads config.json alone, which it fetches from the hub if need be: no weights,
+no card.
 """
 
 import argparse
@@ -26,10 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table. Returns 1 if nothing fits, else 0. Raises `ConfigError`."""
     directory = local_dir(arguments.model)
     if directory is None:
-        raise ConfigError(
-            f"{arguments.model} is not on this host: download its config.json and name the "
-            "directory, or start a worker, which fetches it"
-        )
+        from workers.engine.load.hub import fetch_config
+
+        directory = fetch_config(arguments.model)
     config = read_model_config(directory)
     lines, fits = report(config, card_bytes(arguments.card), arguments.window)
     print("\n".join(lines))

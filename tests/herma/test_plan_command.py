@@ -1,12 +1,16 @@
 """`herma plan`: what a model takes on a card, from its config.json alone."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from herma.cli import main
+from tests.fakes.model_hub import model_hub
 from tests.fakes.tiny_families import FAMILIES, write_family
-from tests.fakes.tiny_models import load_tiny
+from tests.fakes.tiny_models import load_tiny, write_tiny_model
 from workers.engine.memory.forecast import Choice, forecast, kv_token_bytes, weights_bytes
 from workers.engine.models.model_config import read_model_config
 from workers.model_dir import dummy_dir
@@ -48,7 +52,6 @@ def test_what_does_not_fit_says_how_much_is_missing(capsys: pytest.CaptureFixtur
     [
         (("dummy:qwen3-8b", "--card", "large"), "24GB"),
         (("dummy:qwen3-8b", "--window", "99999"), "at most 40960"),
-        (("Some/Model",), "not on this host"),
         (("dummy:none",), "dummy:none"),
     ],
 )
@@ -60,6 +63,30 @@ def test_what_cannot_be_planned_is_one_line(
     assert status == 2
     assert named in error
     assert error.count("\n") == 1
+
+
+def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(tmp_path: Path) -> None:
+    """The library reads its environment when it is imported, so it gets a process of its own."""
+    write_tiny_model(tmp_path / "repos/owner/whole")
+    with model_hub(tmp_path / "repos") as hub:
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "home"),
+            "NO_PROXY": "127.0.0.1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "herma", "plan", "owner/whole"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+        )
+        fetched = set(hub.fetched)
+    assert done.returncode == 0, done.stderr
+    assert "2 layers of 48" in done.stdout
+    assert fetched == {"config.json"}
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3", "phi4-mini"])

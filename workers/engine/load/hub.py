@@ -12,7 +12,7 @@ from huggingface_hub.utils import tqdm
 
 from protocol.errors import ConfigError
 from workers.engine.load.checkpoint import INDEX_NAME, SINGLE_NAME, Report, shard_names
-from workers.model_dir import MODEL_FILES
+from workers.model_dir import CONFIG_NAME, GENERATION_NAME, MODEL_FILES
 
 _PHASE: Final = "download"
 
@@ -33,6 +33,13 @@ def fetch_model(model_id: str, report: Report) -> Path:
     if not (model_dir / weights[0]).exists():
         raise ConfigError(f"{model_id} has no {weights[0]}: only safetensors models can be loaded")
     return model_dir
+
+
+def fetch_config(model_id: str) -> Path:
+    """The directory with the configuration of the hub's model `model_id`, and with nothing that
+    the hub's cache did not have. Raises `ConfigError`.
+    """
+    return _fetch(model_id, None, (CONFIG_NAME, GENERATION_NAME), lambda *_: None)
 
 
 def _fetch(model_id: str, revision: str | None, names: tuple[str, ...], report: Report) -> Path:

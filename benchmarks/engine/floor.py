@@ -49,14 +49,9 @@ class Floor:
         """Bytes of weights that a step reads."""
         return self.layer_weights * (1 if self.fp8 else 2) + 2 * self.head_weights
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of keys and values of one token in all layers."""
-        return 2 * self.config.token_numbers
-
     def step(self, batch: int, context_tokens: int) -> float:
         """One decode step over `context_tokens` cached tokens of all sequences."""
-        moved = self.weight_bytes + context_tokens * self.token_bytes
+        moved = self.weight_bytes + self._cached_bytes(batch, context_tokens)
         return max(moved / self.card.bandwidth, self._compute(batch, batch))
 
     def prefill(self, lengths: Sequence[int], cached: int = 0) -> float:
@@ -64,7 +59,7 @@ class Floor:
         mixers = [layer.mixer for layer in self.config.layers]
         attention = sum(self._attended(mixer, lengths, cached) for mixer in mixers)
         compute = self._compute(sum(lengths), len(lengths)) + attention / self.card.flops
-        moved = self.weight_bytes + len(lengths) * cached * self.token_bytes
+        moved = self.weight_bytes + self._cached_bytes(len(lengths), len(lengths) * cached)
         return max(moved / self.card.bandwidth, compute)
 
     def call(self, prompts: Sequence[int], outputs: Sequence[int], cached: int = 0) -> float:
@@ -74,6 +69,15 @@ class Floor:
             live = [prompt for prompt, num in zip(prompts, outputs, strict=True) if num > step]
             total += self.step(len(live), sum(live) + step * len(live))
         return total
+
+    def _cached_bytes(self, batch: int, tokens: int) -> int:
+        """Keys and values of `tokens` cached tokens of so many sequences, as far as they are seen;
+        with a window no more than one for each sequence.
+        """
+        mixers = [layer.mixer for layer in self.config.layers]
+        seen = [min(tokens, batch * mixer.window) if mixer.window else tokens for mixer in mixers]
+        heads = self.config.attention
+        return 4 * heads.num_kv_heads * heads.head_dim * sum(seen)
 
     def _attended(self, mixer: Attention, lengths: Sequence[int], cached: int) -> float:
         """Multiplications and additions of rows with the keys and values that they see."""

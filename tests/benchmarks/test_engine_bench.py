@@ -267,3 +267,10 @@ def test_without_figures_there_is_no_picture(tmp_path: Path) -> None:
     """It says so instead of drawing an empty one."""
     assert not plot_decode({"figures": []}, tmp_path / "no.png")
     assert not (tmp_path / "no.png").exists()
+
+
+def test_a_window_bounds_what_a_step_reads() -> None:
+    """Of Gemma's 48 layers 8 read 100k tokens of a sequence, the others 1,024, 8 KiB each."""
+    floor = _floor("gemma-3-12b")
+    read = (floor.step(1, 100_000) - floor.step(1, 0)) * H200.bandwidth
+    assert read == pytest.approx(8192 * (8 * 100_000 + 40 * 1024))

@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_doctor(commands)
     _add_plan(commands)
+    _add_diff(commands)
     _add_keys(commands)
     _add_bench(commands)
     _add_usage(commands)
@@ -153,6 +154,17 @@ def _positive(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens")
+
+
+def _add_diff(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    diff = commands.add_parser("diff", help="what has changed since a worker's last good start")
+    diff.add_argument("worker", nargs="?", metavar="WORKER", help="default: all with a record")
+    diff.add_argument(
+        "--config", type=Path, metavar="FILE", help="default: as its latest start was configured"
+    )
+    diff.add_argument("--before", action="store_true", help="since the good start before the last")
+    diff.add_argument("--deep", action="store_true", help="also compare the whole model files")
+    diff.add_argument("--json", action="store_true", help="for programs")
 
 
 def _port(text: str) -> int:

@@ -26,11 +26,12 @@ ENGINE_COMMAND: Final = "HERMA_ENGINE_COMMAND"
 
 def main(argv: list[str] | None = None) -> int:
     """Run the named worker until a signal ends it. Raises `ConfigError` with one line."""
-    arguments = _parse(argv)
+    arguments = parse(argv)
     return serve(
         partial(read_worker, arguments),
         beside_gateway=arguments.beside_gateway,
         engine_command=engine_command(os.environ),
+        arguments=sys.argv[1:] if argv is None else argv,
     )
 
 
@@ -89,7 +90,8 @@ def engine_command(environ: Mapping[str, str]) -> Sequence[str]:
     return words
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The options of a worker. Exits with status 2 for a mistake."""
     parser = argparse.ArgumentParser(prog="python -m workers", description=__doc__)
     parser.add_argument("--config", type=Path, help="configuration file; default: built-in")
     parser.add_argument("--name", help="which of [[workers]]; default: the only one")

@@ -10,5 +10,18 @@ other than short queries.
 from herma.doctor.checks import examine
 from herma.doctor.finding import Finding, Fix, worst
 from herma.doctor.host import Host, Output, this_host
+from herma.doctor.starts import Change, folder_of, recorded_names, since_last_good
 
-__all__ = ["Finding", "Fix", "Host", "Output", "examine", "this_host", "worst"]
+__all__ = [
+    "Change",
+    "Finding",
+    "Fix",
+    "Host",
+    "Output",
+    "examine",
+    "folder_of",
+    "recorded_names",
+    "since_last_good",
+    "this_host",
+    "worst",
+]

@@ -22,6 +22,7 @@ from herma.doctor.model_files import check_models
 from herma.doctor.network import check_clock, check_open_files, check_ports
 from herma.doctor.python import check_python
 from herma.doctor.settings import check_settings
+from herma.doctor.starts import check_starts
 from herma.doctor.units import check_units
 
 OF_HOST: Final[tuple[Callable[[Host], Iterator[Finding]], ...]] = (
@@ -42,6 +43,7 @@ OF_CONFIG: Final[tuple[Callable[[Host, Config], Iterator[Finding]], ...]] = (
     check_control_group,
     check_models,
     check_settings,
+    check_starts,
 )
 
 

@@ -4,7 +4,6 @@ Owns the choice of the kernel that boots next and the libraries that are preload
 process. Must not load the driver or torch.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from herma.doctor.finding import Finding
 from herma.doctor.host import Host
 from herma.doctor.python import torch_cuda
+from workers.starts import Origin, read_libraries
 
 CHECK: Final = "driver"
 
@@ -28,10 +28,9 @@ def check_driver(host: Host) -> Iterator[Finding]:
 
 def check_preloaded(host: Host) -> Iterator[Finding]:
     """Libraries that every process loads: vGPU layers come this way and may be replaced unseen."""
-    names = host.text("/etc/ld.so.preload").split()
-    names += host.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-    for name in names:
-        if not host.exists(name):
+    origin = Origin(host.root, host.packages, host.packages)
+    for name, library in read_libraries(origin, host.environ).items():
+        if not library.sha256:
             yield Finding(
                 "error",
                 "preload",
@@ -40,14 +39,13 @@ def check_preloaded(host: Host) -> Iterator[Finding]:
                 "remove it from /etc/ld.so.preload and LD_PRELOAD, or install it again",
             )
             continue
-        content = host.path(name).read_bytes()
-        digest = hashlib.sha256(content).hexdigest()[:_DIGEST_LETTERS]
         yield Finding(
             "note",
             "preload",
-            f"{name} is preloaded: {len(content):,} bytes, sha256 {digest}",
+            f"{name} is preloaded: {library.num_bytes:,} bytes, "
+            f"sha256 {library.sha256[:_DIGEST_LETTERS]}",
             "it stands between programs and the driver; a running process keeps the old copy",
-            "compare size and hash with those of the last good start",
+            "herma diff compares it with that of the last good start",
         )
 
 

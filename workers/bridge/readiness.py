@@ -24,8 +24,8 @@ from protocol.messages import EngineFacts, RelayFacts
 from protocol.sampling import SamplingParams
 from workers.bridge.exchange import EngineRefusal, Exchange
 from workers.bridge.launched import group_cpu_s
-from workers.bridge.speed import StartSpeed
 from workers.external import Answer, EngineApi, EngineError, EngineLimits, Piece, phase_of
+from workers.ipc import StartSpeed
 from workers.model_dir import CONFIG_NAME, GENERATION_NAME, read_eos_ids, read_vocab_size
 from workers.scheduler import CARD_SEQS
 

@@ -31,7 +31,6 @@ from workers.bridge.readiness import (
 )
 from workers.bridge.relays import Relays
 from workers.bridge.sequences import Sequences
-from workers.bridge.speed import judged
 from workers.bridge.text_readiness import prove_text
 from workers.bridge.work import Holdings
 from workers.external import (
@@ -42,7 +41,7 @@ from workers.external import (
     SglangApi,
     VllmApi,
 )
-from workers.ipc import EngineReady
+from workers.ipc import EngineReady, StartSpeed
 from workers.loop import Channel, EngineBroken, EngineStatus
 from workers.model_dir import engine_model_dir
 from workers.scheduler import CARD_SEQS
@@ -152,7 +151,7 @@ class _Service:
         facts = facts_of(self._config, limits, forms)
         outbox = Outbox(self._channel, self._status)
         holdings = self._holdings(facts, outbox)
-        work, warnings = await self._proven_work(facts, outbox, holdings)
+        work, speed = await self._proven_work(facts, outbox, holdings)
         self._reports.is_over = True
         self._status.phase = ""
         bridge = Bridge(
@@ -167,7 +166,7 @@ class _Service:
             epoch=self._epoch,
         )
         model_dir = "" if self._text is None else str(self._text.model_dir)
-        outbox.send_control(EngineReady(facts, model_dir, warnings))
+        outbox.send_control(EngineReady(facts, model_dir, speed, limits.version))
         if isinstance(holdings, KvFeed):
             nursery.start_soon(holdings.run)
         await bridge.run()
@@ -187,14 +186,13 @@ class _Service:
 
     async def _proven_work(
         self, facts: EngineFacts, outbox: Outbox, holdings: Holdings
-    ) -> tuple[Sequences | Relays, tuple[str, ...]]:
-        """How requests run on the engine, once it has generated; and warnings about its speed."""
+    ) -> tuple[Sequences | Relays, StartSpeed]:
+        """How requests run on the engine, once it has generated; and its speed."""
         config, exchange, api = self._config, self._exchange, self._api
         if isinstance(api, OpenAiApi):
             await prove_text(exchange, api, config, facts, self._reports)
-            return Relays(exchange, outbox, holdings, facts.block_size), ()
+            return Relays(exchange, outbox, holdings, facts.block_size), StartSpeed()
         assert self._text is not None
         speed = await prove(exchange, api, config, facts, self._text, self._reports)
-        warnings = await trio.to_thread.run_sync(judged, config.name, os.environ, speed)
         work = Sequences(config, facts, self._text, exchange, api, outbox, holdings)
-        return work, tuple(warnings)
+        return work, speed

@@ -4,7 +4,7 @@ Owns them and their encoding. They share the MessagePack form of the wire, with 
 that `peek_tag` distinguishes them from the health probe's messages. Must not know sockets.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -42,14 +42,28 @@ class DrainEngine(_Control, frozen=True, tag=67):
 ToEngine = EngineStart | DropLink | Shutdown | DrainEngine
 
 
+_Speed = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class StartSpeed(msgspec.Struct, frozen=True):
+    """Tokens per second of one lone request: of its answer, and of its long prompt; 0 is unknown.
+    `prompt_tokens` is the length of that prompt.
+    """
+
+    decode_tokens_per_s: _Speed = 0.0
+    prefill_tokens_per_s: _Speed = 0.0
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class EngineReady(_Control, frozen=True, tag=80):
     """The model is loaded; its text files lie in `model_dir`, "" for a text-level engine.
-    `warnings` are lines about this start for people, as that it is slower than the last good one.
+    `speed` is what the engine has measured of this start, `version` that of somebody else's engine.
     """
 
     facts: EngineFacts
     model_dir: str
-    warnings: tuple[str, ...] = ()
+    speed: StartSpeed = StartSpeed()
+    version: str = ""
 
 
 class Heartbeat(_Control, frozen=True, tag=81):

@@ -48,6 +48,7 @@ class Worker:
         log: Log,
         engine_command: Sequence[str],
         reread: Callable[[], WorkerConfig],
+        arguments: Sequence[str] = (),
     ) -> None:
         """Raises `ConfigError` for bad keys."""
         self._config = config
@@ -60,7 +61,9 @@ class Worker:
         self._drain_s = config.drain_s
         self._drain_wanted = trio.Event()
         self._group = open_group(config, log)
-        self._engine = EngineSupervisor(config, log, command=engine_command, group=self._group)
+        self._engine = EngineSupervisor(
+            config, log, command=engine_command, group=self._group, arguments=arguments
+        )
         self._relay = FrameRelay(
             worker_identity(config, VERSION),
             log,
@@ -170,6 +173,7 @@ async def run_worker(
     log: Log,
     engine_command: Sequence[str],
     reread: Callable[[], WorkerConfig],
+    arguments: Sequence[str] = (),
 ) -> int:
     """Serve until SIGTERM or SIGINT and the drain after it; a second signal ends it at once.
 
@@ -183,7 +187,7 @@ async def run_worker(
         status = 128 + number
         served.cancel()
 
-    worker = Worker(config, log, engine_command, reread)
+    worker = Worker(config, log, engine_command, reread, arguments)
     worker.dial()
     with graceful_stop(lambda: worker.drain(config.drain_s), leave_now), served:
         await worker.run()
@@ -195,11 +199,13 @@ def serve(
     *,
     beside_gateway: bool = False,
     engine_command: Sequence[str] = NATIVE_ENGINE,
+    arguments: Sequence[str] = (),
 ) -> int:
     """Run the worker on trio; the exit status. Raises `ConfigError`.
 
     `read` gives its configuration, now and when its engine is restarted by hand. `beside_gateway`:
-    the gateway writes to the same terminal. `engine_command` starts an engine.
+    the gateway writes to the same terminal. `engine_command` starts an engine. `arguments` are the
+    words of the command line, for the record of starts.
     """
     config = read()
     setproctitle(f"herma worker {config.name}")
@@ -208,7 +214,7 @@ def serve(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
-        return trio.run(run_worker, config, log, engine_command, read)
+        return trio.run(run_worker, config, log, engine_command, read, arguments)
     finally:
         log.close()
 

@@ -45,8 +45,8 @@ _TERMINATED_S: Final = 1.0
 
 @final
 class EngineLife:
-    """One process. `failure` is its own report of its end, `facts` are set once it is ready, and
-    the scope `starting` is cancelled then.
+    """One process. `failure` is its own report of its end, `loaded` its report that the model is.
+    Once it is ready `facts` are set, the scope `starting` is cancelled and `proven` is set.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class EngineLife:
         self.failure: EngineFailed | None = None
         self.ready_at: float | None = None
         self.facts: EngineFacts | None = None
+        self.loaded: EngineReady | None = None
+        self.proven = trio.Event()
         self.warnings: tuple[str, ...] = ()
         self.progress = StartProgress("start", 0.0)
         self.on_progress: Callable[[str, float, str], None] = _ignore
@@ -230,9 +232,7 @@ class EngineLife:
         except ConfigError as error:
             self.process.kill(str(error))
             return
-        self.warnings = ready.warnings
-        for warning in ready.warnings:
-            self._log.info(f"warning: {warning}")
+        self.loaded = ready
         # One definition of the digest for every kind of engine: over the bytes that gateways get.
         self.facts = msgspec.structs.replace(ready.facts, files_digest=self._files.digest)
         self._progressed(StartProgress("health probe", 0.0))
@@ -247,6 +247,7 @@ class EngineLife:
             now = trio.current_time()
             self.ready_at = now
             self.starting.cancel()
+            self.proven.set()
             # Its time begins now: until here the start watch judged.
             self.hang_watch = HangWatch(self._config.stall_s, now)
             self._on_ready()

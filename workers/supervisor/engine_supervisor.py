@@ -30,6 +30,7 @@ from workers.supervisor.log import Log
 from workers.supervisor.port_holder import port_holder
 from workers.supervisor.prepare import prepare
 from workers.supervisor.restart_policy import RestartPolicy
+from workers.supervisor.start_journal import StartJournal
 from workers.supervisor.stop_command import run_stop
 
 _NOT_FOUND: Final = 127
@@ -53,7 +54,8 @@ class _Death:
 class EngineSupervisor:
     """One engine after another. `run` lasts until cancelled.
 
-    `command` starts an engine; the supervisor's options for it are appended.
+    `command` starts an engine; the supervisor's options for it are appended. `arguments` are the
+    words that started the worker, for the record of starts.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class EngineSupervisor:
         command: Sequence[str] = NATIVE_ENGINE,
         policy: RestartPolicy | None = None,
         group: Group | None = None,
+        arguments: Sequence[str] = (),
     ) -> None:
         self._config = self._next_config = config
         self._log = log
@@ -71,6 +74,7 @@ class EngineSupervisor:
         self._policy = RestartPolicy() if policy is None else policy
         self._group = group
         self._waits_for = ""
+        self._journal = StartJournal(arguments, log)
         self._memory = _memory_of(config)
         self._relay: FrameRelay | None = None
         self._nursery: trio.Nursery | None = None
@@ -308,6 +312,7 @@ class EngineSupervisor:
                 nursery.start_soon(self._watch_gpu, life)
                 if self._group is not None:
                     self._group.began(self._run_of(life))
+                nursery.start_soon(self._journal.follow, life, self._config)
                 known_code = await life.run()
                 nursery.cancel_scope.cancel()
             self._tell_group(life.ending(known_code, 0))

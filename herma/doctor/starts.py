@@ -1,0 +1,152 @@
+"""What has changed since the last good start of each worker.
+
+Owns where the facts of now come from: the host as it is, the configuration as the file says, and
+the command and environment of the worker's latest start, good or not. Must not judge a change.
+"""
+
+from collections.abc import Iterator
+from contextlib import chdir, nullcontext
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from config import Config, WorkerConfig
+from herma.doctor.finding import Finding
+from herma.doctor.host import Host
+from protocol.errors import ConfigError
+from workers.starts import (
+    Difference,
+    Origin,
+    StartRecord,
+    Starts,
+    differences,
+    gather,
+    load_starts,
+    model_folder,
+    record_path,
+    recorded_workers,
+    starts_dir,
+    this_origin,
+)
+
+_SETTINGS: Final = ("environment", "arguments", "config")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What differs `now` from the start `good` of `worker`."""
+
+    worker: str
+    good: StartRecord
+    now: StartRecord
+    differences: tuple[Difference, ...]
+
+
+def check_starts(host: Host, config: Config) -> Iterator[Finding]:
+    """Preloaded libraries and settings that are others than those of the last good start."""
+    try:
+        known = recorded_names(host)
+    except ConfigError:
+        return  # without a home there are no records
+    for name in [one.name for one in config.workers] or known:
+        if name not in known:
+            continue
+        try:
+            change = since_last_good(host, name, config.worker(name))
+        except ConfigError as error:
+            what, why = f"worker `{name}`: {error}", "its starts cannot be compared"
+            yield Finding("warning", "settings", what, why, "correct or remove the file")
+            continue
+        if change is not None:
+            yield from _libraries(change)
+            yield from _settings(change)
+
+
+def recorded_names(host: Host) -> list[str]:
+    """Workers whose starts are recorded. Raises `ConfigError` without a home."""
+    return recorded_workers(host.path(starts_dir(host.environ)))
+
+
+def since_last_good(
+    host: Host, name: str, config: WorkerConfig | None, *, before: bool = False
+) -> Change | None:
+    """What has changed since the last good start, or with `before` since the good start before that
+    one; None without such a start. `config` None: as the command of the latest start says. Raises
+    `ConfigError`.
+    """
+    starts = load_starts(host.path(record_path(name, host.environ)))
+    good = starts.good[-2:-1] if before else starts.good[-1:]
+    if not good:
+        return None
+    now, unread = _now(host, starts, config)
+    return Change(name, good[0], now, (*unread, *differences(good[0], now)))
+
+
+def _now(
+    host: Host, starts: Starts, config: WorkerConfig | None
+) -> tuple[StartRecord, list[Difference]]:
+    """The record that a start would have now, and why its configuration cannot be read."""
+    base = starts.latest or starts.good[-1]
+    unread: list[Difference] = []
+    if config is None:
+        try:
+            config = _reread(base)
+        except (ConfigError, OSError) as error:
+            unread.append(Difference("config", f"it cannot be read: {error}"))
+    model_dir = base.model_dir or starts.good[-1].model_dir
+    if config is not None and config.model != base.config.get("model"):
+        model_dir = model_folder(config.model)
+    found = gather(
+        Origin(host.root, host.packages, this_origin().source),
+        config,
+        arguments=base.arguments,
+        environ=base.environment,
+        model_dir=model_dir,
+        at=base.at,
+        folder=base.folder,
+    )
+    if config is None:
+        found = msgspec.structs.replace(
+            found, config=starts.good[-1].config, config_hash=starts.good[-1].config_hash
+        )
+    now = msgspec.structs.replace(
+        found, image=base.image, engine_version=base.engine_version, speed=base.speed
+    )
+    return now, unread
+
+
+def _reread(base: StartRecord) -> WorkerConfig:
+    """The worker as its command says now. Raises `ConfigError`."""
+    from workers.__main__ import parse, read_worker
+
+    with chdir(base.folder) if base.folder else nullcontext():
+        return read_worker(parse(list(base.arguments)))
+
+
+def _libraries(change: Change) -> Iterator[Finding]:
+    for one in change.differences:
+        if one.boundary == "libraries":
+            yield Finding(
+                "warning",
+                "preload",
+                f"since the last good start of worker `{change.worker}`: {one.what}",
+                "it stands between programs and the driver; a running engine keeps the old copy",
+                "put the earlier file back, or restart the worker and see that its start is good",
+            )
+
+
+def _settings(change: Change) -> Iterator[Finding]:
+    drifted = [one.what for one in change.differences if one.boundary in _SETTINGS]
+    if drifted:
+        yield Finding(
+            "warning",
+            "settings",
+            f"worker `{change.worker}` has drifted from its last good start: {'; '.join(drifted)}",
+            "a start with other settings may be slower or fail, and seldom says so",
+            f"herma diff {change.worker}; set them back, or start it: a good start keeps them",
+        )
+
+
+def folder_of(host: Host, change: Change) -> Path:
+    """The directory of the model's files."""
+    return host.path(change.now.model_dir)

@@ -1,0 +1,88 @@
+"""Two records in words."""
+
+from typing import Any
+
+import msgspec
+
+from workers.ipc import StartSpeed
+from workers.starts import Library, StartRecord, WeightFile, differences
+
+ARGV = ["vllm", "serve", "/m", "--max-model-len", "131072", "--enable-expert-parallel"]
+BASE = StartRecord(
+    1.0,
+    versions={"herma": "1.0", "torch": "2.11"},
+    engine_version="0.19.2",
+    commit="a" * 40,
+    driver="580.126.09",
+    kernel="6.8",
+    environment={"OMP_NUM_THREADS": "8"},
+    arguments=("--name", "w"),
+    config={"max_seqs": 8, "launch": {"argv": ARGV, "env": {"NCCL_IB_HCA": "a"}, "cwd": None}},
+    model_dir="/m",
+    weights={"a.safetensors": WeightFile(100, 5, "h1"), "b.json": WeightFile(1, 1, "x")},
+    libraries={"/vgpu.so": Library(676, "ab" * 32)},
+    speed=StartSpeed(79.4, 1000.0, 8192),
+)
+
+
+def words(**changed: Any) -> list[str]:
+    found = differences(BASE, msgspec.structs.replace(BASE, **changed))
+    return [f"{one.boundary}: {one.what}" for one in found]
+
+
+def launch(argv: list[str], **env: str) -> dict[str, Any]:
+    return {"max_seqs": 8, "launch": {"argv": argv, "env": env, "cwd": None}}
+
+
+def test_equal_records_differ_in_nothing() -> None:
+    assert words(at=9.0) == []
+
+
+def test_each_boundary_reads_as_a_sentence() -> None:
+    """From the host to the speed, in this order."""
+    assert words(
+        kernel="6.17",
+        versions={"herma": "1.0", "triton": "3.6"},
+        engine_version="0.20.2",
+        environment={"OMP_NUM_THREADS": "1", "VLLM_X": "1"},
+        arguments=("--name", "w", "--batch", "4"),
+        libraries={"/vgpu.so": Library(863, "cd" * 32)},
+        weights={"a.safetensors": WeightFile(100, 5, "h2"), "c.json": WeightFile(1, 1, "x")},
+        speed=StartSpeed(71.4, 1000.0, 8192),
+    ) == [
+        "host: kernel was 6.8, is 6.17",
+        "code: torch is gone: it was 2.11",
+        "code: triton is new: 3.6",
+        "code: engine was 0.19.2, is 0.20.2",
+        "environment: OMP_NUM_THREADS was 8, is 1",
+        "environment: VLLM_X is new: 1",
+        "arguments: --batch is new: 4",
+        "libraries: /vgpu.so was 676 bytes, sha256 abababababab, is 863 bytes, sha256 cdcdcdcdcdcd",
+        "weights: a.safetensors has another header",
+        "weights: b.json is gone",
+        "weights: c.json is new",
+        "speed: answers at 71.4 tokens/s, 10% slower than the 79.4 of the last good start",
+    ]
+
+
+def test_arguments_of_the_launched_engine() -> None:
+    """By flag, with both values; a flag without a value is given or not."""
+    argv = ["vllm", "serve", "/m", "--max-model-len=200000"]
+    assert words(config=launch(argv, NCCL_IB_HCA="b")) == [
+        "arguments: --enable-expert-parallel is gone",
+        "arguments: --max-model-len was 131072, is 200000",
+        "config: launch.env.NCCL_IB_HCA was a, is b",
+    ]
+
+
+def test_what_is_not_known_yet_is_not_compared() -> None:
+    """A start that has not become ready."""
+    assert words(engine_version="", speed=StartSpeed(), model_dir="", weights={}) == []
+
+
+def test_files_of_another_size_or_time() -> None:
+    assert words(weights={**BASE.weights, "a.safetensors": WeightFile(90, 5, "h1")}) == [
+        "weights: a.safetensors had 100 bytes, has 90"
+    ]
+    (line,) = words(weights={**BASE.weights, "b.json": WeightFile(1, 10**18, "x")})
+    assert line.startswith("weights: b.json was written at 2001-09-09 01:46:40 UTC, before at 1970")

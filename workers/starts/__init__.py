@@ -1,0 +1,53 @@
+"""What a start was made of: recorded when it proves good, and compared with what is there now.
+
+Owns the record, the reading of its facts from a host, the file in the state directory, and the
+comparison in words. Must not know processes, engines' APIs or torch.
+"""
+
+from workers.starts.compare import Difference, differences, slower_than
+from workers.starts.deep import deep_differences, hashes_path
+from workers.starts.gather import (
+    Origin,
+    gather,
+    model_folder,
+    read_libraries,
+    read_weights,
+    this_origin,
+)
+from workers.starts.record import Library, StartRecord, Starts, WeightFile
+from workers.starts.store import (
+    Verdict,
+    judged,
+    load_starts,
+    record_path,
+    recorded_workers,
+    save_starts,
+    starts_dir,
+)
+from workers.starts.withheld import WITHHELD
+
+__all__ = [
+    "WITHHELD",
+    "Difference",
+    "Library",
+    "Origin",
+    "StartRecord",
+    "Starts",
+    "Verdict",
+    "WeightFile",
+    "deep_differences",
+    "differences",
+    "gather",
+    "hashes_path",
+    "judged",
+    "load_starts",
+    "model_folder",
+    "read_libraries",
+    "read_weights",
+    "record_path",
+    "recorded_workers",
+    "save_starts",
+    "slower_than",
+    "starts_dir",
+    "this_origin",
+]

@@ -1,0 +1,186 @@
+"""What differs between two starts, in words.
+
+Owns the order of the boundaries, from the host to the weights, and how each difference reads. Must
+not read anything.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from workers.ipc import StartSpeed
+from workers.starts.record import Library, StartRecord, WeightFile
+from workers.starts.withheld import WITHHELD
+
+SLOWER: Final = 0.9
+"""A start under this share of the last good one is warned about."""
+
+_COMMIT_LETTERS: Final = 12
+_HASH_LETTERS: Final = 12
+_LAUNCH: Final = "launch"
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """`boundary` is where it lies: host, code, environment, arguments, config, libraries, weights
+    or speed.
+    """
+
+    boundary: str
+    what: str
+
+
+def differences(before: StartRecord, now: StartRecord) -> list[Difference]:
+    """What differs, grouped by boundary. What `now` does not know yet is not compared."""
+    grouped = {
+        "host": _host(before, now),
+        "code": _code(before, now),
+        "environment": _values(before.environment, now.environment),
+        "arguments": _arguments(before, now),
+        "config": _config(before.config, now.config),
+        "libraries": _libraries(before.libraries, now.libraries),
+        "weights": _weights(before, now),
+        "speed": slower_than(before.speed, now.speed),
+    }
+    return [Difference(boundary, what) for boundary, found in grouped.items() for what in found]
+
+
+def slower_than(before: StartSpeed, now: StartSpeed) -> Iterator[str]:
+    """What of `now` is more than 10 % slower. Prompts are compared at equal lengths only."""
+    pairs = [("answers", before.decode_tokens_per_s, now.decode_tokens_per_s)]
+    if before.prompt_tokens == now.prompt_tokens:
+        what = f"prompts of {now.prompt_tokens} tokens"
+        pairs.append((what, before.prefill_tokens_per_s, now.prefill_tokens_per_s))
+    for what, old, new in pairs:
+        if 0 < new < SLOWER * old:
+            yield (
+                f"{what} at {new:.1f} tokens/s, {1 - new / old:.0%} slower than the {old:.1f} of "
+                "the last good start"
+            )
+
+
+def _host(before: StartRecord, now: StartRecord) -> Iterator[str]:
+    yield from _values(
+        {"kernel": before.kernel, "driver": before.driver},
+        {"kernel": now.kernel, "driver": now.driver},
+    )
+
+
+def _code(before: StartRecord, now: StartRecord) -> Iterator[str]:
+    yield from _values(before.versions, now.versions)
+    yield from _values(
+        {"commit": before.commit[:_COMMIT_LETTERS], "image": before.image},
+        {"commit": now.commit[:_COMMIT_LETTERS], "image": now.image},
+    )
+    if now.engine_version:
+        yield from _values({"engine": before.engine_version}, {"engine": now.engine_version})
+
+
+def _arguments(before: StartRecord, now: StartRecord) -> Iterator[str]:
+    """The words of the worker's own command, then those of the engine that it launches."""
+    old, new = flags_of(before.arguments), flags_of(now.arguments)
+    yield from _values(_without_place(old), _without_place(new))
+    yield from _values(_launched(before.config), _launched(now.config))
+
+
+def _without_place(flags: Mapping[str, str]) -> dict[str, str]:
+    """Without where the worker dials: `herma up` without a file makes another address each time."""
+    return {name: value for name, value in flags.items() if name != "--gateway"}
+
+
+def _launched(config: Mapping[str, Any]) -> dict[str, str]:
+    launch = config.get(_LAUNCH) or {}
+    return flags_of(launch.get("argv", ()))
+
+
+def flags_of(words: Sequence[str]) -> dict[str, str]:
+    """The values of each flag; words before the first flag are those of "command"."""
+    found: dict[str, list[str]] = {}
+    name = "command"
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            name, equals, value = word.partition("=")
+            found.setdefault(name, []).extend([value] if equals else [])
+        else:
+            found.setdefault(name, []).append(word)
+    return {name: " ".join(values) for name, values in found.items()}
+
+
+def _config(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of the worker's table; of `launch` all but the words, which are arguments."""
+    yield from _values(_flat(before), _flat(now))
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+    launch = config.get(_LAUNCH) or {}
+    flat = {key: _text(value) for key, value in config.items() if key != _LAUNCH}
+    flat |= {f"launch.{key}": _text(launch[key]) for key in ("cwd", "stop") if key in launch}
+    return flat | {f"launch.env.{name}": value for name, value in launch.get("env", {}).items()}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _values(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if old is None:
+            yield f"{name} is new{_valued(new)}"
+        elif new is None:
+            yield f"{name} is gone{_valued(old, 'it was ')}"
+        else:
+            yield f"{name} was {old or 'empty'}, is {new or 'empty'}"
+
+
+def _valued(value: str | None, before: str = "") -> str:
+    return f": {before}{value}" if value and value != WITHHELD else ""
+
+
+def _libraries(before: Mapping[str, Library], now: Mapping[str, Library]) -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if old is None and new is not None:
+            yield f"{name} is preloaded and was not ({_library(new)})"
+        elif new is None:
+            yield f"{name} is no longer preloaded"
+        elif old is not None:
+            yield f"{name} was {_library(old)}, is {_library(new)}"
+
+
+def _library(one: Library) -> str:
+    if not one.sha256:
+        return "not there"
+    return f"{one.num_bytes:,} bytes, sha256 {one.sha256[:_HASH_LETTERS]}"
+
+
+def _weights(before: StartRecord, now: StartRecord) -> Iterator[str]:
+    if not (before.model_dir and now.model_dir):
+        return
+    for name in sorted(before.weights.keys() | now.weights.keys()):
+        old, new = before.weights.get(name), now.weights.get(name)
+        if old == new:
+            continue
+        if old is None:
+            yield f"{name} is new"
+        elif new is None:
+            yield f"{name} is gone"
+        else:
+            yield f"{name} {_file(old, new)}"
+
+
+def _file(old: WeightFile, new: WeightFile) -> str:
+    if old.num_bytes != new.num_bytes:
+        return f"had {old.num_bytes:,} bytes, has {new.num_bytes:,}"
+    if old.header != new.header:
+        return "has another header"
+    return f"was written at {_utc(new.mtime_ns)}, before at {_utc(old.mtime_ns)} (--deep compares)"
+
+
+def _utc(mtime_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(mtime_ns / 1e9))

@@ -1,0 +1,202 @@
+"""The facts of a start, read from a host.
+
+Owns which files say what. Blocks; nothing is started and nothing is imported for it. What cannot be
+read is empty.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+from config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.version import VERSION
+from workers.model_dir import local_dir
+from workers.starts.record import Library, StartRecord, WeightFile
+from workers.starts.withheld import allowed_variables, recorded_variables, recorded_words
+
+PACKAGES: Final = ("torch", "triton")
+_HEADER_BYTES: Final = 64 * 1024
+_MAX_HEADER_BYTES: Final = 64 * 2**20
+_DRIVER: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
+_IMAGE_ID: Final = re.compile(r'^imageid="([^"]+)"', re.MULTILINE)
+_NOT_OF_THE_ENGINE: Final = ("name", "gateways", "curve_secret_file", "curve_server_key", "drain_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A machine: `root` is where its file system begins here, `packages` the folder of installed
+    Python packages and `source` that of Herma's own, both absolute on it.
+    """
+
+    root: Path
+    packages: Path
+    source: Path
+
+    def path(self, name: str | Path) -> Path:
+        return self.root / str(name).lstrip("/")
+
+    def text(self, name: str | Path) -> str:
+        """The file's text; empty if it cannot be read."""
+        with suppress(OSError):
+            return self.path(name).read_text(encoding="utf-8", errors="replace")
+        return ""
+
+
+def this_origin() -> Origin:
+    return Origin(
+        Path("/"), Path(sysconfig.get_paths()["purelib"]), Path(__file__).resolve().parents[2]
+    )
+
+
+def gather(
+    origin: Origin,
+    config: WorkerConfig | None,
+    *,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    model_dir: str,
+    at: float,
+    folder: str = "",
+) -> StartRecord:
+    """The record of a start of `config` now, without what only the engine can say. `config`
+    None and `model_dir` "" are not known.
+    """
+    table = {} if config is None else effective(config)
+    launched = {} if config is None or config.launch is None else config.launch.env
+    return StartRecord(
+        at=at,
+        versions=dict(_versions(origin)),
+        commit=commit_of(origin),
+        image=_image(origin, environ),
+        driver=_driver(origin),
+        kernel=origin.text("/proc/sys/kernel/osrelease").strip(),
+        environment=allowed_variables(environ),
+        arguments=recorded_words(arguments),
+        folder=folder,
+        config=table,
+        config_hash=xxhash.xxh3_64_hexdigest(msgspec.json.encode(table, order="deterministic")),
+        model_dir=model_dir,
+        weights=read_weights(origin, model_dir),
+        libraries=read_libraries(origin, {**environ, **launched}),
+    )
+
+
+def model_folder(model: str) -> str:
+    """The directory of a worker's `model`; empty for one that this host does not have as such."""
+    try:
+        found = local_dir(model)
+    except ConfigError:
+        return ""
+    return "" if found is None else str(found)
+
+
+def effective(config: WorkerConfig) -> dict[str, Any]:
+    """The worker's table as far as it shapes its engine, secrets withheld."""
+    table: dict[str, Any] = msgspec.to_builtins(config)
+    for key in _NOT_OF_THE_ENGINE:
+        del table[key]
+    if config.launch is not None:
+        table["launch"] = {
+            "argv": list(recorded_words(config.launch.argv)),
+            "env": recorded_variables(config.launch.env),
+            "cwd": config.launch.cwd,
+            "stop": list(recorded_words(config.launch.stop)),
+        }
+    return table
+
+
+def _versions(origin: Origin) -> Iterator[tuple[str, str]]:
+    yield "herma", VERSION
+    yield "python", platform.python_version()
+    for name in PACKAGES:
+        for found in sorted(origin.path(origin.packages).glob(f"{name}-[0-9]*.dist-info")):
+            yield name, found.name.removeprefix(f"{name}-").removesuffix(".dist-info")
+
+
+def commit_of(origin: Origin) -> str:
+    """The commit that the checkout of Herma's source is at; "" if it is none."""
+    folder = origin.path(origin.source) / ".git"
+    with suppress(OSError):
+        if folder.is_file():  # a worktree: the file names its folder
+            folder = Path(folder.read_text(encoding="utf-8").partition(":")[2].strip())
+        head = (folder / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head
+        ref = head.removeprefix("ref: ")
+        common = folder
+        if (folder / "commondir").exists():
+            common = folder / (folder / "commondir").read_text(encoding="utf-8").strip()
+        if (common / ref).exists():
+            return (common / ref).read_text(encoding="utf-8").strip()
+        for line in (common / "packed-refs").read_text(encoding="utf-8").splitlines():
+            if line.endswith(f" {ref}"):
+                return line.partition(" ")[0]
+    return ""
+
+
+def _image(origin: Origin, environ: Mapping[str, str]) -> str:
+    """Podman writes the image into a file; other engines' images can be named by a variable."""
+    found = _IMAGE_ID.search(origin.text("/run/.containerenv"))
+    return environ.get("HERMA_IMAGE_DIGEST", found[1] if found else "")
+
+
+def _driver(origin: Origin) -> str:
+    found = _DRIVER.search(origin.text("/proc/driver/nvidia/version"))
+    return found[0] if found else ""
+
+
+def read_weights(origin: Origin, model_dir: str) -> dict[str, WeightFile]:
+    """The files of the model's directory; none if there is no directory."""
+    if not model_dir:
+        return {}
+    found: dict[str, WeightFile] = {}
+    with suppress(OSError):
+        for path in sorted(origin.path(model_dir).iterdir()):
+            if path.is_file() and not path.name.startswith("."):
+                stat = path.stat()
+                found[path.name] = WeightFile(stat.st_size, stat.st_mtime_ns, _header(path))
+    return found
+
+
+def _header(path: Path) -> str:
+    """A safetensors file begins with the length of its header, as 8 bytes in little endian."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_HEADER_BYTES)
+            if path.suffix == ".safetensors":
+                size = min(8 + int.from_bytes(data[:8], "little"), _MAX_HEADER_BYTES)
+                data = data[:size] + file.read(max(0, size - len(data)))
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def read_libraries(origin: Origin, environ: Mapping[str, str]) -> dict[str, Library]:
+    """Those of `/etc/ld.so.preload` and `LD_PRELOAD`, by name."""
+    names = origin.text("/etc/ld.so.preload").split()
+    names += environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    return {name: _library(origin.path(name)) for name in names}
+
+
+def _library(path: Path) -> Library:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return Library(0, "")
+    return Library(len(content), hashlib.sha256(content).hexdigest())
+
+
+def drop_read_pages(descriptor: int) -> None:
+    """Let the kernel forget the pages that were read: on unified memory they count as used."""
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
